@@ -1,11 +1,11 @@
-// The newcomer's path: `lockstep demo`, the sentence on the overview, the diagnosis, its fix, and what it changed: five clicks.
+// The first steps of a new user: `lockstep demo`, the sentence on the overview, the diagnosis, an action, and its verdict: five clicks.
 
 import assert from "node:assert/strict";
 import test from "node:test";
 
 import { accessibilityFaults, logIn, openPage, picture, startBrowser, startDemo } from "./harness.mjs";
 
-/** The brake of a GPU comes 12 s after the first step, and the rank is named some seconds later. */
+/** A GPU slows down 12 s after the first step, and the diagnosis names the rank some seconds later. */
 const NAMED_MS = 90_000;
 /** The next attempt has to make 20 steps. */
 const VERDICT_MS = 90_000;
@@ -21,7 +21,7 @@ test("the demo", async (t) => {
     await place.click();
   };
 
-  await t.test("the overview names the slow rank, its diagnosis offers a fix, and the fix is carried out", async () => {
+  await t.test("the overview names the slow rank, its diagnosis offers an action, and the action runs", async () => {
     const entry = page.locator("[data-testid=needs-you][data-rule=StragglerRank]");
     await entry.waitFor({ timeout: NAMED_MS });
     assert.match(await entry.innerText(), /Rank 17 of llama-8b-fsdp/);
@@ -41,7 +41,7 @@ test("the demo", async (t) => {
     await page.getByTestId("timeline").getByText(/demo-02/).waitFor();
   });
 
-  await t.test("the next attempt goes on without the node, and the page says whether it helped", async () => {
+  await t.test("the next attempt continues without the node, and the page says whether it helped", async () => {
     await page.getByTestId("timeline").getByText(/Before and after/).waitFor({ timeout: VERDICT_MS });
     await picture(page, "demo-after");
     const runs = await lockstep.call("GET", "/api/runs");

@@ -1,4 +1,4 @@
-// A GPU of the simulated node falls off the bus: the list of diagnoses, and the page of that one, on a desk and on a phone.
+// A GPU of the simulated node falls off the bus: the list of diagnoses, and the page of that diagnosis, on a desktop and on a phone.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -8,7 +8,7 @@ import { accessibilityFaults, logIn, openPage, picture, startBrowser, startLocks
 const GPU = 3;
 /** The rule waits three seconds; a collector on busy cores needs a few more. */
 const FIRED_MS = 30_000;
-/** Fingers need this much. */
+/** Minimum size for fingers, in pixels. */
 const FINGER_PX = 48;
 
 test("diagnoses", async (t) => {
@@ -18,7 +18,7 @@ test("diagnoses", async (t) => {
   await logIn(page, lockstep);
   let id;
 
-  await t.test("the list says what is wrong and leads to it, and a filter stays in the address", async () => {
+  await t.test("the list shows the problem with a link, and the filter stays in the address", async () => {
     await page.getByRole("navigation").getByRole("link", { name: "Diagnoses" }).click();
     const row = page.locator("[data-testid=diagnosis-row][data-rule=GpuLost]");
     await row.waitFor({ timeout: FIRED_MS });
@@ -27,7 +27,7 @@ test("diagnoses", async (t) => {
     await page.waitForURL((url) => url.searchParams.get("q") === "gpulost 3");
     await page.getByLabel("Filter").fill("no such words");
     await row.waitFor({ state: "detached" });
-    await page.getByText("None matches the filter.").first().waitFor();
+    await page.getByText("No diagnosis matches.").first().waitFor();
     await page.getByLabel("Filter").fill("");
     assert.deepEqual(await accessibilityFaults(page), []);
     await picture(page, "diagnoses");
@@ -36,7 +36,7 @@ test("diagnoses", async (t) => {
     id = new URL(page.url()).pathname.split("/").at(-1);
   });
 
-  await t.test("its page says what, who, since when, how sure, why and what to do, in that order", async () => {
+  await t.test("its page shows summary, culprit, start, confidence, reasons and advice, in that order", async () => {
     await page.getByTestId("what").getByText(/GPU 3 of .* does not answer/).waitFor();
     assert.match(await page.getByTestId("who").innerText(), /^node .*, GPU 3/);
     assert.match(await page.getByTestId("since").innerText(), /^\d\d:\d\d:\d\d, .*; lasts/);
@@ -59,7 +59,7 @@ test("diagnoses", async (t) => {
     await picture(page, "incident");
   });
 
-  await t.test("it is taken on, written on and silenced, and the page says so", async () => {
+  await t.test("it is acknowledged, commented and silenced, and the page shows this", async () => {
     await page.getByTestId("acknowledge").click();
     await page.getByTestId("handling-words").getByText(/Acknowledged by/).waitFor();
     await page.getByTestId("note").click();
@@ -71,7 +71,7 @@ test("diagnoses", async (t) => {
     await page.locator("[name=comment]").fill("the vendor comes at noon");
     await page.getByTestId("confirm-silence").click();
     await page.getByTestId("handling-words").getByText(/Silenced until/).waitFor();
-    await page.getByTestId("acknowledge").getByText("Give it back").waitFor();
+    await page.getByTestId("acknowledge").getByText("Unacknowledge").waitFor();
     const { diagnosis } = await lockstep.call("GET", `/api/diagnoses/${id}`);
     assert.ok(diagnosis.handling.acknowledged && diagnosis.handling.notes === 1);
   });
@@ -92,7 +92,7 @@ test("diagnoses", async (t) => {
     await picture(phone, "incident-phone");
   });
 
-  await t.test("who may only look sees it all and changes nothing", async (t) => {
+  await t.test("a viewer sees everything and cannot change anything", async (t) => {
     const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
     const viewer = await openPage(t, browser);
     await logIn(viewer, { ...lockstep, token });
@@ -101,7 +101,7 @@ test("diagnoses", async (t) => {
     for (const control of ["acknowledge", "silence", "note"]) assert.equal(await viewer.getByTestId(control).count(), 0, control);
   });
 
-  await t.test("an id that does not exist is said in words", async (t) => {
+  await t.test("an unknown id is an error message", async (t) => {
     const other = await openPage(t, browser, { expected: /status of 40[04]/ });
     await logIn(other, lockstep);
     await other.goto(`${lockstep.url}/diagnoses/no-such-id`);
@@ -109,6 +109,6 @@ test("diagnoses", async (t) => {
     await other.getByRole("link", { name: "All diagnoses" }).waitFor();
   });
 
-  // It asks again every few seconds, and the collector ends before the browser.
+  // The page sends a request every few seconds, and the collector ends before the browser.
   await page.close();
 });

@@ -1,6 +1,6 @@
-// What the browser tests share: a Lockstep of their own, a Chromium, and waiting for conditions with a deadline.
+// Shared code of the browser tests: their own Lockstep, a Chromium, and waits for conditions with a deadline.
 //
-// Everything that is started is stopped by the test that started it, listens on loopback, and keeps its data in a folder of its own.
+// Each test stops what it has started. Everything listens on loopback and has its own data folder.
 
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
@@ -10,14 +10,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 
-// The packages lie outside the checkout, where modules are not looked up by themselves.
+// The packages are outside the checkout, where Node does not search for modules.
 const require = createRequire(join(needed("LOCKSTEP_TEST_NODE_MODULES"), "here.js"));
 
-/** A collector on two loaded cores needs a second or two; a minute means it will not come. */
+/** A collector on two loaded cores starts within two seconds; after one minute it has failed. */
 const START_MS = 60_000;
-/** An orderly end stops the agent as well. */
+/** An orderly stop also stops the agent. */
 const STOP_MS = 20_000;
-/** States that nothing follows. */
+/** Final states. */
 const FINAL = ["stopped", "succeeded", "failed"];
 /** How long a page may take to show what a test waits for, unless the test says otherwise. */
 export const SHOWN_MS = 15_000;
@@ -52,7 +52,7 @@ export async function startDemo(test) {
   return { url, token, process: child, call: (...request) => call(url, token, ...request) };
 }
 
-/** Kills the collector as a power cut would, waits for `meanwhile`, and starts it again at the same address with the same data. */
+/** Kills the collector with SIGKILL, waits for `meanwhile`, and starts it again at the same address with the same data. */
 export async function killAndRestart(lockstep, meanwhile) {
   const gone = new Promise((resolve) => lockstep.process.once("exit", resolve));
   lockstep.process.kill("SIGKILL");
@@ -61,7 +61,7 @@ export async function killAndRestart(lockstep, meanwhile) {
   await launch(lockstep, new URL(lockstep.url).host);
 }
 
-/** Starts Chromium and closes it when the test ends. Nothing in it may reach beyond loopback, nor phone home. */
+/** Starts Chromium and closes it when the test ends. It may connect only to loopback. */
 export async function startBrowser(test) {
   const { chromium } = require("playwright-core");
   const browser = await chromium.launch({
@@ -76,7 +76,7 @@ export async function startBrowser(test) {
       "--disable-sync",
       "--no-first-run",
       "--no-proxy-server",
-      // A page that a test hands out itself counts as one from outside, which may not speak to loopback.
+      // The browser treats a page that a test serves itself as an external page, which may not connect to loopback.
       ...(process.env.LOCKSTEP_TEST_DIST ? ["--disable-features=LocalNetworkAccessChecks"] : []),
     ],
   });
@@ -84,7 +84,7 @@ export async function startBrowser(test) {
   return browser;
 }
 
-/** What Chromium says when nobody answers; expected where a test takes the collector away. */
+/** Chromium's messages without a response; expected in tests that stop the collector. */
 export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_SOCKET_NOT_CONNECTED|WebSocket connection to/;
 
 /**
@@ -113,7 +113,7 @@ export async function openPage(test, browser, { dark = false, width = 1280, heig
   return page;
 }
 
-/** Asks again until `condition` gives something true, and gives that; fails at the deadline, with the last error if there was one. */
+/** Polls until `condition` returns a true value, and returns it. Fails at the deadline, with the last error if there was one. */
 export async function waitFor(what, withinMs, condition) {
   const deadline = Date.now() + withinMs;
   let last;
@@ -122,7 +122,7 @@ export async function waitFor(what, withinMs, condition) {
       const value = await condition();
       if (value) return value;
     } catch (error) {
-      // A refused connection or a missing element is what waiting is for; an ended program is not.
+      // A refused connection or a missing element is expected while waiting; a program that has ended is an error.
       if (/ended with/.test(error.message)) throw error;
       last = error;
     }
@@ -139,7 +139,7 @@ export async function logIn(page, lockstep) {
   await page.getByTestId("connection").getByText("live").waitFor();
 }
 
-/** Keeps a picture of what the window shows, where LOCKSTEP_TEST_IMAGES names a folder for it. */
+/** Saves a screenshot of the window if LOCKSTEP_TEST_IMAGES names a folder. */
 export async function picture(page, name) {
   const folder = process.env.LOCKSTEP_TEST_IMAGES;
   if (!folder) return;
@@ -147,17 +147,17 @@ export async function picture(page, name) {
   await page.screenshot({ path: join(folder, `${name}.png`), animations: "disabled" });
 }
 
-/** What the accessibility rules find wrong with the page, one line each; only what keeps people out. */
+/** Returns the serious and critical accessibility problems of the page, one line each. */
 export async function accessibilityFaults(page) {
   const source = await readFile(require.resolve("axe-core/axe.min.js"), "utf8");
-  // Not a script tag: the page's content policy rightly refuses one.
+  // Not a script tag: the page's content security policy refuses it, as intended.
   await page.evaluate(source);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
   const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
   return grave.map(({ id, help, nodes }) => `${id}: ${help} (${nodes.map(({ target }) => target.join(" ")).join(", ")})`);
 }
 
-/** LOCKSTEP_TEST_DIST tries the dashboard in that folder on a binary that carries another one. */
+/** LOCKSTEP_TEST_DIST tests the dashboard in that folder with a binary that embeds another one. */
 async function serveDashboardFrom(context, folder) {
   if (!folder) return;
   const files = await readdir(folder);
@@ -165,14 +165,14 @@ async function serveDashboardFrom(context, folder) {
     ({ pathname }) => files.includes(pathname.slice(1)),
     (route) => route.fulfill({ path: join(folder, new URL(route.request().url()).pathname) }),
   );
-  // The page itself has an address for each of its pages.
+  // The dashboard has an address for each of its pages.
   await context.route(
     (url) => !/\.\w+$|^\/api\//.test(url.pathname),
     (route) => (route.request().isNavigationRequest() ? route.fulfill({ path: join(folder, "index.html") }) : route.fallback()),
   );
 }
 
-/** What was wrongly set up: the tests are started by `cargo xtask test`, which names it all. */
+/** An error in the set-up: `cargo xtask test` starts the tests and sets all variables. */
 function needed(name) {
   const value = process.env[name];
   if (!value) throw new Error(`${name} is not set; start these tests with: cargo xtask test --only browser`);
@@ -181,7 +181,7 @@ function needed(name) {
 
 function environment(token) {
   const python = process.env.LOCKSTEP_TEST_VENV && join(process.env.LOCKSTEP_TEST_VENV, "bin/python");
-  // Its own /metrics has a fixed port, which another Lockstep of this machine may have.
+  // The agent's own /metrics has a fixed port, which another Lockstep on this machine may use.
   return { ...process.env, LOCKSTEP_ADMIN_TOKEN: token, LOCKSTEP_METRICS_LISTEN: "off", ...(python && { LOCKSTEP_PYTHON: python }) };
 }
 
@@ -212,14 +212,14 @@ async function launch(lockstep, listen) {
   await waitFor("the collector is ready", START_MS, async () => (await fetch(`${lockstep.url}/-/ready`)).ok);
 }
 
-/** Runs outlive collector and agent on purpose, so a test that failed in the middle of one has to end it. */
+/** Runs outlive collector and agent by design, so a test that fails during a run must end it. */
 async function stopRuns(lockstep) {
   const active = async () => (await lockstep.call("GET", "/api/runs")).filter(({ state }) => !FINAL.includes(state));
   for (const { id } of await active()) await lockstep.call("POST", `/api/runs/${id}/stop`, { grace_ms: 1_000 });
   await waitFor("every run has ended", STOP_MS, async () => (await active()).length === 0);
 }
 
-/** Ends what still runs with this test's own data folder in its command line or environment. */
+/** Ends processes with this test's own data folder in their command line or environment. */
 async function sweep(data) {
   for (const pid of (await readdir("/proc")).filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)) {
     const texts = await Promise.all(["cmdline", "environ"].map((file) => readFile(`/proc/${pid}/${file}`, "latin1").catch(() => "")));
@@ -228,7 +228,7 @@ async function sweep(data) {
     try {
       process.kill(Number(pid), "SIGKILL");
     } catch {
-      // It has ended by itself meanwhile.
+      // The process has ended meanwhile.
     }
   }
 }

@@ -1,5 +1,5 @@
-// What a run tells of itself from inside: the mesh of its ranks, what could not be seen, what its script logs; and the network between its
-// nodes. The collector is real; the run is not, and its shapes are the API's own.
+// Reports from inside a run: the mesh of its ranks, what could not be observed, what its script logs; and the network between its nodes.
+// The collector is real. The run is simulated, with the types of the API.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -14,7 +14,7 @@ test("a run from inside", async (t) => {
   const lockstep = await startLockstep(t);
   const browser = await startBrowser(t);
 
-  await t.test("a mesh is a grid of ranks with how each stands, and pointing at one shows its group along the chosen axis", async (t) => {
+  await t.test("a mesh is a grid of ranks with their states, and selecting one shows its group along the chosen axis", async (t) => {
     const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ data: 2, tensor: 4 }) })], { tab: "ranks" });
     const topology = page.getByTestId("topology");
     await topology.getByTestId("mesh-cell").nth(7).waitFor();
@@ -43,10 +43,10 @@ test("a run from inside", async (t) => {
     await cells.nth(5).evaluate((cell) => (cell.dataset.marked = "yes"));
     push([attempt({ mesh: mesh({ data: 2, tensor: 4 }), stalled: 5 })]);
     await cells.nth(5).getByText("stuck").waitFor();
-    assert.equal(await cells.nth(5).getAttribute("data-marked"), "yes", "the cell was kept, not built anew");
+    assert.equal(await cells.nth(5).getAttribute("data-marked"), "yes", "the cell was kept, not rebuilt");
   });
 
-  await t.test("one axis is a row, three are planes, and what no rank has told is left open", async (t) => {
+  await t.test("one axis is a row, three are planes, and positions that no rank has reported are empty", async (t) => {
     const { page, push } = await openRun(t, browser, lockstep, [attempt({ mesh: mesh({ shard: 8 }) })], { tab: "ranks" });
     const topology = page.getByTestId("topology");
     await topology.getByTestId("mesh-cell").nth(7).waitFor();
@@ -61,7 +61,7 @@ test("a run from inside", async (t) => {
     await picture(page, "mesh-planes");
   });
 
-  await t.test("on a phone and in the dark the mesh, the network and the logged values can be read", async (t) => {
+  await t.test("on a phone and in dark mode the mesh, the network and the logged values can be read", async (t) => {
     const whole = attempt({ mesh: mesh({ replicate: 1, shard: 8 }), bandwidth: bandwidth(), unseen: unseen() });
     const { page } = await openRun(t, browser, lockstep, [whole], { dark: true, width: 390, height: 844 });
     for (const [tab, shown] of [["Summary", "small-chart"], ["Memory and GPUs", "way"], ["Ranks", "mesh-cell"]]) {
@@ -74,12 +74,12 @@ test("a run from inside", async (t) => {
     await picture(page, "mesh-dark-phone");
   });
 
-  await t.test("the network between nodes is a table of ways, the slow ones marked, and the rule is said", async (t) => {
+  await t.test("the network between nodes is a table of pairs, the slow ones marked, with the limit", async (t) => {
     const { page } = await openRun(t, browser, lockstep, [attempt({ bandwidth: bandwidth() })], { tab: "hardware" });
     const network = page.getByTestId("bandwidth");
     await network.waitFor();
     const rule = await network.getByTestId("bandwidth-rule").innerText();
-    assert.equal(rule, "Slow is less than 2.88 GB/s, 25 % of the 11.5 GB/s that nodes here reach at their best. 3 ways are slow.");
+    assert.equal(rule, "Slow is less than 2.88 GB/s, 25 % of the 11.5 GB/s between the fastest nodes. 3 pairs are slow.");
     const ways = network.getByTestId("way");
     assert.equal(await ways.count(), 12);
     const slow = network.locator("[data-testid=way][data-slow=true]");
@@ -92,7 +92,7 @@ test("a run from inside", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("what could not be seen is said in sentences, and only where there is such a thing", async (t) => {
+  await t.test("what could not be observed is listed, and only if there is any", async (t) => {
     const { page, push } = await openRun(t, browser, lockstep, [attempt({ unseen: unseen() })]);
     const lines = page.getByTestId("unseen").locator("li");
     await lines.nth(1).waitFor();
@@ -104,12 +104,12 @@ test("a run from inside", async (t) => {
     assert.equal(await page.getByTestId("bandwidth").count(), 0);
   });
 
-  await t.test("reports that the collector could not read are said with what to do", async (t) => {
+  await t.test("reports that the collector could not read are listed with advice", async (t) => {
     const report = { attempt: 1, node: "node-a", kind: "gpu_swapped", reason: "unknown_kind", count: 2, bytes: 40, last_ms: BEGAN_MS };
     const { page } = await openRun(t, browser, lockstep, [attempt({})], {}, { unread_reports: [report] });
     const lines = page.getByTestId("unread").locator("li");
     await lines.first().waitFor();
-    assert.deepEqual(await lines.allInnerTexts(), ["node node-a sent 2 reports `gpu_swapped` from a newer agent, which this collector does not know: kept, and read once the collector is upgraded"]);
+    assert.deepEqual(await lines.allInnerTexts(), ["node node-a sent 2 reports `gpu_swapped` from a newer agent, which this collector does not support. Upgrade the collector: it then reads what was stored"]);
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
@@ -118,7 +118,7 @@ test("a run from inside", async (t) => {
     const charts = page.getByTestId("small-chart");
     await charts.nth(11).waitFor();
     assert.equal(await charts.count(), 12);
-    // What is far outside of the window is not drawn.
+    // Elements far outside of the window are not drawn.
     await charts.nth(11).scrollIntoViewIfNeeded();
     await charts.nth(11).locator("canvas").waitFor();
     const names = await charts.evaluateAll((all) => all.map(({ dataset }) => dataset.name));
@@ -169,7 +169,7 @@ async function openRun(t, browser, lockstep, attempts, { tab = "summary", ...loo
   return { page, push };
 }
 
-/** Eight ranks on two nodes: one has failed, one stands still. */
+/** Eight ranks on two nodes: one has failed, one is stuck. */
 function attempt({ stalled, ...more }) {
   const failed = { rank: 3, code: 1, out_of_memory: false, error_type: "ValueError", message: "bad sample", at_ns: 1 };
   const stall = { since_ms: BEGAN_MS + 100_000, step: 40, cause: "stopped" };
@@ -178,7 +178,7 @@ function attempt({ stalled, ...more }) {
   return { attempt: 1, cause: "submitted", started_ms: BEGAN_MS, last_step: 127, nodes: NODES.map(node), ...more };
 }
 
-/** The mesh of as many ranks as its axes make, in their order. */
+/** A mesh with all the ranks of its axes, in order. */
 function mesh(axes) {
   const sizes = Object.values(axes);
   const ranks = sizes.reduce((all, size) => all * size, 1);

@@ -1,5 +1,5 @@
-// The page of a managed run: attempts, stop and resume, checkpoints, logs. The collector is real; the run is not: what it went
-// through (a lost rank, a torn checkpoint, a refused stop) takes minutes on real nodes, and its shapes are the API's own.
+// The page of a managed run: attempts, stop and resume, checkpoints, logs. The collector is real. The run is simulated, with the types of
+// the API, because its faults (a lost rank, an incomplete checkpoint, a refused stop) take minutes on real nodes.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -15,15 +15,15 @@ test("a managed run", async (t) => {
   const lockstep = await startLockstep(t);
   const browser = await startBrowser(t);
 
-  await t.test("attempts say why they were made, from where they went on, who failed first and who only fell with it", async (t) => {
+  await t.test("attempts show their cause, their checkpoint, the rank that failed first and those that failed because of it", async (t) => {
     const { page } = await openRun(t, browser, lockstep, { tab: "attempts" });
     const attempts = page.getByTestId("attempt");
     await attempts.nth(1).waitFor();
     assert.deepEqual(await attempts.evaluateAll((all) => all.map(({ open }) => open)), [true, false], "the newest is open");
     const newest = attempts.first();
-    assert.match(await newest.innerText(), /Attempt 2 \(restart after exception\): under way/);
-    assert.match(await newest.getByTestId("attempt-facts").innerText(), /last step 127 · went on from step 120, \/srv\/checkpoints\/step-120/);
-    assert.match(await newest.innerText(), /Not given node-c: its GPU 3 fell off the bus/);
+    assert.match(await newest.innerText(), /Attempt 2 \(restart after exception\): active/);
+    assert.match(await newest.getByTestId("attempt-facts").innerText(), /last step 127 · resumed from step 120, \/srv\/checkpoints\/step-120/);
+    assert.match(await newest.innerText(), /Excluded node-c: its GPU 3 fell off the bus/);
     const first = attempts.nth(1);
     await first.locator("summary").first().click();
     const ranks = first.getByTestId("rank");
@@ -37,7 +37,7 @@ test("a managed run", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("a node's command line can be copied, and what an attempt ran is there to unfold", async (t) => {
+  await t.test("a node's command line can be copied, and the provenance of an attempt can be unfolded", async (t) => {
     const { page } = await openRun(t, browser, lockstep, { tab: "attempts" });
     const newest = page.getByTestId("attempt").first();
     const command = await newest.getByTestId("command").first().innerText();
@@ -55,7 +55,7 @@ test("a managed run", async (t) => {
     assert.equal(await box.inputValue(), command, "what was copied can be pasted");
   });
 
-  await t.test("charts join the attempts: a line a rank, and a mark where the second attempt began", async (t) => {
+  await t.test("charts join the attempts: one line per rank, and a mark where the second attempt began", async (t) => {
     const { page, push } = await openRun(t, browser, lockstep);
     await waitFor("each chart has a mark", 15_000, async () => {
       const marks = await page.getByTestId("chart").evaluateAll((charts) => charts.map((chart) => chart.dataset.marks));
@@ -72,7 +72,7 @@ test("a managed run", async (t) => {
     await waitFor("the mark goes with the first attempt", 15_000, async () => (await drawn()) !== marked);
   });
 
-  await t.test("a stop says what it costs, waits where nothing is lost, and a refusal is shown in words", async (t) => {
+  await t.test("a stop shows its cost, can wait for a checkpoint, and shows why it was refused", async (t) => {
     const { page, posted, push, refuse } = await openRun(t, browser, lockstep, { tab: "checkpoints" });
     await page.getByTestId("checkpoint").first().waitFor();
     await page.getByTestId("stop").click();
@@ -95,7 +95,7 @@ test("a managed run", async (t) => {
     assert.deepEqual(posted.at(-1), ["stop", { after: "checkpoint" }]);
   });
 
-  await t.test("an ended run goes on from a checkpoint that is complete, or from its start", async (t) => {
+  await t.test("an ended run resumes from a complete checkpoint, or from its start", async (t) => {
     const { page, posted } = await openRun(t, browser, lockstep, { run: ended(), tab: "checkpoints" });
     await page.getByTestId("checkpoint").first().waitFor();
     assert.equal(await page.getByTestId("stop").count(), 0);
@@ -116,14 +116,14 @@ test("a managed run", async (t) => {
     assert.deepEqual(posted.at(-1), ["resume", { from_start: true }]);
   });
 
-  await t.test("checkpoints are listed with what they take and whether they can be used; one is pinned", async (t) => {
+  await t.test("checkpoints are listed with size and state; one is pinned", async (t) => {
     const { page, posted, refuse } = await openRun(t, browser, lockstep, { tab: "checkpoints" });
     const rows = page.getByTestId("checkpoint");
     await rows.nth(2).waitFor();
-    await page.getByTestId("checkpoint-folder").getByText(`In ${FOLDER}; 12.0 GiB are free there.`).waitFor();
+    await page.getByTestId("checkpoint-folder").getByText(`In ${FOLDER}; 12.0 GiB free.`).waitFor();
     await page.getByTestId("checkpoint-trouble").getByText("node-b does not see the folder").waitFor();
     assert.match(await rows.nth(0).innerText(), /step 130[\s\S]*full[\s\S]*incomplete[\s\S]*shard 2 of 4 is missing/);
-    assert.match(await rows.nth(1).innerText(), /step 120[\s\S]*in use[\s\S]*1\.5 GiB, 512 MiB its own[\s\S]*2\.5 s[\s\S]*complete/);
+    assert.match(await rows.nth(1).innerText(), /step 120[\s\S]*in use[\s\S]*1\.5 GiB, 512 MiB unshared[\s\S]*2\.5 s[\s\S]*complete/);
     assert.match(await rows.nth(2).innerText(), /step 110[\s\S]*model only, best/);
     assert.doesNotMatch(await rows.nth(2).innerText(), /in use/);
     const onPrune = await page.getByTestId("on-prune").allInnerTexts();
@@ -139,16 +139,16 @@ test("a managed run", async (t) => {
     assert.equal(posted.at(-1)[1].path, `${FOLDER}/step-110`);
   });
 
-  await t.test("pruning shows what would go before anything goes", async (t) => {
+  await t.test("pruning shows what it would remove before it removes anything", async (t) => {
     const { page, posted } = await openRun(t, browser, lockstep, { tab: "checkpoints" });
     await page.getByTestId("prune").click();
     const preview = page.getByTestId("prune-preview");
-    await preview.getByText("Would be removed: 1, which frees 512 MiB").waitFor();
+    await preview.getByText("To remove: 1, which frees 512 MiB").waitFor();
     assert.match(await preview.innerText(), /step-110 – older than the last 1[\s\S]*step-120 – the last that is complete/);
     assert.deepEqual(posted, [["checkpoints/prune", { dry_run: true }]]);
     await page.getByLabel("Keep the last").fill("1");
     await page.getByLabel("Keep the last").press("Tab");
-    await waitFor("it was asked anew", 15_000, () => posted.length === 2);
+    await waitFor("the request was sent again", 15_000, () => posted.length === 2);
     assert.deepEqual(posted.at(-1), ["checkpoints/prune", { dry_run: true, keep_last: 1 }]);
     await page.getByRole("button", { name: "Remove 1" }).click();
     await page.getByRole("dialog").waitFor({ state: "hidden" });
@@ -176,7 +176,7 @@ test("a managed run", async (t) => {
     assert.equal(await log.evaluate((element) => getComputedStyle(element).whiteSpace), "pre");
   });
 
-  await t.test("who may only look has no way to change anything", async (t) => {
+  await t.test("a viewer cannot change anything", async (t) => {
     const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
     const { page, push } = await openRun(t, browser, { ...lockstep, token }, { tab: "checkpoints" });
     await page.getByTestId("checkpoint").first().waitFor();
@@ -187,7 +187,7 @@ test("a managed run", async (t) => {
     assert.equal(await page.getByTestId("resume").count(), 0);
   });
 
-  await t.test("a run that is only watched says why nothing can be done", async (t) => {
+  await t.test("a watched run shows why it cannot be stopped or resumed", async (t) => {
     const { page } = await openRun(t, browser, lockstep, { run: view({ watched: true }), tab: "checkpoints" });
     await page.getByTestId("watched").getByText("cannot be stopped or resumed here").waitFor();
     await page.getByTestId("checkpoint").first().waitFor();
@@ -216,7 +216,7 @@ test("a managed run", async (t) => {
     await logIn(page, lockstep);
     const table = page.getByTestId("runs");
     await table.getByText("lost", { exact: true }).waitFor();
-    // Those that have ended stand last.
+    // Ended runs are last.
     const ended = ["stopped", "succeeded", "failed"];
     const order = [...states.filter((state) => !ended.includes(state)), ...ended];
     assert.deepEqual(await table.getByTestId("run-state").allInnerTexts(), order);
@@ -227,7 +227,7 @@ test("a managed run", async (t) => {
   });
 });
 
-/** Opens the mocked run's page; `push` changes the run, `refuse` decides how a POST is answered, `posted` is what was sent. */
+/** Opens the mocked run's page; `push` changes the run, `refuse` decides how a POST is answered, `posted` contains the requests. */
 async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "summary" } = {}) {
   const page = await openPage(t, browser, { ...look, expected: /status of 4(03|09)/ });
   const posted = [];
@@ -268,7 +268,7 @@ async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "s
   return { page, posted, push, refuse: (path, status, detail) => (answers[path] = { status, detail }) };
 }
 
-/** A run in its second attempt, as the stream brings it. */
+/** A run in its second attempt, as the stream sends it. */
 function view(changes = {}) {
   const command = (rank) => `torchrun --nnodes 2 --node-rank ${rank} --nproc-per-node 2 --master-addr 10.0.0.1 /srv/train.py`;
   const node = (name, at, ranks) => ({ node: name, node_rank: at, command: command(at), ranks });
@@ -301,7 +301,7 @@ function view(changes = {}) {
 
 const ended = () => view({ state: "failed", ended_ms: Date.now(), outcome: { cause: "exception", message: "it crashed at step 127 twice" } });
 
-/** What the run's GETs answer. */
+/** The responses to GET requests of the run. */
 function read(path, asked) {
   const source = { attempt: 1, node: "node-a", rank: 1, stream: "stderr" };
   if (path === "logs/search") return { matches: [{ source, offset: 4096, line: `ValueError: ${asked.get("q")}` }], truncated: false };
@@ -329,7 +329,7 @@ function pruned() {
   return { removed: [line(110, "older than the last 1")], kept: [line(120, "the last that is complete")] };
 }
 
-/** A rank's values: on one node in the first attempt, on another in the second; the old node is heard for a while yet. */
+/** A rank's values: on one node in the first attempt, on another in the second; the old node still sends values for a short time. */
 function measured() {
   const times_ms = Array.from({ length: 300 }, (_, n) => BEGAN_MS + n * 1_000);
   const line = (node, value) => ({ labels: { run: RUN, rank: "0", node }, values: times_ms.map((_, n) => value(n)) });
@@ -338,7 +338,7 @@ function measured() {
   return { reset: true, times_ms, series: [first, second] };
 }
 
-/** The end of a log, with what terminals get. */
+/** The end of a log, with terminal escape sequences. */
 function tail(source) {
   const live = "\u001b[32mwarming up\u001b[0m\n  5% done\r 50% done\r100% done\r\nstep 127 loss 1.5 <b>bold</b>\u001b]0;title\u0007\n";
   const text = source.attempt === 1 ? "the first attempt's end\n" : live;

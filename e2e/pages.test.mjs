@@ -1,4 +1,4 @@
-// The pages without a run: log-in, overview, form, rules; on a desk, on a phone and in the dark; and what goes wrong around them.
+// The pages without a run: log-in, overview, form, rules; on a desktop, on a phone and in dark mode; and their errors.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -12,7 +12,7 @@ test("pages", async (t) => {
   const lockstep = await startLockstep(t);
   const browser = await startBrowser(t);
 
-  await t.test("a wrong token is refused in words, the right one opens the overview", async (t) => {
+  await t.test("a wrong token shows an error, the right one opens the overview", async (t) => {
     const page = await openPage(t, browser);
     await page.goto(lockstep.url);
     await page.getByLabel("Token").fill("not-a-token");
@@ -26,10 +26,10 @@ test("pages", async (t) => {
     assert.deepEqual(await page.context().cookies().then((all) => all.map(({ httpOnly, sameSite }) => [httpOnly, sameSite])), [[true, "Strict"]]);
   });
 
-  await t.test("the overview says in one sentence how things stand, and that the GPUs are simulated", async (t) => {
+  await t.test("the overview shows the state in one sentence, and that the GPUs are simulated", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
-    await page.getByTestId("sentence").getByText("Nothing is wrong that a rule knows of. No run is active.").waitFor();
+    await page.getByTestId("sentence").getByText("No problems found. No runs are active.").waitFor();
     await page.getByTestId("simulated").getByText("SIMULATED").waitFor();
     assert.deepEqual(await page.locator("main h2").evaluateAll((all) => all.map(({ firstChild }) => firstChild.textContent.trim())), ["First steps", "Runs", "GPUs", "Indicators"]);
     assert.equal(await page.getByTestId("indicator").count(), 5);
@@ -39,7 +39,7 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("the first steps tick off by themselves", async (t) => {
+  await t.test("the first steps are marked as done automatically", async (t) => {
     const page = await openPage(t, browser);
     let pushed = false;
     let push;
@@ -59,7 +59,7 @@ test("pages", async (t) => {
     await steps.getByText("Connect a node").waitFor();
     const command = page.getByTestId("join-command");
     assert.equal(await command.innerText(), `LOCKSTEP_JOIN=TOKEN lockstep agent --collector ${lockstep.url}`);
-    await steps.getByRole("button", { name: "Make a token" }).click();
+    await steps.getByRole("button", { name: "Create token" }).click();
     await waitFor("the command has a token", SHOWN_MS, async () => /^LOCKSTEP_JOIN=\S{16,} /.test(await command.innerText()));
     assert.deepEqual(await accessibilityFaults(page), []);
     pushed = true;
@@ -71,7 +71,7 @@ test("pages", async (t) => {
     await steps.waitFor({ state: "detached" });
   });
 
-  await t.test("the palette leads anywhere, by keys alone", async (t) => {
+  await t.test("the palette opens any page with keys only", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     await page.keyboard.press("Control+k");
@@ -101,7 +101,7 @@ test("pages", async (t) => {
     assert.equal(await help.isVisible(), false, "single keys are off");
   });
 
-  await t.test("each GPU is a cell, and keys lead from one to the next", async (t) => {
+  await t.test("each GPU is a cell, and arrow keys move between cells", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     const words = page.getByTestId("gpu-words");
@@ -117,11 +117,11 @@ test("pages", async (t) => {
     await words.getByText(`GPU ${GPUS - 1} · `).waitFor();
   });
 
-  await t.test("another measure recolours the cells, and the address holds it", async (t) => {
+  await t.test("another measure recolours the cells, and the address contains it", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     const grid = page.getByTestId("gpu-grid");
-    // The first cell begins below its node's name; its first pixels are free of text.
+    // The first cell is below its node's name; its first pixels contain no text.
     const colour = () => grid.locator("canvas").first().evaluate((canvas) => [...canvas.getContext("2d").getImageData(6, 24, 1, 1).data].join());
     await page.getByTestId("gpus-show").selectOption("value");
     const before = await waitFor("the cell has a colour", SHOWN_MS, async () => (await colour()) !== "0,0,0,0" && colour());
@@ -141,7 +141,7 @@ test("pages", async (t) => {
     assert.equal(await page.getByTestId("gpus-colour").inputValue(), "temperature");
   });
 
-  await t.test("the grid is a table for who wants one", async (t) => {
+  await t.test("the grid is also available as a table", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     await page.getByTestId("gpus-gpus").selectOption("table");
@@ -152,7 +152,7 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("ten thousand GPUs fit the screen, and the odd one out is seen", async (t) => {
+  await t.test("ten thousand GPUs fit the screen, and the one that differs is visible", async (t) => {
     const page = await openPage(t, browser, { width: 1440, height: 900 });
     const nodes = Array.from({ length: 1_250 }, (_, n) => `node-${String(n).padStart(4, "0")}`);
     const gpus = Array.from({ length: 8 }, (_, index) => ({ index, uuid: `GPU-${index}`, name: "H100", pci_bus_id: "", memory_total_bytes: 80e9 }));
@@ -174,7 +174,7 @@ test("pages", async (t) => {
     const grid = page.getByTestId("gpu-grid");
     await waitFor("the cells are drawn", SHOWN_MS, async () => (await grid.boundingBox())?.height > 400);
     assert.ok((await grid.boundingBox()).height <= 640, "no scrolling on a laptop");
-    // Cells are 7 pixels wide with one between, 8 to a node.
+    // Cells are 7 pixels wide with 1 pixel between them, 8 cells per node.
     const colours = () =>
       grid.locator("canvas").first().evaluate((canvas) => {
         const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -187,7 +187,7 @@ test("pages", async (t) => {
     await page.locator("[data-testid=gpu-table] tbody tr").first().getByText("node-0700 GPU 3").waitFor();
   });
 
-  await t.test("the form says what is wrong as the server would, and no longer when it is right", async (t) => {
+  await t.test("the form shows the errors that the server would, until they are fixed", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     await page.getByRole("navigation").getByRole("link", { name: "New run" }).click();
@@ -203,7 +203,7 @@ test("pages", async (t) => {
     await mistakes.getByText("is not NAME=VALUE").waitFor();
     await page.locator("[name=set]").fill("steps=10");
     await mistakes.waitFor({ state: "detached" });
-    await page.locator("[name=recipe]").selectOption({ label: "a script of my own" });
+    await page.locator("[name=recipe]").selectOption({ label: "your own script" });
     await mistakes.getByText("give the path of the script").waitFor();
     await page.locator("[name=script]").fill("train.py");
     await mistakes.getByText("give an absolute path").waitFor();
@@ -213,7 +213,7 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("the rules are a table with a filter, and an opened one stays open while news arrives", async (t) => {
+  await t.test("the rules are a table with a filter, and an opened one stays open during updates", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     await page.goto(`${lockstep.url}/rules`);
@@ -251,7 +251,7 @@ test("pages", async (t) => {
     }
   });
 
-  await t.test("in the dark the pages are dark, and readable", async (t) => {
+  await t.test("in dark mode the pages are dark and readable", async (t) => {
     const page = await openPage(t, browser, { dark: true });
     await logIn(page, lockstep);
     await page.getByTestId("gpu-grid").waitFor();
@@ -265,7 +265,7 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
-  await t.test("values stand still while the page is paused, and go on after", async (t) => {
+  await t.test("values do not change while the page is paused, and continue afterwards", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     const state = page.getByTestId("connection");
@@ -301,7 +301,7 @@ test("pages", async (t) => {
     assert.equal(await zone.inputValue(), "utc", "this browser remembers it");
   });
 
-  await t.test("on the wall there are no controls, and type is large", async (t) => {
+  await t.test("the wall display has no controls and large text", async (t) => {
     const page = await openPage(t, browser, { width: 2560, height: 1440 });
     await logIn(page, lockstep);
     await page.goto(`${lockstep.url}/?wall=1`);
@@ -311,7 +311,7 @@ test("pages", async (t) => {
     assert.equal(await page.evaluate(() => getComputedStyle(document.documentElement).fontSize), "24px");
   });
 
-  await t.test("a session that ended elsewhere leads back to the log-in", async (t) => {
+  await t.test("a session that ended elsewhere returns to the log-in", async (t) => {
     const page = await openPage(t, browser, { expected: /WebSocket connection to/ });
     await logIn(page, lockstep);
     await page.context().clearCookies();
@@ -329,7 +329,7 @@ test("pages", async (t) => {
     await page.getByLabel("Token").waitFor();
   });
 
-  await t.test("a page of another version loads itself anew, once", async (t) => {
+  await t.test("a page of another version reloads itself once", async (t) => {
     const page = await openPage(t, browser);
     let loads = 0;
     let upgraded = false;
@@ -346,7 +346,7 @@ test("pages", async (t) => {
     assert.equal(loads, 2);
   });
 
-  await t.test("a stream that has fallen silent is opened anew", async (t) => {
+  await t.test("a silent stream is reconnected", async (t) => {
     const page = await openPage(t, browser);
     await page.clock.install();
     let silent = false;
@@ -361,7 +361,7 @@ test("pages", async (t) => {
     silent = true;
     await page.clock.fastForward("00:25");
     await waitFor("a second stream is opened", 15_000, async () => {
-      // The pause before it passes in the page's own time.
+      // The pause before it uses the page's own clock.
       await page.clock.fastForward("00:01");
       return streams > 1;
     });
@@ -370,7 +370,7 @@ test("pages", async (t) => {
 
   await t.test("a program that cannot be loaded offers to try again", async (t) => {
     const page = await openPage(t, browser, { expected: /web_bg\.wasm|ERR_FAILED|Failed to (fetch|load)/ });
-    // The page tells of it by itself; that the error also reaches the console is right.
+    // The page shows the error; the error in the console is expected.
     page.removeAllListeners("pageerror");
     await page.route("**/web_bg.wasm", (route) => route.abort());
     await page.goto(lockstep.url);
@@ -384,7 +384,7 @@ test("pages", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
     await page.goto(`${lockstep.url}/nowhere`);
-    await page.getByRole("heading", { name: "There is no such page" }).waitFor();
+    await page.getByRole("heading", { name: "Page not found" }).waitFor();
     await page.goto(`${lockstep.url}/runs/no-such-run`);
     await page.getByRole("alert").filter({ hasText: "no-such-run" }).waitFor();
   });

@@ -1,7 +1,7 @@
 // Runs the browser tests by hand: node e2e/run.mjs [--keep-images] [PATTERN]
 //
-// `cargo xtask test` sets the variables that the harness asks for and runs the same files; here they default to what it leaves
-// behind: its build, its npm packages and its venv. --keep-images renews the pictures of docs/images.
+// `cargo xtask test` sets the variables that the harness needs and runs the same files. Here they default to the results of that
+// command: its build, its npm packages and its venv. --keep-images replaces the images in docs/images.
 
 import { existsSync, readdirSync, statSync } from "node:fs";
 import { homedir } from "node:os";

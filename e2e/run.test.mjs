@@ -1,4 +1,4 @@
-// A run from the form to its end, twice: one that trains and is watched through a crash of the collector, one that explodes.
+// Two runs from the form to the end: one trains during a crash of the collector, one has exploding gradients.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -19,7 +19,7 @@ import {
 const TRAINING_MS = 60_000;
 /** From the first bad step to the diagnosis on the page. */
 const DIAGNOSED_MS = 10_000;
-/** Stopping gives the ranks time to end by themselves. */
+/** A stop gives the ranks time to end by themselves. */
 const STOPPED_MS = 45_000;
 const RANKS = 2;
 const CHARTS = ["Step time", "Throughput", "Loss", "Gradient norm", "Waiting for gradient sync", "Compute share"];
@@ -31,7 +31,7 @@ test("runs", async (t) => {
   const page = await openPage(t, browser, { expected: NOBODY_ANSWERS });
   await logIn(page, lockstep);
 
-  await t.test("the form starts a run whose charts move, a line a rank", async () => {
+  await t.test("the form starts a run whose charts move, one line per rank", async () => {
     await submit(page, "steps=100000\nstep-delay-ms=50\nlog-every=5");
     await points(page, 3, TRAINING_MS);
     assert.equal(await state(page), "running");
@@ -58,7 +58,7 @@ test("runs", async (t) => {
     await page.locator('[data-testid=chart][data-title="Allocated"]').getByText("No rank of this run uses CUDA memory.").waitFor();
   });
 
-  await t.test("the table below a chart shows each line alone, and the cursor goes by keys", async () => {
+  await t.test("the table below a chart shows each line alone, and keys move the cursor", async () => {
     await tab(page, "Summary");
     await points(page, 3);
     const loss = page.locator(LOSS);
@@ -75,14 +75,14 @@ test("runs", async (t) => {
     await loss.locator(".u-cursor-x:not(.u-off)").waitFor({ state: "attached" });
   });
 
-  await t.test("the log of rank 0 shows its steps as they come", async () => {
+  await t.test("the log of rank 0 shows its steps as they arrive", async () => {
     await tab(page, "Log");
     const log = page.getByTestId("log");
     await log.getByText(/step \d+ loss/).waitFor();
     const last = async () => Number(/step (\d+) loss[^\n]*\s*$/.exec(await log.innerText())?.[1]);
     const before = await waitFor("a step is logged", 15_000, last);
     await waitFor("another step is logged", 15_000, async () => (await last()) > before);
-    // Enough lines that the beginning is not near the end.
+    // Enough lines that the start of the log is far from its end.
     await waitFor("the log is longer than its box", 60_000, () => log.evaluate((element) => element.scrollHeight > element.clientHeight + 100));
     await log.evaluate((element) => (element.scrollTop = 0));
     await page.getByTestId("new-lines").waitFor();
@@ -95,7 +95,7 @@ test("runs", async (t) => {
     await tab(page, "Summary");
   });
 
-  await t.test("who looks closer at a stretch of time keeps looking at it", async () => {
+  await t.test("a zoomed period stays while data arrives", async () => {
     const plot = page.locator(`${LOSS} .u-over`);
     await plot.scrollIntoViewIfNeeded();
     const box = await plot.boundingBox();
@@ -111,7 +111,7 @@ test("runs", async (t) => {
     await waitFor("the whole time is shown again", 15_000, async () => (await coloured(page)) !== pixels);
   });
 
-  await t.test("a collector that is killed and comes back is noticed, and the charts go on", async () => {
+  await t.test("a restart of the collector is shown, and the charts continue", async () => {
     await tab(page, "Log");
     const log = page.getByTestId("log");
     await log.evaluate((element) => (element.dataset.marked = "yes"));
@@ -120,10 +120,10 @@ test("runs", async (t) => {
     await page.getByTestId("connection").getByText("live").waitFor();
     const last = async () => Number(/step (\d+) loss[^\n]*\s*$/.exec(await log.innerText())?.[1]);
     const step = await waitFor("the log is there", 15_000, last);
-    await waitFor("the log goes on", 30_000, async () => (await last()) > step);
+    await waitFor("the log continues", 30_000, async () => (await last()) > step);
     assert.equal(await state(page), "running");
     assert.equal(runOf(page), run);
-    assert.equal(await log.getAttribute("data-marked"), "yes", "the page was not built anew");
+    assert.equal(await log.getAttribute("data-marked"), "yes", "the page was not rebuilt");
     const lines = (await log.innerText()).match(/^step \d+/gm);
     assert.deepEqual(lines, [...new Set(lines)], "no line of the log shows twice");
     await tab(page, "Summary");
@@ -143,7 +143,7 @@ test("runs", async (t) => {
     assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
   });
 
-  await t.test("in the dark the charts are readable too", async (t) => {
+  await t.test("in dark mode the charts are readable too", async (t) => {
     const dark = await openPage(t, browser, { dark: true });
     await logIn(dark, lockstep);
     await dark.goto(page.url());
@@ -163,15 +163,15 @@ test("runs", async (t) => {
     await picture(overview, "overview");
   });
 
-  await t.test("Stop asks, and then the run ends stopped", async () => {
+  await t.test("Stop asks for confirmation, and the run ends as stopped", async () => {
     await page.getByTestId("stop").click();
-    await page.getByRole("button", { name: "Let it run" }).click();
+    await page.getByRole("button", { name: "Cancel" }).click();
     assert.equal(await state(page), "running");
     await stop(page);
     await page.getByTestId("run-outcome").waitFor();
   });
 
-  await t.test("a run that has ended shows all of its past", async () => {
+  await t.test("an ended run shows its whole history", async () => {
     await page.reload();
     await points(page, 10);
     await page.getByTestId("span").selectOption({ label: "all of it" });
@@ -193,7 +193,7 @@ test("runs", async (t) => {
     await card.evaluate((element) => (element.dataset.marked = "yes"));
     const before = await points(page, 1);
     await points(page, before + 2);
-    assert.equal(await card.getAttribute("data-marked"), "yes", "the card was kept, not built anew");
+    assert.equal(await card.getAttribute("data-marked"), "yes", "the card was kept, not rebuilt");
     assert.equal(await card.locator("details").getAttribute("open"), "", "its evidence stays open");
     await card.scrollIntoViewIfNeeded();
     await picture(page, "diagnosis");
@@ -230,7 +230,7 @@ const state = (page) => page.locator("main [data-testid=run-state]").innerText()
 
 const runOf = (page) => new URL(page.url()).pathname.split("/").at(-1);
 
-/** Waits until the chart of the loss has so many points, and says how many it has. */
+/** Waits until the chart of the loss has this many points. Returns their number. */
 function points(page, atLeast, withinMs = 15_000) {
   return waitFor(`${atLeast} points of the loss`, withinMs, async () => {
     const now = Number(await page.locator(LOSS).getAttribute("data-points"));
@@ -238,7 +238,7 @@ function points(page, atLeast, withinMs = 15_000) {
   });
 }
 
-/** A number that stands for what is drawn in colour on the chart of the loss; 0 when nothing is. */
+/** Returns a hash of the coloured pixels of the chart of the loss; 0 if there are none. */
 function coloured(page) {
   return page.locator(`${LOSS} canvas`).evaluate((canvas) => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -251,7 +251,7 @@ function coloured(page) {
   });
 }
 
-/** When the loss first left its best behind, or stopped being a number; milliseconds since the epoch. */
+/** Returns when the loss first exceeded three times its best, or was not finite; milliseconds since the epoch. */
 async function firstBadStep(lockstep, run) {
   const now = Date.now() / 1000;
   const bad = `max(train_loss{run="${run}"}) > 3 * min(train_loss_best{run="${run}"} > 0) or sum(train_nonfinite_steps_total{run="${run}"}) > 0`;

@@ -1,4 +1,4 @@
-"""A script with command-line arguments of its own: a residual network on generated pictures, mixed precision, resumed from its checkpoint.
+"""A script with its own command-line arguments: a residual network on generated pictures, with mixed precision. It resumes from its checkpoint.
 
     torchrun --nproc-per-node=2 examples/train_args.py --epochs 2 --amp --save-dir /tmp/shapes
 """
@@ -29,7 +29,7 @@ def parse():
 
 
 class Shapes(Dataset):
-    """Pictures of 16 x 16 with a bright square in one of four quarters."""
+    """Pictures of 16 x 16 pixels with a bright square in one of four quarters."""
 
     def __init__(self, count):
         self.count = count
@@ -118,7 +118,7 @@ def main():
             state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
             torch.save({**state, "epoch": epoch}, path + ".part")
             os.replace(path + ".part", path)
-    dist.barrier()  # Gloo's threads have finished with all tensors, so that none of them outlives Python with one
+    dist.barrier()  # waits until Gloo's threads have released all tensors; no thread may hold one when Python ends
     dist.destroy_process_group()
 
 

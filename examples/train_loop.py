@@ -87,7 +87,7 @@ def main():
                 print(f"step {step} loss {loss.item():.6f}", flush=True)
             if step == STEPS:
                 break
-    dist.barrier()  # Gloo's threads have finished with all tensors, so that none of them outlives Python with one
+    dist.barrier()  # waits until Gloo's threads have released all tensors; no thread may hold one when Python ends
     dist.destroy_process_group()
 
 

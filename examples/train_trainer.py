@@ -1,8 +1,8 @@
-"""A trainer class in the manner of the well-known libraries: arguments as a dataclass, batches as dictionaries, a model that computes its loss.
+"""A trainer class like those of well-known libraries: arguments as a dataclass, batches as dictionaries, a model that computes its loss.
 
     torchrun --nproc-per-node=2 examples/train_trainer.py
 
-Warm-up and decay of the rate, accumulated gradients, clipping, evaluation and checkpoints, over FSDP's fully_shard with more than one rank.
+Uses warm-up and decay of the learning rate, gradient accumulation, clipping, evaluation and checkpoints. More than one rank: FSDP's fully_shard.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class Layer(nn.Module):
 
 
 class SequenceModel(nn.Module):
-    """Says which token each position held, from its noisy neighbourhood."""
+    """Predicts the token at each position from noisy input."""
 
     def __init__(self, config):
         super().__init__()
@@ -78,7 +78,7 @@ class SequenceModel(nn.Module):
 
 
 class Sequences(Dataset):
-    """Arithmetic sequences modulo the vocabulary, the same at every reading."""
+    """Arithmetic sequences modulo the vocabulary size. Deterministic."""
 
     def __init__(self, count, length=24):
         self.count, self.length = count, length
@@ -180,5 +180,5 @@ if __name__ == "__main__":
     args = TrainingArguments()
     torch.manual_seed(args.seed)
     Trainer(SequenceModel(Config()), args, Sequences(640), Sequences(64), collate).train()
-    dist.barrier()  # Gloo's threads have finished with all tensors, so that none of them outlives Python with one
+    dist.barrier()  # waits until Gloo's threads have released all tensors; no thread may hold one when Python ends
     dist.destroy_process_group()

@@ -1,8 +1,8 @@
-//! The dashboard is embedded from web/dist, which `cargo xtask web` fills. The folder need not exist to compile: it is then
-//! created, empty, and the collector says how to build the dashboard.
+//! The dashboard is embedded from web/dist, which `cargo xtask web` fills. If the folder does not exist, this script creates it, empty, so
+//! that the collector compiles. The collector then shows how to build the dashboard.
 //!
-//! A debug build reads the folder when it runs, so only a release build depends on what the folder holds. Were debug builds to
-//! depend on it too, a dashboard that is built beside them would have the collector, and every test over it, compiled twice.
+//! A debug build reads the folder at run time, so only a release build depends on its content. If debug builds depended on it too, each
+//! build of the dashboard would compile the collector and all its tests again.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
-//! Makes the table of recipes (`run::recipe`) of the `recipe.toml` in each recipe's folder.
+//! Generates the table of recipes (`run::recipe`) from the `recipe.toml` in the folder of each recipe.
 //!
-//! The folder as a whole is not watched: a change to a recipe's Python would compile every crate again. So a new recipe is named here.
+//! Cargo does not watch the folder as a whole, because a change to a recipe's Python code would recompile every crate. Therefore a new
+//! recipe must be added to the list here.
 
 #![expect(
     clippy::disallowed_methods,
@@ -10,7 +11,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Recipes in the order in which they are listed; the dashboard's form begins with the first.
+/// Recipes in the order of the list that users see. The dashboard's form selects the first one.
 const RECIPES: [&str; 9] = [
     "ddp",
     "rpc-parameter-server",

@@ -1,6 +1,6 @@
 //! Links the plugin so that it stays in memory.
 //!
-//! NCCL closes the plugin when its last communicator is gone, while our thread may still be running its code.
+//! NCCL closes the plugin when its last communicator is gone, while the plugin's thread may still run its code.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Migrations are embedded by a macro; cargo has to be told that they are input too.
+//! Rebuilds the crate when a migration changes: a macro embeds the migrations, which Cargo does not notice.
 
 fn main() {
     println!("cargo:rerun-if-changed=../../migrations/sqlite");

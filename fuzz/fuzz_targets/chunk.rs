@@ -1,4 +1,4 @@
-//! The store's sealed chunks.
+//! Decodes sealed chunks of the store.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Bodies of Prometheus remote write, of both versions.
+//! Parses bodies of Prometheus remote write, versions 1 and 2.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

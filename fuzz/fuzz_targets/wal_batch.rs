@@ -1,4 +1,4 @@
-//! Rows of the store's write-ahead.
+//! Decodes rows of the store's write-ahead log.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Batches of samples from agents.
+//! Decodes batches of samples from agents.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

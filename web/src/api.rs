@@ -1,4 +1,4 @@
-//! The HTTP API: requests with the session's cookie and CSRF token, errors as sentences.
+//! Requests to the HTTP API with the session's cookie and CSRF token. Errors are sentences for users.
 
 use domain::api::Problem;
 use domain::run::spec::FieldError;
@@ -9,23 +9,23 @@ use wasm_bindgen::JsValue;
 
 use crate::json;
 
-/// A request that did not succeed.
+/// A request that failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ApiError {
-    /// The HTTP status; 0 when nobody answered.
+    /// The HTTP status; 0 if there was no response.
     pub(crate) status: u16,
-    /// What happened, for a person.
+    /// The error message for users.
     pub(crate) message: String,
-    /// Field by field, for a form.
+    /// Errors per field of a form.
     pub(crate) fields: Vec<FieldError>,
 }
 
-/// The answer's JSON.
-pub(crate) type Asked = LocalBoxFuture<'static, Result<JsValue, ApiError>>;
+/// The response as JSON.
+pub(crate) type ResponseFuture = LocalBoxFuture<'static, Result<JsValue, ApiError>>;
 
-/// Asks; with a CSRF token when it is to change something, with a body of JSON when there is one. One function for all, boxed,
-/// so that it is compiled once and not into each who asks.
-pub(crate) fn ask(method: Method, path: &str, csrf: &str, body: Option<String>) -> Asked {
+/// Sends a request: with the CSRF token if it changes something, with a JSON body if there is one. One boxed function, so that it is
+/// compiled once and not for each caller.
+pub(crate) fn send(method: Method, path: &str, csrf: &str, body: Option<String>) -> ResponseFuture {
     let mut request = RequestBuilder::new(path).method(method);
     if !csrf.is_empty() {
         request = request.header("X-CSRF-Token", csrf);
@@ -76,10 +76,10 @@ async fn refusal(response: Response) -> ApiError {
     }
 }
 
-/// An answer that is not what was expected.
+/// Returns the error for a response that cannot be read.
 pub(crate) fn unreadable(error: &dyn std::fmt::Display) -> ApiError {
     let message =
-        format!("The answer could not be read ({error}); reload the page, it may be of another version.");
+        format!("Cannot read the collector's answer ({error}). Reload the page: it may be outdated.");
     ApiError {
         status: 0,
         message,

@@ -1,4 +1,4 @@
-//! The frame around every page: the header, the navigation, and the page that the address names.
+//! The frame around every page: the header, the navigation, and the page of the current address.
 
 mod header;
 mod keys;
@@ -10,43 +10,45 @@ use leptos::prelude::*;
 use crate::live::Live;
 use crate::page::{DiagnosesPage, Login, NewRun, NotFound, OneDiagnosis, OneRun, Overview, RulesPage};
 use crate::route::{Page, Route};
-use crate::session::{Phase, Who};
-use crate::ui::{Zone, changing, whenever};
+use crate::session::{Phase, UserSession};
+use crate::ui::{Zone, dynamic_view, effect};
 use header::Header;
 use palette::{Palette, PaletteDialog};
 use shortcuts::Shortcuts;
 
-/// The whole program.
+/// The whole application.
 #[component]
 pub(crate) fn App() -> impl IntoView {
-    let who = Who::ask();
-    provide_context(who);
+    let session = UserSession::load();
+    provide_context(session);
     provide_context(Live::new());
-    let phase = Memo::new(move |_| who.phase());
-    changing(move || match phase.get() {
-        Phase::Asking => view! { <p class="p-8" role="status">"Asking the collector…"</p> }.into_any(),
+    let phase = Memo::new(move |_| session.phase());
+    dynamic_view(move || match phase.get() {
+        Phase::Loading => {
+            view! { <p class="p-8" role="status">"Connecting to the collector…"</p> }.into_any()
+        }
         Phase::LoggedOut => view! { <Login /> }.into_any(),
         Phase::LoggedIn => view! { <Shell /> }.into_any(),
     })
 }
 
-/// Header and page.
+/// The header and the page.
 #[component]
 fn Shell() -> impl IntoView {
     let live = expect_context::<Live>();
-    live.run(expect_context::<Who>());
+    live.run(expect_context::<UserSession>());
     let route = Route::follow();
     provide_context(route);
     let page = route.page();
     let palette = Palette::new();
     let zone = RwSignal::new(Zone::chosen(route.param("tz").get_untracked().as_deref()));
-    // A page that is opened while values stand still would have none.
-    whenever(move || {
+    // Updates resume when another page opens: a page opened while paused would have no values.
+    effect(move || {
         page.track();
         live.resume();
     });
-    let shown = changing(move || {
-        // Times are written in many places, once: in another zone the page is made anew.
+    let shown = dynamic_view(move || {
+        // Many places format times once, so the page is rebuilt when the zone changes.
         zone.get().apply();
         match page.get() {
             Page::Overview => view! { <Overview /> }.into_any(),
@@ -54,13 +56,13 @@ fn Shell() -> impl IntoView {
             Page::Diagnoses => view! { <DiagnosesPage /> }.into_any(),
             Page::Diagnosis(id) => view! { <OneDiagnosis id /> }.into_any(),
             Page::Rules => view! { <RulesPage /> }.into_any(),
-            // Another id is another page: every watch of the one before ends.
+            // Another id is another page: all watches of the previous page end.
             Page::Run(id) => view! { <OneRun id /> }.into_any(),
             Page::Unknown => view! { <NotFound /> }.into_any(),
         }
     });
     view! {
-        <a href="#page" class="sr-only focus:not-sr-only">"Skip to the page"</a>
+        <a href="#page" class="sr-only focus:not-sr-only">"Skip to content"</a>
         <Header zone page palette />
         <main id="page" tabindex="-1" class="px-4 py-3 outline-none">{shown}</main>
         <PaletteDialog palette />

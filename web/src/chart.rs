@@ -1,6 +1,6 @@
-//! A live chart of a query: the stream pushes columns, this keeps the last range of them, uPlot draws.
+//! A live chart of a query. The stream sends columns, this module keeps the last range of them, and uPlot draws them.
 //!
-//! A chart of a time that is over asks for it once instead.
+//! A chart of a past period sends one request instead.
 
 mod lines;
 mod multiples;
@@ -23,9 +23,9 @@ use leptos::task::spawn_local;
 use serde::Deserialize;
 use wasm_bindgen::prelude::*;
 
-use crate::live::{Live, News};
-use crate::session::Who;
-use crate::ui::{When, chart_unit, text, whenever};
+use crate::live::{Live, StreamMessage};
+use crate::session::UserSession;
+use crate::ui::{When, chart_unit, effect, text};
 use lines::Lines;
 use role::{Drawn, Role};
 
@@ -54,47 +54,47 @@ extern "C" {
     fn destroy(chart: &JsValue);
 }
 
-/// A titled chart of what `query` gives in `window`.
+/// A chart with a title of the result of `query` in `window`.
 #[component]
 pub(crate) fn Chart(
-    /// Above the chart.
+    /// The title above the chart.
     #[prop(into)]
     title: String,
-    /// What one should know to read it.
+    /// A hint on how to read the chart.
     #[prop(into)]
     hint: String,
-    /// How values are written.
+    /// The unit of the values.
     unit: Unit,
-    /// PromQL.
+    /// The PromQL query.
     query: String,
     /// How the lines are named, ordered and drawn.
     naming: Naming,
-    /// Which time it shows.
+    /// The period shown.
     #[prop(into)]
     window: Signal<Window>,
-    /// Times that stand out, in milliseconds, each with a word.
+    /// Marked times in milliseconds, each with a label.
     #[prop(into)]
     marks: Signal<Marks>,
-    /// The lines that stand out, those that a diagnosis names: by labels that they have.
+    /// Lines drawn bold because a diagnosis names them, selected by labels.
     #[prop(into, default = Signal::stored(Vec::new()))]
     bold: Signal<Vec<Labels>>,
-    /// Values that the lines are held against, each with a word.
+    /// Horizontal reference lines, each with a label.
     #[prop(into, default = Signal::stored(Vec::new()))]
     levels: Signal<Levels>,
-    /// Why there may be nothing to see.
-    #[prop(default = "Nothing was measured in this time.")]
+    /// The text if there is no data.
+    #[prop(default = "No data in this period.")]
     empty: &'static str,
-    /// Whether the chart is left out where there is nothing to see.
+    /// Whether to hide the chart if there is no data.
     #[prop(optional)]
     if_any: bool,
 ) -> AnyView {
     let place = NodeRef::<Div>::new();
     let drawing = Drawing::new(naming);
     drawing.follow(query, window);
-    whenever(move || drawing.mark(&marks.get()));
-    whenever(move || drawing.level(&levels.get()));
-    whenever(move || drawing.emphasise(bold.get()));
-    whenever(move || {
+    effect(move || drawing.mark(&marks.get()));
+    effect(move || drawing.level(&levels.get()));
+    effect(move || drawing.emphasise(bold.get()));
+    effect(move || {
         if let Some(element) = place.get() {
             drawing.begin(create(&element, chart_unit(unit), false, "time"));
             drawing.mark(&marks.get_untracked());
@@ -128,13 +128,13 @@ pub(crate) fn Chart(
     .into_any()
 }
 
-/// Values that lines are held against, each with a word.
+/// Horizontal reference lines, each with a label.
 pub(crate) type Levels = Vec<(f64, String)>;
 
-/// Times that stand out, each with a word.
+/// Marked times, each with a label.
 pub(crate) type Marks = Vec<(TimestampMs, String)>;
 
-/// Puts them on a canvas.
+/// Sets the marks of a canvas.
 fn put_marks(canvas: &JsValue, marks: &Marks) {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
     let times: Vec<f64> = marks.iter().map(|(at_ms, _)| *at_ms as f64 / 1_000.0).collect();
@@ -142,7 +142,7 @@ fn put_marks(canvas: &JsValue, marks: &Marks) {
     mark(canvas, Float64Array::from(times.as_slice()), words);
 }
 
-/// Puts lines on a canvas. `not_finite`: the times at which a value was NaN or infinite.
+/// Sets the lines of a canvas. `not_finite`: the times at which a value was NaN or infinite.
 fn put_lines(canvas: &JsValue, lines: &[Drawn], times: &[f64], not_finite: &[f64]) {
     let names: Array = lines.iter().map(|line| JsValue::from_str(&line.name)).collect();
     let roles: Array = lines
@@ -164,40 +164,40 @@ fn put_lines(canvas: &JsValue, lines: &[Drawn], times: &[f64], not_finite: &[f64
     );
 }
 
-/// Puts levels on a canvas.
+/// Sets the levels of a canvas.
 fn put_levels(canvas: &JsValue, levels: &Levels) {
     let values: Vec<f64> = levels.iter().map(|(value, _)| *value).collect();
     let words: Array = levels.iter().map(|(_, word)| JsValue::from_str(word)).collect();
     level(canvas, Float64Array::from(values.as_slice()), words);
 }
 
-/// What a range query answers: it is always of the kind `matrix`.
+/// The result of a range query; always of type `matrix`.
 #[derive(Deserialize)]
 struct Matrix {
     result: Vec<MatrixSeries>,
 }
 
-/// The lines of a chart and the canvas they are drawn on.
+/// The lines of a chart and their canvas.
 #[derive(Clone, Copy)]
 struct Drawing {
     naming: Naming,
     lines: StoredValue<Rc<RefCell<Lines>>, LocalStorage>,
     canvas: StoredValue<Option<JsValue>, LocalStorage>,
-    /// Labels of lines that stand out.
+    /// Labels of the bold lines.
     bold: StoredValue<Vec<Labels>>,
-    /// Whether every line is drawn, also where there are many.
+    /// Whether each line is drawn, even if there are many.
     all: RwSignal<bool>,
-    /// How many lines the band stands for; 0 where each is drawn.
+    /// The number of lines that the band summarises; 0 if each line is drawn.
     summarised: RwSignal<usize>,
-    /// Times that have a value; 0 means that there is nothing to see.
+    /// The number of times that have a value; 0 means no data.
     points: RwSignal<usize>,
-    /// Whether anything was answered yet.
+    /// Whether a response has arrived.
     answered: RwSignal<bool>,
     problem: RwSignal<Option<String>>,
 }
 
 impl Drawing {
-    /// Belongs to the current owner, and ends with it.
+    /// Creates the data of a chart. The current owner owns it.
     fn new(naming: Naming) -> Self {
         let canvas: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
         on_cleanup(move || canvas.with_value(|canvas| canvas.iter().for_each(destroy)));
@@ -243,12 +243,12 @@ impl Drawing {
         if self.answered.get() { why } else { "Loading…" }
     }
 
-    /// Asks for what the window shows, anew whenever that is another window.
+    /// Requests the data of the window, and again whenever the window changes.
     fn follow(self, query: String, window: Signal<Window>) {
         let live = expect_context::<Live>();
-        let who = expect_context::<Who>();
-        // One owner a window: another one ends the watch of the one before.
-        whenever(move || {
+        let session = expect_context::<UserSession>();
+        // One owner per window: the next window ends the watch of this one.
+        effect(move || {
             let query = query.clone();
             match window.get() {
                 Window::Last { range_ms } => live.watch(
@@ -258,12 +258,12 @@ impl Drawing {
                         range_ms,
                         step_ms: window::step_ms(range_ms),
                     },
-                    move |news| self.take(news, range_ms),
+                    move |message| self.take(message, range_ms),
                 ),
                 past @ Window::Past { start_ms, end_ms } => spawn_local(async move {
                     let path = window::path(&query, start_ms, end_ms);
-                    let answer = who.get::<Answer<Matrix>>(&path).await;
-                    // The page may show another window by now, or be gone.
+                    let answer = session.get::<Answer<Matrix>>(&path).await;
+                    // The window may have changed, or the page may be gone.
                     if window.try_get_untracked() == Some(past) {
                         self.take_past(answer.map_err(|error| error.message), start_ms, end_ms);
                     }
@@ -272,15 +272,15 @@ impl Drawing {
         });
     }
 
-    fn take(self, news: News, range_ms: i64) {
-        match news {
-            News::Frame {
+    fn take(self, message: StreamMessage, range_ms: i64) {
+        match message {
+            StreamMessage::Frame {
                 reset,
                 times_ms,
                 series,
                 ..
             } => self.change(|lines| lines.take(reset, &times_ms, &series, range_ms)),
-            News::Failed { message, .. } => self.problem.set(Some(message)),
+            StreamMessage::Failed { message, .. } => self.problem.set(Some(message)),
             _ => {}
         }
     }

@@ -1,9 +1,9 @@
-//! JSON read by the browser, into the API's types.
+//! Reads JSON into the API's types with the browser's parser.
 //!
-//! The browser has a reader of JSON already, so the program need not bring one: `JSON.parse` makes the values, and this walks
-//! them. Types are read with their fields' names in hand, one way only and without buffers, which is a tenth of the whole
-//! dashboard. For that reason nothing here reads serde's tagged or flattened types, which [`crate::live`] takes apart by hand; of the
-//! untagged ones only words are read, in the last variant of an enum that keeps those of a newer collector.
+//! `JSON.parse` creates the values, and this module visits them. So the program contains no JSON parser. Types are read directly, without
+//! buffers, which saves a tenth of the whole dashboard. For that reason this module does not read serde's tagged or flattened types;
+//! [`crate::live`] reads those by hand. Of the untagged ones it reads only words, in the last variant of an enum that keeps words of a
+//! newer collector.
 
 use std::fmt;
 
@@ -15,29 +15,29 @@ use serde::de::{
 };
 use wasm_bindgen::JsValue;
 
-/// Why something could not be read.
+/// Why a value cannot be read.
 #[derive(Debug)]
 pub(crate) struct Unreadable(String);
 
-/// What JSON text says; no text at all reads as `null`.
+/// Parses JSON text. Empty text is read as `null`.
 pub(crate) fn parse(text: &str) -> Result<JsValue, Unreadable> {
     if text.is_empty() {
         return Ok(JsValue::NULL);
     }
-    JSON::parse(text).map_err(|_| Unreadable("it is not JSON".to_owned()))
+    JSON::parse(text).map_err(|_| Unreadable("invalid JSON".to_owned()))
 }
 
-/// A value of the API.
+/// Reads a value of the API.
 pub(crate) fn read<T: DeserializeOwned>(value: &JsValue) -> Result<T, Unreadable> {
     T::deserialize(Reader(value.clone()))
 }
 
-/// A field of an object; `undefined` where it is missing.
+/// Returns a field of an object; `undefined` if it is missing.
 pub(crate) fn field(object: &JsValue, name: &str) -> Result<JsValue, Unreadable> {
     Reflect::get(object, &JsValue::from_str(name)).map_err(|_| wrong("an object"))
 }
 
-/// A field's value.
+/// Reads the value of a field.
 pub(crate) fn read_field<T: DeserializeOwned>(object: &JsValue, name: &str) -> Result<T, Unreadable> {
     read(&field(object, name)?)
 }
@@ -46,7 +46,7 @@ fn wrong(expected: &str) -> Unreadable {
     Unreadable(format!("it is not {expected}"))
 }
 
-/// A value that is read.
+/// A value to read.
 struct Reader(JsValue);
 
 impl Reader {
@@ -55,7 +55,7 @@ impl Reader {
     }
 
     fn text(&self) -> Result<String, Unreadable> {
-        self.0.as_string().ok_or_else(|| wrong("a text"))
+        self.0.as_string().ok_or_else(|| wrong("a string"))
     }
 
     fn is_nothing(&self) -> bool {
@@ -74,7 +74,7 @@ impl Reader {
     }
 }
 
-/// Numbers come as the browser has them; whole ones are exact up to 2^53, which is more than any here.
+/// Numbers are the browser's; integers are exact up to 2^53, which is more than any value of the API.
 macro_rules! numbers {
     ($($read:ident => $visit:ident as $kind:ty),*) => {$(
         fn $read<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unreadable> {
@@ -96,7 +96,7 @@ impl<'de> Deserializer<'de> for Reader {
         deserialize_f32 => visit_f64 as f64, deserialize_f64 => visit_f64 as f64
     }
 
-    /// For enums whose last variant keeps a word that this version does not know. serde asks for the value first and for its type later.
+    /// For enums whose last variant keeps a word that this version does not contain. serde requests the value first and its type later.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unreadable> {
         if self.0.is_string() {
             self.deserialize_string(visitor)
@@ -205,7 +205,7 @@ impl<'de> Deserializer<'de> for Reader {
         })
     }
 
-    /// A word.
+    /// Reads an enum from a word.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -225,7 +225,7 @@ impl<'de> Deserializer<'de> for Reader {
     }
 }
 
-/// A list's items.
+/// The items of a list.
 struct Items {
     array: Array,
     at: u32,
@@ -250,7 +250,7 @@ impl<'de> SeqAccess<'de> for Items {
     }
 }
 
-/// A map's entries, whatever their names.
+/// The entries of a map with any names.
 struct Entries {
     object: JsValue,
     names: Array,
@@ -276,7 +276,7 @@ impl<'de> MapAccess<'de> for Entries {
     }
 }
 
-/// The fields of a known type; others in the object are not looked at.
+/// The fields of a known type; other fields of the object are ignored.
 struct Fields {
     object: JsValue,
     names: std::slice::Iter<'static, &'static str>,
@@ -284,7 +284,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// The next field that is there.
+    /// Moves to the next field that is present.
     fn step(&mut self) -> Result<Option<&'static str>, Unreadable> {
         for name in self.names.by_ref() {
             self.value = field(&self.object, name)?;
@@ -318,7 +318,7 @@ impl fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-/// In fewer words than serde's own, whose spelling of every kind of value would come along.
+/// Shorter than serde's own messages, which would add code for each kind of value.
 impl serde::de::Error for Unreadable {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self(message.to_string())
@@ -337,7 +337,7 @@ impl serde::de::Error for Unreadable {
     }
 
     fn unknown_variant(word: &str, _: &'static [&'static str]) -> Self {
-        Self(format!("“{word}” is not known here"))
+        Self(format!("unknown value “{word}”"))
     }
 
     fn missing_field(name: &'static str) -> Self {

@@ -1,15 +1,15 @@
-//! The one event stream of this tab: lists that every page shows, and watches that a page holds while it is open.
+//! The one event stream of this tab: the lists that every page shows, and the watches that a page holds while it is open.
 //!
 //! ```text
 //! connect ─▶ Welcome (clock, version) ─▶ lists, frames, logs … ─▶ lost ─▶ is the session still good? ─▶ pause ─▶ connect
 //!                └ another version: reload                                    └ no: back to the log-in
 //! ```
-//! Each new connection asks for every open watch again, so a page never notices more than a gap.
+//! Each new connection requests every open watch again, so a page sees at most a gap.
 
 mod freshness;
 mod keys;
 mod list;
-mod news;
+mod message;
 mod watches;
 
 use domain::api::alerts::Diagnosis;
@@ -26,24 +26,24 @@ use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
-use crate::session::{Phase, Who};
+use crate::session::{Phase, UserSession};
 use watches::Watches;
 
 pub(crate) use freshness::{Freshness, Stream};
 pub(crate) use list::{Keyed, List, Row, each};
-pub(crate) use news::{News, Run, read_diagnoses, read_diagnosis};
+pub(crate) use message::{Run, StreamMessage, read_diagnoses, read_diagnosis};
 
-/// Pause before connecting again: the first, and the longest.
+/// First and longest pause before a reconnect.
 const PAUSE_MS: (u32, u32) = (500, 8_000);
-/// Frames come each second, on a loaded collector a little later.
-const QUIET_MS: u32 = 20_000;
-/// How often "3 s ago" is looked at.
+/// Frames arrive each second; on a loaded collector a little later.
+const RECEIVE_TIMEOUT_MS: u32 = 20_000;
+/// Update interval of texts such as "3 s ago".
 const CLOCK_MS: u32 = 1_000;
 
-/// What arrives by the stream. Cheap to copy; provided as context.
+/// The data of the stream. Cheap to copy; provided as context.
 #[derive(Clone, Copy)]
 pub(crate) struct Live {
-    /// Whether the stream is up.
+    /// Whether the stream is connected.
     pub(crate) connected: RwSignal<bool>,
     /// All runs, newest first.
     pub(crate) runs: List<RunSummary>,
@@ -51,21 +51,21 @@ pub(crate) struct Live {
     pub(crate) diagnoses: List<Diagnosis>,
     /// All nodes.
     pub(crate) nodes: List<NodeView>,
-    /// The collector's clock, to the second.
+    /// The collector's clock, in whole seconds.
     pub(crate) now_ms: RwSignal<TimestampMs>,
-    /// The viewer has stopped the changes; see [`Live::resume`].
+    /// Whether the user has paused updates; see [`Live::resume`].
     pub(crate) paused: RwSignal<bool>,
-    /// The collector's clock minus the browser's.
+    /// The collector's clock minus the browser's clock.
     offset_ms: RwSignal<i64>,
-    /// When the last message came, by the browser's clock.
-    heard_ms: StoredValue<TimestampMs>,
-    /// Ends the connection, so that the next one brings everything anew.
+    /// When the last message arrived, by the browser's clock.
+    last_message_ms: StoredValue<TimestampMs>,
+    /// Aborts the connection, so that the next one sends everything again.
     link: StoredValue<Option<AbortHandle>>,
     watches: StoredValue<Watches, LocalStorage>,
 }
 
 impl Live {
-    /// Not connected yet.
+    /// Creates a disconnected stream.
     pub(crate) fn new() -> Self {
         Self {
             connected: RwSignal::new(false),
@@ -75,15 +75,16 @@ impl Live {
             now_ms: RwSignal::new(browser_ms()),
             paused: RwSignal::new(false),
             offset_ms: RwSignal::new(0),
-            heard_ms: StoredValue::new(browser_ms()),
+            last_message_ms: StoredValue::new(browser_ms()),
             link: StoredValue::new(None),
             watches: StoredValue::new_local(Watches::default()),
         }
     }
 
-    /// Connects, and stays connected until the current owner is cleaned up; then forgets what it heard.
-    pub(crate) fn run(self, who: Who) {
-        let (running, handle) = future::abortable(future::join(self.stay_connected(who), self.tell_time()));
+    /// Connects, and reconnects until the current owner is cleaned up. Then removes all received data.
+    pub(crate) fn run(self, session: UserSession) {
+        let (running, handle) =
+            future::abortable(future::join(self.stay_connected(session), self.update_clock()));
         spawn_local(async move {
             let _aborted = running.await;
         });
@@ -99,14 +100,18 @@ impl Live {
     }
 
     /// Watches until the current owner (component or effect run) is cleaned up.
-    pub(crate) fn watch(self, request: impl FnOnce(u32) -> Request, handler: impl Fn(News) + 'static) {
+    pub(crate) fn watch(
+        self,
+        request: impl FnOnce(u32) -> Request,
+        handler: impl Fn(StreamMessage) + 'static,
+    ) {
         let watches = self.watches.get_value();
         let id = watches.open(request, handler);
         let watches = StoredValue::new_local(watches);
         on_cleanup(move || watches.with_value(|watches| watches.close(id)));
     }
 
-    /// Stops the changes, or lets them go on.
+    /// Pauses or resumes updates.
     pub(crate) fn toggle_pause(self) {
         if self.paused.get_untracked() {
             self.resume();
@@ -115,7 +120,7 @@ impl Live {
         }
     }
 
-    /// Lets the page change again. What came meanwhile was dropped, so everything is asked for anew.
+    /// Resumes updates. Messages were dropped during the pause, so everything is requested again.
     pub(crate) fn resume(self) {
         if !self.paused.get_untracked() {
             return;
@@ -126,7 +131,7 @@ impl Live {
         }
     }
 
-    /// How old what the page shows is, looked at once per second; `past` says whether the page shows a time that is over.
+    /// Returns the age of the values on the page, updated once per second. `past`: whether the page shows a past period.
     pub(crate) fn freshness(self, past: Signal<bool>) -> Memo<Freshness> {
         Memo::new(move |_| {
             self.now_ms.track();
@@ -134,43 +139,43 @@ impl Live {
                 connected: self.connected.get(),
                 paused: self.paused.get(),
                 past: past.get(),
-                expects_news: self.watches.with_value(Watches::expects_news),
-                heard_ms: self.heard_ms.get_value(),
+                expects_messages: self.watches.with_value(Watches::expects_messages),
+                last_message_ms: self.last_message_ms.get_value(),
             };
             Freshness::at(browser_ms(), stream)
         })
     }
 
-    async fn tell_time(self) {
+    async fn update_clock(self) {
         loop {
             self.now_ms.set(browser_ms() + self.offset_ms.get_untracked());
             TimeoutFuture::new(CLOCK_MS).await;
         }
     }
 
-    async fn stay_connected(self, who: Who) {
+    async fn stay_connected(self, session: UserSession) {
         let mut pause_ms = PAUSE_MS.0;
-        while who.phase_untracked() == Phase::LoggedIn {
+        while session.phase_untracked() == Phase::LoggedIn {
             let (link, registration) = AbortHandle::new_pair();
             self.link.set_value(Some(link));
-            let ended = Abortable::new(self.connect(who), registration).await;
+            let ended = Abortable::new(self.connect(session), registration).await;
             self.watches.with_value(Watches::disconnected);
             match ended {
                 Ok(true) => pause_ms = PAUSE_MS.0,
                 Ok(false) => {}
-                // The viewer waits for it.
+                // The user is waiting for it.
                 Err(_) => continue,
             }
             self.connected.set(false);
             TimeoutFuture::new(pause_ms).await;
             pause_ms = (pause_ms * 2).min(PAUSE_MS.1);
-            // A browser does not tell a refused stream from a collector that is away; a plain request does.
-            who.is_still_good().await;
+            // A browser reports a refused stream like an unreachable collector; a plain request distinguishes them.
+            session.refresh().await;
         }
     }
 
-    /// Serves one connection to its end; says whether it ever worked.
-    async fn connect(self, who: Who) -> bool {
+    /// Serves one connection until it ends. Returns true if it ever worked.
+    async fn connect(self, session: UserSession) -> bool {
         let Some(socket) = stream_url().and_then(|url| WebSocket::open(&url).ok()) else {
             return false;
         };
@@ -190,12 +195,12 @@ impl Live {
         };
         let mut worked = false;
         let receiving = async {
-            while let Some(Ok(Message::Text(text))) = before_quiet(read.next(), &watches).await {
+            while let Some(Ok(Message::Text(text))) = next_message(read.next(), &watches).await {
                 worked = true;
-                match News::read(&text) {
-                    Ok(news) => self.take(news, who),
+                match StreamMessage::read(&text) {
+                    Ok(message) => self.take(message, session),
                     Err(error) => {
-                        leptos::logging::error!("a message of the stream was not understood: {error}")
+                        leptos::logging::error!("cannot read a message of the stream: {error}")
                     }
                 }
             }
@@ -204,26 +209,26 @@ impl Live {
         worked
     }
 
-    fn take(self, news: News, who: Who) {
-        self.heard_ms.set_value(browser_ms());
-        if self.paused.get_untracked() && !matches!(news, News::Welcome { .. }) {
+    fn take(self, message: StreamMessage, session: UserSession) {
+        self.last_message_ms.set_value(browser_ms());
+        if self.paused.get_untracked() && !matches!(message, StreamMessage::Welcome { .. }) {
             return;
         }
-        if let Some(id) = news.watch() {
-            return self.watches.get_value().hand_over(id, news);
+        if let Some(id) = message.watch() {
+            return self.watches.get_value().dispatch(id, message);
         }
-        match news {
-            News::Welcome { now_ms, version } => self.welcomed(now_ms, &version, who),
-            News::Runs(runs) => self.runs.take(runs),
-            News::Diagnoses(diagnoses) => self.diagnoses.take(diagnoses),
-            News::Nodes(nodes) => self.nodes.take(nodes),
+        match message {
+            StreamMessage::Welcome { now_ms, version } => self.welcomed(now_ms, &version, session),
+            StreamMessage::Runs(runs) => self.runs.take(runs),
+            StreamMessage::Diagnoses(diagnoses) => self.diagnoses.take(diagnoses),
+            StreamMessage::Nodes(nodes) => self.nodes.take(nodes),
             _ => {}
         }
     }
 
-    fn welcomed(self, now_ms: TimestampMs, version: &str, who: Who) {
-        if !who.is_of(version) {
-            // The collector was upgraded under this page; the old program may not understand it. Failing to reload is no worse.
+    fn welcomed(self, now_ms: TimestampMs, version: &str, session: UserSession) {
+        if !session.is_of(version) {
+            // The collector was upgraded, and the old page may not be able to read its messages. A failed reload does no harm.
             let _reloading = web_sys::window().map(|window| window.location().reload());
             return;
         }
@@ -232,14 +237,13 @@ impl Live {
     }
 }
 
-/// What `next` gives; nothing when that takes longer than it can with a collector that is there. A laptop that slept, or a cable
-/// that was pulled, leaves a stream that looks open for ever.
-async fn before_quiet<T>(next: impl Future<Output = Option<T>> + Unpin, watches: &Watches) -> Option<T> {
+/// Returns the result of `next`, or `None` on a timeout. After a laptop slept or a cable was unplugged, a stream can look open forever.
+async fn next_message<T>(next: impl Future<Output = Option<T>> + Unpin, watches: &Watches) -> Option<T> {
     let mut next = next;
     loop {
-        match future::select(next, TimeoutFuture::new(QUIET_MS)).await {
-            future::Either::Left((news, _)) => return news,
-            future::Either::Right(_) if watches.expects_news() => return None,
+        match future::select(next, TimeoutFuture::new(RECEIVE_TIMEOUT_MS)).await {
+            future::Either::Left((message, _)) => return message,
+            future::Either::Right(_) if watches.expects_messages() => return None,
             future::Either::Right((_, waiting)) => next = waiting,
         }
     }

@@ -1,6 +1,6 @@
-//! The dashboard: a client-side Leptos program over the collector's public API and its one event stream.
+//! The dashboard: a client-side Leptos program that uses the collector's public API and its one event stream.
 //!
-//! Anything shown here can be had with `curl`. Depends on `domain` only, so what a form accepts is what the server accepts.
+//! Everything shown here is available with `curl`. It depends on `domain` only, so a form accepts exactly what the server accepts.
 
 #![expect(
     unreachable_pub,
@@ -23,6 +23,6 @@ mod ui;
 fn main() {
     crash::show_panics();
     leptos::mount::mount_to_body(app::App);
-    // The page said that it was loading until here.
+    // Until here, the page shows that it is loading.
     crash::remove("loading");
 }

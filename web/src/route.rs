@@ -1,6 +1,6 @@
-//! Which page the address names, and going to another without loading the program anew.
+//! The page of the current address, and navigation without a reload.
 //!
-//! A handful of pages needs no router with parameters in types and nested views, which would be a sixteenth of the dashboard.
+//! The dashboard has few pages and needs no router with typed parameters and nested views, which would be a sixteenth of the program.
 
 mod query;
 
@@ -10,22 +10,22 @@ use wasm_bindgen::{JsCast, JsValue};
 
 use crate::ui::text;
 
-/// What an address names.
+/// The page of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Page {
-    /// Everything at a glance.
+    /// The overview.
     Overview,
-    /// The form.
+    /// The form for a new run.
     NewRun,
     /// Rules and alerts.
     Rules,
     /// All diagnoses.
     Diagnoses,
-    /// The diagnosis of this id.
+    /// The diagnosis with this id.
     Diagnosis(String),
-    /// The run of this id.
+    /// The run with this id.
     Run(String),
-    /// Nothing.
+    /// An unknown address.
     Unknown,
 }
 
@@ -48,12 +48,12 @@ impl Page {
 #[derive(Clone, Copy)]
 pub(crate) struct Route {
     path: RwSignal<String>,
-    /// With its `?`; empty where there is none.
+    /// With the leading `?`; empty if there is no query.
     query: RwSignal<String>,
 }
 
 impl Route {
-    /// Follows the address, and every link within the dashboard, until the current owner is cleaned up.
+    /// Tracks the address and all links within the dashboard until the current owner is cleaned up.
     pub(crate) fn follow() -> Self {
         let route = Self {
             path: RwSignal::new(here()),
@@ -68,15 +68,15 @@ impl Route {
         route
     }
 
-    /// The page one is on.
+    /// Returns the current page.
     pub(crate) fn page(self) -> Memo<Page> {
         Memo::new(move |_| self.path.with(|path| Page::of(path)))
     }
 
-    /// Goes to another page, from its top.
+    /// Opens another page at its top.
     pub(crate) fn go(self, to: &str) {
         let window = window();
-        // A browser refuses only other origins, and one that has just moved a hundred times: then the page changes all the same.
+        // A browser refuses only other origins and more than a hundred changes in a short time: the page still changes.
         let _refused = window
             .history()
             .and_then(|history| history.push_state_with_url(&JsValue::NULL, "", Some(to)));
@@ -86,18 +86,18 @@ impl Route {
         self.path.set(path.to_owned());
     }
 
-    /// A parameter of the address, decoded.
+    /// Returns a parameter of the address, decoded.
     pub(crate) fn param(self, name: &'static str) -> Memo<Option<String>> {
         Memo::new(move |_| self.query.with(|query| query::param(query, name)))
     }
 
-    /// Changes a parameter of the address in place: the way back leads to the page before, not to the choice before.
+    /// Changes a parameter of the address in place: "back" goes to the previous page, not to the previous choice.
     pub(crate) fn set_param(self, name: &str, value: Option<&str>) {
         let query = self
             .query
             .with_untracked(|query| query::with_param(query, name, value));
         let to = format!("{}{query}", self.path.get_untracked());
-        // As in `go`: refused or not, the page shows the choice.
+        // As in `go`: the page shows the choice even if the browser refuses.
         let _refused = window()
             .history()
             .and_then(|history| history.replace_state_with_url(&JsValue::NULL, "", Some(&to)));
@@ -109,7 +109,7 @@ impl Route {
         self.path.set(here());
     }
 
-    /// A plain click on a link to a page is a way to go there; every other click is the browser's own.
+    /// Handles a plain click on a link to a page; the browser handles all other clicks.
     fn clicked(self, event: &MouseEvent) -> Option<()> {
         let otherwise = event.ctrl_key() || event.meta_key() || event.shift_key() || event.alt_key();
         if event.default_prevented() || event.button() != 0 || otherwise {
@@ -131,19 +131,19 @@ fn query_here() -> String {
     window().location().search().unwrap_or_default()
 }
 
-/// Whether the link to `href` leads to the page at `path` or to the list that it belongs to.
+/// Returns true if the link to `href` points to the page at `path` or to the list that contains it.
 fn is_current(href: &str, path: &str) -> bool {
     let path = path.trim_end_matches('/');
     let below = path.strip_prefix(href).is_some_and(|rest| rest.starts_with('/'));
     href == path || (href == "/" && path.is_empty()) || (href != "/" && below && path != "/runs/new")
 }
 
-/// A link of the navigation; the one to the page one is on says so.
+/// A link of the navigation; the link to the current page is marked.
 #[component]
 pub(crate) fn NavLink(
     /// The page's address.
     href: &'static str,
-    /// Its name.
+    /// The page's name.
     name: &'static str,
 ) -> impl IntoView {
     let path = expect_context::<Route>().path;

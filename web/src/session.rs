@@ -1,6 +1,6 @@
-//! Who is logged in, and requests in their name.
+//! The session of the user, and requests in its name.
 //!
-//! Whatever answers "401" ends the session here, so that every page leads back to the log-in by itself.
+//! Any response with status 401 ends the session here, so every page returns to the log-in page.
 
 use domain::api::session::{Role, Session};
 use futures::FutureExt;
@@ -12,79 +12,79 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wasm_bindgen::JsValue;
 
-use crate::api::{self, ApiError, Asked};
+use crate::api::{self, ApiError, ResponseFuture};
 use crate::json;
 
-/// Where the session is asked for, opened and ended.
+/// The path for reading, opening and ending the session.
 const PATH: &str = "/api/session";
-/// Pause before asking again when nobody answered.
+/// Pause before a retry without a response.
 const RETRY_MS: u32 = 2_000;
 /// The HTTP status of a request without a session.
 const UNAUTHORIZED: u16 = 401;
 
 /// The session. Cheap to copy; provided as context.
 #[derive(Clone, Copy)]
-pub(crate) struct Who {
+pub(crate) struct UserSession {
     state: RwSignal<State>,
-    /// The collector's version when this page first heard of it: the version of the page itself.
+    /// The collector's version when this page loaded, which is the version of the page itself.
     version: RwSignal<Option<String>>,
 }
 
-/// What is known about it.
+/// The state of the session.
 #[derive(Clone, PartialEq)]
 enum State {
-    Asking,
+    Loading,
     LoggedOut,
     LoggedIn(Session),
 }
 
-/// The same, without the details that change while one is logged in.
+/// The state without details that change during a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The collector has not said yet.
-    Asking,
+    /// The collector has not answered yet.
+    Loading,
     /// A token is needed.
     LoggedOut,
-    /// Come in.
+    /// The session is valid.
     LoggedIn,
 }
 
-impl Who {
-    /// Asks the collector whether this browser has a session already.
-    pub(crate) fn ask() -> Self {
-        let who = Self {
-            state: RwSignal::new(State::Asking),
+impl UserSession {
+    /// Requests from the collector whether this browser has a session.
+    pub(crate) fn load() -> Self {
+        let session = Self {
+            state: RwSignal::new(State::Loading),
             version: RwSignal::new(None),
         };
         spawn_local(async move {
-            while !who.is_still_good().await && who.is_asking() {
+            while !session.refresh().await && session.is_loading() {
                 TimeoutFuture::new(RETRY_MS).await
             }
         });
-        who
+        session
     }
 
-    /// Where we stand; tracked.
+    /// Returns the phase; tracked.
     pub(crate) fn phase(self) -> Phase {
         self.state.with(|state| match state {
-            State::Asking => Phase::Asking,
+            State::Loading => Phase::Loading,
             State::LoggedOut => Phase::LoggedOut,
             State::LoggedIn(_) => Phase::LoggedIn,
         })
     }
 
-    /// Where we stand right now.
+    /// Returns the phase; not tracked.
     pub(crate) fn phase_untracked(self) -> Phase {
         untrack(|| self.phase())
     }
 
-    /// Whether the person may do what needs `role`; tracked.
+    /// Returns true if the user has `role`; tracked.
     pub(crate) fn may(self, role: Role) -> bool {
         self.state
             .with(|state| matches!(state, State::LoggedIn(session) if session.role.allows(role)))
     }
 
-    /// Whether a collector of `version` is the one this page came from.
+    /// Returns true if this page came from a collector of `version`.
     pub(crate) fn is_of(self, version: &str) -> bool {
         self.version
             .with_untracked(|ours| ours.as_deref().is_none_or(|ours| ours == version))
@@ -100,15 +100,15 @@ impl Who {
         Ok(())
     }
 
-    /// Ends the session. Where nobody answers it stays, since the cookie would.
+    /// Ends the session. If the collector does not respond, the session stays, because its cookie stays.
     pub(crate) async fn log_out(self) -> Result<(), ApiError> {
         self.delete(PATH).await?;
         self.state.set(State::LoggedOut);
         Ok(())
     }
 
-    /// Asks the collector again; false when it did not say that the session is good.
-    pub(crate) async fn is_still_good(self) -> bool {
+    /// Requests the session again. Returns false unless the collector confirms it.
+    pub(crate) async fn refresh(self) -> bool {
         match self.get(PATH).await {
             Ok(session) => {
                 self.enter(session);
@@ -123,8 +123,8 @@ impl Who {
         read(self.request(Method::GET, path, None).await)
     }
 
-    /// `GET`, for an answer as it comes.
-    pub(crate) fn fetch(self, path: &str) -> Asked {
+    /// `GET` that returns the raw response.
+    pub(crate) fn fetch(self, path: &str) -> ResponseFuture {
         self.request(Method::GET, path, None)
     }
 
@@ -134,13 +134,13 @@ impl Who {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ApiError> {
-        // Only a map whose keys are no texts cannot be written, and the API has none.
+        // Serialisation fails only for maps whose keys are not strings, and the API has none.
         let body = serde_json::to_string(body).unwrap_or_default();
         read(self.request(Method::POST, path, Some(body)).await)
     }
 
-    /// `POST` with a body that is JSON already, for an answer as it comes.
-    pub(crate) fn send(self, path: &str, body: String) -> Asked {
+    /// `POST` with a serialised JSON body that returns the raw response.
+    pub(crate) fn send(self, path: &str, body: String) -> ResponseFuture {
         self.request(Method::POST, path, Some(body))
     }
 
@@ -149,15 +149,15 @@ impl Who {
         self.request(Method::DELETE, path, None).await.map(drop)
     }
 
-    fn request(self, method: Method, path: &str, body: Option<String>) -> Asked {
+    fn request(self, method: Method, path: &str, body: Option<String>) -> ResponseFuture {
         let csrf = if method == Method::GET {
             String::new()
         } else {
             self.csrf()
         };
-        let asked = api::ask(method, path, &csrf, body);
+        let response = api::send(method, path, &csrf, body);
         async move {
-            let answer = asked.await;
+            let answer = response.await;
             if answer.as_ref().is_err_and(|error| error.status == UNAUTHORIZED) {
                 self.state.set(State::LoggedOut);
             }
@@ -172,7 +172,7 @@ impl Who {
         self.state.set(State::LoggedIn(session));
     }
 
-    /// The token that a changing request carries.
+    /// Returns the CSRF token for requests that change something.
     fn csrf(self) -> String {
         self.state.with_untracked(|state| match state {
             State::LoggedIn(session) => session.csrf.clone(),
@@ -180,8 +180,8 @@ impl Who {
         })
     }
 
-    fn is_asking(self) -> bool {
-        self.state.with_untracked(|state| *state == State::Asking)
+    fn is_loading(self) -> bool {
+        self.state.with_untracked(|state| *state == State::Loading)
     }
 }
 

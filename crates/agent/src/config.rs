@@ -1,4 +1,4 @@
-//! What an agent is told when it starts, already checked: no half-valid value travels further.
+//! The agent's configuration. All values are already checked, so no invalid value travels further.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,92 +8,92 @@ use domain::ident::NodeName;
 
 pub use crate::exporter::HostLabel;
 
-/// The default bound of the on-disk spool: a node of eight GPUs writes about 6 kB a second, so this is a day without a
-/// collector, at the price of one small file system.
+/// The default size limit of the spool on disk. A node with eight GPUs writes about 6 kB per second, so this is enough for one day without
+/// a collector, and it costs only one small file system.
 pub const SPOOL_BYTES_MAX: u64 = 512 << 20;
 
-/// Everything an agent is told.
+/// The configuration of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
-    /// The collector's URL, `http://host:port` or `https://…`. Without one the agent only serves its `/metrics`.
+    /// The collector's URL, `http://host:port` or `https://…`. If `None`, the agent only serves its `/metrics`.
     pub collector: Option<String>,
-    /// Lets a new agent in; exchanged for a lasting credential on the first connection.
+    /// The join token of a new agent. The agent exchanges it for a permanent credential on the first connection.
     pub join_token: Option<Secret>,
-    /// The name this node goes by.
+    /// The name of this node.
     pub node: NodeName,
-    /// Spool, credential and lock live here.
+    /// The folder with the spool, the credential and the lock.
     pub data_dir: PathBuf,
-    /// Where the host's `/proc` and `/sys` hang; `/` but in containers and tests.
+    /// The folder that contains the host's `/proc` and `/sys`: `/`, except in containers and tests.
     pub root: PathBuf,
-    /// Which NVML library to open.
+    /// The NVML library to open.
     pub nvml: NvmlSource,
-    /// How `/metrics` are served.
+    /// How `/metrics` is served.
     pub metrics: MetricsConfig,
-    /// Whether this node lets the collector start processes on it.
+    /// True if the collector may start processes on this node.
     pub accepts_runs: bool,
-    /// Whether jobs that were started by hand are watched as runs; none for where there are GPUs, and they are real.
+    /// Whether the agent watches jobs that were started by hand as runs. `None`: only on nodes with real GPUs.
     pub watch_jobs: Option<bool>,
-    /// The Python interpreter for runs that name none.
+    /// The Python interpreter for runs that do not name one.
     pub python: Option<PathBuf>,
-    /// PEM file with the only certificate authority (or self-signed certificate) the collector may present.
+    /// A PEM file with the only certificate authority (or self-signed certificate) that the agent accepts from the collector.
     pub tls_ca: Option<PathBuf>,
-    /// Bound of the on-disk spool; the oldest data goes first.
+    /// The size limit of the spool on disk, in bytes. When the spool is full, the agent drops the oldest data.
     pub spool_bytes_max: u64,
 }
 
-/// How the node's own `/metrics` are served.
+/// The configuration of the node's own `/metrics`.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsConfig {
-    /// Where; not at all when `None`.
+    /// The address to listen on. If `None`, metrics are not served.
     pub listen: Option<SocketAddr>,
-    /// Whether to give up when that address is taken. A person who named it wants to know; the usual one may belong to another
-    /// agent of this machine, and watching goes on without it.
+    /// True if the agent must not start when that address is in use. This is set when a person chose the address. The default address may
+    /// belong to another agent of this machine; then this agent runs without serving metrics.
     pub required: bool,
-    /// HTTPS with this certificate.
+    /// The certificate for HTTPS. If `None`, metrics are served over HTTP.
     pub tls: Option<TlsFiles>,
-    /// Only for who shows the token in this file.
+    /// A file with a token. If set, clients must present this token.
     pub token_file: Option<PathBuf>,
-    /// Under dcgm-exporter's names as well, the host under this label.
+    /// If set, metrics are also served under dcgm-exporter's names, with the host name in this label.
     pub dcgm_names: Option<HostLabel>,
 }
 
-/// A certificate and its key, both PEM.
+/// A certificate and its private key, both in PEM format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, and those between it and the authority.
+    /// The certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
 }
 
-/// Which NVML library to open.
+/// The NVML library to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NvmlSource {
-    /// The machine's own `libnvidia-ml.so.1`.
+    /// The system's `libnvidia-ml.so.1`.
     System,
-    /// A library at a path.
+    /// The library at this path.
     Path(PathBuf),
-    /// The simulator, configured with a spec such as `h100x8:throttle`.
+    /// The simulator, configured with a specification such as `h100x8:throttle`.
     Simulated {
-        /// Where the simulator is; beside the executable when `None`.
+        /// The path of the simulator library. If `None`, the one beside the executable.
         library: Option<PathBuf>,
-        /// What to simulate.
+        /// The specification of what to simulate.
         spec: String,
     },
 }
 
-/// A token. Never printed: its `Debug` hides it and it has no `Display`.
+/// A token. It is never printed: `Debug` hides it, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a token, without the white space around it.
+    /// Creates a secret from a text, without leading and trailing white space.
     #[must_use]
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().trim().to_owned())
     }
 
-    /// The bare token, for the one place that sends or stores it.
+    /// Returns the token itself, for the code that sends or stores it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,15 +1,15 @@
-//! The node's own `/metrics`: the latest value of every series, as text that Prometheus and OpenMetrics readers take.
+//! The node's own `/metrics`: the latest value of every series, as text in the format of Prometheus or OpenMetrics.
 //!
 //! ```text
-//! Samples ──latest──▶ wanted (which metrics) ──▶ text (HELP and TYPE from the catalogue, `node` added) ──▶ server (TLS, token)
-//!                                           └──▶ dcgm (the same values under dcgm-exporter's names, when asked at the start)
+//! Samples ──latest──▶ selection (which metrics) ──▶ text (HELP and TYPE from the catalogue, `node` added) ──▶ server (TLS, token)
+//!                                              └──▶ dcgm (the same values under dcgm-exporter's names, if configured)
 //! ```
-//! Series without a new value for a while are left out, so that a reader that hangs is not scraped as if it read.
+//! Series without a new value for some time are left out, so that the values of a reader that hangs do not look current.
 
 mod dcgm;
+mod selection;
 mod server;
 mod text;
-mod wanted;
 
 use domain::ident::NodeName;
 use domain::metric::{Metric, find};
@@ -17,9 +17,9 @@ use domain::series::{METRIC_NAME, is_stale};
 use domain::time::TimestampMs;
 
 pub use dcgm::HostLabel;
+pub(crate) use selection::MetricSelection;
 pub(crate) use server::Server;
 pub use server::ServerError;
-pub(crate) use wanted::Wanted;
 
 use self::dcgm::Dcgm;
 use self::text::{Format, Writer};
@@ -27,10 +27,10 @@ use crate::sample::Samples;
 use crate::sample::sink::Sample;
 use crate::uplink::link::now_ms;
 
-/// A value older than this is no longer the latest of anything: Prometheus' own look-back.
+/// Values older than this are not served. Prometheus' own look-back time has the same length.
 const STALE_AFTER_MS: TimestampMs = 300_000;
 
-/// Writes the latest values.
+/// Writes the latest values as text.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     samples: Samples,
@@ -39,7 +39,8 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
-    /// An exporter of everything in `samples`; with `dcgm` also under dcgm-exporter's names, the host under that label.
+    /// Creates an exporter of all series in `samples`. If `dcgm` is set, it also writes dcgm-exporter's names, with the host name in that
+    /// label.
     pub(crate) fn new(samples: Samples, node: &NodeName, dcgm: Option<HostLabel>) -> Self {
         Self {
             samples,
@@ -48,30 +49,31 @@ impl Exporter {
         }
     }
 
-    /// Everything there is, in Prometheus' text format.
+    /// Returns all values in Prometheus' text format.
     pub(crate) fn text(&self) -> String {
-        self.page(&Wanted::all(), Format::Text)
+        self.page(&MetricSelection::all(), Format::Text)
     }
 
-    /// A page of what is wanted.
-    fn page(&self, wanted: &Wanted, format: Format) -> String {
+    /// Returns a page with the metrics that `selection` selects.
+    fn page(&self, selection: &MetricSelection, format: Format) -> String {
         let latest = self.latest();
         let mut out = Writer::new(format);
         for family in latest.chunk_by(|a, b| a.series.metric_name() == b.series.metric_name()) {
             let metric = family[0].series.metric_name().and_then(find);
-            if let Some(metric) = metric.filter(|metric| wanted.has(metric)) {
+            if let Some(metric) = metric.filter(|metric| selection.has(metric)) {
                 self.write(&mut out, metric, family);
             }
         }
-        if let Some(dcgm) = self.dcgm.as_ref().filter(|_| wanted.has_dcgm()) {
+        if let Some(dcgm) = self.dcgm.as_ref().filter(|_| selection.has_dcgm()) {
             dcgm.write(&mut out, &latest);
         }
         out.finish()
     }
 
-    /// The format of an answer. A page with dcgm-exporter's names is in its format: OpenMetrics would have its counters renamed.
-    fn format(&self, wanted: &Wanted, accept: Option<&str>) -> Format {
-        if self.dcgm.is_some() && wanted.has_dcgm() {
+    /// Returns the format of a response. A page with dcgm-exporter's names always uses the Prometheus format, because OpenMetrics would
+    /// rename its counters.
+    fn format(&self, selection: &MetricSelection, accept: Option<&str>) -> Format {
+        if self.dcgm.is_some() && selection.has_dcgm() {
             Format::Text
         } else {
             Format::accepted(accept)
@@ -84,14 +86,14 @@ impl Exporter {
             let own = sample.series.iter();
             let own = own.map(|label| (&*label.name, &*label.value));
             let own = own.filter(|(name, _)| *name != METRIC_NAME && *name != "node");
-            // In its place among the others: labels are sorted.
+            // Labels are sorted, so `node` goes to its place among them.
             let (before, after): (Vec<_>, Vec<_>) = own.partition(|(name, _)| *name < "node");
             let node = std::iter::once(("node", self.node.as_str()));
             out.sample(before.into_iter().chain(node).chain(after), sample.value);
         }
     }
 
-    /// The newest values, by metric and then by labels: the metric's name is the first of the labels.
+    /// Returns the newest values, sorted by metric and then by labels: the first label of a series is the name of its metric.
     fn latest(&self) -> Vec<Sample> {
         let oldest = now_ms() - STALE_AFTER_MS;
         let mut latest = self.samples.latest();
@@ -127,7 +129,7 @@ mod tests {
             # HELP train_loss Loss of this rank: as the script logs it, else as given to backward, unscaled; NaN and infinities are kept.\n\
             # TYPE train_loss gauge\n\
             train_loss{node=\"n1\",rank=\"0\",run=\"a\\\"b\"} NaN\n";
-        let page = exporter(None).page(&Wanted::default(), Format::Text);
+        let page = exporter(None).page(&MetricSelection::default(), Format::Text);
         assert_eq!(page, expected);
     }
 
@@ -138,14 +140,14 @@ mod tests {
             # UNIT gpu_energy_joules joules\n\
             gpu_energy_joules_total{gpu=\"1\",node=\"n1\"} 1.5\n\
             # EOF\n";
-        let wanted = Wanted::parse("collect[]=gpu_energy").unwrap();
-        assert_eq!(exporter(None).page(&wanted, Format::OpenMetrics), expected);
+        let selection = MetricSelection::parse("collect[]=gpu_energy").unwrap();
+        assert_eq!(exporter(None).page(&selection, Format::OpenMetrics), expected);
     }
 
     #[test]
-    fn what_grows_with_processes_is_only_given_when_asked_for() {
+    fn metrics_per_process_are_shown_only_on_request() {
         let has = |query: &str| {
-            let page = exporter(None).page(&Wanted::parse(query).unwrap(), Format::Text);
+            let page = exporter(None).page(&MetricSelection::parse(query).unwrap(), Format::Text);
             page.contains("gpu_process_memory_bytes{")
         };
         assert!(!has("") && has("all=1") && has("collect[]=gpu_process_memory_bytes"));
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn a_page_with_dcgm_names_is_never_openmetrics() {
         let accept = Some("application/openmetrics-text");
-        let format = |dcgm, query| exporter(dcgm).format(&Wanted::parse(query).unwrap(), accept);
+        let format = |dcgm, query| exporter(dcgm).format(&MetricSelection::parse(query).unwrap(), accept);
         assert_eq!(format(None, ""), Format::OpenMetrics);
         assert_eq!(format(Some(HostLabel::Lower), ""), Format::Text);
         assert_eq!(

@@ -1,12 +1,12 @@
-//! The agent: one on each node. It reads GPUs, links, host and training processes, keeps what it read on disk until the
-//! collector has it, serves it on its own `/metrics`, and carries out run commands.
+//! The agent, one per node. It reads GPUs, links, the host and training processes, keeps the samples on disk until the collector
+//! acknowledges them, serves the latest values on its own `/metrics`, and carries out run commands.
 //!
 //! ```text
 //! sample::*  ──push──▶ Samples ──drain, 1 Hz──▶ uplink::spool ──▶ uplink::session ──▶ collector
 //!                         │                        (on disk)           ▲ acknowledgements
 //!                         └──latest──▶ exporter (/metrics)
 //! ```
-//! Absent by design: no knowledge of the store or the collector's code. NVML, /proc and processes are known here only.
+//! The agent does not use the store or the collector's code. Only the agent (and `shim`) uses NVML, `/proc` and processes.
 
 pub mod config;
 pub mod node;
@@ -24,5 +24,5 @@ pub mod uplink;
 
 pub use config::{AgentConfig, MetricsConfig, NvmlSource, Secret};
 pub use lock::lock_holder;
-pub use node::{AgentError, Seen, look, once, run};
+pub use node::{AgentError, NodeSnapshot, once, run, snapshot};
 pub use sample::sources;

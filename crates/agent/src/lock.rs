@@ -1,14 +1,14 @@
-//! The lock of an agent's data folder: who holds it.
+//! The lock of an agent's data folder.
 
 use std::fs::File;
 use std::path::Path;
 
 use rustix::fs::FlockOperation;
 
-/// Held by a living agent, whoever started it; its contents are that agent's process id.
+/// The lock file of a running agent, however it was started. It contains the process id of that agent.
 pub(crate) const LOCK_FILE: &str = "agent.lock";
 
-/// The process that holds the lock of a data folder, if one does.
+/// Returns the id of the process that holds the lock of a data folder, or `None` if the lock is free.
 #[must_use]
 pub fn lock_holder(data_dir: &Path) -> Option<i32> {
     let path = data_dir.join(LOCK_FILE);

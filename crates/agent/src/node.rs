@@ -1,11 +1,11 @@
-//! Putting the parts of an agent together, and taking them apart again in order.
+//! Starts the parts of an agent and stops them in order.
 //!
 //! ```text
-//! thread "nvml" ── thread "xid"      tasks: ticker (schedule, watchdog, own figures), exporter,
-//! thread "host"                             telemetry session, control session with its runs
-//! thread "filesystems"
-//! thread "errors"  Xid errors, from NVML and the kernel's log
-//! thread "spool"  drains the samples a little after each tick
+//! "nvml" → "xid"  (threads)    tasks: ticker (schedule, watchdog, the agent's own metrics), exporter,
+//! "host"                              telemetry session, control session with its runs
+//! "filesystems"
+//! "errors"  Xid errors, from NVML and the kernel log
+//! "spool"   drains the samples shortly after each tick
 //! ```
 
 use std::fs::File;
@@ -28,96 +28,97 @@ use crate::launch::{Setting, Supervisor, unmanaged};
 use crate::lock::LOCK_FILE;
 use crate::program_pages;
 use crate::release::Release;
-use crate::sample::footprint::Footprint;
+use crate::sample::agent_metrics::AgentMetricsReader;
 use crate::sample::host::{self, Filesystems, HostReader};
+use crate::sample::memory_limit::MemoryLimit;
 use crate::sample::nvml::burst::Burst;
 use crate::sample::nvml::library::Library;
 use crate::sample::nvml::meter::Meter;
-use crate::sample::nvml::reader::{NvmlReader, SETTLES_WITHIN};
+use crate::sample::nvml::reader::{DETECTION_TIMEOUT, NvmlReader};
 use crate::sample::nvml::watchdog::Watchdog;
-use crate::sample::own::OwnReader;
-use crate::sample::schedule::{Tick, Waiting, Worker};
+use crate::sample::schedule::{StopTimer, Tick, Worker};
 use crate::sample::sink::Sample;
-use crate::sample::xid::{self, Ending, XidReader};
+use crate::sample::xid::{self, IsStopping, XidReader};
 use crate::sample::{LibraryError, Samples};
 use crate::uplink::clock::Clock;
 use crate::uplink::link::{LinkError, now_ms};
 use crate::uplink::spool::Spool;
 use crate::uplink::{Events, Link, control, session};
 
-/// How long after a tick its samples are gathered: readers need about a tenth of this on a healthy node.
+/// The delay between a tick and the gathering of its samples. On a healthy node the readers need about a tenth of it.
 const GATHER_AFTER: Duration = Duration::from_millis(200);
-/// The tick after which what only start-up needed is let go of: the collector is connected then, and every reader has read in each
-/// of its tiers but the slowest.
+/// The tick at which the agent releases the memory that only its start needed. By then the collector is connected, and every reader has
+/// read in each of its tiers except the slowest.
 const RELEASE_AT: u64 = 15;
-/// How often again: reconnecting and the like bring it back.
+/// The number of ticks between later releases. Reconnecting, for example, loads pages again.
 const RELEASE_EVERY: u64 = 600;
 /// How long threads may take to end.
-const FINISH_PATIENCE: Duration = Duration::from_secs(2);
-/// How far apart the two readings of [`once`] are: what is a rate needs two, and GPM 100 ms between them.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time between the two readings of [`once`]. A rate needs two readings, and GPM needs 100 ms between them.
 const ONCE_APART: Duration = Duration::from_millis(500);
-/// How long [`once`] waits for readings that do not come.
-const ONCE_PATIENCE: Duration = Duration::from_secs(20);
+/// How long [`once`] waits for readings that do not arrive.
+const ONCE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why an agent cannot start or go on.
+/// Errors that stop an agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The data folder.
+    /// The data folder cannot be used.
     #[error("cannot use the agent's data folder {path:?}; choose another with --data")]
     DataDir {
-        /// The folder.
+        /// The data folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Two agents on one folder would send each other's data.
+    /// Another agent uses the data folder. Two agents in one folder would send each other's data.
     #[error(
         "another agent runs with the data folder {path:?}; stop it, or choose another folder with --data"
     )]
     Running {
-        /// The folder.
+        /// The data folder.
         path: PathBuf,
     },
-    /// The metrics listener.
+    /// The metrics server cannot start.
     #[error(transparent)]
     Metrics(#[from] ServerError),
-    /// A thread.
+    /// A thread cannot start.
     #[error("cannot start the thread {name:?}; the system is out of threads or memory")]
     Thread {
-        /// Which.
+        /// The name of the thread.
         name: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A simulation that cannot be had.
+    /// The simulator is not available.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// The way to the collector.
+    /// The connection to the collector cannot be configured.
     #[error(transparent)]
     Link(#[from] LinkError),
 }
 
-/// What every part of a running agent may use. Cheap to clone.
+/// The parts that all tasks of a running agent use. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// As it was told.
+    /// The agent's configuration.
     pub config: Arc<AgentConfig>,
-    /// Where samples go.
+    /// The sink for samples.
     pub samples: Samples,
-    /// Where node events go.
+    /// The queue of node events.
     pub events: Events,
-    /// The way to the collector, when there is one.
+    /// The connection to the collector. `None` if no collector is configured.
     pub link: Option<Arc<Link>>,
-    /// Cancelled when the agent is to end.
+    /// Cancelled when the agent should stop.
     pub shutdown: CancellationToken,
 }
 
 /// Runs an agent until `shutdown` is cancelled.
 ///
 /// # Errors
-/// When it cannot start. Trouble afterwards (no collector, no GPU, a full disk) is reported, waited out and survived.
+/// Returns an error if the agent cannot start. Later problems (no collector, no GPU, a full disk) are reported, and the agent keeps
+/// running.
 pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(), AgentError> {
     let lock = take_data_dir(&config.data_dir)?;
     let (samples, events) = (Samples::new(), Events::default());
@@ -156,18 +157,18 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         settled: sampler.settled.subscribe(),
     };
     tasks.spawn(unmanaged::watch(jobs, node.shutdown.clone()));
-    let stopping = Arc::clone(&supervisor);
-    let heard = Heard {
-        memory: Some(node.config.data_dir.join("kernel_log")),
-        ending: Arc::new(move |run| stopping.is_stopping(run)),
+    let runs = Arc::clone(&supervisor);
+    let xid_inputs = XidInputs {
+        position_file: Some(node.config.data_dir.join("kernel_log")),
+        is_stopping: Arc::new(move |run| runs.is_stopping(run)),
     };
     let clock = node.link.as_ref().map(|link| link.clock().clone());
-    let ticker = sampler.start(spool.clone(), heard, clock)?;
+    let ticker = sampler.start(spool.clone(), xid_inputs, clock)?;
     tasks.spawn(ticker.run(node.shutdown.clone()));
     let known = settled.wait_for(|settled| *settled);
-    let known = tokio::time::timeout(SETTLES_WITHIN, known);
+    let known = tokio::time::timeout(DETECTION_TIMEOUT, known);
     tokio::select! {
-        // Whether known or not, it is time to say hello.
+        // Start the connection when the reader has settled or the wait has timed out.
         _ = known => start_uplink(&tasks, &node, spool, &supervisor),
         () = node.shutdown.cancelled() => {}
     }
@@ -196,45 +197,45 @@ fn start_uplink(tasks: &TaskTracker, node: &Node, spool: Option<Spool>, supervis
     }
 }
 
-/// Reads everything once and returns it as Prometheus text. Rates need two readings, so this takes half a second.
+/// Reads all values once and returns them as Prometheus text. Rates need two readings, so this takes half a second.
 ///
 /// # Errors
-/// When it cannot start.
+/// Returns an error if the readers cannot start.
 pub async fn once(config: AgentConfig) -> Result<String, AgentError> {
-    look(config).await.map(|seen| seen.metrics)
+    snapshot(config).await.map(|snapshot| snapshot.metrics)
 }
 
-/// What one look at this machine brings.
+/// What one reading of this machine found.
 #[derive(Debug, Clone)]
-pub struct Seen {
-    /// What it is made of, and why there are no GPUs when there are none.
+pub struct NodeSnapshot {
+    /// The inventory of the node. If it contains no GPUs, it also gives the reason.
     pub inventory: Arc<Inventory>,
-    /// Every value that was read, as Prometheus text.
+    /// All values that were read, as Prometheus text.
     pub metrics: String,
 }
 
-/// Reads everything once. Rates need two readings, so this takes half a second.
+/// Reads all values once. Rates need two readings, so this takes half a second.
 ///
 /// # Errors
-/// When it cannot start.
-pub async fn look(config: AgentConfig) -> Result<Seen, AgentError> {
+/// Returns an error if the readers cannot start.
+pub async fn snapshot(config: AgentConfig) -> Result<NodeSnapshot, AgentError> {
     let (samples, events) = (Samples::new(), Events::default());
     let sampler = Sampler::prepare(&config, &samples, &events)?;
     let (mut settled, inventory) = (sampler.settled.subscribe(), sampler.inventory.subscribe());
-    let heard = Heard {
-        memory: None,
-        ending: Arc::new(|_| false),
+    let xid_inputs = XidInputs {
+        position_file: None,
+        is_stopping: Arc::new(|_| false),
     };
-    let mut ticker = sampler.start(None, heard, None)?;
+    let mut ticker = sampler.start(None, xid_inputs, None)?;
     ticker.tick(Tick::nth(0, now_ms()));
-    // What does not come in time is missing from the text, and `lockstep_agent_nvml_up` says why.
-    let _ = tokio::time::timeout(ONCE_PATIENCE, settled.wait_for(|settled| *settled)).await;
+    // Values that do not arrive in time are missing from the text, and `lockstep_agent_nvml_up` reports why.
+    let _ = tokio::time::timeout(ONCE_TIMEOUT, settled.wait_for(|settled| *settled)).await;
     tokio::time::sleep(ONCE_APART).await;
     ticker.tick(Tick::nth(0, now_ms()));
-    ticker.finish(ONCE_PATIENCE).await;
+    ticker.finish(ONCE_TIMEOUT).await;
     let exporter = Exporter::new(samples, &config.node, config.metrics.dcgm_names);
     let inventory = inventory.borrow().clone();
-    Ok(Seen {
+    Ok(NodeSnapshot {
         inventory,
         metrics: exporter.text(),
     })
@@ -242,7 +243,7 @@ pub async fn look(config: AgentConfig) -> Result<Seen, AgentError> {
 
 // === The data folder ===
 
-/// Makes the folder and locks it until the result is dropped.
+/// Creates the folder and locks it. The lock is held until the returned file is dropped.
 fn take_data_dir(path: &Path) -> Result<File, AgentError> {
     let failed = |source| AgentError::DataDir {
         path: path.to_owned(),
@@ -279,11 +280,11 @@ fn open_spool(config: &AgentConfig) -> Result<Spool, AgentError> {
 
 // === Sampling ===
 
-/// What errors of GPUs are judged with beside themselves.
-struct Heard {
-    /// Where it is kept how far the kernel's log was heard.
-    memory: Option<PathBuf>,
-    ending: Ending,
+/// Inputs of the reader of GPU errors that depend on how the agent runs.
+struct XidInputs {
+    /// The file that stores the position up to which the kernel log was read. `None`: the position is not stored.
+    position_file: Option<PathBuf>,
+    is_stopping: IsStopping,
 }
 
 /// All readers, ready to start.
@@ -313,24 +314,29 @@ impl Sampler {
         })
     }
 
-    fn start(self, spool: Option<Spool>, heard: Heard, clock: Option<Clock>) -> Result<Ticker, AgentError> {
+    fn start(
+        self,
+        spool: Option<Spool>,
+        xid_inputs: XidInputs,
+        clock: Option<Clock>,
+    ) -> Result<Ticker, AgentError> {
         let to = self.samples.clone();
         let (errors, sightings) = XidReader::new(xid::Setting {
             root: &self.root,
-            memory: heard.memory,
+            position_file: xid_inputs.position_file,
             inventory: self.inventory.subscribe(),
             settled: self.settled.subscribe(),
-            ending: heard.ending,
+            is_stopping: xid_inputs.is_stopping,
             samples: self.samples.clone(),
             events: self.events.clone(),
         });
         let watchdog = Watchdog::new(Arc::clone(&self.meter), self.samples.clone(), self.events.clone());
-        let footprint = Arc::<Footprint>::default();
-        let own = OwnReader::new(
+        let memory_limit = Arc::<MemoryLimit>::default();
+        let agent_metrics = AgentMetricsReader::new(
             Arc::clone(&self.meter),
             spool.clone(),
             self.samples.clone(),
-            Arc::clone(&footprint),
+            Arc::clone(&memory_limit),
         );
         let burst = Burst::default();
         let gatherer = Gatherer {
@@ -353,7 +359,7 @@ impl Sampler {
             settled: self.settled,
             release: self.release,
             burst,
-            footprint,
+            memory_limit,
         };
         Ok(Ticker {
             readers: vec![
@@ -364,7 +370,7 @@ impl Sampler {
             ],
             gatherer: worker("spool", move |ticks| gatherer.run(&ticks))?,
             watchdog,
-            own,
+            agent_metrics,
             clock: clock.map(|clock| (clock, to)),
             inventory,
         })
@@ -378,7 +384,7 @@ fn worker(
     Worker::spawn(name, run).map_err(|source| AgentError::Thread { name, source })
 }
 
-/// Empties the sink into the spool, at each tick and once more at the end; what the burst has to give goes with it.
+/// Moves the samples from the sink to the spool, after each tick and once at the end. The burst's samples are added when they are due.
 struct Gatherer {
     samples: Samples,
     events: Events,
@@ -400,7 +406,7 @@ impl Gatherer {
             return;
         };
         if let Some(at_ms) = self.events.alarmed_at() {
-            self.burst.happened(at_ms);
+            self.burst.request(at_ms);
             samples.extend(self.burst.due(now_ms()));
         }
         spool.append(samples);
@@ -408,33 +414,33 @@ impl Gatherer {
     }
 }
 
-/// Tells readers when to read.
+/// Starts the readers at each tick.
 struct Ticker {
     readers: Vec<Worker>,
     gatherer: Worker,
     watchdog: Watchdog,
-    own: OwnReader,
-    /// How far the clock is off, and where that is written.
+    agent_metrics: AgentMetricsReader,
+    /// The clock that measures the offset to the collector, and the sink for its samples.
     clock: Option<(Clock, Samples)>,
     inventory: watch::Receiver<Arc<Inventory>>,
 }
 
 impl Ticker {
     async fn run(mut self, shutdown: CancellationToken) {
-        let (held, waiting) = Waiting::while_held();
+        let (held, timer) = StopTimer::while_held();
         let ticking = tokio::task::spawn_blocking(move || {
-            self.tick_on(&waiting);
+            self.tick_until_stopped(&timer);
             self
         });
         shutdown.cancelled().await;
         drop(held);
         if let Ok(ticker) = ticking.await {
-            ticker.finish(FINISH_PATIENCE).await;
+            ticker.finish(FINISH_TIMEOUT).await;
         }
     }
 
-    fn tick_on(&mut self, waiting: &Waiting) {
-        // The first reading is at once: a hello waits for it.
+    fn tick_until_stopped(&mut self, timer: &StopTimer) {
+        // The first tick is immediate: the agent sends its hello only after the first reading.
         let mut next = Some(now_ms());
         for n in 0.. {
             let Some(at_ms) = next else { return };
@@ -443,30 +449,31 @@ impl Ticker {
             if n % RELEASE_EVERY == RELEASE_AT {
                 program_pages::release();
             }
-            if !waiting.pass(GATHER_AFTER) {
+            if !timer.pass(GATHER_AFTER) {
                 return;
             }
             self.gatherer.tick(tick);
-            next = waiting.next_second();
+            next = timer.next_second();
         }
     }
 
     fn tick(&mut self, tick: Tick) {
         self.readers.iter_mut().for_each(|reader| reader.tick(tick));
         let inventory = self.inventory.borrow().clone();
-        self.watchdog.look(tick.at_ms, inventory.gpus.len() as u32);
+        self.watchdog.check(tick.at_ms, inventory.gpus.len() as u32);
         let late = self.readers.iter().map(Worker::late).sum();
-        self.own.read(&tick, late, inventory.simulated.as_deref());
+        self.agent_metrics
+            .read(&tick, late, inventory.simulated.as_deref());
         if let Some((clock, samples)) = &self.clock {
             clock.read(samples, tick.at_ms);
         }
     }
 
-    /// Ends the readers, then the gatherer, so that the last readings reach the disk.
-    async fn finish(self, patience: Duration) {
+    /// Stops the readers first and then the gatherer, so that the last readings reach the disk.
+    async fn finish(self, timeout: Duration) {
         for reader in self.readers {
-            reader.finish(patience).await;
+            reader.finish(timeout).await;
         }
-        self.gatherer.finish(patience).await;
+        self.gatherer.finish(timeout).await;
     }
 }

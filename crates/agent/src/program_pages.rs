@@ -1,18 +1,18 @@
-//! Keeps what is resident small. Most of an agent's memory is pages of its own program and of the system's libraries: its loading,
-//! arguments and certificates touch code and tables that are not needed again. Once all is running, those pages are let go of; what
-//! is still used comes back from the page cache at its next use, which costs some hundred microseconds once.
+//! Reduces the agent's resident memory. Most of it is pages of its own program and of the system's libraries: loading, parsing arguments
+//! and reading certificates use code and tables that are not needed again. When all parts run, the agent releases those pages. A page that
+//! is still used comes back from the page cache at its next use, which costs a few hundred microseconds once.
 //!
 //! ```text
-//! r--p  headers, relocations, constants     let go of: never written
-//! r-xp  code                                let go of: never written
-//! r--p  what the loader wrote, then locked  kept
-//! rw-p  data                                kept
+//! r--p  headers, relocations, constants             released: never written
+//! r-xp  code                                        released: never written
+//! r--p  written by the loader, then made read-only  kept
+//! rw-p  data                                        kept
 //! ```
 //!
-//! Libraries that are opened later, NVML among them, are left alone: the loader may be writing to them.
+//! Libraries that are opened later, such as NVML, are not touched: the loader may be writing to them.
 //!
-//! `unsafe` is here for one call, `madvise`.
-#![allow(unsafe_code, reason = "letting go of pages has no safe form")]
+//! `unsafe` is needed for one call, `madvise`.
+#![allow(unsafe_code, reason = "there is no safe interface to release pages")]
 
 use std::fs;
 use std::ops::Range;
@@ -20,7 +20,8 @@ use std::path::Path;
 
 use rustix::mm::{Advice, madvise};
 
-/// Libraries that are loaded with the program, by the beginning of their names: those of glibc had its version in them up to 2.33.
+/// The beginnings of the names of libraries that are loaded with the program. The names of glibc's libraries contained its version up to
+/// 2.33.
 const LOADED_WITH_IT: [&str; 7] = [
     "ld-2.",
     "ld-linux",
@@ -31,7 +32,8 @@ const LOADED_WITH_IT: [&str; 7] = [
     "libm.so",
 ];
 
-/// Lets go of the pages of code and constants of this program and of what is loaded with it. Trouble changes nothing, and is only logged.
+/// Releases the pages with code and constants of this program and of the libraries loaded with it. An error has no effect and is only
+/// logged.
 pub(crate) fn release() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let Ok(program) = fs::read_link("/proc/self/exe") else {
@@ -43,13 +45,13 @@ pub(crate) fn release() {
         // it are not changed by the loader. A page that is read again holds what it held.
         let released = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
         if let Err(error) = released {
-            tracing::debug!(%error, "pages of the program and its libraries cannot be let go of");
+            tracing::debug!(%error, "cannot release pages of the program and its libraries");
         }
     }
 }
 
-/// The mappings of the program, and of each library that is loaded with it, up to its code. Read-only ones behind it were written
-/// when it was loaded.
+/// Returns the mappings of the program and of each library loaded with it, up to the code. Read-only mappings after the code were written
+/// when the file was loaded.
 fn unwritten(program: &Path, maps: &str) -> Vec<Range<usize>> {
     let mappings: Vec<Mapping<'_>> = maps.lines().filter_map(Mapping::read).collect();
     let files = mappings.chunk_by(|one, next| one.file == next.file);
@@ -70,7 +72,7 @@ fn is_loaded_at_start(program: &Path, file: &Path) -> bool {
     file == program || name.is_some_and(|name| LOADED_WITH_IT.iter().any(|of_it| name.starts_with(of_it)))
 }
 
-/// A line of `/proc/self/maps` with a file.
+/// One line of `/proc/self/maps` that has a file.
 struct Mapping<'a> {
     rights: &'a str,
     range: Range<usize>,
@@ -118,7 +120,7 @@ mod tests {
         assert_eq!(of("/usr/bin/other"), libc);
     }
 
-    /// What is resident of the code and constants that may be let go of, in KiB.
+    /// Returns the resident size of the code and constants that can be released, in KiB.
     fn resident_kib() -> u64 {
         let program = fs::read_link("/proc/self/exe").unwrap();
         let counted = unwritten(&program, &fs::read_to_string("/proc/self/maps").unwrap());
@@ -133,7 +135,7 @@ mod tests {
         sum
     }
 
-    /// Makes all of that resident.
+    /// Makes all of these pages resident.
     fn populate() {
         let program = fs::read_link("/proc/self/exe").unwrap();
         for range in unwritten(&program, &fs::read_to_string("/proc/self/maps").unwrap()) {

@@ -1,13 +1,13 @@
-//! Letting go of the GPUs for a while, so that a driver can be unloaded or a GPU reset under a running agent.
+//! Releases the GPUs for some time, so that a driver can be unloaded or a GPU reset while the agent runs.
 //!
 //! ```text
-//! lockstep agent release                                  the agent's NVML thread, every second
+//! lockstep agent release                                  the agent's NVML thread, once per second
 //!   DATA/gpus.release  ← "until" in ms since 1970  ──────▶ closes NVML, then DATA/gpus.released ← the same "until"
-//!   waits for that                                 ◀──────
-//! the time is over, or the file is gone            ──────▶ opens NVML again, gpus.released goes
+//!   waits for gpus.released                       ◀──────
+//! the time is over, or the file is removed          ──────▶ opens NVML again, removes gpus.released
 //! ```
-//! Files rather than a socket: the wish outlives a restart of the agent, which is what a driver change often brings, and the
-//! folder's mode says who may wish.
+//! Files are used instead of a socket: the request survives a restart of the agent, which a change of the driver often requires, and the
+//! mode of the folder decides who may send a request.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,40 +18,41 @@ use domain::time::TimestampMs;
 use crate::lock::lock_holder;
 use crate::uplink::link::now_ms;
 
-/// What is wished.
-const WISH: &str = "gpus.release";
-/// What the agent has done about it.
-const ANSWER: &str = "gpus.released";
-/// The longest a release may last: a forgotten one must not blind a node for good.
+/// The file with the request.
+const REQUEST_FILE: &str = "gpus.release";
+/// The file with the agent's answer.
+const ANSWER_FILE: &str = "gpus.released";
+/// The longest duration of a release. A forgotten release must not stop the monitoring of a node forever.
 pub const RELEASE_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// How long the agent may take: a tick, the end of a round, and the driver's own shutdown.
-const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// How often the answer is looked for.
-const LOOK: Duration = Duration::from_millis(50);
+/// How long the agent may take to answer: one tick, the end of a round, and the driver's own shutdown.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often [`release`] checks for the answer.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why the GPUs are not released (or not taken back).
+/// Errors of a release of the GPUs and of its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
-    /// Nobody holds them.
+    /// No agent runs with this data folder.
     #[error("no agent runs with the data folder {0:?}; name the agent's own folder with --data")]
     NoAgent(PathBuf),
-    /// The folder.
-    #[error("cannot leave a word for the agent in {path:?}; run this as the user the agent runs as")]
+    /// The data folder cannot be written.
+    #[error("cannot write the request to the agent in {path:?}; run this command as the agent's user")]
     Folder {
-        /// The agent's folder.
+        /// The agent's data folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It does not react.
+    /// The agent did not answer in time.
     #[error(
-        "the agent has not let go of the GPUs within {} s: an NVML call does not come back; stop the agent to free them", ANSWER_WITHIN.as_secs()
+        "the agent did not release the GPUs within {} s: an NVML call does not return; stop the agent to release the GPUs", ANSWER_TIMEOUT.as_secs()
     )]
     NoAnswer,
 }
 
-/// Has the agent of this data folder let go of the GPUs for so long; comes back when it has. Gives the time it ends.
+/// Requests that the agent of this data folder releases the GPUs for the given duration, and waits until it has done so. Durations above
+/// [`RELEASE_MAX`] are shortened to it. Returns the time at which the release ends.
 ///
 /// # Errors
 /// See [`ReleaseError`].
@@ -61,26 +62,26 @@ pub async fn release(data_dir: &Path, lasting: Duration) -> Result<TimestampMs, 
     }
     let lasting = lasting.min(RELEASE_MAX).as_millis() as i64;
     let until_ms = now_ms() + lasting;
-    put(&data_dir.join(WISH), until_ms).map_err(|source| ReleaseError::Folder {
+    put(&data_dir.join(REQUEST_FILE), until_ms).map_err(|source| ReleaseError::Folder {
         path: data_dir.to_owned(),
         source,
     })?;
-    let deadline = tokio::time::Instant::now() + ANSWER_WITHIN;
-    while read(&data_dir.join(ANSWER)) != Some(until_ms) {
+    let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
+    while read(&data_dir.join(ANSWER_FILE)) != Some(until_ms) {
         if tokio::time::Instant::now() >= deadline {
             return Err(ReleaseError::NoAnswer);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(until_ms)
 }
 
-/// Has the agent take the GPUs back now, within a second or two. Nothing to do is no error.
+/// Requests that the agent uses the GPUs again, which takes a second or two. Does nothing if the GPUs are not released.
 ///
 /// # Errors
-/// When the folder cannot be changed.
-pub fn take_back(data_dir: &Path) -> Result<(), ReleaseError> {
-    match std::fs::remove_file(data_dir.join(WISH)) {
+/// Returns an error if the data folder cannot be changed.
+pub fn end_release(data_dir: &Path) -> Result<(), ReleaseError> {
+    match std::fs::remove_file(data_dir.join(REQUEST_FILE)) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ReleaseError::Folder {
             path: data_dir.to_owned(),
             source,
@@ -89,48 +90,48 @@ pub fn take_back(data_dir: &Path) -> Result<(), ReleaseError> {
     }
 }
 
-/// The agent's side.
+/// The agent's side of a release.
 #[derive(Debug)]
 pub(crate) struct Release {
-    wish: PathBuf,
+    request: PathBuf,
     answer: PathBuf,
 }
 
 impl Release {
-    /// Looks into this folder.
+    /// Uses the request and answer files of this data folder.
     pub(crate) fn new(data_dir: &Path) -> Self {
         Self {
-            wish: data_dir.join(WISH),
-            answer: data_dir.join(ANSWER),
+            request: data_dir.join(REQUEST_FILE),
+            answer: data_dir.join(ANSWER_FILE),
         }
     }
 
-    /// Until when the GPUs are to be left alone, if they are. A wish whose time is over is cleared away, one that nobody can
-    /// read or that is beyond all bounds is none.
+    /// Returns the time until which the GPUs must be released, or `None` if there is no valid request. Removes a request whose time is over
+    /// or that exceeds [`RELEASE_MAX`], and ignores a request that cannot be parsed.
     pub(crate) fn until(&self, now_ms: TimestampMs) -> Option<TimestampMs> {
-        let until_ms = read(&self.wish)?;
+        let until_ms = read(&self.request)?;
         let longest = RELEASE_MAX.as_millis() as i64;
         if (now_ms..=now_ms + longest).contains(&until_ms) {
             return Some(until_ms);
         }
-        let _ = std::fs::remove_file(&self.wish);
+        let _ = std::fs::remove_file(&self.request);
         None
     }
 
-    /// Says that NVML is closed.
+    /// Reports that NVML is closed.
     pub(crate) fn answer(&self, until_ms: TimestampMs) {
         if let Err(error) = put(&self.answer, until_ms) {
-            tracing::warn!(path = ?self.answer, %error, "the GPUs are released, but nobody can be told");
+            tracing::warn!(path = ?self.answer, %error, "the GPUs are released, but the answer file cannot be written");
         }
     }
 
-    /// Says that NVML is in use again.
-    pub(crate) fn taken_back(&self) {
+    /// Reports that NVML is in use again.
+    pub(crate) fn ended(&self) {
         let _ = std::fs::remove_file(&self.answer);
     }
 }
 
-/// Whole or not at all: the other side reads whenever it likes.
+/// Writes the file atomically, because the other side may read it at any time.
 fn put(path: &Path, until_ms: TimestampMs) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
@@ -148,24 +149,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_holds_for_its_time_and_no_longer() {
+    fn a_request_is_valid_until_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let release = Release::new(folder.path());
         assert_eq!(release.until(1_000), None);
-        put(&folder.path().join(WISH), 5_000).unwrap();
+        put(&folder.path().join(REQUEST_FILE), 5_000).unwrap();
         assert_eq!(release.until(4_999), Some(5_000));
         assert_eq!(release.until(5_001), None);
-        assert!(!folder.path().join(WISH).exists(), "cleared away");
-        put(&folder.path().join(WISH), i64::MAX).unwrap();
-        assert_eq!(release.until(1_000), None, "beyond all bounds");
-        std::fs::write(folder.path().join(WISH), "soon").unwrap();
+        assert!(!folder.path().join(REQUEST_FILE).exists(), "removed");
+        put(&folder.path().join(REQUEST_FILE), i64::MAX).unwrap();
+        assert_eq!(release.until(1_000), None, "beyond the maximum");
+        std::fs::write(folder.path().join(REQUEST_FILE), "soon").unwrap();
         assert_eq!(release.until(1_000), None);
-        take_back(folder.path()).unwrap();
-        take_back(folder.path()).unwrap();
+        end_release(folder.path()).unwrap();
+        end_release(folder.path()).unwrap();
     }
 
     #[tokio::test]
-    async fn without_an_agent_nobody_can_let_go() {
+    async fn without_an_agent_a_release_fails() {
         let folder = tempfile::tempdir().unwrap();
         let refused = release(folder.path(), Duration::from_secs(1)).await.unwrap_err();
         assert!(matches!(refused, ReleaseError::NoAgent(_)), "{refused}");

@@ -1,4 +1,4 @@
-//! The collector's parts, as the state of the router: each handler takes the parts that it uses.
+//! The state of the HTTP router: each handler extracts the parts that it uses.
 
 use std::sync::Arc;
 
@@ -25,43 +25,43 @@ use crate::tokens::Tokens;
 /// All parts of one collector that handlers use. Cheap to clone.
 #[derive(Clone, FromRef)]
 pub struct App {
-    /// What it was told at the start.
+    /// The configuration.
     pub config: Arc<Config>,
-    /// When it started.
+    /// When the collector started.
     pub started: StartedAt,
     /// Series and state together, for checks and backups.
     pub store: Arc<Store>,
-    /// Series.
+    /// The series store.
     pub series: SeriesStore,
-    /// State.
+    /// The state store.
     pub state: StateStore,
-    /// Questions of clients go through here. The rules have slots of their own: a flood of dashboards must not hold them up.
+    /// Evaluates the queries of clients. Rules have slots of their own, so that many dashboards cannot delay them.
     pub evaluator: Evaluator,
-    /// Which nodes are heard.
+    /// Which nodes are connected.
     pub live: Arc<Live>,
     /// Managed runs.
     pub runs: Arc<Runs>,
-    /// Rules and what became of them.
+    /// Rules and their alerts.
     pub alerts: Alerts,
-    /// What people did about alerts, and silences.
+    /// User actions on alerts, and silences.
     pub incidents: Incidents,
     /// What rules are evaluated with.
     pub engine: Arc<Engine>,
-    /// What the analysers have found.
+    /// The findings of the analysers.
     pub(crate) findings: Arc<Findings>,
-    /// Who may do what.
+    /// Tokens, sessions and their roles.
     pub tokens: Arc<Tokens>,
-    /// What remote write keeps between requests.
+    /// The state that remote write keeps between requests.
     pub remote_write: Arc<RemoteWrite>,
     /// What the streams of agents use.
     pub(crate) ingest: Arc<Ingest>,
     /// The event log and the audit log.
     pub events: EventLog,
-    /// Tells browsers what changed.
+    /// Notifies browsers of changes.
     pub changes: Changes,
-    /// What the collector says about itself on `/metrics`.
+    /// The collector's own metrics on `/metrics`.
     pub metrics: Arc<SelfMetrics>,
-    /// One check of the store at a time.
+    /// Allows one check of the store at a time.
     pub checking: Checking,
     /// Background tasks.
     pub tasks: Tasks,
@@ -71,7 +71,7 @@ pub struct App {
 #[derive(Debug, Clone, Copy)]
 pub struct StartedAt(pub TimestampMs);
 
-/// Taken while the store is checked: one check at a time reads through all files.
+/// Held while the store is checked. A check reads all files, so only one runs at a time.
 #[derive(Debug, Clone)]
 pub struct Checking(pub Arc<Semaphore>);
 

@@ -1,4 +1,4 @@
-//! Storing samples of the collector's own, with an end for series that vanish.
+//! Stores the collector's own samples, with a staleness marker for each series that ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use store::series::{Append, AppendError, Appended, Block, SeriesLimit};
 
 use crate::clock;
 
-/// How long is waited while the store is behind; then the samples are lost, and counted.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often an append is tried when the store forgets a series between looking it up and writing it.
+/// How long an append waits while the store is behind. Then the samples are lost, and counted.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often an append is tried when the store removes a series between its look-up and the write.
 const TRIES_MAX: usize = 3;
 
 /// Why samples were not stored.
@@ -27,7 +27,7 @@ pub(crate) enum WriteError {
     Panic(#[from] tokio::task::JoinError),
 }
 
-/// The samples, and an end for each series that was written before and is not among them; and the series that are.
+/// Adds a staleness marker for each series that was written before and is not among the samples. Also returns the series that are.
 pub(crate) fn with_ends(
     mut samples: Vec<(Labels, f64)>,
     written: &HashSet<Labels>,
@@ -37,17 +37,17 @@ pub(crate) fn with_ends(
     (samples, is)
 }
 
-/// Series that one task writes again and again, with an end for each that is not written any more.
+/// Series that one task writes again and again, with a staleness marker for each series that is no longer written.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    /// In a log line: what could not be stored.
+    /// What could not be stored, for the log line.
     what: &'static str,
     written: HashSet<Labels>,
     has_failed: bool,
 }
 
 impl Publisher {
-    /// Nothing is written yet.
+    /// Creates a publisher that has written nothing yet.
     pub(crate) fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -56,7 +56,8 @@ impl Publisher {
         }
     }
 
-    /// Stores what is so now. A failure is logged once, until it works again; the ends are then written with the next samples.
+    /// Stores the current samples. A failure is logged once, until a store succeeds again. The staleness markers are then written with the
+    /// next samples.
     pub(crate) async fn publish(
         &mut self,
         store: &SeriesStore,
@@ -78,7 +79,7 @@ impl Publisher {
     }
 }
 
-/// Stores samples, each at this time; waits while the store is behind, but not for long.
+/// Stores samples with this time. If the store is behind, waits for at most [`APPEND_TIMEOUT`].
 pub(crate) async fn append(
     store: &SeriesStore,
     samples: Vec<(Labels, f64)>,
@@ -105,10 +106,12 @@ async fn try_append(
         source: None,
         blocks: vec![block],
     };
-    Ok(store.append_within(append, clock::now_ms(), PATIENCE).await?)
+    Ok(store
+        .append_within(append, clock::now_ms(), APPEND_TIMEOUT)
+        .await?)
 }
 
-/// Looks the series up.
+/// Looks up the series of the samples.
 fn block(store: &SeriesStore, samples: &[(Labels, f64)], at_ms: TimestampMs) -> Result<Block, WriteError> {
     let ids = samples.iter().map(|(labels, _)| store.resolve(labels));
     let ids = ids.collect::<Result<Vec<_>, _>>()?;

@@ -1,23 +1,23 @@
-//! What changed, told to whoever shows it. A change carries no data: the listener reads what it needs, so a listener that
-//! lags loses nothing but intermediate states.
+//! Notifies subscribers of changes. A change carries no data: a subscriber reads what it needs, so a subscriber that lags only misses
+//! intermediate states.
 
 use domain::ident::RunId;
 use tokio::sync::broadcast;
 
-/// How many changes a listener may lag behind before it is told so (and reads everything anew). A burst of a thousand
-/// changes is a whole cluster connecting at once.
+/// How many changes a subscriber may lag behind before it gets `Lagged` and must read everything again. A burst of a thousand changes is a
+/// whole cluster that connects at once.
 const BACKLOG: usize = 1_024;
-/// The same for pieces of logs, which have a channel of their own: a run that logs quickly must not make listeners read the rest anew.
+/// The same for log chunks, which have their own channel: a run that logs quickly must not force subscribers to read everything else again.
 const LOGS_BACKLOG: usize = 1_024;
 
-/// Something that a page may be showing is different now.
+/// A change of something that a page may show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A node appeared, went, or changed.
+    /// A node appeared, disappeared or changed.
     Nodes,
-    /// A run appeared or changed: both the list and the run's own page.
+    /// A run appeared or changed: both the list and the run's page.
     Run(RunId),
-    /// An alert began to pend or fire, or was resolved.
+    /// An alert became pending, firing or resolved.
     Diagnoses,
     /// The event log has a new line.
     Events,
@@ -40,23 +40,23 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// Tells everyone who listens; nobody listening is fine.
+    /// Notifies all subscribers. There may be none.
     pub fn send(&self, change: Change) {
         let _listeners = self.changes.send(change);
     }
 
-    /// Tells who listens for logs that bytes were added to a log of the run.
+    /// Notifies the subscribers for logs that a log of the run has new bytes.
     pub fn send_log(&self, run: RunId) {
         let _listeners = self.logs.send(run);
     }
 
-    /// Listens from now on. `RecvError::Lagged` means: read everything anew.
+    /// Subscribes to changes from now on. On `RecvError::Lagged`, read everything again.
     #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
 
-    /// Listens for logs from now on. `RecvError::Lagged` means: read all logs anew.
+    /// Subscribes to log changes from now on. On `RecvError::Lagged`, read all logs again.
     #[must_use]
     pub fn subscribe_logs(&self) -> broadcast::Receiver<RunId> {
         self.logs.subscribe()

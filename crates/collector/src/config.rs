@@ -1,4 +1,4 @@
-//! What the collector is told at its start.
+//! The collector's configuration.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,46 +11,46 @@ use store::StoreConfig;
 
 use crate::error::StartError;
 
-/// The port of HTTP and gRPC.
+/// The default port for HTTP and gRPC.
 pub const PORT_DEFAULT: u16 = 8470;
-/// What is kept for a shorter time than the rules and charts look back is of no use: an hour.
+/// Minimum retention: one hour. Rules and charts look back that far.
 const RETENTION_MS_MIN: i64 = 3_600_000;
-/// An empty database with its names takes some megabytes.
+/// Minimum size limit of the store: an empty database with its names takes some megabytes.
 const RETENTION_BYTES_MIN: u64 = 64 << 20;
-/// How often groups of rules are evaluated that do not say so: what most sites with Prometheus have set.
+/// Default evaluation interval for groups of rules without their own: the most common setting of Prometheus installations.
 pub const EVALUATION_INTERVAL_MS_DEFAULT: i64 = 15_000;
-/// An admin token shorter than this can be guessed; ours have 43 characters behind their prefix.
+/// Minimum length of an admin token: a shorter one can be guessed. A generated token has 43 characters after its prefix.
 pub const ADMIN_TOKEN_CHARS_MIN: usize = 20;
 
-/// Everything that can be set. Start from [`Config::new`].
+/// All settings. Start from [`Config::new`].
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where to listen; port 0 picks a free one.
+    /// The address to listen on. Port 0 selects a free port.
     pub listen: SocketAddr,
-    /// Where everything is kept, for how long, and how much of it.
+    /// Where the data is stored, for how long, and how much.
     pub store: StoreConfig,
-    /// Listen on a public address even without TLS.
+    /// Allows to listen on a public address without TLS.
     pub insecure_public: bool,
-    /// Networks of the proxies in front of the collector: the address that they forward counts as the client's.
+    /// Networks of the proxies in front of the collector. The address that they forward counts as the client's address.
     pub trusted_proxies: Vec<IpNet>,
-    /// Certificate and key; none for plain HTTP.
+    /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// The admin token; made at the first start and kept in the data folder when none is given.
+    /// The admin token. If `None`, it is generated at the first start and stored in the data folder.
     pub admin_token: Option<Secret>,
-    /// Where people find this collector, for links in messages; made from the listen address when none is given.
+    /// The URL of this collector in the links of messages. If `None`, it is built from the listen address.
     pub public_url: Option<String>,
-    /// Paths and patterns of rule files.
+    /// Paths and glob patterns of rule files.
     pub rules: Vec<String>,
-    /// Whether the rules that ship with Lockstep are in force.
+    /// Whether the built-in rules are active.
     pub shipped_rules: bool,
-    /// How often groups are evaluated that do not say so themselves, in milliseconds.
+    /// Evaluation interval of groups of rules without their own, in milliseconds.
     pub evaluation_interval_ms: i64,
 }
 
 /// PEM files of a server certificate.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The certificate, then its chain.
+    /// The certificate, followed by its chain.
     pub cert: PathBuf,
     /// The private key.
     pub key: PathBuf,
@@ -63,7 +63,7 @@ impl Config {
         &self.store.data_dir
     }
 
-    /// Where people find this collector, for links in messages.
+    /// The URL of this collector in the links of messages, without a trailing slash.
     #[must_use]
     pub fn external_url(&self) -> String {
         match &self.public_url {
@@ -75,7 +75,7 @@ impl Config {
         }
     }
 
-    /// Loopback, no TLS, a generated admin token.
+    /// Default settings: loopback, no TLS, a generated admin token.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Config {
         }
     }
 
-    /// Refuses what would be unsafe.
+    /// Rejects unsafe or contradictory settings.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         if !self.listen.ip().is_loopback() && self.tls.is_none() && !self.insecure_public {
             return Err(StartError::PublicWithoutTls { listen: self.listen });
@@ -106,7 +106,7 @@ impl Config {
         }
     }
 
-    /// Refuses settings under which samples would be taken and thrown away at once, or never taken.
+    /// Rejects settings that would drop samples as soon as they are stored, or never store any.
     fn check_store(&self) -> Result<(), StartError> {
         let defaults = StoreConfig::new(self.data_dir());
         let StoreConfig {
@@ -117,14 +117,14 @@ impl Config {
         let show = DisplayDuration;
         if retention_ms < RETENTION_MS_MIN {
             return Err(StartError::Setting(format!(
-                "--retention {} is shorter than {}, for which samples stay in memory anyway",
+                "--retention {} is shorter than the minimum of {}; give a longer one",
                 show(retention_ms),
                 show(RETENTION_MS_MIN)
             )));
         }
         if late_ms < 0 || (late_ms > retention_ms && late_ms != defaults.out_of_order_ms) {
             return Err(StartError::Setting(format!(
-                "--out-of-order {} is longer than --retention {}: what came so late would be dropped at once",
+                "--out-of-order {} is longer than --retention {}: samples that late would be dropped at once; give a shorter one",
                 show(late_ms),
                 show(retention_ms)
             )));
@@ -135,8 +135,8 @@ impl Config {
         ] {
             if rollup_ms != 0 && rollup_ms != default_ms && rollup_ms <= retention_ms {
                 return Err(StartError::Setting(format!(
-                    "{flag} {} is not longer than --retention {}, for which the samples themselves are kept; make it longer, or 0 for \
-                     no such roll-ups",
+                    "{flag} {} is not longer than --retention {}, for which raw samples are kept; give a longer one, \
+                     or 0 to keep no such roll-ups",
                     show(rollup_ms),
                     show(retention_ms)
                 )));
@@ -154,9 +154,7 @@ impl Config {
             )));
         }
         if self.store.series_max == 0 {
-            return Err(StartError::Setting(
-                "--series-max 0 leaves no room for any series".into(),
-            ));
+            return Err(StartError::Setting("--series-max must be at least 1".into()));
         }
         Ok(())
     }
@@ -173,7 +171,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The secret itself, for the one who needs it.
+    /// Returns the secret itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -4,51 +4,54 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Each message says what to do next.
+/// The errors of a start. Each message says what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The rest of the world would read tokens off the wire.
+    /// Without TLS, anyone in the network could read tokens.
     #[error(
-        "{listen} can be reached by other machines, and tokens would cross the network in clear text; give --tls-cert and \
-         --tls-key, or listen on 127.0.0.1, or pass --insecure-public if something in front of Lockstep does TLS"
+        "{listen} can be reached by other machines, and tokens would cross the network in clear text; give --tls-cert \
+         and --tls-key, or listen on 127.0.0.1, or pass --insecure-public if a proxy in front of Lockstep terminates \
+         TLS"
     )]
     PublicWithoutTls {
-        /// The address asked for.
+        /// The requested address.
         listen: SocketAddr,
     },
-    /// The admin token that was given could be guessed.
+    /// The given admin token could be guessed.
     #[error(
-        "the admin token in LOCKSTEP_ADMIN_TOKEN is shorter than {} characters; give a longer one, or none to have one made",
+        "the admin token in LOCKSTEP_ADMIN_TOKEN is shorter than {} characters; give a longer one, or none to generate one",
         crate::config::ADMIN_TOKEN_CHARS_MIN
     )]
     WeakAdminToken,
-    /// A setting that makes no sense, alone or beside another.
+    /// A setting that is invalid, alone or together with another.
     #[error("{0}")]
     Setting(String),
-    /// The address is taken or not ours.
-    #[error("cannot listen on {listen}; stop what uses it, or choose another address with --listen")]
+    /// The address is in use or is not an address of this machine.
+    #[error(
+        "cannot listen on {listen}; stop the process that uses it, or choose another address with --listen"
+    )]
     Listen {
-        /// The address asked for.
+        /// The requested address.
         listen: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Certificate or key cannot be used.
-    #[error("cannot use the certificate {cert} with its key; both must be PEM, and belong to each other", cert = cert.display())]
+    /// The certificate or key cannot be used.
+    #[error("cannot use the certificate {cert} with its key; both must be PEM files, and must match", cert = cert.display())]
     Tls {
-        /// The certificate's file.
+        /// The file of the certificate.
         cert: PathBuf,
-        /// What is wrong.
+        /// The error of the TLS library.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A file in the data folder.
-    #[error("cannot read or write {path}; check that the data folder is yours and its disk not full", path = path.display())]
+    /// A file in the data folder cannot be read or written.
+    #[error("cannot read or write {path}; check that you own the data folder and that its disk is not full", path = path.display())]
     Data {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -57,16 +60,16 @@ pub enum StartError {
     Store {
         /// The data folder.
         path: PathBuf,
-        /// What the store says.
+        /// The error of the store.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Rules, runs or tokens cannot be loaded from the store.
     #[error("cannot load {what} from the store")]
     Load {
-        /// What.
+        /// What could not be loaded.
         what: &'static str,
-        /// What the store says.
+        /// The error of the store.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

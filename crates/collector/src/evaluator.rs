@@ -1,13 +1,13 @@
-//! The one way to ask for series: parse, prefetch, evaluate on a blocking thread, within a budget and a time.
+//! The only way to query series: parse, prefetch, and evaluate on a blocking thread, within a budget and a time limit.
 //!
 //! ```text
-//! text ─ query::parse ─▶ slot ─▶ little, and in memory: at once ───────────────────────────────▶ Output
+//! text ─ query::parse ─▶ slot ─▶ small, and in memory: evaluated here ────────────────────────────┬─▶ Output
 //!         │                │ └──▶ blocking pool: selections ─ store prefetch ─ evaluate ──────────┘
-//!         │                │     └─ cancelled when the time is up or the caller drops the future ─┘
-//!         │                └ refused: too many wait
-//!         └ refused: malformed
+//!         │                │     └─ cancelled at the time limit, or if the caller drops the future
+//!         │                └ rejected: too many queries wait
+//!         └ rejected: malformed
 //! ```
-//! The HTTP API, the event stream and the rules all call this, so they agree.
+//! The HTTP API, the event stream and the rules all use it, so they return the same values.
 
 mod load;
 mod rolled_up;
@@ -29,17 +29,17 @@ use crate::self_metrics::SelfMetrics;
 pub(crate) use load::slots;
 use load::{Load, Slot};
 
-/// Samples one query may read; Prometheus' default, 800 MB at worst.
+/// Maximum number of samples that one query may read: Prometheus' default, at most 800 MB.
 pub const SAMPLES_MAX: u64 = 50_000_000;
-/// Series one query may select: every series of a metric on 10,000 GPUs with room for a label or two.
+/// Maximum number of series that one query may select: every series of a metric on 10,000 GPUs, with room for another label or two.
 pub const SERIES_MAX: u64 = 300_000;
-/// How long one query may take, waiting included.
+/// Time limit of one query, including the wait for a slot.
 pub const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What a name or a series' labels in a list count as: 256 bytes.
+/// How many samples a name, or a series' labels, count as in a list: 256 bytes.
 const SAMPLES_A_NAME: u64 = 16;
 
-/// Evaluates queries over the store. Cheap to clone.
+/// Evaluates queries on the store. Cheap to clone.
 #[derive(Clone)]
 pub struct Evaluator {
     series: SeriesStore,
@@ -48,19 +48,20 @@ pub struct Evaluator {
     metrics: SelfMetricsOfQueries,
 }
 
-/// An answer with what it took. Its samples count as held, for the bound on all queries together, until this is dropped.
+/// The result of a query and its cost. Its samples count against the bound of all queries until it is dropped.
 #[derive(Debug)]
 pub struct Answered {
-    /// The answer.
+    /// The result.
     pub output: Output,
-    /// What it took.
+    /// The cost of the query.
     pub cost: Cost,
-    /// What it holds.
+    /// The budget that holds the samples.
     pub(crate) held: Budget,
 }
 
 impl Answered {
-    /// Evaluated just now, with when the query began, how long it waited and how long it read.
+    /// Creates the result of a query that has just been evaluated. The tuple: when the query began, how long it waited, and how long it
+    /// read.
     fn new(output: Output, held: Budget, (began, queued, reading): (Instant, Duration, Duration)) -> Self {
         let cost = Cost {
             samples: held.samples_spent(),
@@ -72,16 +73,16 @@ impl Answered {
     }
 }
 
-/// What a query took.
+/// The cost of a query.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Samples read, and cells of intermediate results.
+    /// Number of samples read, and of values of intermediate results.
     pub samples: u64,
-    /// Waiting for others.
+    /// Time waiting for a slot.
     pub queued: Duration,
-    /// Reading series.
+    /// Time reading series.
     pub reading: Duration,
-    /// Evaluating.
+    /// Time evaluating.
     pub evaluating: Duration,
 }
 
@@ -91,52 +92,52 @@ struct SelfMetricsOfQueries {
     failures: prometheus::IntCounterVec,
 }
 
-/// Why there is no answer.
+/// Why a query has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// Not a query.
+    /// The query is malformed.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// Times or steps that make no sense.
+    /// The times or the step are invalid.
     #[error("{0}")]
     Params(String),
-    /// Too much work.
+    /// The query needs too much memory.
     #[error("{}", in_prometheus_words(*.0))]
     TooMuch(BudgetExceeded),
-    /// The time was up.
+    /// The time limit was reached.
     #[error(
         "query timed out in expression evaluation: it did not finish within {} s; select fewer series, a shorter range or a \
          larger step",
         .0.as_secs_f64()
     )]
     Timeout(Duration),
-    /// Too many are asking.
-    #[error("{0} queries are waiting already; ask again in a second")]
+    /// Too many queries are waiting.
+    #[error("{0} queries are already waiting; try again in a second")]
     Busy(usize),
     /// The data does not fit the query.
     #[error("{0}")]
     Execution(String),
     /// The store failed.
-    #[error("the series store could not answer: {0}")]
+    #[error("the series store failed: {0}")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A fault of the engine.
+    /// The engine failed.
     #[error("the query engine failed")]
     Engine(#[source] tokio::task::JoinError),
 }
 
-/// Programs look for the words that Prometheus has; people read on.
+/// Uses Prometheus' phrases, because programs look for them, and adds an explanation for people.
 fn in_prometheus_words(exceeded: BudgetExceeded) -> String {
     match exceeded {
         BudgetExceeded::Samples(_) => {
             format!("query processing would load too many samples into memory in query execution: {exceeded}")
         }
         BudgetExceeded::Cancelled => "query was canceled in expression evaluation".into(),
-        BudgetExceeded::Series(_) | BudgetExceeded::Together(_) => exceeded.to_string(),
+        BudgetExceeded::Series(_) | BudgetExceeded::AllQueries(_) => exceeded.to_string(),
     }
 }
 
 impl Evaluator {
-    /// An evaluator over a store.
+    /// Creates an evaluator over a store.
     #[must_use]
     pub fn new(series: SeriesStore, metrics: &SelfMetrics) -> Self {
         let metrics = SelfMetricsOfQueries {
@@ -151,13 +152,13 @@ impl Evaluator {
         }
     }
 
-    /// What can be asked of the collector itself.
+    /// The series of the collector itself.
     #[must_use]
     pub fn own(&self) -> &Arc<OwnSeries> {
         &self.own
     }
 
-    /// The same evaluator with slots and samples of its own, so that neither side's queries hold up the other's.
+    /// Returns the same evaluator with its own slots and samples, so that neither side's queries delay the other's.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -166,13 +167,13 @@ impl Evaluator {
         }
     }
 
-    /// Slots nobody has, and samples nobody holds.
+    /// Returns the number of free slots, and of samples that are not held.
     #[must_use]
     pub fn free(&self) -> (usize, u64) {
         self.load.free()
     }
 
-    /// The value of a query at one time.
+    /// Returns the value of a query at one time.
     ///
     /// # Errors
     /// See [`QueryError`].
@@ -180,7 +181,7 @@ impl Evaluator {
         self.evaluate(query::parse(text)?, Params::instant(at_ms)).await
     }
 
-    /// The values of a query every `step_ms` from start to end, both inclusive.
+    /// Returns the values of a query every `step_ms` from start to end, both inclusive.
     ///
     /// # Errors
     /// See [`QueryError`].
@@ -200,7 +201,7 @@ impl Evaluator {
             .await
     }
 
-    /// Evaluates a parsed query. Dropping the future cancels the work behind it.
+    /// Evaluates a parsed query. Dropping the future cancels the work.
     ///
     /// # Errors
     /// See [`QueryError`].
@@ -208,7 +209,7 @@ impl Evaluator {
         Ok(self.answer(query, params, TIME_MAX).await?.output)
     }
 
-    /// The same within a time of the caller's, [`TIME_MAX`] at most, and with what it took.
+    /// Evaluates a parsed query within a time limit, at most [`TIME_MAX`], and returns the result with its cost.
     ///
     /// # Errors
     /// See [`QueryError`].
@@ -221,7 +222,7 @@ impl Evaluator {
         let within = within.min(TIME_MAX);
         let timer = self.metrics.seconds.start_timer();
         let answer = if within.is_zero() {
-            // A timer of no time might still let a quick answer through.
+            // With a time limit of zero, a fast result might still get through.
             Err(QueryError::Timeout(within))
         } else {
             let answer = tokio::time::timeout(within, self.work(query, params)).await;
@@ -234,8 +235,8 @@ impl Evaluator {
         answer
     }
 
-    /// Looks for names or series in the store's index, on a thread that may take its time, as one of the queries under way.
-    /// The budget holds what was found against all of them, until it is dropped.
+    /// Looks up names or series in the store's index, on a blocking thread, as one of the queries in progress. Until it is dropped, the
+    /// budget counts the result against the bound of all queries.
     ///
     /// # Errors
     /// See [`QueryError`].
@@ -262,7 +263,7 @@ impl Evaluator {
     async fn work(&self, query: Query, params: Params) -> Result<Answered, QueryError> {
         let began = Instant::now();
         match self.attempt(query.clone(), params, began).await {
-            Err(QueryError::TooMuch(BudgetExceeded::Together(_))) => {
+            Err(QueryError::TooMuch(BudgetExceeded::AllQueries(_))) => {
                 let _turn = self.load.room().await;
                 self.attempt(query, params, began).await
             }
@@ -289,7 +290,7 @@ impl Evaluator {
         let _cancel_on_drop = CancelOnDrop(budget.cancel_flag());
         let queued = began.elapsed();
         let (this, paid, runtime) = (self.clone(), budget.clone(), Handle::current());
-        // Reading and evaluating in one go: a hop to another thread takes as long as a small query.
+        // Reads and evaluates on one thread: a switch to another thread takes as long as a small query.
         let evaluated = tokio::task::spawn_blocking(move || {
             let _slot_until_the_work_ends = slot;
             let Source {
@@ -298,7 +299,7 @@ impl Evaluator {
                 warnings,
             } = this.read(&query, params, &paid, &runtime)?;
             let reading = began.elapsed() - queued;
-            let mut output = query.evaluate(&this.own.beside(stored), &params, &paid)?;
+            let mut output = query.evaluate(&this.own.combined_with(stored), &params, &paid)?;
             output.warnings.extend(warnings);
             Ok::<_, QueryError>((output, reading))
         });
@@ -306,9 +307,9 @@ impl Evaluator {
         Ok(Answered::new(output, budget, (began, queued, reading)))
     }
 
-    /// Answers here and now what takes less time than the way to another thread and back: a panel of one or a few series that
-    /// were asked for before. `None` for everything else, and for what fails, a fault of the engine too, so that it fails in
-    /// one place.
+    /// Evaluates on the current thread if that takes less time than a switch to another thread and back: a panel of one or a few series
+    /// that were read before. Returns `None` for everything else, and for all errors, including a panic of the engine, so that errors are
+    /// handled in one place.
     fn at_once(&self, query: &Query, params: Params, began: Instant) -> Option<Answered> {
         if !query.is_light(&params) {
             return None;
@@ -316,16 +317,18 @@ impl Evaluator {
         let queued = began.elapsed();
         let budget = self.load.budget_at_once();
         let evaluated = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            let stored = self.series.prefetch_known(&query.selections(&params), &budget)?;
+            let stored = self.series.prefetch_cached(&query.selections(&params), &budget)?;
             let reading = began.elapsed() - queued;
-            let output = query.evaluate(&self.own.beside(stored), &params, &budget).ok()?;
+            let output = query
+                .evaluate(&self.own.combined_with(stored), &params, &budget)
+                .ok()?;
             Some((output, reading))
         }));
         let (output, reading) = evaluated.ok()??;
         Some(Answered::new(output, budget, (began, queued, reading)))
     }
 
-    /// Reads what the query selects; a second time, further back, where an hour's buckets would hide between lookbacks.
+    /// Reads what the query selects. Reads again, further back, if hourly buckets would fall between two lookbacks.
     fn read(
         &self,
         query: &Query,
@@ -334,12 +337,12 @@ impl Evaluator {
         runtime: &Handle,
     ) -> Result<Source, QueryError> {
         let mut selections = query.selections(&params);
-        let mut stored = self.series.prefetch_here(&selections, budget, runtime)?;
+        let mut stored = self.series.prefetch_blocking(&selections, budget, runtime)?;
         if let Some(lookback_ms) = rolled_up::lookback_ms(&rolled_up(&selections, &stored), &params) {
             params.lookback_ms = lookback_ms;
             selections = query.selections(&params);
             drop(std::mem::take(&mut stored));
-            stored = self.series.prefetch_here(&selections, budget, runtime)?;
+            stored = self.series.prefetch_blocking(&selections, budget, runtime)?;
         }
         let warnings = rolled_up::warnings(&rolled_up(&selections, &stored), &params);
         Ok(Source {
@@ -350,20 +353,20 @@ impl Evaluator {
     }
 }
 
-/// Series ready for a query, the parameters they were read for, and what to know about them.
+/// The series of a query, the parameters with which they were read, and warnings about them.
 struct Source {
     stored: Prefetched,
     params: Params,
     warnings: Vec<String>,
 }
 
-/// The selections whose answers come from roll-ups.
+/// Returns the selections that are answered from roll-ups.
 fn rolled_up<'a>(selections: &'a [Selection], stored: &Prefetched) -> Vec<(&'a Selection, i64)> {
     let resolution = |selection| Some((selection, stored.resolution_ms(selection)?));
     selections.iter().filter_map(resolution).collect()
 }
 
-/// Makes the evaluation stop at its next look at the budget when nobody waits for it any more.
+/// Stops the evaluation at its next check of the budget if the caller no longer waits.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -373,13 +376,13 @@ impl Drop for CancelOnDrop {
 }
 
 impl QueryError {
-    /// Prometheus' `errorType`.
+    /// Returns Prometheus' `errorType`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Parse(_) | Self::Params(_) => "bad_data",
             Self::TooMuch(BudgetExceeded::Cancelled) => "canceled",
-            Self::TooMuch(BudgetExceeded::Together(_)) | Self::Busy(_) => "unavailable",
+            Self::TooMuch(BudgetExceeded::AllQueries(_)) | Self::Busy(_) => "unavailable",
             Self::TooMuch(_) | Self::Execution(_) => "execution",
             Self::Timeout(_) => "timeout",
             Self::Store(_) | Self::Engine(_) => "internal",
@@ -422,7 +425,7 @@ mod tests {
     const SERIES: usize = 20;
     const TICKS: i64 = 300;
 
-    /// Five minutes of twenty series by the second, with a hole here and there.
+    /// Five minutes of twenty series with one sample per second and some gaps.
     async fn filled(folder: &std::path::Path) -> Store {
         let store = Store::open(StoreConfig::new(folder)).await.unwrap();
         let names = (0..SERIES).map(|n| {
@@ -476,7 +479,7 @@ mod tests {
             (r#"max_over_time(load{node="few"}[1m:1s])"#, range, false),
         ] {
             let query = query::parse(text).unwrap();
-            // Whoever writes names meanwhile makes it wait for nothing.
+            // A concurrent write of names only makes it use the slow path.
             let tries = 0..if is_at_once { 1_000 } else { 1 };
             let at_once = tries.into_iter().find_map(|_| {
                 std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! The event log that pages show, and the audit log of what people do.
+//! The event log that pages show, and the audit log of control actions.
 
 use domain::event::Event;
 use store::StateStore;
@@ -16,16 +16,16 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Logs into `state`, and tells the pages.
+    /// Creates an event log that writes to `state` and notifies the pages through `changes`.
     #[must_use]
     pub fn new(state: StateStore, changes: Changes) -> Self {
         Self { state, changes }
     }
 
-    /// Notes who is about to do what to what. An action that cannot be noted must not be carried out.
+    /// Records in the audit log who is about to do what to what. An action that cannot be recorded must not be carried out.
     ///
     /// # Errors
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub async fn audit(&self, who: &str, what: &str, target: &str) -> Result<(), StateError> {
         let entry = AuditEntry {
             at_ms: clock::now_ms(),
@@ -37,7 +37,7 @@ impl EventLog {
         self.state.append_audit(&entry).await
     }
 
-    /// Adds a line to the event log and tells the pages. A line that cannot be stored is at least in the process' own log.
+    /// Adds a line to the event log and notifies the pages. The process log gets the line too, also if it cannot be stored.
     pub async fn append(&self, event: Event) {
         tracing::info!(
             kind = event.kind,

@@ -1,12 +1,12 @@
-//! The collector: takes samples in, keeps them, diagnoses, drives runs, and serves the API and the dashboard.
+//! The collector: receives and stores samples, diagnoses, controls runs, and serves the API and the dashboard.
 //!
 //! ```text
-//!  agents ── gRPC ──▶ ingest ──▶ store ◀── evaluator ◀── http (API, stream, /metrics), diagnose (rules)
-//!                        │                                 ▲
-//!                        └──▶ live, runs, events ── Change ┘  one broadcast, from which every browser tab is fed
+//!  agents ── gRPC, WebSocket ──▶ ingest ──▶ store ◀── evaluator ◀── http (API, stream, /metrics), diagnose (rules)
+//!                                   │                                 ▲
+//!                                   └──▶ live, runs, events ── Change ┘  one broadcast that feeds every browser tab
 //! ```
-//! One TCP port serves HTTP/1.1, HTTP/2 and gRPC, with or without TLS. Everything that asks for series goes through the one
-//! [`evaluator`], so the dashboard, a rule and Grafana cannot disagree.
+//! One TCP port serves HTTP/1.1, HTTP/2 and gRPC, with or without TLS. All queries go through the one [`evaluator`], so the dashboard,
+//! rules and Grafana always show the same values.
 
 pub mod app;
 pub mod changes;
@@ -23,8 +23,8 @@ pub mod tokens;
 
 mod analysis;
 mod append;
+mod disk_space;
 mod event_log;
-mod space;
 mod state_series;
 mod tasks;
 

@@ -1,4 +1,4 @@
-//! Which nodes are heard. In memory, seeded from the store at the start; the store learns of it once a minute.
+//! Which nodes are connected. Kept in memory and loaded from the store at the start; written to the store once per minute.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -16,16 +16,16 @@ use crate::changes::{Change, Changes};
 use crate::clock;
 use crate::event_log::EventLog;
 
-/// A node that was silent for this long is down. Agents send every second; ten missed in a row are no accident.
+/// A node that was silent for this long is down. Agents send every second, so ten missing messages in a row are not an accident.
 pub const SILENT_MS: i64 = 10_000;
-/// An agent that stops may still send something on its other stream.
+/// How long an agent that stops may still send on its other stream.
 const STOPPING_MS: i64 = 5_000;
-/// How often silence is looked for.
+/// How often nodes are checked for silence.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How often the store is told when living nodes were last heard.
+/// How often the last contact of live nodes is written to the store.
 const PERSIST_EVERY_MS: i64 = 60_000;
 
-/// All nodes ever heard.
+/// All nodes that have ever connected.
 #[derive(Default)]
 pub struct Live {
     nodes: RwLock<BTreeMap<NodeName, LiveNode>>,
@@ -35,41 +35,41 @@ struct LiveNode {
     record: NodeRecord,
     seen_ms: Arc<AtomicI64>,
     up: AtomicBool,
-    /// Heard since this collector began.
+    /// The node has connected since this collector started.
     heard: bool,
-    /// When its agent said that it stops; 0 when it has not.
+    /// When its agent reported that it stops; 0 if it has not.
     stopped_ms: AtomicI64,
 }
 
-/// What is known of a node's agent.
+/// The state of a node's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// It sends.
+    /// The agent sends.
     Heard,
-    /// It was not heard since this collector began.
+    /// The agent has not connected since this collector started.
     NotHeardYet,
-    /// It said that it stops.
+    /// The agent reported that it stops.
     StoppedAsPlanned {
-        /// How long ago.
+        /// How long ago, in milliseconds.
         for_ms: i64,
     },
-    /// It is not heard any more.
+    /// The agent no longer sends.
     Silent,
 }
 
-/// A node's sign of life, at hand for whoever hears the node all the time.
+/// The time of a node's last message, shared with the streams that receive its messages.
 #[derive(Debug, Clone)]
-pub struct Pulse(Arc<AtomicI64>);
+pub struct Heartbeat(Arc<AtomicI64>);
 
-impl Pulse {
-    /// The agent sent something.
-    pub fn beat(&self, now_ms: TimestampMs) {
+impl Heartbeat {
+    /// Records that the agent sent something.
+    pub fn record(&self, now_ms: TimestampMs) {
         self.0.store(now_ms, Ordering::Relaxed);
     }
 }
 
 impl Live {
-    /// Starts from what the store remembers; every node is down until it is heard.
+    /// Starts from the stored nodes. Every node is down until it connects.
     #[must_use]
     pub fn from_records(records: Vec<NodeRecord>) -> Self {
         let node = |record: NodeRecord| {
@@ -90,12 +90,12 @@ impl Live {
         }
     }
 
-    /// An agent said hello.
-    pub fn hello(&self, record: NodeRecord, now_ms: TimestampMs) -> Pulse {
+    /// Records the hello of an agent.
+    pub fn hello(&self, record: NodeRecord, now_ms: TimestampMs) -> Heartbeat {
         let mut nodes = self.nodes.write().expect("nothing panics while holding it");
         let before = nodes.get(&record.name);
         let was_up = before.is_some_and(|node| node.up.load(Ordering::Relaxed));
-        // The node's other stream goes on with the same one.
+        // The node's other stream continues to use the same value.
         let seen_ms = before.map(|node| Arc::clone(&node.seen_ms)).unwrap_or_default();
         seen_ms.store(now_ms, Ordering::Relaxed);
         let node = LiveNode {
@@ -106,10 +106,10 @@ impl Live {
             record,
         };
         nodes.insert(node.record.name.clone(), node);
-        Pulse(seen_ms)
+        Heartbeat(seen_ms)
     }
 
-    /// An agent said that it stops.
+    /// Records that an agent stops.
     pub fn stopping(&self, node: &NodeName, now_ms: TimestampMs) {
         let nodes = self.nodes.read().expect("nothing panics while holding it");
         if let Some(node) = nodes.get(node) {
@@ -117,7 +117,7 @@ impl Live {
         }
     }
 
-    /// What is known of each node's agent.
+    /// Returns the state of each node's agent.
     #[must_use]
     pub fn presences(&self, now_ms: TimestampMs) -> Vec<(NodeName, Presence)> {
         let nodes = self.nodes.read().expect("nothing panics while holding it");
@@ -125,14 +125,14 @@ impl Live {
         nodes.values().map(presence).collect()
     }
 
-    /// Whether a node is heard now.
+    /// Returns true if a node is connected now.
     #[must_use]
     pub fn is_up(&self, node: &NodeName, now_ms: TimestampMs) -> bool {
         let nodes = self.nodes.read().expect("nothing panics while holding it");
         nodes.get(node).is_some_and(|node| node.is_heard(now_ms))
     }
 
-    /// The records of all nodes, by name: for placing runs.
+    /// Returns the records of all nodes, ordered by name.
     #[must_use]
     pub fn records(&self) -> Vec<NodeRecord> {
         self.nodes
@@ -143,7 +143,7 @@ impl Live {
             .collect()
     }
 
-    /// All nodes by name; `runs_on` says which runs are on a node.
+    /// Returns the views of all nodes, ordered by name. `runs_on` returns the runs on a node.
     #[must_use]
     pub fn views(&self, now_ms: TimestampMs, runs_on: impl Fn(&str) -> Vec<String>) -> Vec<NodeView> {
         let nodes = self.nodes.read().expect("nothing panics while holding it");
@@ -164,7 +164,7 @@ impl Live {
         nodes.values().map(view).collect()
     }
 
-    /// All GPUs, flat.
+    /// Returns all GPUs of all nodes.
     #[must_use]
     pub fn gpus(&self) -> Vec<GpuView> {
         let nodes = self.nodes.read().expect("nothing panics while holding it");
@@ -181,7 +181,7 @@ impl Live {
         nodes.values().flat_map(of_node).collect()
     }
 
-    /// Nodes whose state is not what it was at the last sweep.
+    /// Returns the nodes whose state has changed since the last sweep.
     fn sweep(&self, now_ms: TimestampMs) -> Vec<(NodeName, bool)> {
         let nodes = self.nodes.read().expect("nothing panics while holding it");
         let changed = |node: &LiveNode| {
@@ -220,7 +220,7 @@ impl LiveNode {
     }
 }
 
-/// Watches for nodes that come and go, until the collector stops.
+/// Watches which nodes connect and disconnect, until the collector stops.
 pub(crate) async fn watch(live: Arc<Live>, state: StateStore, changes: Changes, events: EventLog) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -249,7 +249,7 @@ async fn persist(live: &Live, state: &StateStore, now_ms: TimestampMs) {
         .filter(|record| now_ms - record.seen_ms < SILENT_MS);
     for record in living {
         if let Err(error) = state.touch_node(&record.name, record.seen_ms).await {
-            tracing::warn!(%error, node = %record.name, "could not note when a node was last heard");
+            tracing::warn!(%error, node = %record.name, "the time of a node's last message could not be stored");
         }
     }
 }
@@ -259,12 +259,12 @@ fn transition(node: &NodeName, up: bool, at_ms: TimestampMs) -> Event {
         (
             "agent_connected",
             Severity::Info,
-            format!("the agent of {node} is heard"),
+            format!("the agent of {node} is connected"),
         )
     } else {
         let message = format!(
-            "the agent of {node} has not been heard for {} s; runs on it go on, but nobody is watching: check the machine, \
-             its network, and `systemctl status lockstep-agent`",
+            "no message from the agent of {node} for {} s; runs on it continue, but are not monitored: check the \
+             machine, its network, and `systemctl status lockstep-agent`",
             SILENT_MS / 1_000
         );
         ("agent_lost", Severity::Critical, message)
@@ -307,7 +307,7 @@ mod tests {
             (live.sweep(1_000_000), state(1_000_000)),
             (vec![], NodeState::Down)
         );
-        live.hello(record(0), 0).beat(1_000_000);
+        live.hello(record(0), 0).record(1_000_000);
         assert_eq!(live.sweep(1_000_500), [(node.clone(), true)]);
         assert_eq!(live.sweep(1_001_000), []);
         assert_eq!(live.sweep(1_000_000 + SILENT_MS), [(node.clone(), false)]);
@@ -316,15 +316,15 @@ mod tests {
     }
 
     #[test]
-    fn a_planned_stop_is_told_from_silence_until_the_agent_is_back() {
+    fn a_planned_stop_is_distinguished_from_silence_until_the_agent_is_back() {
         let live = Live::from_records(vec![record(0)]);
         let node = record(0).name;
         let presence = |now_ms| live.presences(now_ms)[0].1;
         assert_eq!(presence(1_000_000), Presence::NotHeardYet);
-        let pulse = live.hello(record(0), 1_000_000);
+        let heartbeat = live.hello(record(0), 1_000_000);
         assert_eq!(presence(1_001_000), Presence::Heard);
         live.stopping(&node, 1_002_000);
-        pulse.beat(1_003_000);
+        heartbeat.record(1_003_000);
         assert_eq!(presence(1_004_000), Presence::Heard, "its other stream");
         assert_eq!(presence(1_022_000), Presence::StoppedAsPlanned { for_ms: 20_000 });
         live.hello(record(0), 1_030_000);

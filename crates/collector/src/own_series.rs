@@ -1,7 +1,7 @@
-//! What rules and queries see of the collector itself: the room on its disk.
+//! Series about the collector itself, for rules and queries: the free disk space.
 //!
-//! These series are not in the store: they matter most when nothing can be written there. A ring in memory keeps the last
-//! minutes, and a query that names one of them is answered from it.
+//! These series are not in the store, because they matter most when nothing can be written there. A ring buffer in memory keeps the last
+//! minutes, and queries on these names are answered from it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,24 +14,24 @@ use domain::series::{
 use domain::time::TimestampMs;
 use store::series::Prefetched;
 
-/// Samples not taken, by reason: 1 while it is so.
+/// Whether samples are refused, by reason: 1 while it is so.
 pub const BLOCKED: &str = "lockstep_store_ingest_blocked";
-/// Free bytes of the disk under the data folder.
+/// Free bytes of the disk with the data folder.
 pub const FREE: &str = "lockstep_store_free_bytes";
-/// Free bytes below which no samples are taken.
+/// The number of free bytes below which no samples are accepted.
 pub const FLOOR: &str = "lockstep_store_free_floor_bytes";
 
-/// Ten minutes at one a second: what a rule's evidence shows, and a person who comes running sees.
+/// Ten minutes at one sample per second: what the evidence of a rule shows, and what a user looks at.
 const POINTS_MAX: usize = 600;
 
-/// The last minutes.
+/// The values of the last minutes.
 #[derive(Debug, Default)]
 pub struct OwnSeries {
     points: Mutex<VecDeque<(TimestampMs, DiskSpace)>>,
 }
 
 impl OwnSeries {
-    /// Adds a look at the disk; times only rise.
+    /// Adds the current disk space. Times must rise.
     pub fn note(&self, at_ms: TimestampMs, space: DiskSpace) {
         let mut points = self.points.lock().unwrap_or_else(PoisonError::into_inner);
         if points.back().is_some_and(|(last, _)| *last >= at_ms) {
@@ -43,9 +43,9 @@ impl OwnSeries {
         points.push_back((at_ms, space));
     }
 
-    /// The same series beside those of the store.
-    pub(crate) fn beside(self: &Arc<Self>, stored: Prefetched) -> Beside {
-        Beside {
+    /// Combines these series with those of the store.
+    pub(crate) fn combined_with(self: &Arc<Self>, stored: Prefetched) -> WithOwnSeries {
+        WithOwnSeries {
             own: Arc::clone(self),
             stored,
         }
@@ -82,7 +82,7 @@ impl OwnSeries {
 
 type Value = Box<dyn Fn(&DiskSpace) -> f64>;
 
-/// The series of a name, and how each is read off, in the order of their labels.
+/// Returns the series of a name, ordered by their labels, and how to compute the value of each.
 fn rows(name: &str) -> Vec<(Labels, Value)> {
     let bare = || Labels::new([(METRIC_NAME, name)]).expect("a literal name");
     match name {
@@ -109,13 +109,13 @@ fn matches(labels: &Labels, selection: &Selection) -> Result<bool, SelectError> 
     Ok(true)
 }
 
-/// The store's answer, and ours to what is asked by our names.
-pub(crate) struct Beside {
+/// The series of the store, and for the names above the collector's own.
+pub(crate) struct WithOwnSeries {
     own: Arc<OwnSeries>,
     stored: Prefetched,
 }
 
-impl SeriesSource for Beside {
+impl SeriesSource for WithOwnSeries {
     fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {
         let named = selection
             .matchers

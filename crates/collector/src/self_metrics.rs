@@ -1,31 +1,31 @@
-//! What the collector says about itself on `/metrics`: `lockstep_*`.
+//! The collector's own metrics on `/metrics`: `lockstep_*`.
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
-/// Its own numbers, one registry a collector so that several live in one process (tests).
+/// The collector's own metrics. Each collector has its own registry, so that tests can run several in one process.
 pub struct SelfMetrics {
     registry: Registry,
-    /// Batches from agents that became durable.
+    /// Batches from agents that were stored durably.
     pub batches: IntCounter,
-    /// Samples that became durable, by the door they came through.
+    /// Samples that were stored durably, by their source.
     pub samples: IntCounterVec,
-    /// What was not taken, by why.
+    /// What was refused, by reason.
     pub refused: IntCounterVec,
-    /// Messages for which the analysers had no room.
+    /// Messages that were not analysed because the analysers' queue was full.
     pub analysis_dropped: IntCounter,
-    /// Streams of agents that are open.
+    /// Open streams of agents.
     pub agent_streams: IntGauge,
     /// Browser tabs on the event stream.
     pub tabs: IntGauge,
-    /// Tabs that were cut off because they did not read.
+    /// Tabs that were disconnected because they did not read.
     pub tabs_dropped: IntCounter,
-    /// Requests with a token or session that is not good.
+    /// Requests with an invalid token or session.
     pub auth_failures: IntCounter,
-    /// HTTP requests by the class of their answer.
+    /// HTTP requests, by status class.
     pub requests: IntCounterVec,
-    /// Time of evaluating a query, waiting included.
+    /// Time to evaluate a query, including the time in the queue.
     pub query_seconds: Histogram,
-    /// Queries that failed, by why.
+    /// Failed queries, by reason.
     pub query_failures: IntCounterVec,
 }
 
@@ -38,46 +38,46 @@ impl Default for SelfMetrics {
         let buckets = vec![0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0];
         let seconds = HistogramOpts::new(
             "lockstep_query_seconds",
-            "Time of evaluating a query, waiting included.",
+            "Time to evaluate a query, including the time in the queue.",
         );
         Self {
             batches: count(
                 "lockstep_ingest_batches_total",
-                "Batches of agents that became durable.",
+                "Batches from agents that were stored durably.",
             ),
             samples: by(
                 "lockstep_ingest_samples_total",
-                "Samples that became durable, by the door they came through.",
+                "Samples that were stored durably, by their source.",
                 "door",
             ),
             refused: by(
                 "lockstep_ingest_refused_total",
-                "Batches, series and samples that were not taken, by why.",
+                "Refused batches, series, samples and messages, by reason.",
                 "reason",
             ),
             analysis_dropped: count(
                 "lockstep_analysis_dropped_total",
-                "Messages of agents that were stored and not analysed, because the analysers were behind.",
+                "Messages from agents that were stored but not analysed, because the analysers were behind.",
             ),
             agent_streams: level("lockstep_agent_streams", "Open streams of agents."),
             tabs: level("lockstep_stream_tabs", "Browser tabs on the event stream."),
             tabs_dropped: count(
                 "lockstep_stream_tabs_dropped_total",
-                "Tabs cut off because they did not read.",
+                "Tabs disconnected because they did not read.",
             ),
             auth_failures: count(
                 "lockstep_auth_failures_total",
-                "Requests whose token or session was not good.",
+                "Requests with an invalid token or session.",
             ),
             requests: by(
                 "lockstep_http_requests_total",
-                "HTTP requests by the class of their answer.",
+                "HTTP requests by status class.",
                 "class",
             ),
             query_seconds: register(&registry, Histogram::with_opts(seconds.buckets(buckets))),
             query_failures: by(
                 "lockstep_query_failures_total",
-                "Queries that failed, by why.",
+                "Failed queries, by reason.",
                 "reason",
             ),
             registry,
@@ -86,13 +86,13 @@ impl Default for SelfMetrics {
 }
 
 impl SelfMetrics {
-    /// All of them, for the text format.
+    /// Returns all metrics, for the text format.
     #[must_use]
     pub fn gather(&self) -> Vec<prometheus::proto::MetricFamily> {
         self.registry.gather()
     }
 
-    /// The registry, for parts that count things of their own.
+    /// The registry, for parts that register their own metrics.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.registry

@@ -1,4 +1,4 @@
-//! Starting and stopping: data folder, store, background tasks, one port.
+//! Starts and stops the collector: data folder, store, background tasks, one port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use domain::api::session::Role;
-use listener::{Connections, HEAD_WITHIN, Limits, OpenFiles};
+use listener::{Connections, HEAD_TIMEOUT, Limits, OpenFiles};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use store::Store;
 use store::state::StateError;
 use tokio::task::JoinHandle;
 
-use crate::analysis::{Analysts, Attempts, FedQueue, Findings, feed};
+use crate::analysis::{AnalysisParts, Attempts, FedQueue, Findings, feed};
 use crate::app::{App, Checking, StartedAt};
 use crate::changes::Changes;
 use crate::config::{Config, Secret, TlsFiles};
@@ -34,39 +34,40 @@ use crate::self_metrics::SelfMetrics;
 use crate::state_series::StateSeries;
 use crate::tasks::Tasks;
 use crate::tokens::Tokens;
-use crate::{analysis, clock, live, notify, runs, space, state_series, tokens};
+use crate::{analysis, clock, disk_space, live, notify, runs, state_series, tokens};
 
-/// How long open requests may take once the collector stops.
+/// How long open requests may take after the collector stops.
 const GRACE: Duration = Duration::from_secs(5);
-/// Connections at once: two of each of a thousand agents, a tab of each of 512 viewers, and as many again. One takes about 20 KiB.
+/// Maximum number of connections: two of each of a thousand agents, one tab of each of 512 viewers, and room to spare. One takes about 20
+/// KiB.
 const CONNECTIONS_MAX: usize = 8_192;
-/// Those that have not shown a valid token: 60 MiB of memory at the most.
+/// Maximum number of connections without a valid token so far: at most 60 MiB of memory.
 const UNAUTHENTICATED_MAX: usize = 4_096;
-/// Those of one address: a thousand agents may come from behind one address at the same moment, each of which is known after
-/// some milliseconds.
+/// The same per address: a thousand agents may connect from one address at the same moment, and each is authenticated after some
+/// milliseconds.
 const UNAUTHENTICATED_PER_ADDRESS_MAX: usize = 1_024;
-/// Open files for everything but connections: databases, logs of runs, webhooks.
+/// Open files reserved for everything but connections: databases, logs of runs, webhooks.
 const FILES_RESERVED: usize = 1_024;
 
 /// A running collector.
 pub struct Running {
-    /// Where it listens.
+    /// The address it listens on.
     pub local_addr: SocketAddr,
-    /// The admin token, when it was made at this start: to be shown once.
+    /// The admin token, if it was generated at this start. It is shown once.
     pub admin_token_created: Option<String>,
-    /// Its parts, for the process around it.
+    /// Its parts, for the surrounding process.
     pub app: App,
     handle: Handle<SocketAddr>,
     serving: JoinHandle<io::Result<()>>,
 }
 
-/// Opens the data folder and starts serving.
+/// Opens the data folder and starts to serve.
 ///
 /// # Errors
 /// See [`StartError`].
 pub async fn start(config: Config) -> Result<Running, StartError> {
     config.check()?;
-    // One provider in the process, also for the client that delivers webhooks; whoever was first decided.
+    // One provider per process, also for the client that delivers webhooks. The first installed one is used.
     let _installed_before = rustls::crypto::ring::default_provider().install_default();
     let listener = listener::listen(config.listen).map_err(|source| StartError::Listen {
         listen: config.listen,
@@ -101,17 +102,17 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
 }
 
 impl Running {
-    /// Waits until serving ends, which without [`Running::shutdown`] is an error.
+    /// Waits until serving ends, which is an error without [`Running::shutdown`].
     ///
     /// # Errors
-    /// What ended it.
+    /// Returns the error that ended it.
     pub async fn wait(&mut self) -> io::Result<()> {
         (&mut self.serving)
             .await
             .unwrap_or_else(|panic| Err(io::Error::other(panic)))
     }
 
-    /// Where to reach it.
+    /// The URL of the collector.
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.app.config.tls.is_some() {
@@ -122,10 +123,10 @@ impl Running {
         format!("{scheme}://{}", self.local_addr)
     }
 
-    /// A short-lived token for the agent of this machine.
+    /// Creates a short-lived token for the agent of this machine.
     ///
     /// # Errors
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub async fn join_token(&self) -> Result<String, StateError> {
         self.app
             .events
@@ -140,7 +141,7 @@ impl Running {
         Ok(token.token)
     }
 
-    /// Ends streams, lets open requests finish, writes out what is not yet written, and closes the store.
+    /// Ends streams, lets open requests finish, writes what is not written yet, and closes the store.
     pub async fn shutdown(self) {
         self.app.tasks.cancel();
         self.handle.graceful_shutdown(Some(GRACE));
@@ -170,7 +171,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
     let incidents = Incidents::load(store.state.clone(), changes.clone())
         .await
         .map_err(|error| StartError::Load {
-            what: "what people did about alerts",
+            what: "user actions on alerts",
             source: Box::new(error),
         })?;
     let alerts = Alerts::load(&config, metrics.registry(), incidents.clone());
@@ -257,7 +258,7 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
     Ok((app, background, created))
 }
 
-/// What only background tasks use.
+/// The parts that only background tasks use.
 struct Background {
     own: Arc<OwnSeries>,
     state_series: Arc<StateSeries>,
@@ -290,7 +291,7 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
     );
     tasks.spawn(watch);
     tasks.spawn(Arc::clone(&app.remote_write).forget_idle());
-    tasks.spawn(space::watch(series.clone(), own, events.clone()));
+    tasks.spawn(disk_space::watch(series.clone(), own, events.clone()));
     tasks.spawn(tokens::store_uses(Arc::clone(&app.tokens)));
     app.runs.start(&app.config).await?;
     tasks.spawn(state_series::write(
@@ -298,7 +299,7 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
         Arc::clone(live),
         series.clone(),
     ));
-    let analysts = Analysts {
+    let parts = AnalysisParts {
         attempts,
         findings: Arc::clone(&app.findings),
         runs: Arc::clone(&app.runs),
@@ -306,12 +307,12 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
         events: events.clone(),
         tasks: tasks.clone(),
     };
-    tasks.spawn(analysis::run(analysts, fed));
+    tasks.spawn(analysis::run(parts, fed));
     app.alerts.start(&app.engine).await?;
     notify::start(notifier, state.clone(), app.config.external_url(), tasks)
 }
 
-/// The limits of connections, as far as the process may open files.
+/// Returns the connection limits, reduced to what the process's limit of open files allows.
 fn connection_limits(open_files: OpenFiles) -> Limits {
     let files = open_files
         .soft
@@ -323,7 +324,7 @@ fn connection_limits(open_files: OpenFiles) -> Limits {
         total,
         unauthenticated: UNAUTHENTICATED_MAX.min(total / 2),
         unauthenticated_per_address: UNAUTHENTICATED_PER_ADDRESS_MAX.min(total / 4),
-        head_within: HEAD_WITHIN,
+        head_timeout: HEAD_TIMEOUT,
     }
 }
 

@@ -1,11 +1,11 @@
-//! The state of runs and nodes as series, so that rules judge it and alerts tell it.
+//! The state of runs and nodes as series, so that rules evaluate it and alerts report it.
 //!
 //! ```text
-//! Runs::tell ─▶ set_run ─┐
-//!                        ├─ once per second ─▶ one append: what is so now, and a staleness marker for what is so no longer
-//! Live, nodes ───────────┘
+//! Runs::publish ─▶ set_run ─┐
+//!                           ├─ once per second ─▶ one append: the current series, and a staleness marker for each one that ended
+//! Live, nodes ──────────────┘
 //! ```
-//! A series of state goes on as long as the state does: an alert on it neither ends while its condition holds nor outlives it.
+//! A series exists as long as its state: an alert on it neither ends while its condition holds nor outlives it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,16 +23,16 @@ use crate::clock;
 use crate::live::{Live, Presence};
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long a run that has ended is shown: as long as somebody may want to hear of it.
+/// How long the series of an ended run exist: as long as a user may be interested in them.
 const ENDED_SHOWN_MS: i64 = 3_600_000;
-/// Runs that have ended and are shown; the oldest go first.
+/// Bound of the ended runs with series. The oldest are removed first.
 const ENDED_SHOWN_MAX: usize = 1_000;
-/// After its own start, and after time in which it did not run, the collector cannot tell a node that is down from one that has not come back
-/// yet: agents return within a minute. A node that was heard since, and is not any more, is down.
-const DOUBT: Duration = Duration::from_secs(90);
-/// An agent that says that it stops while its node holds ranks, as for an upgrade, is back within this time.
+/// After its own start, and after a time in which it did not run, the collector cannot distinguish a node that is down from one that has
+/// not reconnected yet: agents reconnect within a minute. A node that was connected since, and is not any more, is down.
+const UNCERTAIN_FOR: Duration = Duration::from_secs(90);
+/// An agent that reports that it stops while its node holds ranks, for example for an upgrade, is back within this time.
 const PLANNED_STOP_MAX_MS: i64 = 60_000;
-/// Ticks that lie further apart, by either clock, mean that this process or its machine stood still, or that the clock was set.
+/// If two ticks are further apart than this, by either clock, this process or its machine was suspended, or the clock was set.
 const TICKS_APART_MAX: Duration = Duration::from_secs(5);
 
 /// The series of all runs that are shown.
@@ -49,7 +49,7 @@ struct ShownRun {
 }
 
 impl StateSeries {
-    /// What a run is now.
+    /// Sets the current state of a run.
     pub(crate) fn set_run(&self, run: &Machine) {
         let shown = ShownRun {
             series: run.series(),
@@ -59,7 +59,7 @@ impl StateSeries {
         self.lock().insert(run.id.clone(), shown);
     }
 
-    /// The series of all runs, without those that ended long ago.
+    /// Returns the series of all runs, without those that ended long ago.
     fn of_runs(&self, now_ms: TimestampMs) -> Vec<(Labels, f64)> {
         let mut runs = self.lock();
         runs.retain(|_, run| run.ended_ms.is_none_or(|ended| now_ms - ended < ENDED_SHOWN_MS));
@@ -104,10 +104,10 @@ pub(crate) async fn write(state: Arc<StateSeries>, live: Arc<Live>, store: Serie
     }
 }
 
-/// What was last said of each node.
+/// The last known state of each node.
 type KnownNodes = BTreeMap<NodeName, bool>;
 
-/// `node_up` of each node. One of which nothing certain can be said keeps the value it had, or has none.
+/// Returns `node_up` of each node. If nothing certain is known, a node keeps its previous value, or has none.
 fn node_series(
     (state, live): (&StateSeries, &Live),
     now_ms: TimestampMs,
@@ -129,7 +129,7 @@ fn node_series(
     series.collect()
 }
 
-/// Whether a node is up, if that is known.
+/// Returns whether a node is up, or `None` if that is not known.
 fn is_up(presence: Presence, is_busy: bool, certainty: Certainty, before: Option<bool>) -> Option<bool> {
     match presence {
         Presence::Heard => Some(true),
@@ -143,16 +143,16 @@ fn is_up(presence: Presence, is_busy: bool, certainty: Certainty, before: Option
     }
 }
 
-/// Whether it means something that a node is not heard.
+/// Whether a missing connection of a node means that it is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Certainty {
-    /// Of a node that was heard before.
+    /// For a node that was connected before.
     of_silence: bool,
-    /// Of a node that has not been heard since the start.
+    /// For a node that has not connected since the start.
     of_absence: bool,
 }
 
-/// The two clocks, whose disagreement tells that the machine was suspended or the clock was set.
+/// Compares two clocks. If they disagree, the machine was suspended or the clock was set.
 #[derive(Debug)]
 struct Clocks {
     ticked: Instant,
@@ -171,7 +171,7 @@ impl Clocks {
         }
     }
 
-    /// Once per tick.
+    /// Must be called once per tick.
     fn tick(&mut self, now: Instant, now_ms: TimestampMs) -> Certainty {
         let apart = now.saturating_duration_since(self.ticked);
         let apart_ms = now_ms - self.ticked_ms;
@@ -180,7 +180,7 @@ impl Clocks {
             self.disturbed = Some(now);
         }
         (self.ticked, self.ticked_ms) = (now, now_ms);
-        let passed = |since: Instant| now.saturating_duration_since(since) >= DOUBT;
+        let passed = |since: Instant| now.saturating_duration_since(since) >= UNCERTAIN_FOR;
         let of_silence = self.disturbed.is_none_or(passed);
         Certainty {
             of_silence,
@@ -223,7 +223,7 @@ mod tests {
             (long, idle, CERTAIN, Some(true), None),
             (soon, busy, CERTAIN, Some(true), Some(true)),
             (long, busy, CERTAIN, Some(true), Some(false)),
-            // Known from an earlier start of the collector only.
+            // Known only from an earlier start of the collector.
             (NotHeardYet, idle, CERTAIN, None, None),
             (NotHeardYet, busy, CERTAIN, None, Some(false)),
             (NotHeardYet, busy, AFTER_START, None, None),

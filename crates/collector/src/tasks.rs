@@ -11,7 +11,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Runs `task` in the background until the collector stops; it is dropped at its next await then.
+    /// Runs `task` in the background until the collector stops. Then the task is dropped at its next await.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stopping = self.stopping.clone();
         self.tracker.spawn(async move {
@@ -22,7 +22,7 @@ impl Tasks {
         });
     }
 
-    /// Runs `task` to its own end, which is waited for when the collector stops.
+    /// Runs `task` to its own end. The collector waits for it when it stops.
     pub fn spawn_to_end<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -30,12 +30,12 @@ impl Tasks {
         self.tracker.spawn(task)
     }
 
-    /// A future that is waited for when the collector stops, wherever it is run.
+    /// Wraps a future, wherever it runs, so that the collector waits for it when it stops.
     pub fn track<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
         self.tracker.track_future(task)
     }
 
-    /// Cancelled when the collector stops.
+    /// A token that is cancelled when the collector stops.
     #[must_use]
     pub fn stopping(&self) -> &CancellationToken {
         &self.stopping

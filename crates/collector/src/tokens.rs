@@ -1,12 +1,12 @@
-//! Who may do what: tokens are random, shown once, and kept as SHA-256 only.
+//! Tokens and roles: tokens are random, shown once, and stored only as SHA-256.
 //!
 //! ```text
 //! lsa_ lso_ lsv_ lss_   admin, operator, viewer, scrape     people and programs
 //! lsj_                  join                                 an agent's first connection; short-lived
 //! lsn_                  node credential                      what the agent gets in return, bound to its node's name
 //! ```
-//! Behind the prefix: 32 random bytes, base64url. The admin's own token is the one exception to "never stored": it lies in
-//! DATA/admin.token, readable by its owner only, so that commands on the collector's own machine just work.
+//! After the prefix follow 32 random bytes, base64url. The admin token is the only one that is stored: it is in DATA/admin.token, readable
+//! by its owner only, so that commands on the collector's machine need no token.
 
 mod admin_file;
 mod known;
@@ -32,28 +32,29 @@ use crate::config::{Config, Secret};
 use crate::error::StartError;
 use known::Known;
 
-/// How long a join token works when nothing else is asked for: long enough to walk through a rack, short enough to forget.
+/// Default lifetime of a join token, in seconds: long enough to set up a rack, short enough to need no revocation.
 pub const JOIN_LIFETIME_S: u64 = 3_600;
-/// How long a browser stays logged in, a week: a wall display does for long, a forgotten browser does not for ever.
+/// How long a browser stays logged in: one week. This is enough for a wall display, and a forgotten browser does not stay logged in
+/// forever.
 pub(crate) const SESSION_LIFETIME_MS: i64 = 7 * 24 * 3_600 * 1_000;
-/// A token's use is noted at most this often: nobody reads that date more exactly.
+/// Minimum time between two recorded uses of a token. No one needs this date more exactly.
 const TOUCH_EVERY_MS: i64 = 60_000;
-/// How often noted uses are written to the database.
+/// How often recorded uses are written to the database.
 const STORE_USES_EVERY: Duration = Duration::from_secs(10);
-/// Credentials a node may hold at once; the oldest go. Both streams of a first connection get one each, and a re-installed
+/// Maximum number of credentials of a node; the oldest are removed. Both streams of a first connection get one each, and a re-installed
 /// machine joins again.
 const CREDENTIALS_A_NODE: usize = 4;
-/// Tokens there may be, all of which are in memory (some 300 bytes each): four credentials of each of a thousand nodes, and
-/// as many again twenty times.
+/// Maximum number of tokens, all of which are in memory (about 300 bytes each): four credentials for each of a thousand nodes, and more
+/// than twenty times as much room to spare.
 const TOKENS_MAX: usize = 100_000;
-/// Browser sessions of one token; the oldest end.
+/// Maximum number of browser sessions of one token; the oldest end.
 const SESSIONS_PER_TOKEN_MAX: usize = 1_000;
-/// The longest secret that is looked at; ours have 47 characters.
+/// Maximum length of a secret that is checked, in bytes. Generated ones have 47 characters.
 const SECRET_BYTES_MAX: usize = 512;
-/// The admin token's id.
+/// The id of the admin token.
 const ADMIN_ID: &str = "admin";
 
-/// The book of tokens. Authentication reads memory only.
+/// All tokens. Authentication reads memory only.
 pub struct Tokens {
     state: StateStore,
     known: RwLock<Known>,
@@ -68,28 +69,28 @@ pub struct Tokens {
 pub struct Session {
     /// The id of its token.
     pub id: String,
-    /// What the token may do.
+    /// The role of the token.
     pub role: Role,
-    /// What requests that change something have to send along. Never logged.
+    /// The CSRF secret, which changing requests must send. Never logged.
     pub csrf: String,
 }
 
-/// Who a secret turned out to belong to.
+/// The owner of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// The token's id, for the audit log.
+    /// The id of the token, for the audit log.
     pub id: String,
-    /// What it may do.
+    /// The role of the token.
     pub role: Role,
-    /// The node it is bound to, for an agent's credential.
+    /// The node that an agent's credential is bound to.
     pub node: Option<NodeName>,
 }
 
 impl Tokens {
-    /// Sets up the admin token. Returns it when it was made just now, to be shown once.
+    /// Loads the tokens and sets up the admin token. Returns the admin token if it was generated now, to be shown once.
     ///
     /// # Errors
-    /// When the token file or the store cannot be used.
+    /// Returns an error if the token file or the store cannot be used.
     pub(crate) async fn open(
         config: &Config,
         state: StateStore,
@@ -114,7 +115,7 @@ impl Tokens {
         Ok((tokens, created.then_some(admin)))
     }
 
-    /// Reads everything from the database.
+    /// Loads everything from the database.
     async fn load(&self, now_ms: TimestampMs) -> Result<(), StateError> {
         let mut known = Known::default();
         for (hash, token) in self.state.tokens_by_hash().await? {
@@ -127,7 +128,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Makes the admin row match the token; a changed token ends the sessions made with the old one.
+    /// Updates the stored admin token. If it has changed, the sessions created with the old one end.
     async fn set_admin(&self, admin: &Secret, now_ms: TimestampMs) -> Result<(), StateError> {
         let hash = hash(admin.expose());
         let is_known = self
@@ -139,15 +140,15 @@ impl Tokens {
         }
         let _changing = self.changing.lock().await;
         self.remove(ADMIN_ID, now_ms).await?;
-        let note = "made at the first start, or given by LOCKSTEP_ADMIN_TOKEN";
+        let note = "generated at the first start, or set by LOCKSTEP_ADMIN_TOKEN";
         self.store_new(ADMIN_ID, Role::Admin, admin, note, None, now_ms)
             .await
     }
 
-    /// Makes a token.
+    /// Creates a token.
     ///
     /// # Errors
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub async fn create(
         &self,
         role: Role,
@@ -175,10 +176,10 @@ impl Tokens {
         })
     }
 
-    /// Makes the lasting credential of a node that came with a join token.
+    /// Creates the permanent credential of a node that connected with a join token.
     ///
     /// # Errors
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub async fn enrol(&self, node: &NodeName, now_ms: TimestampMs) -> Result<Secret, StateError> {
         let prefix = credential_prefix(node);
         let _changing = self.changing.lock().await;
@@ -229,7 +230,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Finds out whose secret this is; `None` for one that is unknown, revoked or expired.
+    /// Returns the owner of a secret, or `None` if it is unknown, revoked or expired.
     #[must_use]
     pub fn authenticate(&self, secret: &str, now_ms: TimestampMs) -> Option<Principal> {
         if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
@@ -246,10 +247,10 @@ impl Tokens {
         })
     }
 
-    /// All tokens, without their secrets.
+    /// Returns all tokens, without their secrets.
     ///
     /// # Errors
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub async fn list(&self) -> Result<Vec<TokenView>, StateError> {
         let mut tokens = self.state.tokens().await?;
         let known = self.read();
@@ -262,30 +263,31 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Ends a token and the sessions made with it; false when there is none of that id.
+    /// Revokes a token and ends the sessions created with it. Returns false if there is no token with this id.
     ///
     /// # Errors
-    /// When the store fails. The token is then what the database says, and refused while that cannot be read either.
+    /// Returns an error if the store fails. The token is then valid or not as the database says, and invalid as long as the database cannot
+    /// be read either.
     pub async fn revoke(&self, id: &str, now_ms: TimestampMs) -> Result<bool, StateError> {
         let _changing = self.changing.lock().await;
         self.remove(id, now_ms).await
     }
 
-    /// Removes a token: from memory first, so that it opens nothing from now on.
+    /// Removes a token, from memory first, so that it is invalid from now on.
     async fn remove(&self, id: &str, now_ms: TimestampMs) -> Result<bool, StateError> {
         self.write().remove(id);
         let revoked = self.state.revoke_token(id).await;
         if revoked.is_err() {
-            // A failed deletion may have been one or not.
+            // A failed deletion may have been carried out or not.
             let _stays_refused = self.load(now_ms).await;
         }
         revoked
     }
 
-    /// Logs a browser in: its cookie, and the session.
+    /// Logs a browser in. Returns its cookie and the session.
     ///
     /// # Errors
-    /// When the store fails, or the token was revoked meanwhile.
+    /// Returns an error if the store fails, or if the token was revoked meanwhile.
     pub async fn log_in(
         &self,
         principal: &Principal,
@@ -315,7 +317,7 @@ impl Tokens {
         Ok((cookie, shown))
     }
 
-    /// The session of a cookie; `None` for one that is unknown or has ended.
+    /// Returns the session of a cookie, or `None` if it is unknown or has ended.
     #[must_use]
     pub fn session(&self, cookie: &str, now_ms: TimestampMs) -> Option<Session> {
         if cookie.len() > SECRET_BYTES_MAX {
@@ -334,7 +336,7 @@ impl Tokens {
     /// Logs a browser out.
     ///
     /// # Errors
-    /// When the store fails. The cookie opens nothing any more until the collector is started again.
+    /// Returns an error if the store fails. The cookie is then invalid until the collector is restarted.
     pub async fn log_out(&self, cookie: &str) -> Result<(), StateError> {
         let _changing = self.changing.lock().await;
         self.remove_session(&hash(cookie)).await
@@ -359,7 +361,7 @@ impl Tokens {
         }
         let used: Vec<_> = used.into_iter().collect();
         if let Err(error) = self.state.touch_tokens(&used).await {
-            tracing::warn!(%error, tokens = used.len(), "it could not be stored when tokens were used");
+            tracing::warn!(%error, tokens = used.len(), "the last uses of tokens could not be stored");
         }
     }
 
@@ -372,7 +374,7 @@ impl Tokens {
     }
 }
 
-/// Writes to the database when tokens were used, until the collector stops.
+/// Writes recorded uses of tokens to the database, until the collector stops.
 pub(crate) async fn store_uses(tokens: Arc<Tokens>) {
     let mut ticks = tokio::time::interval(STORE_USES_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -382,19 +384,19 @@ pub(crate) async fn store_uses(tokens: Arc<Tokens>) {
     }
 }
 
-/// Whether this is the token the collector was set up with; revoking it would lock everyone out until a restart.
+/// Returns true for the admin token of the configuration. Revoking it would lock everyone out until a restart.
 #[must_use]
 pub fn is_admin_id(id: &str) -> bool {
     id == ADMIN_ID
 }
 
-/// SHA-256, what is stored of any secret.
+/// Returns the SHA-256 of a secret, which is what is stored.
 #[must_use]
 pub fn hash(secret: &str) -> SecretHash {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// 32 random bytes behind a prefix that says what the secret is for.
+/// Returns a secret of 32 random bytes after a prefix that names its purpose.
 #[must_use]
 pub fn random_secret(prefix: &str) -> Secret {
     Secret::new(format!(
@@ -403,7 +405,7 @@ pub fn random_secret(prefix: &str) -> Secret {
     ))
 }
 
-/// Node names hold no ':', so an id says unmistakably which node a credential belongs to.
+/// Node names contain no ':', so an id identifies the node of a credential without ambiguity.
 fn credential_prefix(node: &NodeName) -> String {
     format!("agent:{node}:")
 }

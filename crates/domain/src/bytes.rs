@@ -1,8 +1,8 @@
-//! Sizes as people write and read them: `50GiB`, `500MB`, `12.3 MiB`.
+//! Parses and prints sizes in bytes: `50GiB`, `500MB`, `12.3 MiB`.
 
 use std::fmt;
 
-/// Units with their sizes, the way both of their writers mean them: KiB is 1,024 bytes and kB is 1,000.
+/// Units and their sizes in bytes. `KiB` and `k` are 1,024 bytes; `kB` is 1,000 bytes.
 const UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("b", 1),
@@ -20,15 +20,15 @@ const UNITS: [(&str, u64); 14] = [
     ("tb", 1_000_000_000_000),
 ];
 
-/// A size that is not written as one.
+/// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a size; write it like 500MB, 50GiB or 1TiB")]
 pub struct InvalidBytes(pub String);
 
-/// Reads `64MiB`, `50 GB`, `1g` or a plain number of bytes.
+/// Parses `64MiB`, `50 GB`, `1g` or a plain number of bytes.
 ///
 /// # Errors
-/// When there is no whole number, the unit is unknown, or the size does not fit 64 bits.
+/// Returns an error if the text has no whole number, the unit is unknown, or the size does not fit in 64 bits.
 pub fn parse_bytes(text: &str) -> Result<u64, InvalidBytes> {
     let invalid = || InvalidBytes(text.to_owned());
     let text = text.trim();
@@ -40,7 +40,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, InvalidBytes> {
     number.checked_mul(*factor).ok_or_else(invalid)
 }
 
-/// Writes a size with three digits or so: `812 B`, `1.5 MiB`, `231 GiB`.
+/// Prints a size with about three digits: `812 B`, `1.5 MiB`, `231 GiB`.
 pub struct DisplayBytes(pub u64);
 
 impl fmt::Display for DisplayBytes {

@@ -1,40 +1,40 @@
-//! Things that happened on a node or to a run, for people to read in order.
+//! Events: what happened on a node or to a run, in order of time.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
-/// How bad it is.
+/// Severity of an event or alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing.
+    /// For information; needs no action.
     Info,
-    /// Look at it in working hours.
+    /// Needs attention during working hours.
     Warning,
-    /// Look at it now.
+    /// Needs attention now.
     Critical,
 }
 
-/// One line of the event log.
+/// One entry of the event log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// When it happened, by the clock of the node that saw it.
+    /// When the event happened, by the clock of the node that saw it.
     pub at_ms: TimestampMs,
-    /// How bad.
+    /// Severity of the event.
     pub severity: Severity,
-    /// A stable word for programs: `agent_connected`, `nvml_unresponsive`, `xid`, `run_state`, …
+    /// Stable identifier for programs: `agent_connected`, `nvml_unresponsive`, `xid`, `run_state`, …
     pub kind: String,
-    /// The node concerned.
+    /// Node of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The GPU index concerned.
+    /// NVML index of the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// The run concerned.
+    /// Run of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// A sentence.
+    /// One sentence for people.
     pub message: String,
 }

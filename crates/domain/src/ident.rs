@@ -1,26 +1,26 @@
-//! Names and numbers that identify things. Newtypes, so that a run is never passed where a node is meant.
+//! Identifiers of nodes, runs, attempts and ranks. Each is its own type, so that a run cannot be passed where a node is expected.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The longest name of a node, run or rule, in bytes: fits a DNS name and a label value alike.
+/// Maximum length of the name of a node, run or rule, in bytes. A name of this length fits in DNS and in a label value.
 pub const NAME_BYTES_MAX: usize = 253;
 
-/// A name that cannot be used, and why.
+/// A name that is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} cannot be a {what}: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-', not starting with '.' or '-'"
 )]
 pub struct InvalidName {
-    /// What the name was meant for.
+    /// What the name identifies, for example `run id`.
     pub what: &'static str,
-    /// The name as it came.
+    /// The rejected name.
     pub name: String,
 }
 
-/// Such names are safe as a file name, a label value and a part of a URL.
+/// Checks a name. An accepted name is safe as a file name, a label value and a part of a URL.
 fn check(what: &'static str, name: &str) -> Result<(), InvalidName> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     let start = name
@@ -45,17 +45,17 @@ macro_rules! name_type {
         pub struct $name(String);
 
         impl $name {
-            /// Checks and wraps a name.
+            /// Checks a name and wraps it.
             ///
             /// # Errors
-            /// When it is empty, too long, or has other characters than letters, digits, `.`, `_`, `-`.
+            /// Returns an error if the name is empty, too long, or contains other characters than letters, digits, `.`, `_`, `-`.
             pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
                 let name = name.into();
                 check($what, &name)?;
                 Ok(Self(name))
             }
 
-            /// The bare name.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -84,17 +84,17 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// A machine with an agent.
+    /// Name of a node.
     NodeName,
     "node name"
 );
 name_type!(
-    /// A training run, across all its attempts: `NAME-XXXXXX`, made by the collector.
+    /// Identifier of a training run, the same for all its attempts: `NAME-XXXXXX`. The collector makes it.
     RunId,
     "run id"
 );
 
-/// The number of an attempt of a run, from 1.
+/// Number of an attempt within its run, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct AttemptNo(pub u32);
@@ -105,31 +105,31 @@ impl fmt::Display for AttemptNo {
     }
 }
 
-/// An attempt of a run.
+/// Identifier of an attempt: its run and its number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptId {
-    /// The run.
+    /// Run of the attempt.
     pub run: RunId,
-    /// The attempt's number.
+    /// Number of the attempt within the run.
     pub no: AttemptNo,
 }
 
 impl AttemptId {
-    /// The attempt of this number.
+    /// Returns the identifier of attempt `no` of a run.
     #[must_use]
     pub fn new(run: RunId, no: AttemptNo) -> Self {
         Self { run, no }
     }
 }
 
-/// `RUN.NUMBER`, as its folder on a node is called.
+/// Prints `RUN.NUMBER`, which is also the name of the attempt's folder on a node.
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.run, self.no)
     }
 }
 
-/// A process of a run by its place in the world, from 0.
+/// Number of a training process of an attempt, from 0.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

@@ -1,7 +1,7 @@
-//! What Lockstep talks about: series, runs, rules, nodes, and the decisions on them.
+//! Lockstep's types and decisions: series, metrics, runs, rules, diagnoses, nodes, and the API's messages.
 //!
-//! Pure by construction: no I/O, no clock, no randomness, no async. Time arrives as a value. The crate also builds for
-//! wasm32, so the dashboard checks a run with the same code as the server.
+//! This crate does no I/O and uses no clock, randomness or async. The caller passes the time as a value. The crate also compiles to wasm32,
+//! so the dashboard checks a run specification with the same code as the collector.
 
 pub mod bytes;
 mod text;

@@ -1,11 +1,11 @@
-//! SXid errors: what the NVSwitches of a node report. NVIDIA's published list as data, and how bad one is.
+//! SXid errors: what the NVSwitches of a node report. NVIDIA's published list as data, and the severity of an error.
 //!
 //! ```text
 //! data/sxid.tsv   number ─▶ class, action, meaning      ┐
-//! the line's own word, Fatal or Non-fatal               ┴─▶ Verdict
+//! severity in the log line, Fatal or Non-fatal          ┴─▶ Assessment
 //! ```
-//! An error that is always fatal stops the whole fabric; a fatal one stops the traffic of a port, and the GPU behind it reports Xid 74;
-//! of what is not fatal most is corrected.
+//! An error that is always fatal stops the whole fabric. A fatal error stops the traffic of one port, and the GPU behind that port reports
+//! Xid 74. Most errors that are not fatal are corrected.
 
 use std::sync::LazyLock;
 
@@ -13,12 +13,12 @@ use crate::event::Severity;
 
 const TABLE: &str = include_str!("../data/sxid.tsv");
 
-/// How NVIDIA sorts the numbers.
+/// NVIDIA's classes of SXid errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The switch has put it right itself.
+    /// The switch corrected the error itself.
     Corrected,
-    /// Traffic may be slower or stall, and others may follow.
+    /// Traffic may slow down or stall, and other errors may follow.
     NonFatal,
     /// The traffic of the port stops.
     Fatal,
@@ -26,16 +26,16 @@ pub enum Class {
     AlwaysFatal,
 }
 
-/// What to do.
+/// The action to take for an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
+    /// Do nothing.
     Ignore,
-    /// See whether it comes back.
+    /// Watch for more errors.
     Watch,
-    /// See that the machine is cooled.
+    /// Check the cooling of the machine.
     CheckCooling,
-    /// See that nothing is loose, unless the other end was shut down.
+    /// Check for loose cables, unless the other end was shut down.
     CheckCables,
     /// Reset all GPUs and switches of the node.
     Reset,
@@ -43,34 +43,34 @@ pub enum Action {
     Reboot,
 }
 
-/// The driver's own word in the line.
+/// Severity that the driver wrote in the log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum LogSeverity {
     /// `Fatal`.
     Fatal,
     /// `Non-fatal`.
     NonFatal,
 }
 
-/// One row.
+/// One row of NVIDIA's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The SXid.
+    /// Number of the SXid error.
     pub number: u32,
-    /// How NVIDIA sorts it.
+    /// Class in NVIDIA's list.
     pub class: Class,
-    /// What to do.
+    /// Action to take.
     pub action: Action,
-    /// What it means.
+    /// Meaning of the error.
     pub meaning: &'static str,
 }
 
-/// How bad one is, and what to do.
+/// Severity of an error and the action to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verdict {
-    /// How bad.
+pub struct Assessment {
+    /// Severity of the error.
     pub severity: Severity,
-    /// What to do.
+    /// Action to take.
     pub action: Action,
 }
 
@@ -83,7 +83,7 @@ const CLASSES: [(Class, &str); 4] = [
 
 const ACTIONS: [(Action, &str, &str); 6] = [
     (Action::Ignore, "ignore", "nothing needs to be done"),
-    (Action::Watch, "watch", "see whether it comes back to this switch"),
+    (Action::Watch, "watch", "watch whether it recurs on this switch"),
     (
         Action::CheckCooling,
         "check_cooling",
@@ -92,7 +92,7 @@ const ACTIONS: [(Action, &str, &str); 6] = [
     (
         Action::CheckCables,
         "check_cables",
-        "unless a GPU or the other machine was just reset or shut down, check that boards and cables sit firmly, and reset all GPUs and switches of the node",
+        "unless a GPU or the other machine was just reset or shut down, check that boards and cables are seated firmly, then reset all GPUs and switches of the node",
     ),
     (
         Action::Reset,
@@ -102,18 +102,18 @@ const ACTIONS: [(Action, &str, &str); 6] = [
     (
         Action::Reboot,
         "reboot",
-        "drain the node and reboot it; no GPU of it reaches another before",
+        "drain the node and reboot it; until then its GPUs cannot reach each other",
     ),
 ];
 
 impl Action {
-    /// A stable word for programs; the label `action`.
+    /// Returns the stable identifier for programs, the value of the label `action`.
     #[must_use]
     pub fn word(self) -> &'static str {
         self.row().1
     }
 
-    /// The same for people.
+    /// Returns the action as a text for people.
     #[must_use]
     pub fn advice(self) -> &'static str {
         self.row().2
@@ -125,13 +125,13 @@ impl Action {
     }
 }
 
-/// All rows, by number.
+/// Returns all rows of the list, ordered by number.
 pub fn entries() -> &'static [Entry] {
     static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| TABLE.lines().filter_map(row).collect());
     &ENTRIES
 }
 
-/// The row of a number.
+/// Returns the row of an SXid number; `None` if the number is not in the list.
 #[must_use]
 pub fn find(sxid: u32) -> Option<&'static Entry> {
     let entries = entries();
@@ -139,12 +139,13 @@ pub fn find(sxid: u32) -> Option<&'static Entry> {
     entries.get(at)
 }
 
-/// How bad an error is: by its class where that leaves no doubt, else by the driver's word, which knows the port and the moment.
+/// Returns the severity and action of an error. The class decides if it is always fatal or corrected; otherwise the severity in the
+/// driver's log line decides, because the driver has the state of the port at that time.
 #[must_use]
-pub fn judge(sxid: u32, said: Option<Said>) -> Verdict {
+pub fn assess(sxid: u32, log_severity: Option<LogSeverity>) -> Assessment {
     let entry = find(sxid);
-    let severity = match (entry.map(|entry| entry.class), said) {
-        (Some(Class::AlwaysFatal), _) | (_, Some(Said::Fatal)) | (Some(Class::Fatal), None) => {
+    let severity = match (entry.map(|entry| entry.class), log_severity) {
+        (Some(Class::AlwaysFatal), _) | (_, Some(LogSeverity::Fatal)) | (Some(Class::Fatal), None) => {
             Severity::Critical
         }
         (Some(Class::Corrected), _) => Severity::Info,
@@ -156,7 +157,7 @@ pub fn judge(sxid: u32, said: Option<Said>) -> Verdict {
         _ if severity == Severity::Critical => Action::Reset,
         _ => Action::Watch,
     };
-    Verdict { severity, action }
+    Assessment { severity, action }
 }
 
 fn row(line: &'static str) -> Option<Entry> {
@@ -176,7 +177,7 @@ fn row(line: &'static str) -> Option<Entry> {
 mod tests {
     use super::*;
 
-    /// NVIDIA's list as published, class by class instead of row by row, so that a slip in one shows against the other.
+    /// NVIDIA's list as published, by class instead of by row: an error in one of the two lists fails the comparison.
     const PUBLISHED: [(Class, &[u32]); 4] = [
         (
             Class::Corrected,
@@ -224,23 +225,52 @@ mod tests {
     #[test]
     fn class_and_word_decide_how_bad_it_is() {
         let cases = [
-            (11012, Some(Said::NonFatal), Severity::Info, Action::Ignore),
+            (11012, Some(LogSeverity::NonFatal), Severity::Info, Action::Ignore),
             (11012, None, Severity::Info, Action::Ignore),
-            // The driver may know better than the list, either way.
-            (11012, Some(Said::Fatal), Severity::Critical, Action::Reset),
-            (24007, Some(Said::NonFatal), Severity::Warning, Action::Reset),
-            (12028, Some(Said::NonFatal), Severity::Warning, Action::Reset),
+            // The severity of the log line can be higher or lower than that of the list.
+            (11012, Some(LogSeverity::Fatal), Severity::Critical, Action::Reset),
+            (
+                24007,
+                Some(LogSeverity::NonFatal),
+                Severity::Warning,
+                Action::Reset,
+            ),
+            (
+                12028,
+                Some(LogSeverity::NonFatal),
+                Severity::Warning,
+                Action::Reset,
+            ),
             (20001, None, Severity::Warning, Action::Watch),
-            (20034, Some(Said::Fatal), Severity::Critical, Action::CheckCables),
+            (
+                20034,
+                Some(LogSeverity::Fatal),
+                Severity::Critical,
+                Action::CheckCables,
+            ),
             (24007, None, Severity::Critical, Action::Reset),
-            (23001, Some(Said::NonFatal), Severity::Critical, Action::Reboot),
-            // Not in the list.
-            (28006, Some(Said::NonFatal), Severity::Warning, Action::Watch),
-            (28006, Some(Said::Fatal), Severity::Critical, Action::Reset),
+            (
+                23001,
+                Some(LogSeverity::NonFatal),
+                Severity::Critical,
+                Action::Reboot,
+            ),
+            // Numbers that are not in the list.
+            (
+                28006,
+                Some(LogSeverity::NonFatal),
+                Severity::Warning,
+                Action::Watch,
+            ),
+            (28006, Some(LogSeverity::Fatal), Severity::Critical, Action::Reset),
             (28006, None, Severity::Warning, Action::Watch),
         ];
-        for (sxid, said, severity, action) in cases {
-            assert_eq!(judge(sxid, said), Verdict { severity, action }, "{sxid} {said:?}");
+        for (sxid, log_severity, severity, action) in cases {
+            assert_eq!(
+                assess(sxid, log_severity),
+                Assessment { severity, action },
+                "{sxid} {log_severity:?}"
+            );
         }
     }
 }

@@ -1,23 +1,23 @@
-//! Texts of bounded length.
+//! Functions that limit the length of a text.
 
-/// Cuts a text that is longer than `bytes_max`: its beginning stays, and a note says how much is left out. With the note it is at most
-/// `bytes_max` long.
-pub(crate) fn clip(text: &mut String, bytes_max: usize) {
+/// Cuts a text longer than `bytes_max`. Keeps its beginning and appends a note that says how many bytes were removed. The result, with the
+/// note, is at most `bytes_max` bytes long.
+pub(crate) fn truncate_end(text: &mut String, bytes_max: usize) {
     if let Some((kept, note)) = cut(text, bytes_max) {
         text.truncate(text.floor_char_boundary(kept));
         text.push_str(&note);
     }
 }
 
-/// The same, but the end of the text stays: of a traceback it says most.
-pub(crate) fn clip_start(text: &mut String, bytes_max: usize) {
+/// Like [`truncate_end`], but keeps the end of the text: the last lines of a traceback contain the error.
+pub(crate) fn truncate_start(text: &mut String, bytes_max: usize) {
     if let Some((kept, note)) = cut(text, bytes_max) {
         let from = text.ceil_char_boundary(text.len() - kept);
         *text = format!("{note}{}", &text[from..]);
     }
 }
 
-/// How many bytes stay beside the note; `None` for a text that is short enough.
+/// Returns how many bytes to keep, and the note; `None` if the text is short enough.
 fn cut(text: &str, bytes_max: usize) -> Option<(usize, String)> {
     if text.len() <= bytes_max {
         return None;
@@ -32,15 +32,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_keeps_one_end_and_says_so() {
+    fn a_truncated_text_says_how_much_was_removed() {
         let long = format!("begin{}end", "é".repeat(100));
-        for (clip, stays) in [(clip as fn(&mut String, usize), "begin"), (clip_start, "end")] {
+        for (truncate, stays) in [
+            (truncate_end as fn(&mut String, usize), "begin"),
+            (truncate_start, "end"),
+        ] {
             let mut text = long.clone();
-            clip(&mut text, 60);
+            truncate(&mut text, 60);
             assert!(text.len() <= 60 && text.contains(stays), "{text}");
             assert!(text.contains("bytes are left out"), "{text}");
             let mut short = "short".to_owned();
-            clip(&mut short, 60);
+            truncate(&mut short, 60);
             assert_eq!(short, "short");
         }
     }

@@ -1,43 +1,43 @@
-//! Time as values: milliseconds since the Unix epoch, and durations the way Prometheus writes them.
+//! Time as values: milliseconds since the Unix epoch, and durations in Prometheus' notation.
 
 use std::fmt;
 
-/// Milliseconds since 1970-01-01 UTC; the unit of every sample and every record.
+/// Milliseconds since 1970-01-01 UTC. All samples and records use this unit.
 pub type TimestampMs = i64;
 
-/// A stretch of time, both ends included.
+/// A period of time. Both ends are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeRange {
-    /// The first time in it.
+    /// First time of the period.
     pub start_ms: TimestampMs,
-    /// The last time in it.
+    /// Last time of the period.
     pub end_ms: TimestampMs,
 }
 
 impl TimeRange {
-    /// All there is.
+    /// The period that includes every time.
     pub const ALL: Self = Self::new(TimestampMs::MIN, TimestampMs::MAX);
 
-    /// From one time to another.
+    /// Returns the period from `start_ms` to `end_ms`.
     #[must_use]
     pub const fn new(start_ms: TimestampMs, end_ms: TimestampMs) -> Self {
         Self { start_ms, end_ms }
     }
 
-    /// Returns true if the two have a time in common.
+    /// Returns true if the two periods have a time in common.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start_ms <= other.end_ms && other.start_ms <= self.end_ms
     }
 
-    /// Returns true if all of the other lies in this one.
+    /// Returns true if `other` lies entirely within this period.
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {
         self.start_ms <= other.start_ms && other.end_ms <= self.end_ms
     }
 }
 
-/// Units from the largest to the smallest, in milliseconds. `y` and `w` are fixed lengths, as in Prometheus.
+/// Units from the largest to the smallest, in milliseconds. `y` and `w` have a fixed length, as in Prometheus.
 const UNITS: [(&str, i64); 7] = [
     ("y", 365 * 24 * 3_600_000),
     ("w", 7 * 24 * 3_600_000),
@@ -48,15 +48,15 @@ const UNITS: [(&str, i64); 7] = [
     ("ms", 1),
 ];
 
-/// A duration that is not written as Prometheus writes them.
+/// A text that is not a duration in Prometheus' notation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a duration; write it like 30s, 5m or 1h30m")]
 pub struct InvalidDuration(pub String);
 
-/// Reads `1h30m`, `15s`, `250ms` or `0`: units from large to small, each at most once. The result is in milliseconds.
+/// Parses `1h30m`, `15s`, `250ms` or `0`. Units must be in order from large to small, each at most once. Returns milliseconds.
 ///
 /// # Errors
-/// When the text is empty, has an unknown or repeated unit, or does not fit 64 bits.
+/// Returns an error if the text is empty, has an unknown or repeated unit, or does not fit in 64 bits.
 pub fn parse_duration_ms(text: &str) -> Result<i64, InvalidDuration> {
     let invalid = || InvalidDuration(text.to_owned());
     if text == "0" {
@@ -89,7 +89,7 @@ pub fn parse_duration_ms(text: &str) -> Result<i64, InvalidDuration> {
     }
 }
 
-/// Writes a duration as Prometheus does: `1h30m`, `15s`, `0s`.
+/// Prints a duration in milliseconds in Prometheus' notation: `1h30m`, `15s`, `0s`.
 pub struct DisplayDuration(pub i64);
 
 impl fmt::Display for DisplayDuration {

@@ -1,4 +1,4 @@
-//! What a node is made of, as its agent reports it in the hello.
+//! Hardware and software of a node, which its agent reports in the first message of a connection.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,106 +6,106 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A node's hardware and software, read once a connection.
+/// Hardware and software of a node. The agent reads it once per connection.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Inventory {
-    /// The host's own name.
+    /// Host name of the node.
     pub hostname: String,
-    /// Addresses other nodes may reach this one at, the preferred first.
+    /// Addresses at which other nodes can reach this node, the preferred one first.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// `PRETTY_NAME` of os-release.
+    /// Name of the operating system: `PRETTY_NAME` of os-release.
     pub os: String,
     /// Kernel release.
     pub kernel: String,
-    /// Processor model, and how many logical ones.
+    /// Processor model and number of logical processors.
     pub cpu_model: String,
-    /// Logical processors.
+    /// Number of logical processors.
     pub cpus: u32,
     /// Host memory in bytes.
     pub memory_bytes: u64,
-    /// NVIDIA driver version; empty without one.
+    /// Version of the NVIDIA driver; empty if there is no driver.
     pub driver_version: String,
-    /// CUDA version the driver supports, like `12.9`; empty without one.
+    /// CUDA version that the driver supports, like `12.9`; empty if there is no driver.
     pub cuda_version: String,
-    /// Set when the GPUs are simulated: the simulation's spec. Never simulated in silence.
+    /// Specification of the simulation, if the GPUs are simulated. Absent for real GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<String>,
-    /// Why there are no GPUs, when there are none: a sentence for people.
+    /// Why the node has no GPUs, in one sentence. Absent if it has GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_missing: Option<String>,
-    /// The GPUs in NVML's order.
+    /// GPUs, in the order of NVML.
     pub gpus: Vec<Gpu>,
-    /// Whether this node lets Lockstep start runs on it.
+    /// True if Lockstep may start runs on this node.
     pub accepts_runs: bool,
-    /// What the agent reads from beside the GPUs' library, and why it does not where it does not.
+    /// Sources other than NVML that the agent reads, and for each unavailable source the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Source>,
 }
 
-/// Something a node may be read from.
+/// A source of signals of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {
-    /// A stable word for programs: `kernel_log`, `infiniband`, `ethernet`, `processes`.
+    /// Stable identifier for programs: `kernel_log`, `infiniband`, `ethernet`, `processes`.
     pub name: String,
-    /// Whether it is read.
+    /// True if the agent reads this source.
     pub available: bool,
-    /// A sentence for people: what is read, or why nothing is and what would change that.
+    /// One sentence for people: what the agent reads, or why it reads nothing and what to change.
     pub detail: String,
 }
 
-/// One GPU.
+/// One GPU of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Gpu {
-    /// NVML index, from 0; the label `gpu`.
+    /// NVML index, from 0. Value of the label `gpu`.
     pub index: u32,
-    /// `GPU-…`.
+    /// UUID of the GPU: `GPU-…`.
     pub uuid: String,
     /// Product name.
     pub name: String,
     /// PCI bus id, `00000000:1B:00.0`.
     pub pci_bus_id: String,
-    /// Frame buffer size in bytes.
+    /// Size of the GPU memory in bytes.
     pub memory_total_bytes: u64,
-    /// Board power limit in watts; 0 when unknown.
+    /// Power limit of the board in watts; 0 if unknown.
     #[serde(default)]
     pub power_limit_watts: f64,
-    /// NVLinks that exist (not only the active ones).
+    /// Number of NVLinks that the GPU has, active or not.
     #[serde(default)]
     pub nvlinks: u32,
-    /// Whether GPM metrics (SM and tensor activity) can be read.
+    /// True if GPM metrics (SM and tensor activity) can be read.
     #[serde(default)]
     pub gpm: bool,
-    /// How it is shared with virtual machines: `passthrough`, `vgpu`, `host_vgpu` or `host_vsga`; empty when it is the
-    /// machine's own.
+    /// How the GPU is shared with virtual machines: `passthrough`, `vgpu`, `host_vgpu` or `host_vsga`. Empty if the node has the GPU to
+    /// itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub virtualization: String,
-    /// Whether it works under confidential computing, where much cannot be read.
+    /// True if confidential computing is on. Many values cannot be read then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confidential: bool,
-    /// What this GPU, its driver or the agent's user has no answer for: asked once, not asked again.
+    /// Readings that are unavailable because the GPU, its driver or the agent's user does not allow them. The agent tries each only once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<String>,
-    /// What it is divided into (MIG).
+    /// MIG instances of the GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mig_instances: Vec<MigInstance>,
 }
 
-/// A part of a divided GPU.
+/// A MIG instance: a part of a partitioned GPU.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MigInstance {
-    /// Its numbers, GPU instance and compute instance, like `7/0`; the label `instance`.
+    /// Numbers of the GPU instance and the compute instance, like `7/0`. Value of the label `instance`.
     pub instance: String,
-    /// `MIG-…`.
+    /// UUID of the instance: `MIG-…`.
     pub uuid: String,
     /// Product and profile, like `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
     pub name: String,
-    /// Its memory in bytes; 0 when unknown.
+    /// Memory of the instance in bytes; 0 if unknown.
     #[serde(default)]
     pub memory_total_bytes: u64,
 }
 
-/// Where a device sits, however it is written: `00000000:1B:00.0` by NVML, `PCI:0000:1b:00` by the kernel.
+/// PCI address of a device. Parses both notations: `00000000:1B:00.0` of NVML and `PCI:0000:1b:00` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     domain: u32,
@@ -113,9 +113,9 @@ pub struct PciAddress {
     device: u8,
 }
 
-/// A text that is no PCI address.
+/// A text that is not a PCI address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a PCI address reads like 0000:1b:00.0")]
+#[error("not a PCI address; the form is 0000:1b:00.0")]
 pub struct NotPciAddress;
 
 impl FromStr for PciAddress {

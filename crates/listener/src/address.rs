@@ -1,11 +1,11 @@
-//! Which addresses count as one client.
+//! The addresses that count as one client.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The bits of an IPv6 address that name a network: one customer is usually given a /64, and can use all of its addresses.
+/// The bits of an IPv6 address that identify a network. A customer usually gets a /64 and can use all of its addresses.
 const NETWORK_MASK: u128 = !0 << 64;
 
-/// A client's address as limits count it: an IPv4 address, or the /64 network of an IPv6 address.
+/// The address of a client for limits: an IPv4 address, or the /64 network of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AddressKey(IpAddr);
 

@@ -1,4 +1,4 @@
-//! Which connections are open, which of them have not authenticated, and which of those is closed when there are too many.
+//! The open connections of a listener. Limits unauthenticated connections, and closes the oldest when there are too many.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -16,28 +16,29 @@ use tokio_util::sync::CancellationToken;
 use crate::address::AddressKey;
 use crate::http::HEAD_BYTES_MAX;
 
-/// What is read of an unauthenticated connection until the head of its next request is there: the head, and before it the body of the
-/// request before, which is small for a log-in and of no use otherwise.
+/// The maximum number of bytes read from an unauthenticated connection until the head of its next request is complete: the
+/// head, and before it the body of the previous request, which is small for a log-in and not needed otherwise.
 const UNAUTHENTICATED_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
-/// How long an unauthenticated connection may stay after its last request: enough to load the dashboard over a slow line.
+/// How long an unauthenticated connection may stay open after its last request: enough to load the dashboard over a slow line.
 const UNAUTHENTICATED_WITHIN: Duration = Duration::from_secs(120);
-/// How often the log says that connections are closed or refused; an attack would fill the disk otherwise.
-const WARN_EVERY: Duration = Duration::from_secs(60);
-/// No limit of reading.
+/// The minimum interval between log lines about closed or refused connections. Otherwise an attack would fill the disk.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+/// No limit for reading.
 const UNLIMITED: u64 = u64::MAX;
 
-/// How many connections a listener holds. An unauthenticated connection beyond the second or third limit closes the oldest one of
-/// its kind, so that a client which holds many of them cannot keep others out.
+/// The maximum numbers of connections of a listener. If an unauthenticated connection exceeds the second or third limit, the
+/// oldest one of its kind is closed, so that a client with many connections cannot keep others out.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// All together. When all of them have authenticated, a new one is refused.
+    /// All connections. If all of them have authenticated, a new one is refused.
     pub total: usize,
-    /// Unauthenticated ones.
+    /// Unauthenticated connections.
     pub unauthenticated: usize,
-    /// Unauthenticated ones of one address.
+    /// Unauthenticated connections of one address.
     pub unauthenticated_per_address: usize,
-    /// How long a new connection may take until the head of its first request is there, TLS included: [`crate::HEAD_WITHIN`] but for tests.
-    pub head_within: Duration,
+    /// The time within which a new connection must send the head of its first request, including TLS. [`crate::HEAD_TIMEOUT`]
+    /// except in tests.
+    pub head_timeout: Duration,
 }
 
 /// The open connections of one listener. Cheap to clone.
@@ -46,7 +47,7 @@ pub struct Connections(Arc<Registry>);
 
 struct Registry {
     limits: Limits,
-    /// Proxies, whose connections stand for many clients.
+    /// The networks of proxies, whose connections carry many clients.
     proxies: Vec<IpNet>,
     state: Mutex<State>,
 }
@@ -56,19 +57,19 @@ struct State {
     next_id: u64,
     open: usize,
     /// By id, so that the first is the oldest.
-    unauthenticated: BTreeMap<u64, Waiting>,
-    /// Ids of unauthenticated connections; no entry is empty.
+    unauthenticated: BTreeMap<u64, Unauthenticated>,
+    /// The ids of unauthenticated connections. No set is empty.
     by_address: HashMap<AddressKey, BTreeSet<u64>>,
     warned: Option<Instant>,
 }
 
-struct Waiting {
+struct Unauthenticated {
     /// `None` for a proxy, which has no limit per address.
     address: Option<AddressKey>,
     evicted: CancellationToken,
 }
 
-/// One connection; in the extensions of each of its requests.
+/// One connection. Each of its requests has it in the extensions.
 #[derive(Clone)]
 pub struct Connection(Arc<Inner>);
 
@@ -78,20 +79,20 @@ struct Inner {
     /// Cancelled when the connection is closed in favour of a newer one.
     evicted: CancellationToken,
     authenticated: AtomicBool,
-    /// Bytes that may still be read.
+    /// The number of bytes that may still be read.
     readable: AtomicU64,
-    /// Waits for more of them.
+    /// The task that waits until more bytes may be read.
     reader: AtomicWaker,
     opened: Instant,
     /// Milliseconds after `opened` at which the connection is closed, unless it has authenticated.
     deadline_ms: AtomicU64,
 }
 
-/// A connection as long as it is open.
+/// An open connection. Dropping it ends its count.
 pub(crate) struct Slot(Connection);
 
 impl Connections {
-    /// No connections yet. Those from `proxies` have no limit per address.
+    /// Creates an empty registry. Connections from `proxies` have no limit per address.
     #[must_use]
     pub fn new(limits: Limits, proxies: Vec<IpNet>) -> Self {
         Self(Arc::new(Registry {
@@ -101,19 +102,19 @@ impl Connections {
         }))
     }
 
-    /// Connections that are open, and how many of them have not authenticated.
+    /// Returns the number of open connections, and how many of them have not authenticated.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let state = self.lock();
         (state.open, state.unauthenticated.len())
     }
 
-    /// How long a new connection may take until the head of its first request is there.
-    pub(crate) fn head_within(&self) -> Duration {
-        self.0.limits.head_within
+    /// Returns the time within which a new connection must send the head of its first request.
+    pub(crate) fn head_timeout(&self) -> Duration {
+        self.0.limits.head_timeout
     }
 
-    /// Counts a new connection; `None` when there is no room for it.
+    /// Counts a new connection. Returns `None` if there is no room for it.
     pub(crate) fn open(&self, peer: IpAddr) -> Option<Slot> {
         let peer = peer.to_canonical();
         let is_proxy = self.0.proxies.iter().any(|network| network.contains(&peer));
@@ -126,7 +127,7 @@ impl Connections {
         {
             state.warn(
                 peer,
-                "the oldest unauthenticated connection of this address was closed: it holds too many",
+                "closed the oldest unauthenticated connection of this address: the address has too many",
             );
             state.evict(oldest);
         }
@@ -135,14 +136,14 @@ impl Connections {
         {
             state.warn(
                 peer,
-                "the oldest unauthenticated connection was closed: there are too many",
+                "closed the oldest unauthenticated connection: too many are open",
             );
             state.evict(oldest);
         }
         if state.open >= limits.total {
             state.warn(
                 peer,
-                "a connection was refused: there are too many, and all of them have authenticated",
+                "refused a connection: too many are open, and all of them have authenticated",
             );
             return None;
         }
@@ -150,11 +151,11 @@ impl Connections {
         let evicted = CancellationToken::new();
         state.next_id += 1;
         state.open += 1;
-        let waiting = Waiting {
+        let connection = Unauthenticated {
             address,
             evicted: evicted.clone(),
         };
-        state.unauthenticated.insert(id, waiting);
+        state.unauthenticated.insert(id, connection);
         if let Some(address) = address {
             state.by_address.entry(address).or_default().insert(id);
         }
@@ -167,7 +168,7 @@ impl Connections {
             readable: AtomicU64::new(UNAUTHENTICATED_BYTES_MAX),
             reader: AtomicWaker::new(),
             opened: Instant::now(),
-            deadline_ms: AtomicU64::new(limits.head_within.as_millis() as u64),
+            deadline_ms: AtomicU64::new(limits.head_timeout.as_millis() as u64),
         }))))
     }
 
@@ -179,24 +180,24 @@ impl Connections {
 impl State {
     fn warn(&mut self, peer: IpAddr, message: &str) {
         let now = Instant::now();
-        if self.warned.is_none_or(|warned| now - warned >= WARN_EVERY) {
+        if self.warned.is_none_or(|warned| now - warned >= WARN_INTERVAL) {
             self.warned = Some(now);
             tracing::warn!(%peer, open = self.open, "{message}");
         }
     }
 
-    /// Closes an unauthenticated connection. It does not count any more, although its task ends a little later.
+    /// Closes an unauthenticated connection. It no longer counts, although its task ends a little later.
     fn evict(&mut self, id: u64) {
-        if let Some(waiting) = self.forget(id) {
+        if let Some(connection) = self.forget(id) {
             self.open -= 1;
-            waiting.evicted.cancel();
+            connection.evicted.cancel();
         }
     }
 
-    /// Takes a connection out of the unauthenticated ones.
-    fn forget(&mut self, id: u64) -> Option<Waiting> {
-        let waiting = self.unauthenticated.remove(&id)?;
-        if let Some(address) = waiting.address
+    /// Removes a connection from the unauthenticated ones.
+    fn forget(&mut self, id: u64) -> Option<Unauthenticated> {
+        let connection = self.unauthenticated.remove(&id)?;
+        if let Some(address) = connection.address
             && let Some(ids) = self.by_address.get_mut(&address)
         {
             ids.remove(&id);
@@ -204,31 +205,31 @@ impl State {
                 self.by_address.remove(&address);
             }
         }
-        Some(waiting)
+        Some(connection)
     }
 }
 
 impl Connection {
-    /// Notes that a request on this connection has shown a valid token. The connection is then not closed in favour of others, and
-    /// has no limit of reading.
+    /// Records that a request on this connection had a valid token. From now on the connection is not closed in favour of
+    /// others, and has no limit for reading.
     pub fn authenticate(&self) {
         if self.is_authenticated() {
             return;
         }
         let mut state = self.0.connections.lock();
-        // One that was evicted a moment ago ends all the same.
+        // A connection that was just evicted ends all the same.
         if state.forget(self.0.id).is_some() {
             self.0.authenticated.store(true, Ordering::Release);
             self.set_readable(UNLIMITED);
         }
     }
 
-    /// Limits what is read from now on of an authenticated connection, all its requests together. Reading more fails.
+    /// Limits how many bytes are read from now on from an authenticated connection, over all its requests. Reading more fails.
     pub fn limit_reading(&self, bytes: u64) {
         self.set_readable(bytes);
     }
 
-    /// Lifts the limit of reading.
+    /// Removes the limit for reading.
     pub fn read_without_limit(&self) {
         self.set_readable(UNLIMITED);
     }
@@ -238,13 +239,13 @@ impl Connection {
         self.0.reader.wake();
     }
 
-    /// Returns true if a limit of reading is used up.
+    /// Returns true if a limit for reading is used up.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.readable() == Some(0)
     }
 
-    /// A request's head was read.
+    /// Records that the head of a request was read.
     pub(crate) fn request_began(&self) {
         if self.is_authenticated() {
             return;
@@ -259,7 +260,7 @@ impl Connection {
         self.0.authenticated.load(Ordering::Acquire)
     }
 
-    /// When the connection is closed, unless it has authenticated.
+    /// Returns when the connection is closed if it has not authenticated.
     pub(crate) fn deadline(&self) -> Instant {
         self.0.opened + Duration::from_millis(self.0.deadline_ms.load(Ordering::Acquire))
     }
@@ -268,18 +269,18 @@ impl Connection {
         &self.0.evicted
     }
 
-    /// How many bytes may be read now; `None` for no limit.
+    /// Returns how many bytes may be read now, or `None` for no limit.
     pub(crate) fn readable(&self) -> Option<usize> {
         let bytes = self.0.readable.load(Ordering::Acquire);
         (bytes != UNLIMITED).then(|| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// Has `waker` woken when more may be read.
+    /// Wakes `waker` when more bytes may be read.
     pub(crate) fn wake_when_readable(&self, waker: &Waker) {
         self.0.reader.register(waker);
     }
 
-    /// Counts bytes that were read under a limit. One that was lifted meanwhile stays lifted.
+    /// Counts bytes that were read under a limit. A limit that was removed in the meantime stays removed.
     pub(crate) fn count_read(&self, bytes: usize) {
         let _lifted = self
             .0
@@ -323,7 +324,7 @@ mod tests {
         total: 6,
         unauthenticated: 5,
         unauthenticated_per_address: 3,
-        head_within: Duration::from_secs(10),
+        head_timeout: Duration::from_secs(10),
     };
 
     fn peer(last: u8) -> IpAddr {

@@ -1,4 +1,4 @@
-//! What a listener does with each new connection.
+//! Serves new connections: counts them, limits unauthenticated ones, and sets the limits of HTTP.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,13 +19,14 @@ use tower::Service;
 
 use crate::connections::{Connections, Slot};
 use crate::http::bound;
-use crate::stream::{GuardedStream, evicted, late};
+use crate::stream::{GuardedStream, evicted, timeout_error};
 
-/// Serves `router` until `handle` shuts it down: counts the connections, limits those that have not authenticated, and sets the bounds
-/// of HTTP itself. Each request carries its [`Connection`](crate::Connection) and the address of the client in its extensions.
+/// Serves `router` until `handle` shuts it down: counts the connections, limits those that have not authenticated, and sets the
+/// limits of HTTP itself. Each request has its [`Connection`](crate::Connection) and the address of the client in its
+/// extensions.
 ///
 /// # Errors
-/// The socket cannot accept connections.
+/// Fails if the socket cannot accept connections.
 pub async fn serve(
     socket: TcpListener,
     tls: Option<RustlsConfig>,
@@ -34,13 +35,13 @@ pub async fn serve(
     handle: Handle<SocketAddr>,
 ) -> io::Result<()> {
     let mut server = axum_server::from_tcp(socket)?.handle(handle);
-    bound(server.http_builder(), connections.head_within());
+    bound(server.http_builder(), connections.head_timeout());
     let admission = Admission {
         services: router.into_make_service_with_connect_info(),
         connections,
     };
-    // Without delay: the last piece of a long answer would wait until the client's system acknowledges the one before it, which it puts
-    // off for 40 ms.
+    // With TCP_NODELAY. Otherwise the last part of a long response would wait until the client acknowledges the part before it,
+    // which the client's system delays by 40 ms.
     let acceptor = NoDelayAcceptor::new();
     match tls {
         None => guarded(server, acceptor).serve(admission).await,
@@ -55,10 +56,10 @@ fn guarded<Old, A>(server: Server<SocketAddr, Old>, inner: A) -> Server<SocketAd
     server.acceptor(Gate { inner })
 }
 
-/// Counts each connection when the server accepts it, and closes the oldest unauthenticated one when there are too many.
+/// Counts each connection when the server accepts it, and closes the oldest unauthenticated one if there are too many.
 ///
-/// The server asks it for a service before it starts the task of the connection, so connections are counted in the order in which they
-/// came. Tasks start in any order: among many silent connections the newest one could count as the oldest and be closed.
+/// The server calls this before it starts the task of the connection, so connections are counted in the order of their arrival.
+/// Tasks start in any order: among many silent connections the newest one could otherwise count as the oldest and be closed.
 struct Admission {
     services: IntoMakeServiceWithConnectInfo<Router, SocketAddr>,
     connections: Connections,
@@ -89,7 +90,7 @@ impl Service<SocketAddr> for Admission {
     }
 }
 
-/// The service of an admitted connection; its requests carry the [`Connection`](crate::Connection) that they came on.
+/// The service of an admitted connection. It adds the [`Connection`](crate::Connection) to each request.
 #[derive(Clone)]
 struct Admitted<S> {
     inner: S,
@@ -113,7 +114,7 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Admitted<S> {
     }
 }
 
-/// Guards what `inner` makes of a connection (with TLS, or without).
+/// Guards the stream that `inner` makes of a connection, with or without TLS.
 #[derive(Clone)]
 struct Gate<A> {
     inner: A,
@@ -137,7 +138,7 @@ where
             let connection = slot.connection();
             let (stream, service) = tokio::select! {
                 () = connection.evicted().cancelled() => return Err(evicted()),
-                accepted = timeout_at(connection.deadline(), accepted) => accepted.map_err(|_| late())??,
+                accepted = timeout_at(connection.deadline(), accepted) => accepted.map_err(|_| timeout_error())??,
             };
             Ok((GuardedStream::new(stream, slot), service))
         }

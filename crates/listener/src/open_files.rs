@@ -1,25 +1,26 @@
-//! The limit of open files (`RLIMIT_NOFILE`): each connection is one, and the usual soft limit of 1,024 is a relic of `select`.
+//! The limit of open files (`RLIMIT_NOFILE`). Each connection is an open file; the usual soft limit of 1,024 exists only for
+//! `select`.
 
 use std::fmt;
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The highest soft limit that is set. Containers often have a hard limit of a thousand millions, and there are programs that close
-/// every descriptor there could be before they start: as a child of ours they would take minutes.
+/// The maximum soft limit. Containers often have a hard limit of one billion, and some programs close every possible descriptor
+/// before they start: as child processes they would take minutes.
 const SOFT_MAX: u64 = 1 << 20;
 
 /// The limits of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// The limit that counts; `None` for no limit.
+    /// The limit in force; `None` for no limit.
     pub soft: Option<u64>,
-    /// How far the process may raise it; `None` for no limit.
+    /// The value up to which the process may raise it; `None` for no limit.
     pub hard: Option<u64>,
 }
 
 impl OpenFiles {
-    /// The limits of this process.
+    /// Returns the limits of this process.
     #[must_use]
     pub fn current() -> Self {
         let limits = getrlimit(Resource::Nofile);
@@ -29,17 +30,17 @@ impl OpenFiles {
         }
     }
 
-    /// The soft limit that a service has after its start: the hard limit, at most 1,048,576, and never less than it had.
+    /// Returns the soft limit of a service after its start: the hard limit, at most 1,048,576, and never less than before.
     #[must_use]
     pub fn raised(self) -> u64 {
         let attainable = self.hard.unwrap_or(SOFT_MAX).min(SOFT_MAX);
         attainable.max(self.soft.unwrap_or(u64::MAX))
     }
 
-    /// Raises the soft limit of this process, and of those that it starts.
+    /// Raises the soft limit of this process and of its future child processes. Returns the limits before.
     ///
     /// # Errors
-    /// When the system refuses. The limit is then what it was.
+    /// Fails if the system refuses. The limit is then unchanged.
     pub fn raise() -> io::Result<Self> {
         let before = Self::current();
         let raised = before.raised();

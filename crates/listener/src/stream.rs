@@ -1,7 +1,7 @@
-//! A connection's bytes: limited until it has authenticated, and closed when it is evicted or too slow.
+//! The byte stream of a connection: limited until it has authenticated, and closed when it is evicted or too slow.
 //!
-//! What an unauthenticated client sends beyond its limit is not read, and so stays with the operating system: an HTTP/2 client sends its
-//! body before the handler of the request has seen the token.
+//! Bytes that an unauthenticated client sends beyond its limit are not read and stay in the operating system's buffers: an
+//! HTTP/2 client sends its body before the handler of the request has seen the token.
 
 use std::io;
 use std::pin::Pin;
@@ -14,15 +14,15 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::connections::{Connection, Slot};
 
-/// What hyper reads from and writes to, inside of TLS.
+/// The stream that hyper reads and writes, inside of TLS.
 pub(crate) struct GuardedStream<S> {
     inner: S,
     slot: Arc<Slot>,
-    /// Until the connection has authenticated.
+    /// Set until the connection has authenticated.
     watch: Option<Watch>,
 }
 
-/// What ends a connection that has not authenticated.
+/// The events that end a connection that has not authenticated.
 struct Watch {
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
     deadline: Pin<Box<Sleep>>,
@@ -42,7 +42,7 @@ impl<S> GuardedStream<S> {
         }
     }
 
-    /// Fails when the connection has to end.
+    /// Fails if the connection must end.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(watch) = &mut self.watch else {
             return Ok(());
@@ -64,7 +64,7 @@ impl Watch {
         while self.deadline.as_mut().poll(context).is_ready() {
             let deadline = connection.deadline();
             if deadline <= Instant::now() {
-                return Err(late());
+                return Err(timeout_error());
             }
             self.deadline.as_mut().reset(deadline);
         }
@@ -75,19 +75,19 @@ impl Watch {
 pub(crate) fn evicted() -> io::Error {
     io::Error::new(
         io::ErrorKind::ConnectionAborted,
-        "closed in favour of a newer connection: it had not authenticated",
+        "closed in favour of a newer connection because it had not authenticated",
     )
 }
 
-pub(crate) fn late() -> io::Error {
+pub(crate) fn timeout_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
-        "the connection was too slow, and had not authenticated",
+        "closed because the client was too slow and had not authenticated",
     )
 }
 
-fn too_much() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the client sent more than it may")
+fn read_limit_error() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the client sent more than the limit")
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
@@ -98,13 +98,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     ) -> Poll<io::Result<()>> {
         self.check(context)?;
         if self.slot.connection().readable() == Some(0) {
-            // First, or what is granted meanwhile would wake nobody.
+            // Register first. Otherwise a limit that is raised in between would wake no task.
             self.slot.connection().wake_when_readable(context.waker());
         }
         let connection = self.slot.connection();
         let readable = match connection.readable() {
             None => return Pin::new(&mut self.inner).poll_read(context, buffer),
-            Some(0) if connection.is_authenticated() => return Poll::Ready(Err(too_much())),
+            Some(0) if connection.is_authenticated() => return Poll::Ready(Err(read_limit_error())),
             Some(0) => return Poll::Pending,
             Some(readable) => readable,
         };

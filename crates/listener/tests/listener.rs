@@ -1,4 +1,4 @@
-//! A server behind a gate, as clients that are slow or send too much see it.
+//! Tests a server with limits, from the view of clients that are slow or send too much.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::net::SocketAddr;
@@ -15,25 +15,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Shorter than a service's.
-const HEAD_WITHIN: Duration = Duration::from_millis(500);
+/// Shorter than that of a service.
+const HEAD_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much later a busy machine may close a connection.
 const LATER: Duration = Duration::from_secs(5);
 const LIMITS: Limits = Limits {
     total: 40,
     unauthenticated: 20,
     unauthenticated_per_address: 10,
-    head_within: HEAD_WITHIN,
+    head_timeout: HEAD_TIMEOUT,
 };
-/// The others must not be closed for being slow.
+/// Other connections must not be closed for being slow.
 const PATIENT: Limits = Limits {
-    head_within: Duration::from_secs(60),
+    head_timeout: Duration::from_secs(60),
     ..LIMITS
 };
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 const GET_WITH_TOKEN: &str = "GET / HTTP/1.1\r\nhost: x\r\nauthorization: good\r\n\r\n";
 
-/// Takes any token for a valid one, and reads the body, whose bytes it counts.
+/// Accepts any token, reads the body, and counts its bytes.
 async fn answer(State(read): State<Arc<AtomicUsize>>, request: Request) -> &'static str {
     if request.headers().contains_key("authorization") {
         request.extensions().get::<Connection>().unwrap().authenticate();
@@ -50,7 +50,7 @@ fn serve(limits: Limits) -> (SocketAddr, Connections) {
     (address, connections)
 }
 
-/// Also counts the bytes of bodies that were read.
+/// Like [`serve`], but also counts the bytes of bodies that were read.
 fn serve_and_count(limits: Limits) -> (SocketAddr, Connections, Arc<AtomicUsize>) {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -79,7 +79,7 @@ async fn open(address: SocketAddr, sends: &str) -> TcpStream {
     client
 }
 
-/// One answer, or what there is of it until the server closes the connection.
+/// Returns one response, or what there is of it until the server closes the connection.
 async fn read_answer(client: &mut TcpStream) -> String {
     let mut text = Vec::new();
     let mut piece = [0; 1_024];
@@ -92,7 +92,7 @@ async fn read_answer(client: &mut TcpStream) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// How long the server keeps a connection, and what it sends meanwhile.
+/// Returns how long the server keeps a connection, and what it sends in that time.
 async fn until_closed(mut client: TcpStream) -> (Duration, String) {
     let begin = Instant::now();
     let mut text = Vec::new();
@@ -107,7 +107,7 @@ async fn a_head_has_its_time_whatever_it_begins_with() {
         ("", ""),
         ("G", ""),
         ("GET / HTTP/1.1\r\nhost: x\r\n", ""),
-        // The beginning of what opens an HTTP/2 connection.
+        // The start of the preface of an HTTP/2 connection.
         ("PRI * HTTP/2.0\r\n\r\nSM", ""),
         // The second head of a connection.
         (GET, "HTTP/1.1 200 OK"),
@@ -116,7 +116,7 @@ async fn a_head_has_its_time_whatever_it_begins_with() {
     let closed = cases.map(|(sends, answer)| async move {
         let (took, text) = until_closed(open(address, sends).await).await;
         assert!(text.starts_with(answer), "{sends:?}: {text:?}");
-        let in_time = took >= HEAD_WITHIN.mul_f64(0.8) && took <= HEAD_WITHIN + LATER;
+        let in_time = took >= HEAD_TIMEOUT.mul_f64(0.8) && took <= HEAD_TIMEOUT + LATER;
         assert!(in_time, "{sends:?}: closed after {took:?}");
     });
     let all = tokio::time::timeout(4 * LATER, futures::future::join_all(closed));
@@ -179,7 +179,7 @@ async fn the_newest_of_a_crowd_is_served_in_whatever_order_tasks_start() {
     while connections.count().1 < LIMITS.unauthenticated_per_address {
         tokio::task::yield_now().await;
     }
-    // Now each of them has been accepted, which the runtime does in one go.
+    // Now all of them have been accepted; the runtime does this in one go.
     newest.write_all(rest.as_bytes()).await.unwrap();
     assert!(read_answer(&mut newest).await.ends_with("hello"));
     drop(crowd);
@@ -200,6 +200,6 @@ async fn of_an_unknown_connection_two_buffers_are_read_and_of_a_known_one_any_am
     let answered = tokio::time::timeout(Duration::from_millis(500), read_answer(&mut unknown)).await;
     assert!(answered.is_err(), "the rest is not read");
     let read = read.load(Ordering::Relaxed);
-    // With the head, and after it.
+    // One buffer with the head, and one after it.
     assert!((1..=2 * 8_192).contains(&read), "{read} bytes were read");
 }

@@ -1,14 +1,14 @@
-//! Many agents over Lockstep's own protocol, in one process and on as little CPU as can be.
+//! Simulates many agents over Lockstep's own protocol, in one process and with as little CPU as possible.
 //!
 //! ```text
-//! every agent:  connect ─▶ Hello … HelloAck (join token → own credential) ─▶ Definitions ─▶ waits for all others ─▶ begin
-//!               batch n = ticks (n-1)·B .. n·B of all series of the node, seq n, one segment a run
-//!   live        sent when its last tick is over; agents read and send at the same moment of each second, so only their clocks
-//!               and disks spread them
-//!   backfill    sent as fast as they are acknowledged, a minute of ticks on their way, as an agent's spool does
-//!   ▲ any error: wait with jitter, connect again, go on from the first batch that was not acknowledged
+//! every agent:  connect ─▶ Hello … HelloAck (join token → own credential) ─▶ Definitions ─▶ wait for all others ─▶ begin
+//!               batch n = ticks (n-1)·B .. n·B of all series of the node, seq n, one segment per run
+//!   live        sent after its last tick; agents read and send at the same moment of each second, so only their clocks and
+//!               disks spread them
+//!   backfill    sent as fast as acknowledged, with one minute of ticks in flight, as an agent's spool does
+//!   ▲ any error: wait with jitter, reconnect, continue with the first batch that was not acknowledged
 //! ```
-//! Nothing that was sent is kept: a batch is computed again when it has to be sent again.
+//! Sent batches are not kept. A batch that must be sent again is computed again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,100 +31,100 @@ use crate::latency::{Latencies, Summary};
 use crate::process;
 use crate::signal::{Signal, mix};
 
-/// Agents that join at once: as many as a collector lets in from one address without asking the rest to come back. Those that
-/// connect again do so as agents do, each when its wait is over.
+/// The number of agents that join at the same time: as many as a collector admits from one address without a busy response.
+/// Agents that reconnect do so independently, each after its own wait.
 const JOINING_MAX: usize = 8;
-/// How long all may take to join.
+/// The time within which all agents must join.
 const JOIN_WITHIN: Duration = Duration::from_secs(180);
-/// How long the answer to a hello may take.
+/// The time within which a hello must be answered.
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
-/// How long the server may acknowledge nothing while batches wait; as an agent's.
-const ACK_PATIENCE: Duration = Duration::from_secs(60);
-/// How long after the last batch was due the last acknowledgement may come.
+/// How long the server may acknowledge nothing while batches are in flight. The same as that of an agent.
+const ACK_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long after the last batch was due the last acknowledgement may arrive.
 const DRAIN_WITHIN: Duration = Duration::from_secs(180);
-/// Ticks on their way and not acknowledged: half a minute live, a minute in backfill; as an agent's.
+/// The maximum number of unacknowledged ticks in flight: half a minute in live mode, one minute in backfill, as with an agent.
 const LIVE_WINDOW_TICKS: u64 = 32;
 const BACKFILL_WINDOW_TICKS: u64 = 64;
-/// How far apart clocks and disks bring agents that all send at one moment of the second.
+/// How far clocks and disks spread agents that all send at the same moment of each second.
 const SPREAD_MS: u64 = 100;
-/// Waits after a failure, doubled and jittered.
+/// The shortest and the longest wait after a failure. Waits double and have jitter.
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// How batches follow each other.
+/// When batches are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// One when it is due.
+    /// Each batch when it is due.
     Live,
     /// As fast as they are acknowledged.
     Backfill,
 }
 
-/// What is sent, and how.
+/// What to send, and how.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// How batches follow each other.
+    /// When batches are sent.
     #[arg(long, value_enum, default_value = "live")]
     pub mode: Mode,
-    /// Ticks of every node (in live mode: seconds, at rate 1).
+    /// The number of ticks of every node (in live mode: seconds, at rate 1).
     #[arg(long, default_value_t = 120, alias = "duration")]
     pub ticks: u64,
-    /// Ticks in a batch; 1 live and 60 in backfill when left out.
+    /// Ticks per batch. Default: 1 in live mode, 60 in backfill.
     #[arg(long)]
     pub batch_ticks: Option<u64>,
-    /// Live ticks a second.
+    /// Ticks per second in live mode.
     #[arg(long, default_value_t = 1.0)]
     pub rate: f64,
-    /// Time of tick 0, milliseconds since the epoch; by default now in live mode, and so long ago in backfill that the last
-    /// tick is now.
+    /// The time of tick 0, in milliseconds since the epoch. Default: now in live mode; in backfill, such that the last tick is
+    /// now.
     #[arg(long)]
     pub start_ms: Option<i64>,
-    /// A process on this machine whose CPU time is read before and after.
+    /// The id of a process on this machine whose CPU time is measured.
     #[arg(long)]
     pub server_pid: Option<u32>,
 }
 
-/// What happened.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// Time of tick 0.
+    /// The time of tick 0, in milliseconds since the epoch.
     pub start_ms: i64,
-    /// Nodes and all their series.
+    /// The number of nodes.
     pub nodes: u32,
-    /// See `nodes`.
+    /// The number of series of all nodes.
     pub series: usize,
     /// Samples that were acknowledged.
     pub samples: u64,
     /// Batches that were acknowledged.
     pub batches: u64,
-    /// Batches that were refused, and batches that nobody had acknowledged at the end.
+    /// Batches that were refused.
     pub refused: u64,
-    /// See `refused`.
+    /// Batches that were not acknowledged at the end.
     pub unacknowledged: u64,
-    /// What was said with the first refusal, or the last failure of a connection.
+    /// The reason of the first refusal, or the last connection failure.
     pub last_words: Option<String>,
-    /// Connections that had to be made again.
+    /// How often connections were opened again.
     pub reconnects: u64,
-    /// Times that the server asked an agent to come back later.
+    /// How often the server told an agent to come back later.
     pub busy: u64,
-    /// Seconds until all had joined.
+    /// Seconds until all agents had joined.
     pub join_s: f64,
     /// Seconds from the first batch to the last acknowledgement.
     pub seconds: f64,
     /// CPU seconds of the generator in that time.
     pub cpu_s: f64,
-    /// CPU seconds of the server at the begin and at the end of that time.
+    /// CPU seconds of the server at the start and at the end of that time.
     pub server_cpu_s: Option<(f64, f64)>,
-    /// From sending a batch to its acknowledgement.
+    /// The time from sending a batch to its acknowledgement.
     pub ack: Summary,
-    /// From the time a live batch was due (its last tick) to its acknowledgement, outages included.
+    /// The time from the moment a live batch was due (its last tick) to its acknowledgement, including outages.
     pub lateness: Summary,
 }
 
 /// Runs the whole fleet.
 ///
 /// # Errors
-/// When the agents cannot join.
+/// Fails if the agents cannot join.
 pub async fn run(url: &str, join: Option<String>, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
     let endpoint = Endpoint::new(url, None).with_context(|| format!("agents cannot connect to {url:?}"))?;
     let shared = Arc::new(Shared::new(endpoint, join, fleet, plan.clone()));
@@ -179,7 +179,7 @@ pub async fn run(url: &str, join: Option<String>, fleet: Fleet, plan: &Plan) -> 
     })
 }
 
-/// What all agents have in common.
+/// The state that all agents share.
 struct Shared {
     endpoint: Endpoint,
     join: Option<String>,
@@ -192,7 +192,7 @@ struct Shared {
     tally: Mutex<Tally>,
 }
 
-/// When all begin.
+/// The moment when all agents begin.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     at: Instant,
@@ -246,7 +246,8 @@ impl Shared {
         })
     }
 
-    /// From the start to the time the last batch is due; a backfill's is unknown, and bounded by a slow disk's pace.
+    /// Returns the time from the start until the last batch is due. For a backfill it is unknown; the limit allows for a slow
+    /// disk.
     fn last_due(&self) -> Duration {
         match self.plan.mode {
             Mode::Live => Duration::from_secs_f64(self.plan.ticks as f64 / self.plan.rate + 1.0),
@@ -254,7 +255,7 @@ impl Shared {
         }
     }
 
-    /// In flight, in batches; two at least, or the server would wait for each.
+    /// Returns the maximum number of batches in flight: at least two, otherwise the server would wait for each.
     fn window(&self) -> u64 {
         let ticks = match self.plan.mode {
             Mode::Live => LIVE_WINDOW_TICKS,
@@ -268,7 +269,7 @@ impl Shared {
     }
 }
 
-/// One node.
+/// The agent of one node.
 struct Agent {
     shared: Arc<Shared>,
     node: u32,
@@ -280,7 +281,7 @@ struct Agent {
     acked: u64,
 }
 
-/// How long a busy server asks to wait, if that is why there is no connection.
+/// Returns how long a busy server told the agent to wait, if that is why there is no connection.
 fn asked_wait(error: &anyhow::Error) -> Option<Duration> {
     match error.downcast_ref::<OpenError>()? {
         OpenError::Refused(status) => wire::busy::retry_after(status),
@@ -288,7 +289,7 @@ fn asked_wait(error: &anyhow::Error) -> Option<Duration> {
     }
 }
 
-/// A connection that was welcomed.
+/// A connection that the collector has accepted.
 struct Connection {
     sending: Sending,
     receiving: Receiving,
@@ -332,7 +333,7 @@ impl Agent {
         }
     }
 
-    /// One connection, until all is acknowledged.
+    /// Uses one connection until everything is acknowledged.
     async fn session(&mut self, pause: &mut Duration) -> Result<()> {
         let shared = self.shared.clone();
         let mut connection = {
@@ -379,7 +380,7 @@ impl Agent {
             .await
             .context("no answer to the hello")??;
         let Some(Down::Hello(ack)) = first else {
-            bail!("the answer to the hello is something else");
+            bail!("unexpected answer to the hello");
         };
         if !ack.credential.is_empty() {
             self.credential = Some(ack.credential);
@@ -404,10 +405,10 @@ impl Agent {
         }
     }
 
-    /// The node's label is the collector's to add.
+    /// Without the label `node`, which the collector adds.
     fn definitions(&self) -> Definitions {
         let fleet = self.shared.fleet;
-        let first = self.node as usize * fleet.series_a_node();
+        let first = self.node as usize * fleet.series_per_node();
         let named = |series| {
             let labels = fleet
                 .labels(series)
@@ -422,7 +423,7 @@ impl Agent {
         Definitions {
             segment: self.segment.clone(),
             first: 0,
-            series: (first..first + fleet.series_a_node()).map(named).collect(),
+            series: (first..first + fleet.series_per_node()).map(named).collect(),
         }
     }
 
@@ -443,12 +444,12 @@ impl Agent {
     }
 }
 
-/// What travels on one connection: batches up, acknowledgements down.
+/// The batches and acknowledgements on one connection.
 struct Flow<'a> {
     agent: &'a mut Agent,
     start: Start,
     sent: u64,
-    /// When the batches after `acked` were sent, in their order.
+    /// When each batch after `acked` was sent, in order.
     sent_at: std::collections::VecDeque<Instant>,
     progress: Instant,
 }
@@ -470,11 +471,11 @@ impl<'a> Flow<'a> {
         while self.agent.acked < last {
             let may_send = self.sent < last && self.sent - self.agent.acked < self.agent.shared.window();
             let due = may_send.then(|| tokio::time::Instant::from_std(self.due(self.sent + 1)));
-            let patience = tokio::time::Instant::from_std(self.progress + ACK_PATIENCE);
+            let deadline = tokio::time::Instant::from_std(self.progress + ACK_TIMEOUT);
             tokio::select! {
-                heard = connection.receiving.next() => {
-                    let heard = heard?.context("the collector closed the stream")?;
-                    self.heard(heard);
+                message = connection.receiving.next() => {
+                    let message = message?.context("the collector closed the stream")?;
+                    self.receive(message);
                 }
                 room = room(due, &mut connection.sending), if may_send || leaving => {
                     room?;
@@ -485,8 +486,8 @@ impl<'a> Flow<'a> {
                     }
                     leaving = may_send;
                 }
-                () = tokio::time::sleep_until(patience), if self.sent > self.agent.acked => {
-                    bail!("nothing was acknowledged for {} s", ACK_PATIENCE.as_secs());
+                () = tokio::time::sleep_until(deadline), if self.sent > self.agent.acked => {
+                    bail!("nothing was acknowledged for {} s", ACK_TIMEOUT.as_secs());
                 }
             }
         }
@@ -501,7 +502,7 @@ impl<'a> Flow<'a> {
         self.sent_at.push_back(Instant::now());
     }
 
-    /// A live batch is due when its last tick is over.
+    /// Returns when a batch is due. A live batch is due after its last tick.
     fn due(&self, seq: u64) -> Instant {
         let shared = &self.agent.shared;
         if shared.plan.mode == Mode::Backfill {
@@ -511,7 +512,7 @@ impl<'a> Flow<'a> {
         self.start.at + Duration::from_secs_f64(shared.ticks_of(seq).end as f64 / shared.plan.rate) + late
     }
 
-    fn heard(&mut self, message: Down) {
+    fn receive(&mut self, message: Down) {
         self.progress = Instant::now();
         match message {
             Down::Ack(ack) if ack.segment == self.agent.segment => self.settle(ack.seq, true),
@@ -523,7 +524,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Everything up to `seq` has its answer; of several only the last can be a refusal, because their order is kept.
+    /// Records the answer for all batches up to `seq`. Only the last one can be refused, because answers are in order.
     fn settle(&mut self, seq: u64, taken: bool) {
         let (now, shared) = (Instant::now(), self.agent.shared.clone());
         let mut tally = shared.tally();
@@ -547,7 +548,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Room for the next batch once it is due, when those before have left; safe to give up at any await.
+/// Waits until the next batch is due and can be sent, after flushing earlier ones. Cancel-safe.
 async fn room(due: Option<tokio::time::Instant>, sending: &mut Sending) -> Result<()> {
     sending.flush().await?;
     if let Some(due) = due {

@@ -1,9 +1,9 @@
-//! Nodes × GPUs × metrics: which series there are, what they are called, and when their samples are taken.
+//! The fleet, nodes × GPUs × metrics: its series, their labels, and the times of their samples.
 //!
 //! ```text
 //! series  = (node × gpus + gpu) × metrics + metric
-//! time_ms = start_ms + tick × 1,000 + the node's own offset (1 to 997 ms: scrapers spread their targets; no sample lies on a
-//!           whole second, where PromQL's versions disagree about the edges of windows)
+//! time_ms = start_ms + tick × 1,000 + the node's own offset (1 to 997 ms: scrapers spread their targets; no sample is on a whole
+//!           second, where versions of PromQL disagree about the edges of windows)
 //! ```
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,10 +12,10 @@ use clap::Args;
 
 use crate::signal::{Shape, Signal, mix};
 
-/// One tick.
+/// The length of a tick.
 pub const TICK_MS: i64 = 1_000;
 
-/// Metrics as a GPU exporter names them, with how they behave: a third constant, the rest walks, ratios and counters.
+/// Metrics with the names of a GPU exporter, and how they behave: a third constant, the rest random walks, ratios and counters.
 const METRICS: [(&str, Shape); 30] = [
     ("DCGM_FI_DEV_GPU_TEMP", Shape::Temperature),
     ("DCGM_FI_DEV_POWER_USAGE", Shape::Power),
@@ -49,43 +49,43 @@ const METRICS: [(&str, Shape); 30] = [
     ("DCGM_FI_PROF_SM_OCCUPANCY", Shape::Ratio(4)),
 ];
 
-/// How large the fleet is, and which of all fleets of its size.
+/// The size of the fleet, and its seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct Fleet {
-    /// Nodes.
+    /// Number of nodes.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub nodes: u32,
-    /// GPUs in each node.
+    /// GPUs per node.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub gpus: u32,
-    /// Metrics of each GPU.
+    /// Metrics per GPU.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub metrics: u32,
-    /// Another seed, other values.
+    /// The seed of all values.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 impl Fleet {
-    /// All series.
+    /// Returns the number of all series.
     #[must_use]
     pub fn series(&self) -> usize {
-        self.nodes as usize * self.series_a_node()
+        self.nodes as usize * self.series_per_node()
     }
 
-    /// Series of one node; node `n` has those from `n` times this on.
+    /// Returns the number of series of one node. Node `n` has those from `n` times this number on.
     #[must_use]
-    pub fn series_a_node(&self) -> usize {
+    pub fn series_per_node(&self) -> usize {
         (self.gpus * self.metrics) as usize
     }
 
-    /// A node's name.
+    /// Returns the name of a node.
     #[must_use]
     pub fn node_name(&self, node: u32) -> String {
         format!("gpu-node-{node:05}")
     }
 
-    /// The name of a metric; past thirty they repeat with a number.
+    /// Returns the name of a metric. After 30 metrics the names repeat with a number.
     #[must_use]
     pub fn metric_name(&self, metric: u32) -> String {
         let (name, _) = METRICS[metric as usize % METRICS.len()];
@@ -95,26 +95,26 @@ impl Fleet {
         }
     }
 
-    /// The metrics that count up all the time.
+    /// Returns the metrics that are counters, except the rare ones.
     #[must_use]
     pub fn counters(&self) -> Vec<u32> {
         let counts = |metric: &u32| matches!(METRICS[*metric as usize % METRICS.len()].1, Shape::Counter(_));
         (0..self.metrics).filter(counts).collect()
     }
 
-    /// When a node takes its samples.
+    /// Returns the time of a node's samples at a tick.
     #[must_use]
     pub fn time_ms(&self, start_ms: i64, node: u32, tick: u64) -> i64 {
         start_ms + tick as i64 * TICK_MS + self.offset_ms(node)
     }
 
-    /// A node's own part of the second.
+    /// Returns the offset of a node within the second.
     #[must_use]
     pub fn offset_ms(&self, node: u32) -> i64 {
         1 + (mix(self.seed ^ (u64::from(node) << 20)) % 997) as i64
     }
 
-    /// The labels of a series in the order of their names.
+    /// Returns the labels of a series, sorted by name.
     #[must_use]
     pub fn labels(&self, series: usize) -> Vec<(&'static str, String)> {
         let (node, gpu, metric) = self.place(series);
@@ -142,7 +142,7 @@ impl Fleet {
         ]
     }
 
-    /// The values of a series.
+    /// Returns the values of a series.
     #[must_use]
     pub fn signal(&self, series: usize) -> Signal {
         let (_, _, metric) = self.place(series);
@@ -150,16 +150,16 @@ impl Fleet {
         Signal::new(mix(self.seed) ^ series as u64, shape)
     }
 
-    /// The values of a node's series.
+    /// Returns the values of all series of a node.
     #[must_use]
     pub fn signals_of(&self, node: u32) -> Vec<Signal> {
-        let first = node as usize * self.series_a_node();
-        (first..first + self.series_a_node())
+        let first = node as usize * self.series_per_node();
+        (first..first + self.series_per_node())
             .map(|series| self.signal(series))
             .collect()
     }
 
-    /// (node, GPU, metric) of a series.
+    /// Returns node, GPU and metric of a series.
     #[must_use]
     pub fn place(&self, series: usize) -> (u32, u32, u32) {
         let (metrics, gpus) = (self.metrics as usize, self.gpus as usize);
@@ -172,7 +172,7 @@ impl Fleet {
     }
 }
 
-/// The machine's clock, milliseconds since the epoch.
+/// Returns the clock of the machine in milliseconds since the epoch.
 #[must_use]
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

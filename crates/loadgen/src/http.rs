@@ -1,15 +1,15 @@
-//! One HTTP client for all that is asked, with a bound on every wait. A token travels in a header, never in the address.
+//! The HTTP client for all requests, with a limit for every wait. A token is sent in a header, never in the URL.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use reqwest::{Client, Method, RequestBuilder, Url};
 
-/// Longer than any server may take for an answer.
+/// Longer than any server may take for a response.
 const REQUEST_WITHIN: Duration = Duration::from_secs(120);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// A server and how to ask it.
+/// A server and its client.
 #[derive(Debug, Clone)]
 pub struct Server {
     url: Url,
@@ -18,12 +18,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server at an address such as `http://127.0.0.1:8428`; the token, if any, is sent as a bearer.
+    /// Creates a client of a server at a URL such as `http://127.0.0.1:8428`. The token, if any, is sent as a bearer token.
     ///
     /// # Errors
-    /// When the address is none.
+    /// Fails if the URL is malformed.
     pub fn new(url: &str, token: Option<String>) -> Result<Self> {
-        // reqwest is built without a provider of its own; another part may have installed one already.
+        // reqwest is built without its own provider. Another part of the program may have installed one already.
         let _installed_before = rustls::crypto::ring::default_provider().install_default();
         let url = Url::parse(url)
             .with_context(|| format!("{url:?} is not an address like http://127.0.0.1:8428"))?;
@@ -38,18 +38,18 @@ impl Server {
         })
     }
 
-    /// A request to a path of the server.
+    /// Creates a POST request to a path of the server.
     ///
     /// # Errors
-    /// When the path is none.
+    /// Fails if the path is malformed.
     pub fn post(&self, path: &str) -> Result<RequestBuilder> {
         self.request(Method::POST, path)
     }
 
-    /// See [`Self::post`].
+    /// Creates a GET request to a path of the server.
     ///
     /// # Errors
-    /// When the path is none.
+    /// Fails if the path is malformed.
     pub fn get(&self, path: &str) -> Result<RequestBuilder> {
         self.request(Method::GET, path)
     }

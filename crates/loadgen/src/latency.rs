@@ -1,34 +1,34 @@
-//! Latencies, kept exactly and sorted at the end.
+//! Latencies, stored exactly and sorted at the end.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// The most that are kept (32 MB); what comes after is counted only.
+/// The maximum number of stored latencies (32 MB). Later ones are only counted.
 const KEPT_MAX: usize = 8 << 20;
 
-/// Collects latencies.
+/// A collection of latencies.
 #[derive(Debug, Default)]
 pub struct Latencies {
     micros: Vec<u32>,
     count: u64,
 }
 
-/// What became of them, in milliseconds.
+/// A summary of latencies, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many there were.
+    /// The number of latencies.
     pub count: u64,
     /// The median.
     pub p50_ms: f64,
-    /// One in a hundred is longer.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// The longest.
+    /// The maximum.
     pub max_ms: f64,
 }
 
 impl Latencies {
-    /// Adds one.
+    /// Adds a latency.
     pub fn add(&mut self, latency: Duration) {
         self.count += 1;
         if self.micros.len() < KEPT_MAX {
@@ -37,26 +37,26 @@ impl Latencies {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds another's.
+    /// Adds the latencies of another collection.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         let room = KEPT_MAX - self.micros.len();
         self.micros.extend(other.micros.iter().take(room));
     }
 
-    /// Those that are kept, in microseconds.
+    /// Returns the stored latencies in microseconds.
     #[must_use]
     pub fn micros(&self) -> &[u32] {
         &self.micros
     }
 
-    /// Sorts and reads off.
+    /// Sorts the latencies and returns their summary.
     #[must_use]
     pub fn summary(mut self) -> Summary {
         self.micros.sort_unstable();

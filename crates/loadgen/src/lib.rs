@@ -1,18 +1,18 @@
-//! A fleet of GPU nodes that exists only as numbers: what it sends can be computed again by whoever checks it.
+//! A simulated fleet of GPU nodes whose samples are computed. A check can compute them again.
 //!
 //! ```text
-//! signal ─ value of (seed, series, tick), a pure function
+//! signal ─ the value of (seed, series, tick), a pure function
 //! fleet  ─ nodes × GPUs × metrics: names, labels, times
-//!   ├─▶ remote_write   Prometheus, VictoriaMetrics and Lockstep get the same bytes
-//!   ├─▶ history        a month of it in little, by remote write
-//!   ├─▶ agents         N agents over Lockstep's own protocol, live or catching up
+//!   ├─▶ remote_write   sends the same bytes to Prometheus, VictoriaMetrics and Lockstep
+//!   ├─▶ history        sends a small history of one month by remote write
+//!   ├─▶ agents         N agents over Lockstep's own protocol, in live mode or backfill
 //!   ├─▶ runs           one run of thousands of ranks over the control protocol
 //!   ├─▶ verify         reads back over HTTP and compares every sample
 //!   ├─▶ read           times reads of samples by shape
 //!   └─▶ query          times PromQL by kind, and compares the answers of servers
 //! ```
-//! It stands beside the server it measures, on the same cores, so it has to be much cheaper than any server: labels are encoded
-//! once, values cost some nanoseconds, and nothing that was sent is kept.
+//! The generator runs beside the server that it measures, on the same cores, so it must be much cheaper than any server: labels
+//! are encoded once, a value costs some nanoseconds, and nothing is kept after it was sent.
 
 pub mod fleet;
 pub mod signal;

@@ -1,4 +1,4 @@
-//! `loadgen`: one subcommand, one line of JSON on standard output.
+//! The program `loadgen`. Each subcommand prints one line of JSON on standard output.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use loadgen::http::Server;
 use loadgen::{Fleet, agents, fleet, history, query, read, remote_write, runs, verify};
 use serde::Serialize;
 
-/// Sends a GPU fleet's samples to a server, and checks what became of them.
+/// Sends the samples of a simulated GPU fleet to a server, and verifies what the server stored.
 #[derive(Parser)]
 #[command(name = "loadgen", version)]
 struct Cli {
@@ -19,7 +19,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Prometheus remote write, to any server that takes it.
+    /// Sends samples by Prometheus remote write, to any server that accepts it.
     RemoteWrite {
         #[command(flatten)]
         target: Target,
@@ -28,7 +28,8 @@ enum Command {
         #[command(flatten)]
         plan: remote_write::Plan,
     },
-    /// A month of history in little, by remote write: the last hour of all, six hours of some, 30 days of a few.
+    /// Sends a small history of one month by remote write: the last hour of all nodes, six hours of some, 30 days of a few
+    /// GPUs.
     History {
         #[command(flatten)]
         target: Target,
@@ -37,11 +38,11 @@ enum Command {
         #[command(flatten)]
         plan: history::Plan,
     },
-    /// Agents over Lockstep's own protocol.
+    /// Simulates agents over Lockstep's own protocol.
     Agents {
         #[command(flatten)]
         target: Target,
-        /// The join token. Give it in the environment: arguments are visible to everybody on the machine.
+        /// Join token. Set it in the environment: arguments are visible to all users of the machine.
         #[arg(long, env = "LOCKSTEP_JOIN", hide_env_values = true)]
         join: Option<String>,
         #[command(flatten)]
@@ -49,17 +50,17 @@ enum Command {
         #[command(flatten)]
         plan: agents::Plan,
     },
-    /// One run of many ranks over the control protocol: it starts, trains, fails once, starts again and ends.
+    /// Simulates one run of many ranks over the control protocol: it starts, trains, fails once, restarts and ends.
     Runs {
         #[command(flatten)]
         target: Target,
-        /// The join token. Give it in the environment: arguments are visible to everybody on the machine.
+        /// Join token. Set it in the environment: arguments are visible to all users of the machine.
         #[arg(long, env = "LOCKSTEP_JOIN", hide_env_values = true)]
         join: Option<String>,
         #[command(flatten)]
         plan: runs::Plan,
     },
-    /// Reads back every sample and compares; fails when one is lost, changed or there twice.
+    /// Reads back every sample and compares it. Fails if a sample is missing, changed or duplicated.
     Verify {
         #[command(flatten)]
         target: Target,
@@ -68,7 +69,7 @@ enum Command {
         #[command(flatten)]
         plan: verify::Plan,
     },
-    /// Times PromQL of one kind on such a history, and compares answers with those another server gave.
+    /// Times PromQL queries of one kind on a history, and compares the answers with those of another server.
     Query {
         #[command(flatten)]
         target: Target,
@@ -90,10 +91,10 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Target {
-    /// The server, such as http://127.0.0.1:8428.
+    /// URL of the server, such as http://127.0.0.1:8428.
     #[arg(long)]
     url: String,
-    /// A token for it. Give it in the environment: arguments are visible to everybody on the machine.
+    /// Token for the server. Set it in the environment: arguments are visible to all users of the machine.
     #[arg(long, env = "LOCKSTEP_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }
@@ -104,7 +105,7 @@ impl Target {
     }
 }
 
-/// One thread: the generator must not take the server's second core.
+/// One thread, so that the generator does not take the server's second core.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match execute(Cli::parse().command).await {
@@ -145,7 +146,7 @@ async fn execute(command: Command) -> Result<ExitCode> {
         }
         Command::Verify { target, fleet, plan } => {
             let outcome = verify::run(&target.server()?, fleet, &plan).await?;
-            print(&outcome, outcome.is_whole())
+            print(&outcome, outcome.is_complete())
         }
         Command::Read { target, fleet, plan } => {
             print(&read::run(&target.server()?, fleet, &plan).await?, true)

@@ -1,17 +1,17 @@
-//! What a process has cost so far, from /proc.
+//! The CPU time of processes, from /proc.
 
 use std::fs;
 
-/// Ticks of `/proc/PID/stat` in a second: USER_HZ is 100 on every architecture Linux has for us.
+/// Clock ticks per second in `/proc/PID/stat`: USER_HZ is 100 on all our architectures.
 const USER_HZ: f64 = 100.0;
 
-/// CPU seconds of this process.
+/// Returns the CPU seconds of this process.
 #[must_use]
 pub fn own_cpu_s() -> f64 {
     cpu_s_of("self").unwrap_or_default()
 }
 
-/// CPU seconds of another process and of its children that ended; `None` when it is gone.
+/// Returns the CPU seconds of another process and of its ended children, or `None` if it does not exist.
 #[must_use]
 pub fn cpu_s(pid: u32) -> Option<f64> {
     cpu_s_of(&pid.to_string())
@@ -19,7 +19,8 @@ pub fn cpu_s(pid: u32) -> Option<f64> {
 
 fn cpu_s_of(pid: &str) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in brackets and may hold anything. After it: state is field 3; utime, stime, cutime, cstime are 14 to 17.
+    // The name is in parentheses and may contain anything. After it: state is field 3; utime, stime, cutime, cstime are 14 to
+    // 17.
     let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
     let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
     Some(ticks / USER_HZ)

@@ -1,12 +1,12 @@
-//! Times PromQL by kind, as dashboards, rules and people ask, and makes sure that what was fast was also an answer.
+//! Times PromQL by kind, with the queries of dashboards, rules and people, and verifies the answers.
 //!
 //! ```text
-//! verify   the first questions, untimed: answers kept for the next server, or compared with those that were kept
-//! warm up  some more, not counted
-//! time     one at a time, each another question; dashboards: clients at once, each its panels one after the other
+//! verify   the first questions, not timed: answers are stored for the next server, or compared with stored ones
+//! warm up  some more questions, not counted
+//! time     one question at a time, each different; dashboards: several clients at once, each requests its panels in sequence
 //! ```
-//! Timed answers are not read: only their bytes and samples are counted, as they arrive, so that the generator costs next to
-//! nothing and two servers can be compared by how much they answered.
+//! Timed answers are not parsed: only their bytes and samples are counted as they arrive. So the generator costs almost
+//! nothing, and two servers can be compared by how much they answered.
 
 mod answer;
 mod question;
@@ -32,86 +32,86 @@ use crate::process;
 pub use self::answer::Comparison;
 pub use self::question::Kind;
 
-/// The metrics that questions name.
+/// The number of metrics that questions use.
 const METRICS_MIN: u32 = 30;
-/// Their numbers are multiplied by a few.
+/// The maximum number of a question. Numbers are multiplied by small factors, and the products must fit into `u32`.
 const QUESTIONS_MAX: i64 = 10_000_000;
-/// Of a server's words this much is shown.
-const WORDS_BYTES: usize = 300;
+/// How much of a server's error text is shown, in bytes.
+const ERROR_BYTES_MAX: usize = 300;
 
-/// What was sent before, what to ask, and how often.
+/// The history, the questions, and how many.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
     #[command(flatten)]
     history: History,
-    /// What to ask.
+    /// Kind of the questions.
     #[arg(long, value_enum)]
     kind: Kind,
-    /// Answers to time; of dashboards as many whole rounds as it takes.
+    /// Number of answers to time. Dashboards: as many whole rounds as this takes.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=QUESTIONS_MAX))]
     repeats: u32,
-    /// The number of the first question. Who asks in rounds goes on with the one that the round before printed as `next`.
+    /// Number of the first question. To continue an earlier call, use the number that it printed as `next`.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=QUESTIONS_MAX))]
     first: u32,
-    /// Questions before, not timed.
+    /// Number of questions before that are not timed.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=QUESTIONS_MAX))]
     warm_up: u32,
-    /// Questions whose answers are kept or compared; of dashboards all panels of so many. With 0 nothing is.
+    /// Number of questions whose answers are stored or compared; dashboards: all panels of this many. 0 disables this.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(..=QUESTIONS_MAX))]
     verify: u32,
-    /// Prints each latency too, for who puts several rounds together.
+    /// Prints each latency as well, to combine several calls.
     #[arg(long)]
     latencies: bool,
-    /// Dashboards that are drawn at once.
+    /// Number of dashboards that are loaded at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     clients: u32,
-    /// Keeps answers in this file.
+    /// Stores the answers in this file.
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
-    /// Compares answers with those another server gave.
+    /// Compares the answers with those of another server in this file.
     #[arg(long, value_name = "FILE", conflicts_with = "keep")]
     against: Option<PathBuf>,
-    /// How far rates may be apart, as a part of the larger; all else may be 1e-9 apart.
+    /// Tolerated relative difference of rates. Other values may differ by 1e-9.
     #[arg(long, default_value_t = TOLERANCE)]
     rate_tolerance: f64,
-    /// A process on this machine whose CPU time is read before and after.
+    /// The id of a process on this machine whose CPU time is measured.
     #[arg(long)]
     server_pid: Option<u32>,
 }
 
-/// What came back.
+/// The result.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
-    /// Questions whose answers were kept or compared, and the values in them.
+    /// Questions whose answers were stored or compared.
     pub verified: u64,
-    /// See `verified`.
+    /// The number of values in those answers.
     pub values: u64,
-    /// How they differ from the other server's.
+    /// The differences from the other server's answers.
     pub comparison: Option<Comparison>,
-    /// Samples and bytes of all timed answers.
+    /// Samples of all timed answers.
     pub samples: u64,
-    /// See `samples`.
+    /// Bytes of all timed answers.
     pub bytes: u64,
-    /// From the request to the last byte of its answer.
+    /// The time from a request to the last byte of its answer.
     pub latency: Summary,
-    /// Dashboards only: from the first request to the last answer of a round.
+    /// Only for dashboards: the time from the first request to the last answer of a round.
     pub rounds: Option<Summary>,
-    /// When asked for: all that `latency` is made of, in microseconds.
+    /// On request: all latencies that `latency` summarizes, in microseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latencies_us: Vec<u32>,
-    /// The same of `rounds`.
+    /// On request: all latencies that `rounds` summarizes, in microseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rounds_us: Vec<u32>,
-    /// The number of the question to go on with.
+    /// The number of the question to continue with.
     pub next: u32,
-    /// CPU seconds of the generator while it timed.
+    /// CPU seconds of the generator during the timed part.
     pub cpu_s: f64,
     /// CPU seconds of the server before the first timed request and after the last answer.
     pub server_cpu_s: Option<(f64, f64)>,
 }
 
 impl Outcome {
-    /// Whether nothing was found that differs.
+    /// Returns true if no difference was found.
     #[must_use]
     pub fn agrees(&self) -> bool {
         let found = self.comparison.as_ref();
@@ -122,15 +122,15 @@ impl Outcome {
 /// Verifies, warms up and times.
 ///
 /// # Errors
-/// When a query fails, or the answers to a kind of question are all empty.
+/// Fails if a query fails, or if all answers that are verified are empty.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
     if fleet.metrics < METRICS_MIN {
         bail!(
-            "queries are about all {METRICS_MIN} metrics; sent were {}",
+            "queries use all {METRICS_MIN} metrics, but the fleet has {}; set --metrics",
             fleet.metrics
         );
     }
-    let asker = Asker {
+    let client = Client {
         server: server.clone(),
         catalogue: Catalogue {
             fleet,
@@ -139,16 +139,16 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> 
     };
     let mut outcome = Outcome::default();
     if plan.verify > 0 {
-        asker.verify(plan, &mut outcome).await?;
+        client.verify(plan, &mut outcome).await?;
     }
     let first = plan.first + plan.verify;
     let warm_up = Plan {
         repeats: plan.warm_up,
         ..plan.clone()
     };
-    let warm = asker.time(&warm_up, first).await?;
+    let warm = client.time(&warm_up, first).await?;
     let (cpu_before, server_before) = (process::own_cpu_s(), plan.server_pid.and_then(process::cpu_s));
-    let timed = asker.time(plan, warm.next).await?;
+    let timed = client.time(plan, warm.next).await?;
     let server_after = plan.server_pid.and_then(process::cpu_s);
     let listed = |latencies: &Latencies| match plan.latencies {
         true => latencies.micros().to_vec(),
@@ -168,24 +168,24 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> 
     })
 }
 
-/// One server, and where questions come from.
+/// A server, and the source of questions.
 #[derive(Debug, Clone)]
-struct Asker {
+struct Client {
     server: Server,
     catalogue: Catalogue,
 }
 
-/// Answers that were timed.
+/// The timed answers.
 #[derive(Debug, Default)]
 struct Timed {
     tally: Tally,
-    /// How long each round of dashboards took.
+    /// The duration of each round of dashboards.
     rounds: Latencies,
-    /// The number of the question that comes behind them.
+    /// The number of the next question.
     next: u32,
 }
 
-/// What timed answers amount to.
+/// The totals of timed answers.
 #[derive(Debug, Default)]
 struct Tally {
     latencies: Latencies,
@@ -193,7 +193,7 @@ struct Tally {
     bytes: u64,
 }
 
-impl Asker {
+impl Client {
     async fn verify(&self, plan: &Plan, outcome: &mut Outcome) -> Result<()> {
         let numbers = plan.first..plan.first + plan.verify;
         let questions: Vec<_> = match plan.kind {
@@ -205,7 +205,9 @@ impl Asker {
             .as_ref()
             .is_some_and(|others| others.len() != questions.len())
         {
-            bail!("the other server's answers are to other questions");
+            bail!(
+                "the other server's answers belong to other questions; use the same --kind, --first and --verify"
+            );
         }
         let mut comparison = Comparison::default();
         let mut bodies = Vec::new();
@@ -229,7 +231,10 @@ impl Asker {
             bodies.push(body);
         }
         if outcome.values == 0 {
-            bail!("all answers are empty, such as the one to {}", questions[0].query);
+            bail!(
+                "all answers are empty, for example the answer to {}",
+                questions[0].query
+            );
         }
         if let Some(file) = &plan.keep {
             keep(file, &bodies)?;
@@ -238,7 +243,7 @@ impl Asker {
         Ok(())
     }
 
-    /// Asks from the `first` question on.
+    /// Times questions from number `first` on.
     async fn time(&self, plan: &Plan, first: u32) -> Result<Timed> {
         let mut timed = Timed {
             next: first,
@@ -259,22 +264,22 @@ impl Asker {
         Ok(timed)
     }
 
-    /// All clients at once, each with its own connection and dashboard.
+    /// Loads the dashboards of all clients at once. Each client has its own connection and dashboard.
     async fn round(&self, first: u32, clients: u32) -> Result<Tally> {
         let mut drawing = JoinSet::new();
         for n in first..first + clients {
-            let asker = self.clone();
+            let client = self.clone();
             drawing.spawn(async move {
                 let mut tally = Tally::default();
-                for panel in asker.catalogue.panels(n) {
-                    asker.ask(&panel, &mut tally).await?;
+                for panel in client.catalogue.panels(n) {
+                    client.ask(&panel, &mut tally).await?;
                 }
                 anyhow::Ok(tally)
             });
         }
         let mut all = Tally::default();
         while let Some(drawn) = drawing.join_next().await {
-            all.add(drawn.context("a client's task broke")??);
+            all.add(drawn.context("a client's task failed")??);
         }
         Ok(all)
     }
@@ -288,7 +293,7 @@ impl Asker {
             return Err(refused(question, answer).await);
         }
         let mut counter = Counter::default();
-        while let Some(piece) = answer.chunk().await.context("an answer broke off")? {
+        while let Some(piece) = answer.chunk().await.context("the answer ended early")? {
             counter.count(&piece);
         }
         tally.latencies.add(begin.elapsed());
@@ -304,13 +309,13 @@ impl Asker {
         if !answer.status().is_success() {
             return Err(refused(question, answer).await);
         }
-        Ok(answer.bytes().await.context("an answer broke off")?.into())
+        Ok(answer.bytes().await.context("the answer ended early")?.into())
     }
 }
 
 async fn refused(question: &Question, answer: reqwest::Response) -> anyhow::Error {
     let (status, words) = (answer.status(), answer.bytes().await.unwrap_or_default());
-    let words = String::from_utf8_lossy(&words[..words.len().min(WORDS_BYTES)]).into_owned();
+    let words = String::from_utf8_lossy(&words[..words.len().min(ERROR_BYTES_MAX)]).into_owned();
     anyhow::anyhow!("{}: {status}: {words}", question.query)
 }
 
@@ -322,8 +327,8 @@ impl Tally {
     }
 }
 
-/// Counts samples without reading: in each a time's last digit, a comma and a quote follow each other, and nowhere else in an
-/// answer.
+/// Counts samples without parsing: in each sample the last digit of the time, a comma and a quote follow each other, and
+/// nowhere else in an answer.
 #[derive(Debug, Default)]
 struct Counter {
     samples: u64,
@@ -342,7 +347,7 @@ impl Counter {
     }
 }
 
-/// A line an answer.
+/// Writes one answer per line.
 fn keep(file: &Path, bodies: &[Vec<u8>]) -> Result<()> {
     let mut text = Vec::new();
     for body in bodies {

@@ -1,7 +1,7 @@
-//! Times queries by shape: what a dashboard and a person looking at one GPU ask for.
+//! Times reads by shape: those of a dashboard, and of a person who inspects one GPU.
 //!
-//! Each repeat asks for another metric or GPU, so that no cache of answers has seen it before; the samples of all answers are
-//! counted, so that two servers can be compared only when they answered the same.
+//! Each repetition reads another metric or GPU, so that no cache has the answer. The samples of all answers are counted, so
+//! that two servers are compared only if they returned the same amount.
 
 use std::time::Instant;
 
@@ -15,12 +15,12 @@ use crate::fleet::TICK_MS;
 use crate::http::Server;
 use crate::latency::{Latencies, Summary};
 
-/// The longest range that is asked for.
+/// The longest range, in seconds.
 const RANGE_S_MAX: u64 = 3_600;
-/// Ends of ranges lie on multiples of this, which is also the step of a dashboard.
+/// Ends of ranges are multiples of this. It is also the step of a dashboard.
 const STEP_S: i64 = 15;
 
-/// What is asked for.
+/// The shape of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Shape {
     /// One metric of all GPUs at a 15 s step.
@@ -35,42 +35,42 @@ pub enum Shape {
     RawGpu,
 }
 
-/// What was sent before, and how often to ask.
+/// What was sent before, and what to read.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// What to ask for.
+    /// Shape of the reads.
     #[arg(long, value_enum)]
     pub shape: Shape,
-    /// Time of tick 0, as the sender printed it.
+    /// Time of tick 0, as the sender printed it, in milliseconds since the epoch.
     #[arg(long)]
     pub start_ms: i64,
-    /// Ticks that were sent.
+    /// Number of ticks that were sent.
     #[arg(long)]
     pub ticks: u64,
-    /// How often.
+    /// Number of reads.
     #[arg(long, default_value_t = 50)]
     pub repeats: u32,
 }
 
-/// What came back.
+/// The result.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
-    /// Length of the range, in seconds.
+    /// The length of the range, in seconds.
     pub range_s: u64,
-    /// Series, samples and bytes of all answers.
+    /// Series of all answers.
     pub series: u64,
-    /// See `series`.
+    /// Samples of all answers.
     pub samples: u64,
-    /// See `series`.
+    /// Bytes of all answers.
     pub bytes: u64,
-    /// From the request to the last byte of its answer.
+    /// The time from a request to the last byte of its answer.
     pub latency: Summary,
 }
 
-/// Asks, once each, in a fixed order.
+/// Sends each query once, in a fixed order.
 ///
 /// # Errors
-/// When a query fails.
+/// Fails if a query fails.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
     let (mut outcome, mut latencies) = (
         Outcome {
@@ -89,7 +89,7 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> 
             .await
             .context("cannot ask")?;
         let status = answer.status();
-        let body = answer.bytes().await.context("an answer broke off")?;
+        let body = answer.bytes().await.context("the answer ended early")?;
         latencies.add(begin.elapsed());
         if !status.is_success() {
             bail!(
@@ -98,10 +98,10 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> 
                 String::from_utf8_lossy(&body[..body.len().min(300)])
             );
         }
-        let answer: Value = serde_json::from_slice(&body).context("an answer is no JSON")?;
+        let answer: Value = serde_json::from_slice(&body).context("the answer is not JSON")?;
         let result = answer["data"]["result"]
             .as_array()
-            .context("an answer has no result")?;
+            .context("the answer has no result")?;
         outcome.series += result.len() as u64;
         outcome.samples += result
             .iter()
@@ -114,7 +114,7 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> 
     Ok(outcome)
 }
 
-/// As much as lies between the first tick and the last, in whole steps.
+/// Returns the length of the range between the first and the last tick, in whole steps.
 fn range_s(plan: &Plan) -> u64 {
     let whole = plan
         .ticks

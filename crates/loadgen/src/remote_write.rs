@@ -1,6 +1,6 @@
-//! Prometheus remote write 1: the same bytes to every server.
+//! Sends samples by Prometheus remote write 1: the same bytes to every server.
 //!
-//! Each connection has its own nodes and sends their ticks in order, one request at a time, as a sender's shard does.
+//! Each connection has its own nodes and sends their ticks in order, one request at a time, like a shard of a real sender.
 
 mod connection;
 mod request;
@@ -15,50 +15,49 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use self::connection::Sender;
-use self::request::Sent;
+use self::request::PreparedSeries;
 use crate::Fleet;
 use crate::http::Server;
 use crate::latency::{Latencies, Summary};
 use crate::process;
 
-/// What is sent, and how.
+/// What to send, and how.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// Ticks to send.
+    /// Number of ticks to send.
     #[arg(long, default_value_t = 60)]
     pub ticks: u64,
-    /// The first of them.
+    /// The first tick.
     #[arg(long, default_value_t = 0)]
     pub first_tick: u64,
-    /// Time of tick 0, milliseconds since the epoch; by default now, or without a rate such that the
-    /// last tick is now.
+    /// Time of tick 0, in milliseconds since the epoch. Default: now; without a rate, such that the last tick is now.
     #[arg(long)]
     pub start_ms: Option<i64>,
-    /// Samples in one request: a number, or `all` for as many as a connection has (64 ticks of its series at most).
+    /// Samples per request: a number, or `all` for as many as a connection has (at most 64 ticks of its series).
     #[arg(long, default_value = "2000", value_parser = samples)]
     pub samples_per_request: usize,
-    /// Samples of a series that travel together; 1 is what a scraper's queue sends.
+    /// Consecutive samples of a series in one request. 1 is what a scraper's queue sends.
     #[arg(long, default_value_t = 1)]
     pub column: u64,
-    /// Connections, each with its own nodes.
+    /// Number of connections. Each sends its own nodes.
     #[arg(long, default_value_t = 1)]
     pub connections: u32,
-    /// Ticks a second, or `max`.
+    /// Ticks per second, or `max`.
     #[arg(long, default_value = "max", value_parser = rate)]
     pub rate: f64,
-    /// Sends only one tick in so many.
+    /// Sends only one tick in this many.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub spacing: u64,
-    /// Connections wait for each other after each so many ticks, for servers that take only what is about as new as the newest.
+    /// Connections wait for each other every N ticks, for servers that refuse samples much older than the newest.
     #[arg(long, value_name = "TICKS", value_parser = clap::value_parser!(u64).range(1..))]
     pub abreast: Option<u64>,
-    /// A process on this machine whose CPU time is read before and after.
+    /// The id of a process on this machine whose CPU time is measured.
     #[arg(long)]
     pub server_pid: Option<u32>,
 }
 
 impl Default for Plan {
-    /// As on the command line.
+    /// Returns the defaults of the command line.
     fn default() -> Self {
         Self {
             ticks: 60,
@@ -76,7 +75,8 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// With a rate time passes while sending, so tick 0 is now; without one all ticks lie behind.
+    /// Returns the time of tick 0: now if there is a rate, because time passes while sending; otherwise such that all ticks are
+    /// in the past.
     fn start_from(&self, now_ms: i64) -> i64 {
         let span_ms = (self.first_tick + self.ticks + 1) as i64 * crate::fleet::TICK_MS;
         if self.rate.is_finite() {
@@ -87,39 +87,39 @@ impl Plan {
     }
 }
 
-/// What happened.
+/// The result.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
-    /// Time of tick 0.
+    /// The time of tick 0, in milliseconds since the epoch.
     pub start_ms: i64,
     /// Samples that were accepted.
     pub samples: u64,
-    /// Requests that were answered for good.
+    /// Requests that were accepted or refused permanently.
     pub requests: u64,
-    /// Requests that had to be sent again (429, 5xx, broken connections).
+    /// Requests that were sent again (429, 5xx, broken connections).
     pub retries: u64,
-    /// Requests that were refused for good; their samples are not counted.
+    /// Requests that were refused permanently. Their samples are not counted.
     pub refused: u64,
-    /// What the server said to the first of them.
+    /// The response of the server to the first refused request.
     pub first_refusal: Option<String>,
-    /// Bytes before and after compression.
+    /// Bytes before compression.
     pub bytes_raw: u64,
-    /// See `bytes_raw`.
+    /// Bytes after compression.
     pub bytes_sent: u64,
-    /// How long it took.
+    /// The duration in seconds.
     pub seconds: f64,
     /// CPU seconds of the generator.
     pub cpu_s: f64,
     /// CPU seconds of the server before the first request and after the last.
     pub server_cpu_s: Option<(f64, f64)>,
-    /// From sending a request to its answer, repeats included.
+    /// The time from sending a request to its final response, including repetitions.
     pub latency: Summary,
 }
 
-/// Sends all of it.
+/// Sends all samples.
 ///
 /// # Errors
-/// When a request is not taken within two minutes.
+/// Fails if a request is not accepted within two minutes.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan, now_ms: i64) -> Result<Outcome> {
     let plan = Arc::new(Plan {
         start_ms: Some(plan.start_ms.unwrap_or(plan.start_from(now_ms))),
@@ -134,7 +134,7 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan, now_ms: i64) -> Res
     }
     let (mut all, mut latencies) = (Outcome::default(), Latencies::default());
     while let Some(sent) = senders.join_next().await {
-        let sent = sent.context("a connection's task broke")??;
+        let sent = sent.context("a connection's task failed")??;
         all.add(sent.outcome);
         latencies.merge(&sent.latencies);
     }
@@ -161,13 +161,14 @@ impl Outcome {
     }
 }
 
-/// The series of each connection.
-fn shards(fleet: Fleet, plan: &Plan) -> Vec<Vec<Sent>> {
+/// Returns the series of each connection.
+fn shards(fleet: Fleet, plan: &Plan) -> Vec<Vec<PreparedSeries>> {
     let connections = plan.connections.clamp(1, fleet.nodes);
     let start_ms = plan.start_ms.unwrap_or_default();
     let of = |node: u32| {
-        let first = node as usize * fleet.series_a_node();
-        (first..first + fleet.series_a_node()).map(move |series| Sent::new(fleet, series, start_ms))
+        let first = node as usize * fleet.series_per_node();
+        (first..first + fleet.series_per_node())
+            .map(move |series| PreparedSeries::new(fleet, series, start_ms))
     };
     let nodes = |shard: u32| (0..fleet.nodes).filter(move |node| node % connections == shard);
     (0..connections)
@@ -184,7 +185,7 @@ fn samples(text: &str) -> Result<usize, String> {
             .parse()
             .ok()
             .filter(|n| *n > 0)
-            .ok_or_else(|| "write a number, or all".to_owned()),
+            .ok_or_else(|| "expected a number or `all`".to_owned()),
     }
 }
 
@@ -195,7 +196,7 @@ fn rate(text: &str) -> Result<f64, String> {
             .parse()
             .ok()
             .filter(|n| *n > 0.0)
-            .ok_or_else(|| "write ticks a second, or max".to_owned()),
+            .ok_or_else(|| "expected ticks per second or `max`".to_owned()),
     }
 }
 
@@ -232,14 +233,14 @@ mod tests {
         }
     }
 
-    /// The newest tick each connection has sent, and the furthest any was ahead of another.
+    /// The newest tick of each connection, and the furthest that any was ahead of another.
     #[derive(Default)]
     struct Seen {
         newest: HashMap<u16, i64>,
         ahead: i64,
     }
 
-    /// Takes requests, the one connection more slowly than the other.
+    /// Accepts requests, from one connection more slowly than from the other.
     async fn serve(stream: TcpStream, seen: Arc<Mutex<Seen>>) {
         let port = stream.peer_addr().unwrap().port();
         let mut stream = BufReader::new(stream);
@@ -256,7 +257,7 @@ mod tests {
                 return;
             }
             let raw = snap::raw::Decoder::new().decompress_vec(&body).unwrap();
-            // A request ends with its last sample's time, a varint of six bytes.
+            // A request ends with the time of its last sample, a varint of six bytes.
             let time = raw[raw.len() - 6..].iter().rev();
             let time_ms = time.fold(0, |time, byte| time << 7 | i64::from(byte & 0x7f));
             let slow = {
@@ -303,7 +304,7 @@ mod tests {
         let sent = tokio::time::timeout(Duration::from_secs(60), sent).await;
         let sent = sent.expect("connections do not wait for ever").unwrap();
         assert_eq!(sent.samples, 9 * 134);
-        // A stage, and what a request holds beyond it: 12 samples of 3 series are 4 ticks, 3 apart.
+        // One stage, and what a request contains beyond it: 12 samples of 3 series are 4 ticks, 3 apart.
         let ahead = seen.lock().unwrap().ahead;
         assert!((1..=20 + 4 * 3).contains(&ahead), "{ahead}");
     }

@@ -1,12 +1,12 @@
-//! One large run over the control protocol: agents that hold ranks which exist only as reports.
+//! Simulates one large run over the control protocol. Its ranks exist only as the reports of agents.
 //!
 //! ```text
 //! agents:  join ─▶ control stream ─▶ Prepare: Prepared ─▶ Start: ShimStarted, RankStarted × ranks, FirstStep × ranks ─▶ …
 //! driver:  submit ─▶ all ranks have made a step ─▶ train ─▶ one rank fails, the others are stopped
 //!          ─▶ second attempt: all ranks have made a step ─▶ train ─▶ all ranks exit with 0 ─▶ the run has succeeded
 //! ```
-//! A phase is over when the collector has acknowledged the last report of it. The outcome lists what the run became, without ids and times, so
-//! that two revisions of the collector can be compared.
+//! A phase ends when the collector has acknowledged its last report. The outcome describes the history of the run without ids
+//! and times, so that two revisions of the collector can be compared.
 
 mod agent;
 
@@ -28,63 +28,63 @@ use crate::http::Server;
 use crate::process;
 use agent::Agent;
 
-/// Agents that join at once, as in [`crate::agents`].
+/// The number of agents that join at the same time, as in [`crate::agents`].
 const JOINING_MAX: usize = 8;
 const JOIN_WITHIN: Duration = Duration::from_secs(300);
-/// No phase takes longer, at any revision.
+/// The maximum duration of a phase, at any revision.
 const PHASE_WITHIN: Duration = Duration::from_secs(1_800);
-/// The driver looks rarely: each look costs the collector an answer.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The interval at which the driver polls. It is long, because each poll costs the collector a response.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is run.
+/// The run to simulate.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// Nodes of the run.
+    /// Number of nodes of the run.
     #[arg(long, default_value_t = 1_000)]
     pub nodes: u32,
-    /// Ranks on each node.
+    /// Ranks per node.
     #[arg(long, default_value_t = 8)]
     pub ranks: u32,
-    /// Seconds that each of the two attempts trains.
+    /// How long each of the two attempts trains, in seconds.
     #[arg(long, default_value_t = 60)]
     pub train_s: u64,
-    /// The collector's process on this machine; its CPU time is read at the end of each phase.
+    /// The id of the collector's process on this machine. Its CPU time is read at the end of each phase.
     #[arg(long)]
     pub server_pid: Option<u32>,
 }
 
-/// What happened.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// Nodes and ranks of the run.
+    /// The number of nodes.
     pub nodes: u32,
-    /// See `nodes`.
+    /// The number of ranks of the run.
     pub ranks: u32,
-    /// Phases, in order.
+    /// The phases, in order.
     pub phases: Vec<Phase>,
     /// Reports that the collector has acknowledged.
     pub reports: u64,
-    /// The state at the end.
+    /// The final state of the run.
     pub state: RunState,
-    /// Each attempt, in words that are equal for equal histories: cause, outcome, number of nodes, ranks and exits.
+    /// A text for each attempt, equal for equal histories: cause, outcome, number of nodes, ranks and exits.
     pub attempts: Vec<String>,
 }
 
 /// One phase.
 #[derive(Debug, Serialize)]
 pub struct Phase {
-    /// What it is.
+    /// The name of the phase.
     pub name: &'static str,
-    /// How long it took.
+    /// The duration in seconds.
     pub seconds: f64,
     /// CPU seconds of the collector, if its process is known.
     pub server_cpu_s: Option<f64>,
 }
 
-/// Runs it.
+/// Simulates the run.
 ///
 /// # Errors
-/// When the agents cannot join, the run is refused, or a phase does not end.
+/// Fails if the agents cannot join, the run is refused, or a phase does not end.
 pub async fn run(url: &str, server: &Server, join: Option<String>, plan: &Plan) -> Result<Outcome> {
     let join = join.context("agents need a join token; set LOCKSTEP_JOIN")?;
     let fleet = Arc::new(Fleet {
@@ -135,9 +135,9 @@ pub async fn run(url: &str, server: &Server, join: Option<String>, plan: &Plan) 
     fleet.signal.send_replace(Signal::Finish);
     let deadline = Instant::now() + PHASE_WITHIN;
     while !summary(server, &id).await?.state.is_final() {
-        ensure!(Instant::now() < deadline, "the run does not end");
+        ensure!(Instant::now() < deadline, "the run did not end");
         ended_early(&mut agents)?;
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
     phases.end("finish");
     let view: RunView = get(server, &format!("/api/runs/{id}")).await?;
@@ -152,25 +152,25 @@ pub async fn run(url: &str, server: &Server, join: Option<String>, plan: &Plan) 
     })
 }
 
-/// What all agents share.
+/// The state that all agents share.
 struct Fleet {
     plan: Plan,
     join: String,
     url: String,
     joining: Semaphore,
     joined: AtomicU64,
-    /// First steps that the collector has acknowledged.
+    /// The number of first steps that the collector has acknowledged.
     steps: AtomicU64,
     reports: AtomicU64,
     signal: watch::Sender<Signal>,
 }
 
-/// What the ranks do.
+/// What the ranks must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signal {
-    /// They train.
+    /// Train.
     Train,
-    /// One rank of the first attempt has failed.
+    /// One rank of the first attempt fails.
     Fail,
     /// All ranks exit with 0.
     Finish,
@@ -204,7 +204,7 @@ impl Phases {
     }
 }
 
-/// Waits until something is so. An agent that ends meanwhile is an error.
+/// Waits until a condition is true. Fails if an agent ends before.
 async fn wait(agents: &mut JoinSet<Result<()>>, within: Duration, is_so: impl Fn() -> bool) -> Result<()> {
     let looks = async {
         while !is_so() {
@@ -253,7 +253,7 @@ async fn get<T: serde::de::DeserializeOwned>(server: &Server, path: &str) -> Res
     answer
         .json()
         .await
-        .with_context(|| format!("{path} answered something else"))
+        .with_context(|| format!("unexpected response from {path}"))
 }
 
 fn attempt(attempt: &domain::api::runs::AttemptView) -> String {

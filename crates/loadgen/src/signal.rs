@@ -1,33 +1,33 @@
-//! What a GPU's metrics look like over time, as a pure function of (key, tick): any later check computes the same value.
+//! The values of a GPU's metrics over time, as a pure function of (key, tick), so that a check computes the same values.
 //!
 //! Walks are sums of noise on lattices of different widths (slow drift, load phases, jitter), rounded as exporters round.
-//! Counters are a line plus noise that is smaller than a tick's growth, so they fall only when they begin anew, each after hours of
-//! its own, as they do when a driver is loaded again.
+//! Counters are a line plus noise smaller than the growth of one tick, so they fall only when they restart, as after a reload
+//! of the driver. Each restarts after its own number of hours.
 
 /// How a metric behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Never changes; a few of them are values that codecs stumble over.
+    /// Never changes. A few of them have values that are hard for codecs.
     Constant,
     /// °C, whole numbers that drift.
     Temperature,
     /// W with three decimals, noisy.
     Power,
-    /// Whole per cent, noisy, sometimes pinned to 0 or 100.
+    /// Whole per cent, noisy, sometimes exactly 0 or 100.
     Percent,
     /// 0 to 1 with this many decimals.
     Ratio(i32),
-    /// MHz in steps of 15, mostly at the top.
+    /// MHz in steps of 15, mostly at the maximum.
     Clock,
-    /// MiB in use, plateaus.
+    /// MiB in use, with plateaus.
     Plateau,
-    /// Whole numbers that grow by about this much a tick, with a noisy rate, and begin anew every 5 to 16 hours.
+    /// Whole numbers that grow by about this much per tick at a noisy rate, and restart every 5 to 16 hours.
     Counter(u64),
-    /// Whole numbers that grow once in many ticks.
+    /// Whole numbers that grow rarely.
     RareCounter,
 }
 
-/// Values that are legal, and that a store may still lose: large, tiny, negative zero, 64-bit "blank" marks, binary fractions.
+/// Valid values that a store may nevertheless lose: large, tiny, negative zero, 64-bit "blank" marks, binary fractions.
 const EDGES: [f64; 8] = [
     -0.0,
     9_223_372_036_854_775_794.0,
@@ -38,15 +38,15 @@ const EDGES: [f64; 8] = [
     4_503_599_627_370_497.5,
     1e-9,
 ];
-/// One constant series in this many holds an edge value.
+/// One constant series in this many has such a value.
 const EDGE_EVERY: u64 = 24;
 
-/// Ticks after which a counter begins anew: so many, and up to as many again as [`LIFE_SPREAD`] says.
+/// The minimum number of ticks after which a counter restarts.
 const LIFE_MIN: u64 = 20_000;
-/// See [`LIFE_MIN`].
+/// The range of the ticks that are added to [`LIFE_MIN`], different for each counter.
 const LIFE_SPREAD: u64 = 40_000;
 
-/// One series' values.
+/// The values of one series.
 #[derive(Debug, Clone, Copy)]
 pub struct Signal {
     key: u64,
@@ -54,13 +54,13 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// The signal of a series, by a key of its own.
+    /// Creates the signal of a series; `key` is unique to the series.
     #[must_use]
     pub fn new(key: u64, shape: Shape) -> Self {
         Self { key: mix(key), shape }
     }
 
-    /// The value at a tick.
+    /// Returns the value at a tick.
     #[must_use]
     pub fn at(&self, tick: u64) -> f64 {
         match self.shape {
@@ -106,7 +106,7 @@ impl Signal {
         (share * scale).round() / scale
     }
 
-    /// Jitter below half a tick's growth keeps it from falling.
+    /// The jitter is below half of the growth of one tick, so the counter does not fall.
     fn counter(&self, tick: u64, rate: u64) -> f64 {
         let own_rate = rate / 2 + (self.own(1) * rate as f64) as u64;
         let jitter = (self.noise(2, tick) * own_rate as f64 * 0.2) as u64;
@@ -115,25 +115,25 @@ impl Signal {
         (own_rate * age + jitter) as f64
     }
 
-    /// A number of this series alone, 0 to 1.
+    /// Returns a number from 0 to 1 that depends only on the series.
     fn own(&self, lane: u64) -> f64 {
         self.noise(lane ^ 0x5bd1, u64::MAX)
     }
 
-    /// Straight lines between random points `width` ticks apart, 0 to 1.
+    /// Interpolates linearly between random points `width` ticks apart; 0 to 1.
     fn drift(&self, lane: u64, tick: u64, width: u64) -> f64 {
         let (from, to) = (self.noise(lane, tick / width), self.noise(lane, tick / width + 1));
         from + (to - from) * (tick % width) as f64 / width as f64
     }
 
-    /// Evenly spread, 0 to 1.
+    /// Returns uniform noise, 0 to 1.
     fn noise(&self, lane: u64, at: u64) -> f64 {
         let bits = mix(self.key ^ mix_once(at.wrapping_add(lane << 48)));
         (bits >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): neighbours in, strangers out.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014). Neighbouring inputs give unrelated outputs.
 #[must_use]
 pub fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -142,7 +142,7 @@ pub fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Enough to part small numbers before [`mix`] does the rest.
+/// Spreads small numbers before [`mix`] does the rest.
 fn mix_once(bits: u64) -> u64 {
     bits.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
 }

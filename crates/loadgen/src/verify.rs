@@ -1,9 +1,9 @@
-//! Reads back what was sent, through the query API, and compares every sample with what it must be.
+//! Reads back what was sent, through the query API, and compares every sample with its expected value.
 //!
 //! ```text
 //! for each node, for each window of ticks:   {node="…",job="gpu-exporter"}[N s]   at half a tick after the last
-//!   lost      should be there and is not          changed   another value, by its bits
-//!   doubled   twice at one time                   strange   a time or a series nobody sent
+//!   lost      expected but not stored             changed   another value, by its bits
+//!   doubled   stored twice at one time            strange   a time or a series that was not sent
 //! ```
 
 use std::collections::HashMap;
@@ -16,47 +16,47 @@ use crate::Fleet;
 use crate::fleet::TICK_MS;
 use crate::http::Server;
 
-/// Ticks asked for at once: one node's are some 2 MB of JSON.
+/// The number of ticks per query: about 2 MB of JSON for one node.
 const WINDOW_TICKS: u64 = 300;
 
 /// What was sent.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// Time of tick 0, as the sender printed it.
+    /// Time of tick 0, as the sender printed it, in milliseconds since the epoch.
     #[arg(long)]
     pub start_ms: i64,
-    /// Ticks that were sent.
+    /// Number of ticks that were sent.
     #[arg(long)]
     pub ticks: u64,
-    /// The first of them.
+    /// The first tick.
     #[arg(long, default_value_t = 0)]
     pub first_tick: u64,
-    /// Checks one node in so many.
+    /// Checks only one node in this many.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub every: u32,
 }
 
-/// What was found.
+/// The result.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// Samples that must be there.
+    /// Samples that must be stored.
     pub expected: u64,
-    /// See the module.
+    /// Samples that are not stored.
     pub lost: u64,
-    /// See the module.
+    /// Samples that have another value.
     pub changed: u64,
-    /// See the module.
+    /// Samples that are stored twice at one time.
     pub doubled: u64,
-    /// See the module.
+    /// Samples with a time or a series that was not sent.
     pub strange: u64,
-    /// The first that was not as it must be.
+    /// The first difference.
     pub first: Option<String>,
 }
 
 impl Outcome {
-    /// Whether every sample is there, once, as it was sent.
+    /// Returns true if every sample is stored once and unchanged.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.expected > 0 && self.lost + self.changed + self.doubled + self.strange == 0
     }
 
@@ -65,10 +65,10 @@ impl Outcome {
     }
 }
 
-/// Reads and compares.
+/// Reads and compares all samples.
 ///
 /// # Errors
-/// When the server does not answer as Prometheus does.
+/// Fails if a response is not in Prometheus' format.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for node in (0..fleet.nodes).step_by(plan.every as usize) {
@@ -112,31 +112,31 @@ async fn fetch(server: &Server, window: &Window, ticks: &std::ops::Range<u64>) -
         .form(&[("query", query.as_str()), ("time", &time)]);
     let answer = request.send().await.context("cannot read samples back")?;
     let status = answer.status();
-    let body = answer.bytes().await.context("an answer broke off")?;
+    let body = answer.bytes().await.context("the answer ended early")?;
     if !status.is_success() {
         bail!(
             "reading samples back: {status}: {}",
             String::from_utf8_lossy(&body[..body.len().min(300)])
         );
     }
-    let answer: Answer = serde_json::from_slice(&body).context("an answer is not as Prometheus answers")?;
+    let answer: Answer = serde_json::from_slice(&body).context("the answer is not in Prometheus' format")?;
     Ok(answer.data.result)
 }
 
-/// One node's series.
+/// The series of one node.
 struct Window {
     fleet: Fleet,
     node: u32,
     name: String,
-    /// Time of its tick 0.
+    /// The time of its tick 0.
     zero_ms: i64,
-    /// Series by (metric, GPU).
+    /// The series by (metric, GPU).
     series: HashMap<(String, String), usize>,
 }
 
 impl Window {
     fn of(fleet: Fleet, node: u32, start_ms: i64) -> Self {
-        let first = node as usize * fleet.series_a_node();
+        let first = node as usize * fleet.series_per_node();
         let named = |series| {
             let (_, gpu, metric) = fleet.place(series);
             ((fleet.metric_name(metric), gpu.to_string()), series)
@@ -146,7 +146,7 @@ impl Window {
             node,
             name: fleet.node_name(node),
             zero_ms: fleet.time_ms(start_ms, node, 0),
-            series: (first..first + fleet.series_a_node()).map(named).collect(),
+            series: (first..first + fleet.series_per_node()).map(named).collect(),
         }
     }
 
@@ -167,7 +167,7 @@ impl Window {
                 }
                 None => {
                     outcome.strange += found.values.len() as u64;
-                    outcome.note(|| format!("nobody sent {:?}", found.metric));
+                    outcome.note(|| format!("a series that was not sent: {:?}", found.metric));
                 }
             }
         }
@@ -213,7 +213,7 @@ impl Window {
                 outcome.strange += 1;
                 outcome.note(|| {
                     format!(
-                        "nobody sent a sample at {time} of {}",
+                        "a sample that was not sent, at {time} of {}",
                         self.fleet.node_name(self.node)
                     )
                 });
@@ -221,7 +221,7 @@ impl Window {
             }
             if std::mem::replace(&mut seen[(tick - ticks.start) as usize], true) {
                 outcome.doubled += 1;
-                outcome.note(|| format!("tick {tick} of {:?} is there twice", self.fleet.labels(series)));
+                outcome.note(|| format!("tick {tick} of {:?} is stored twice", self.fleet.labels(series)));
             }
             let expected = signal.at(tick);
             if text.parse().map(f64::to_bits) != Ok(expected.to_bits()) {
@@ -250,7 +250,7 @@ mod tests {
     const START_MS: i64 = 1_790_000_000_000;
 
     fn as_sent(ticks: std::ops::Range<u64>) -> Vec<Found> {
-        let series = FLEET.series_a_node()..2 * FLEET.series_a_node();
+        let series = FLEET.series_per_node()..2 * FLEET.series_per_node();
         series
             .map(|series| Found {
                 metric: FLEET
@@ -281,9 +281,9 @@ mod tests {
     #[test]
     fn what_is_as_it_was_sent_is_whole() {
         let outcome = compared(|_| {});
-        assert!(outcome.is_whole(), "{outcome:?}");
+        assert!(outcome.is_complete(), "{outcome:?}");
         assert_eq!(outcome.expected, 10 * 30);
-        assert!(!Outcome::default().is_whole());
+        assert!(!Outcome::default().is_complete());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The CLI's way to the collector: the same HTTP API as everyone's.
+//! The CLI's client of the collector. It uses the same HTTP API as every other client.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use serde::de::DeserializeOwned;
 use crate::failure::Failure;
 use crate::locate;
 
-/// Longer than the collector's own time-out for a query, so that its answer wins.
+/// Longer than the collector's own query timeout, so that the collector's error message arrives first.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(130);
-/// For what reads or rewrites everything there is.
+/// For requests that read or rewrite the whole store.
 const LONG_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 const DEFAULT_URL: &str = "http://127.0.0.1:8470";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the collector is and how to be let in.
+/// The collector's address and the credentials for it.
 #[derive(Args, Clone)]
 pub(crate) struct Target {
-    /// The collector's address.
+    /// Address of the collector.
     #[arg(
         long,
         env = "LOCKSTEP_URL",
@@ -30,8 +30,8 @@ pub(crate) struct Target {
         global = true
     )]
     url: String,
-    /// An API token. Without one, the admin token in the data folder of a collector on this machine is used.
-    /// Prefer the variable: arguments are visible to other users of the machine.
+    /// API token. Default: the admin token in the data folder of a collector on this machine.
+    /// Prefer the environment variable: other users of the machine can see arguments.
     #[arg(long, env = "LOCKSTEP_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
     /// PEM file of the certificate authority that signed the collector's certificate.
@@ -39,7 +39,7 @@ pub(crate) struct Target {
     tls_ca: Option<PathBuf>,
 }
 
-/// A collector that can be asked.
+/// A configured connection to one collector.
 pub(crate) struct Client {
     http: reqwest::Client,
     url: String,
@@ -47,7 +47,7 @@ pub(crate) struct Client {
 }
 
 impl Target {
-    /// Makes a client; nothing is sent yet.
+    /// Makes a client. Sends nothing yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let url = self.url.trim_end_matches('/').to_owned();
         if !url.starts_with("http://") && !url.starts_with("https://") {
@@ -56,36 +56,36 @@ impl Target {
             )));
         }
         let data_dir = data_dir();
-        // This machine's admin token is nobody else's business: it goes to this machine only.
+        // The admin token of this machine is sent to loopback addresses only.
         let local = is_loopback(&url);
-        let kept = || {
+        let local_token = || {
             Some(&data_dir)
                 .filter(|_| local)
                 .and_then(|dir| locate::local_token(dir))
         };
-        let token = self.token.clone().or_else(kept).ok_or_else(|| {
+        let token = self.token.clone().or_else(local_token).ok_or_else(|| {
             Failure::Usage(format!(
-                "no token: set LOCKSTEP_TOKEN, or run this on the collector's machine, with a loopback --url, as the user that can read {}",
+                "no token: set LOCKSTEP_TOKEN, or run this command on the collector's machine, with a loopback --url, as a user who can read {}",
                 data_dir.join("admin.token").display()
             ))
         })?;
         if token.trim().is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(Failure::Usage(
-                "the token has characters no token has; copy it again".to_owned(),
+                "the token contains invalid characters; copy it again".to_owned(),
             ));
         }
         let http = self.http(&url, REQUEST_TIMEOUT)?;
         Ok(Client { http, url, token })
     }
 
-    /// A client for an address: one on this machine is asked without a proxy, and only certificates that were named are trusted.
+    /// Makes an HTTP client for `url`. It trusts only the certificates of `--tls-ca`, and uses no proxy for a loopback address.
     pub(crate) fn http(&self, url: &str, timeout: Duration) -> Result<reqwest::Client, Failure> {
         crate::command::install_crypto();
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(timeout);
         if is_loopback(url) {
-            // A proxy of the environment leads elsewhere, and would see the token.
+            // A proxy from the environment would receive the token.
             builder = builder.no_proxy();
         }
         builder = match &self.tls_ca {
@@ -97,18 +97,18 @@ impl Target {
                 })?;
                 builder.tls_certs_only([authority])
             }
-            // Certificates of the public authorities are not carried along: a collector has its own.
+            // The public certificate authorities are not included: a collector has its own certificate.
             None => builder.tls_certs_only([]),
         };
         builder.build().map_err(|error| Failure::Failed(error.into()))
     }
 
-    /// Whether somebody has said that there is a collector: by its address, by a token, or by having started one here.
-    pub(crate) fn is_meant(&self) -> bool {
+    /// Returns true if the user named a collector: by an address, by a token, or by having started one on this machine.
+    pub(crate) fn is_configured(&self) -> bool {
         self.url() != DEFAULT_URL || self.token.is_some() || locate::local_token(&data_dir()).is_some()
     }
 
-    /// The collector's address, as it was given.
+    /// The collector's address as given, without trailing slashes.
     pub(crate) fn url(&self) -> &str {
         self.url.trim_end_matches('/')
     }
@@ -129,7 +129,7 @@ fn is_loopback(url: &str) -> bool {
 }
 
 impl Client {
-    /// A client of a collector of this process.
+    /// Makes a client of a collector that runs in this process.
     pub(crate) fn with_token(url: &str, token: &str) -> Result<Self, Failure> {
         let target = Target {
             url: url.to_owned(),
@@ -157,13 +157,13 @@ impl Client {
         self.json(self.request(Method::POST, path).json(body)).await
     }
 
-    /// `POST path` with a form; the answer has no body.
+    /// `POST path` with a form. The response has no body.
     pub(crate) async fn post_form(&self, path: &str, form: &[(&str, String)]) -> Result<(), Failure> {
         let request = self.request(Method::POST, path).form(form).timeout(LONG_TIMEOUT);
         self.send(request).await.map(drop)
     }
 
-    /// `GET path`, whose answer is read as it comes, however long it takes.
+    /// `GET path`. The caller reads the response as it arrives; the timeout is [`LONG_TIMEOUT`].
     pub(crate) async fn stream(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Failure> {
         let request = self.request(Method::GET, path).query(query).timeout(LONG_TIMEOUT);
         self.send(request).await
@@ -185,7 +185,7 @@ impl Client {
         response.json().await.map_err(|error| {
             Failure::Failed(
                 anyhow::Error::new(error)
-                    .context("the collector's answer could not be read; are both of the same version?"),
+                    .context("the collector's response could not be parsed; check that the client and the collector have the same version"),
             )
         })
     }
@@ -197,7 +197,7 @@ impl Client {
             return Ok(response);
         }
         let body = response.text().await.unwrap_or_default();
-        Err(refused(status, &body))
+        Err(error_from_response(status, &body))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
@@ -207,16 +207,16 @@ impl Client {
         }
         let cause = cause.to_string();
         let next = if cause.contains("certificate") {
-            "Name the certificate to trust with --tls-ca or LOCKSTEP_TLS_CA"
+            "Set the certificate to trust with --tls-ca or LOCKSTEP_TLS_CA"
         } else {
-            "Start one with `lockstep up`, or name another with --url or LOCKSTEP_URL"
+            "Start one with `lockstep up`, or set its address with --url or LOCKSTEP_URL"
         };
         Failure::Unreachable(format!("no collector answers at {}: {cause}. {next}", self.url))
     }
 }
 
-/// Both error forms the collector has: problem documents, and Prometheus' own under /api/v1.
-fn refused(status: StatusCode, body: &str) -> Failure {
+/// Reads both error formats of the collector: problem documents, and Prometheus' own under /api/v1.
+fn error_from_response(status: StatusCode, body: &str) -> Failure {
     #[derive(serde::Deserialize)]
     struct PrometheusError {
         error: String,
@@ -227,12 +227,12 @@ fn refused(status: StatusCode, body: &str) -> Failure {
             .iter()
             .map(|e| format!("\n  {}: {}", e.field, e.message))
             .collect::<String>();
-        let said = if problem.detail.is_empty() {
+        let text = if problem.detail.is_empty() {
             problem.title
         } else {
             problem.detail
         };
-        format!("{said}{fields}")
+        format!("{text}{fields}")
     } else if let Ok(error) = serde_json::from_str::<PrometheusError>(body) {
         error.error
     } else {

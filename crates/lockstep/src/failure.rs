@@ -1,21 +1,21 @@
-//! How a command ends badly: exit code 1 when the thing itself failed, 2 for wrong usage, 3 when the collector cannot be
-//! reached. 0 is success.
+//! The errors of commands and their exit codes: 1 if the command failed, 2 for wrong usage, 3 if the collector cannot be reached. Success
+//! is 0.
 
 use std::process::ExitCode;
 
-/// A command that did not succeed.
+/// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What was asked for failed; 1.
+    /// The command failed. Exit code 1.
     Failed(anyhow::Error),
-    /// What was asked for makes no sense; 2.
+    /// The arguments are wrong. Exit code 2.
     Usage(String),
-    /// Nobody answers; 3.
+    /// The collector does not answer. Exit code 3.
     Unreachable(String),
 }
 
 impl Failure {
-    /// Says on stderr what happened, and gives the exit code.
+    /// Prints the error to stderr and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Failed(error) => {

@@ -1,8 +1,8 @@
-//! Where things are on this machine: the data folder, and through it the token that makes the CLI just work.
+//! Finds files on this machine: the data folder, and in it the admin token, with which the CLI works without a login.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of a collector that was not told another: `/var/lib/lockstep` for root, else the user's data folder.
+/// Returns the default data folder of a collector: `/var/lib/lockstep` for root, otherwise in the user's data folder.
 pub(crate) fn default_data_dir() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/var/lib/lockstep");
@@ -12,7 +12,7 @@ pub(crate) fn default_data_dir() -> PathBuf {
         .join("lockstep")
 }
 
-/// The admin token a collector on this machine left for its user, if it can be read.
+/// Returns the admin token that a collector on this machine wrote, if this user can read it.
 pub(crate) fn local_token(data_dir: &Path) -> Option<String> {
     let text = std::fs::read_to_string(data_dir.join("admin.token")).ok()?;
     let token = text.trim();

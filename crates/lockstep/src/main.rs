@@ -1,4 +1,4 @@
-//! The one binary: collector, agent, and the command line that talks to them. A file a subcommand, under `command`.
+//! The single binary: collector, agent, and the command line client. Each subcommand has a file under `command`.
 
 #![allow(clippy::print_stdout, reason = "a command line program prints its results")]
 
@@ -17,13 +17,13 @@ use clap::Parser;
 
 use crate::command::Command;
 
-/// Gives memory back that others keep, and shares it between threads: a collector's samples are made on some and let go of on
-/// others.
+/// jemalloc returns freed memory to the system, also memory that one thread allocates and another frees: a collector allocates samples on
+/// some threads and frees them on others.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What the allocator reads at its start. Memory that was let go of goes back within a second: names of a quarter of a million
-/// series leave 90 MB behind otherwise. Two arenas, because each keeps its own leftovers and there are a dozen threads.
+/// Settings that jemalloc reads at its start. Freed memory is returned within one second; otherwise the names of 250,000 series leave 90 MB
+/// behind. Two arenas, because each arena keeps unused memory of its own and there are about a dozen threads.
 #[expect(
     unsafe_code,
     reason = "the allocator finds its settings by this name alone; nothing else has it"
@@ -31,7 +31,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static ALLOCATOR_SETTINGS: &[u8; 47] = b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
-/// Watches PyTorch training on NVIDIA GPUs, says which rank is in trouble and why, and drives training runs.
+/// Watches PyTorch training on NVIDIA GPUs, shows which rank has a problem and why, and manages training runs.
 #[derive(Parser)]
 #[command(
     name = "lockstep",
@@ -41,9 +41,9 @@ pub static ALLOCATOR_SETTINGS: &[u8; 47] = b"narenas:2,dirty_decay_ms:1000,muzzy
   lockstep demo                                  a simulated cluster with faults to find, in one process
   lockstep up --simulate h100x8                  a collector, an agent, and eight simulated GPUs
   lockstep run submit --recipe ddp --wait        a small training run
-  lockstep run why RUN                           what is wrong with it
+  lockstep run why RUN                           what is wrong with the run
 
-Options of services are variables too: --listen is LOCKSTEP_LISTEN. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no collector."
+Options of services can also be set by environment variables: --listen is LOCKSTEP_LISTEN. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no collector."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -55,5 +55,76 @@ fn main() -> ExitCode {
     match arguments.command.execute() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use std::fs;
+    use std::path::Path;
+
+    use clap::CommandFactory as _;
+    use domain::rule::RuleFile;
+    use domain::rule::shipped::FILES;
+
+    use super::*;
+
+    /// Checks that each `lockstep …` between backticks in the text is a command that exists. Returns their number.
+    fn check(place: &str, text: &str) -> usize {
+        let mut commands = 0;
+        for line in text.lines() {
+            let quoted = line.split('`').skip(1).step_by(2);
+            for quoted in quoted.filter(|quoted| quoted.starts_with("lockstep ")) {
+                commands += 1;
+                let mut command = Arguments::command();
+                for word in quoted.split_whitespace().skip(1) {
+                    if let Some(found) = command.find_subcommand(word).cloned() {
+                        command = found;
+                        continue;
+                    }
+                    let argument = !word.chars().all(|letter| letter.is_ascii_lowercase());
+                    assert!(
+                        argument || !command.has_subcommands(),
+                        "{place}: `{quoted}`: `{}` has no subcommand {word:?}",
+                        command.get_name()
+                    );
+                    break;
+                }
+            }
+        }
+        commands
+    }
+
+    #[test]
+    fn the_advice_of_rules_names_commands_that_exist() {
+        let mut commands = 0;
+        for (file, text) in FILES {
+            let rules = RuleFile::parse(text).unwrap_or_else(|error| panic!("{file}: {error:?}"));
+            for rule in rules.groups.iter().flat_map(|group| &group.rules) {
+                for text in rule.annotations.values() {
+                    commands += check(&rule.name, text);
+                }
+            }
+        }
+        assert!(commands > 10, "only {commands} commands were found");
+    }
+
+    #[test]
+    fn the_pages_of_diagnoses_name_commands_that_exist() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/diagnoses");
+        let mut commands = 0;
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            commands += check(&path.display().to_string(), &fs::read_to_string(&path).unwrap());
+        }
+        assert!(commands > 30, "only {commands} commands were found");
+    }
+
+    #[test]
+    #[should_panic(expected = "has no subcommand \"node\"")]
+    fn a_command_that_does_not_exist_is_found() {
+        check("advice", "Drain it with `lockstep node drain NODE`.");
     }
 }

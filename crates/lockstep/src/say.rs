@@ -1,4 +1,4 @@
-//! Printing results. A reader that has seen enough (`| head`) is no error.
+//! Prints results. A closed output, as with `| head`, is not an error.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
@@ -13,7 +13,7 @@ pub(crate) fn line(text: Arguments<'_>) {
     write(&format!("{text}\n"));
 }
 
-/// Prints a text as it is; ends the program well when nobody reads any more.
+/// Prints a text unchanged. Exits with code 0 if the output is closed.
 pub(crate) fn write(text: &str) {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,11 +1,11 @@
-//! Plain tables for the terminal: columns as wide as their contents, control characters shown instead of obeyed.
+//! Prints plain tables to the terminal. Columns are as wide as their contents, and control characters are replaced.
 
 /// Prints rows under a header.
 pub(crate) fn print(header: &[&str], rows: &[Vec<String>]) {
     crate::say::write(&render(header, rows));
 }
 
-/// The same as text.
+/// Returns the table as text.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = std::iter::once(header.iter().map(|name| (*name).to_owned()).collect())
         .chain(
@@ -35,7 +35,7 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// What came from elsewhere must not steer the terminal.
+/// Replaces control characters, so that text from elsewhere cannot control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })

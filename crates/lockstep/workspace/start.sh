@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs a workspace's two servers under tini, as the workspace's user. Ends with them, and takes everything along when asked to.
+# Runs a workspace's two servers under tini, as the workspace's user. Ends when one of them ends. On SIGTERM it ends all processes.
 #
-#   /run/workspace   from the machine: jupyter.token, authorized_keys; made here at the first start: the SSH server's key
+#   /run/workspace   from the machine: jupyter.token, authorized_keys; created here at the first start: the SSH server's key
 set -euo pipefail
 
 readonly GIVEN=/run/workspace
@@ -15,10 +15,10 @@ fail() {
 [[ -r $GIVEN/jupyter.token && -s $GIVEN/jupyter.token ]] \
     || fail "uid $(id -u) cannot read $GIVEN/jupyter.token: start it with \`lockstep workspace start\`, with an image built for that uid"
 
-# One key for the life of the workspace, kept with it: a new one at each start would look like an attack to SSH clients.
+# The workspace keeps one key: with a new key at each start, SSH clients would report a possible attack.
 [[ -s $HOST_KEY ]] || ssh-keygen -q -t ed25519 -N '' -C workspace -f "$HOST_KEY"
 
-# What a login shall have of the container's environment: all but what belongs to a shell or a login.
+# A login gets the container's environment, except the variables that belong to a shell or a login.
 install -d -m 0700 "$HOME/.ssh"
 (
     umask 077
@@ -33,14 +33,14 @@ install -d -m 0700 "$HOME/.ssh"
 
 /usr/sbin/sshd -D -e -f /etc/ssh/workspace_sshd_config &
 ssh=$!
-# The token is in a file, so it is neither in the arguments nor in what `inspect` or the log shows.
+# The token is in a file, so it does not appear in arguments, in `inspect`, or in the log.
 JUPYTER_TOKEN_FILE=$GIVEN/jupyter.token python -m jupyterlab \
     --ServerApp.ip=0.0.0.0 --ServerApp.port=8888 --ServerApp.port_retries=0 --ServerApp.open_browser=False \
     --ServerApp.root_dir=/workspace &
 jupyter=$!
 
-# All that runs here is the workspace's user's: servers, kernels, logins and what they started. tini and this script are left. In the
-# machine's process namespace (--pid=host) it would be all that the person runs there; then only the servers are asked.
+# Sends SIGTERM to all processes of the workspace's user: servers, kernels, logins and their children; tini and this script stay. In
+# the machine's process namespace (--pid=host) these would be all processes of the user, so only the servers get SIGTERM there.
 leave() {
     trap '' TERM INT
     if ((PPID != 1)); then
@@ -55,7 +55,7 @@ leave() {
     exit 0
 }
 
-# Whether anything but this script, its `sleep` and tini lives. What does not end is killed by the runtime when its patience ends.
+# Returns true if any process besides tini and this script lives. The runtime kills the remaining processes after its timeout.
 others() {
     local process
     for process in /proc/[0-9]*; do

@@ -1,7 +1,7 @@
-//! What an event costs the thread that NCCL calls from: `cargo bench -p nccl-probe`.
+//! Measures what an event costs the thread on which NCCL calls: `cargo bench -p nccl-probe`.
 //!
-//! Calls go through the exported table, as NCCL's do. A burst is measured, then the ring is left to empty: so every event is kept,
-//! which is the dearer case. The best of many bursts is the cost itself, the median what a machine that does other things shows.
+//! Calls go through the exported table, as NCCL's do. After each measured burst the ring is emptied, so every event is kept, which is the
+//! more expensive case. The best of many bursts is the cost itself; the median includes other activity of the machine.
 #![allow(
     unsafe_code,
     reason = "calls the plugin as C does, and asks the kernel to count instructions"
@@ -16,12 +16,12 @@ use std::{env, fs, process, ptr, thread};
 
 use nccl_probe::ncclProfiler_v5 as nccl;
 
-/// Less than the ring holds.
+/// Less than the ring can store.
 const BURST: usize = 3_000;
 /// Less than can be timed at once.
 const TIMED_BURST: usize = 600;
 const BURSTS: usize = 40;
-/// The probe's thread looks every 50 ms.
+/// The probe's thread works every 50 ms.
 const LET_IT_EMPTY: Duration = Duration::from_millis(120);
 const CHANNELS: u64 = 4;
 
@@ -117,7 +117,7 @@ fn drop_handle(handle: *mut c_void) {
     assert!(handle.is_null(), "a small message is not timed");
 }
 
-/// Nanoseconds and instructions an event of one burst.
+/// Returns nanoseconds and instructions per event of one burst.
 fn measure(counter: &mut Option<Instructions>, events: usize, work: impl FnOnce()) -> (f64, Option<u64>) {
     let before = counter.as_mut().map(Instructions::read);
     let begun = Instant::now();
@@ -134,13 +134,13 @@ fn report(what: &str, mut bursts: Vec<(f64, Option<u64>)>) {
     bursts.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let instructions = match bursts.iter().filter_map(|(_, counted)| *counted).min() {
         Some(counted) => format!("{counted} instructions"),
-        None => "instructions not counted: this machine does not let them be".to_owned(),
+        None => "instructions not counted: this machine does not allow it".to_owned(),
     };
     let (best, median) = (bursts[0].0, bursts[BURSTS / 2].0);
     eprintln!("{what}: {best:.0} ns at best, {median:.0} ns in the median, {instructions}");
 }
 
-/// User-space instructions of this thread.
+/// Counts the user-space instructions of this thread.
 struct Instructions(fs::File);
 
 impl Instructions {

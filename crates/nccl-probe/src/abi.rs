@@ -1,11 +1,11 @@
-//! What NCCL finds in this library: one table of functions for each version of the profiler interface. NCCL looks for the newest
-//! it knows and takes the first that is there.
+//! The tables of functions that NCCL finds in this library, one for each version of the profiler interface. NCCL searches from the newest
+//! version that it supports, and uses the first table that exists.
 //!
 //! ```text
 //! NCCL   2.23   2.24, 2.25   2.26   2.27   2.28   2.29, 2.30   2.31, 2.32
 //! table  v1     v2           v3     v4     v5     v6           v7
 //! ```
-//! The tables differ in what `init` is told, and in the layout of the descriptors.
+//! The tables differ in the arguments of `init` and in the layout of the descriptors.
 #![allow(
     unsafe_code,
     reason = "the functions are called by C with pointers into its memory"
@@ -16,12 +16,12 @@ use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 
 use crate::descriptor::{Abi, Started, started, stop_timer_ns};
 use crate::guard::guarded;
-use crate::probe::{self, Introduction};
+use crate::probe::{self, CommInfo};
 
 type Start = unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int;
 type Stop = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Record = unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> c_int;
-/// NCCL's logger. Variadic in C; we never call it.
+/// NCCL's logger. It is variadic in C and never called here.
 type Logger = Option<unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char)>;
 type EarlyInit = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> c_int;
 type FourthInit = unsafe extern "C" fn(
@@ -45,29 +45,29 @@ type LateInit = unsafe extern "C" fn(
     Logger,
 ) -> c_int;
 
-/// A table of functions; the versions differ in the type of `init`.
+/// A table of functions. The versions differ in the type of `init`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Table<Init> {
     /// The plugin's name, for NCCL's log.
     pub name: *const c_char,
-    /// A communicator begins.
+    /// Called when a communicator is created.
     pub init: Init,
-    /// An event begins.
+    /// Called when an event starts.
     pub start_event: Start,
-    /// An event ends.
+    /// Called when an event stops.
     pub stop_event: Stop,
-    /// Something happened to an event.
+    /// Called when the state of an event changes.
     pub record_event_state: Record,
-    /// A communicator ends.
+    /// Called when a communicator is destroyed.
     pub finalize: Stop,
 }
 
-/// Versions 1 to 3: `init` says nothing about the communicator.
+/// The table of versions 1 to 3: `init` has no arguments about the communicator.
 pub type EarlyTable = Table<EarlyInit>;
-/// Version 4.
+/// The table of version 4.
 pub type FourthTable = Table<FourthInit>;
-/// Versions 5 to 7: the same as 4 in another order.
+/// The table of versions 5 to 7: the arguments of `init` are those of version 4 in another order.
 pub type LateTable = Table<LateInit>;
 
 // SAFETY: a table is never written, and what its name points to neither.
@@ -87,25 +87,25 @@ const fn table<const ABI: Abi, Init: Copy>(init: Init) -> Table<Init> {
     }
 }
 
-/// NCCL 2.23.
+/// The table for NCCL 2.23.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v1: EarlyTable = table::<1, _>(init_early::<1> as EarlyInit);
-/// NCCL 2.24 and 2.25.
+/// The table for NCCL 2.24 and 2.25.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v2: EarlyTable = table::<2, _>(init_early::<2> as EarlyInit);
-/// NCCL 2.26.
+/// The table for NCCL 2.26.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v3: EarlyTable = table::<3, _>(init_early::<3> as EarlyInit);
-/// NCCL 2.27.
+/// The table for NCCL 2.27.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v4: FourthTable = table::<4, _>(init_fourth as FourthInit);
-/// NCCL 2.28.
+/// The table for NCCL 2.28.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v5: LateTable = table::<5, _>(init_late::<5> as LateInit);
-/// NCCL 2.29 and 2.30.
+/// The table for NCCL 2.29 and 2.30.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v6: LateTable = table::<6, _>(init_late::<6> as LateInit);
-/// NCCL 2.31 and 2.32.
+/// The table for NCCL 2.31 and 2.32.
 #[unsafe(no_mangle)]
 pub static ncclProfiler_v7: LateTable = table::<7, _>(init_late::<7> as LateInit);
 
@@ -154,20 +154,20 @@ unsafe fn init(
         if context.is_null() || mask.is_null() {
             return;
         }
-        let mut introduction = Introduction {
+        let mut info = CommInfo {
             abi,
-            ..Introduction::default()
+            ..CommInfo::default()
         };
         if let Some((hash, name, [nodes, ranks, rank])) = identity {
-            introduction.hash = hash;
-            [introduction.nodes, introduction.ranks, introduction.rank] =
+            info.hash = hash;
+            [info.nodes, info.ranks, info.rank] =
                 [nodes, ranks, rank].map(|number| u32::try_from(number).unwrap_or(0));
             if !name.is_null() {
                 // SAFETY: the caller's promise.
-                introduction.name = unsafe { CStr::from_ptr(name) }.to_bytes();
+                info.name = unsafe { CStr::from_ptr(name) }.to_bytes();
             }
         }
-        let opened = probe::open(mask, &introduction);
+        let opened = probe::open(mask, &info);
         // SAFETY: the caller's promise.
         unsafe { context.write(std::ptr::without_provenance_mut(opened)) };
     });
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_callback_is_a_success_for_nccl() {
-        // A kind of event at which the reader of descriptors panics in tests.
+        // A kind of event for which the descriptor parser panics in tests.
         let mut descriptor = [0_u64; 16];
         descriptor[0] = 0xEE;
         let mut handle = std::ptr::without_provenance_mut(1);

@@ -1,4 +1,4 @@
-//! The way out: one datagram a record to the socket of whoever collects, tried for so long, then it is dropped.
+//! Sends one datagram per record to the collecting socket. Each is tried for a limited time and then dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,13 +9,13 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// `sun_path` holds 108 bytes with its zero.
+/// `sun_path` has 108 bytes, including its terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// The kernel queues few datagrams (`net.unix.max_dgram_qlen`, often 10), which all ranks of a node share: a moment later there
-/// is room again.
+/// The wait between two attempts to send. The kernel queues few datagrams (`net.unix.max_dgram_qlen`, often 10), which all ranks of a node
+/// share, so there is room again soon.
 const BETWEEN_TRIES: Duration = Duration::from_millis(3);
 
-/// A socket that is connected when there is something to say.
+/// A socket that is connected at the first record.
 #[derive(Debug)]
 pub(crate) struct Channel {
     path: Box<OsStr>,
@@ -30,14 +30,14 @@ impl Channel {
         }
     }
 
-    /// Whether the kernel took it. A full queue is tried again until then.
+    /// Returns true if the kernel accepted the datagram. If the kernel's queue is full, it is tried again until `until`.
     pub(crate) fn send(&mut self, datagram: &[u8], until: Instant) -> bool {
         loop {
             match self.try_send(datagram) {
                 Ok(()) => return true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => {
-                    // Nobody there, or a new socket under the same path; the next record finds out.
+                    // There is no receiver, or a new socket with the same path. The next record connects again.
                     self.socket = None;
                     return false;
                 }
@@ -64,7 +64,7 @@ impl Channel {
     }
 }
 
-/// Connects also to a path longer than an address may be, by way of its opened folder.
+/// Connects to a path. If the path is longer than an address may be, connects through its opened folder.
 fn connect(path: &Path) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;

@@ -1,12 +1,12 @@
-//! The two clocks, read without a system call on every machine whose kernel trusts its time stamp counter.
-#![allow(unsafe_code, reason = "std hands out no number of the monotonic clock")]
+//! The two clocks. Reading them needs no system call on machines whose kernel trusts the time stamp counter.
+#![allow(unsafe_code, reason = "std does not expose the value of the monotonic clock")]
 
-/// Nanoseconds since the machine started; the same for all processes of a node.
+/// Returns the nanoseconds since the machine started. The value is the same for all processes of a node.
 pub(crate) fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds since the Unix epoch, by the node's clock.
+/// Returns the nanoseconds since 1970, by the node's clock.
 pub(crate) fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)
 }

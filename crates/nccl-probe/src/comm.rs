@@ -1,17 +1,17 @@
-//! The communicators of this process, each a slot with exact totals by function. A slot is opened by `init`, closed by `finalize`, and
+//! The communicators of this process. Each has a slot with exact totals by function. `init` opens a slot, `finalize` closes it, and it is
 //! free again when its last totals were sent.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::descriptor::Operation;
 use crate::function::{FUNCTIONS, Function};
-use crate::probe::Introduction;
+use crate::probe::CommInfo;
 
-/// Communicators watched at once: a rank of a job with tensor, pipeline, data and expert parallelism has some tens. Beyond, a
-/// communicator is not watched, and counted as refused.
+/// The maximum number of communicators watched at once. A rank of a job with tensor, pipeline, data and expert parallelism has a few dozen.
+/// Further communicators are not watched, and are counted as refused.
 pub(crate) const COMMS_MAX: usize = 256;
 const PLACE_BITS: u32 = COMMS_MAX.trailing_zeros();
-/// A name is shortened to this many bytes.
+/// The maximum length of a name. Longer names are shortened.
 const NAME_BYTES_MAX: usize = 64;
 
 /// All slots.
@@ -23,10 +23,10 @@ pub(crate) struct Comms {
     pub(crate) refused: AtomicU64,
 }
 
-/// One slot.
+/// The slot of one communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Comm {
-    /// 0 when free; else a number that no other communicator of this process has or had.
+    /// 0 if the slot is free, otherwise a number that is unique among all communicators of this process.
     generation: AtomicU64,
     closed: AtomicBool,
     pub(crate) hash: AtomicU64,
@@ -37,19 +37,19 @@ pub(crate) struct Comm {
     totals: [Total; FUNCTIONS],
 }
 
-/// What was asked of one function in one communicator.
+/// The totals of one function in one communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Total {
     pub(crate) count: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// The last sequence number and one; 0 when there was none.
+    /// The last sequence number plus one; 0 if there was none.
     pub(crate) next_sequence: AtomicU64,
-    /// When the last was put into a stream, by the monotonic clock.
+    /// When the last operation was put into a stream, by the monotonic clock.
     pub(crate) enqueued_ns: AtomicU64,
 }
 
 impl Comms {
-    /// Free slots. `generation` is where counting goes on after a fork, so that what the parent was given means nothing here.
+    /// Creates free slots. `generation` continues the count after a fork, so that contexts of the parent are invalid here.
     pub(crate) fn new(generation: u64) -> Self {
         Self {
             slots: (0..COMMS_MAX).map(|_| Comm::default()).collect(),
@@ -59,8 +59,8 @@ impl Comms {
         }
     }
 
-    /// Takes a slot; the context that NCCL is to pass with every event of the communicator, or 0 when all are taken.
-    pub(crate) fn open(&self, introduction: &Introduction<'_>) -> usize {
+    /// Takes a slot. Returns the context that NCCL passes with every event of the communicator, or 0 if all slots are taken.
+    pub(crate) fn open(&self, info: &CommInfo<'_>) -> usize {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let free = |comm: &&Comm| {
             let taken = comm
@@ -73,13 +73,13 @@ impl Comms {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return 0;
         };
-        self.slots[place].introduce(introduction);
+        self.slots[place].set_info(info);
         self.slots[place].generation.store(generation, Ordering::Release);
         self.live.fetch_add(1, Ordering::Relaxed);
         (generation as usize) << PLACE_BITS | place
     }
 
-    /// The communicator of a context, when it is one and still open.
+    /// Returns the communicator of a context, if it exists and is open.
     #[inline]
     pub(crate) fn of(&self, context: usize) -> Option<(usize, u64, &Comm)> {
         let place = context & (COMMS_MAX - 1);
@@ -89,7 +89,7 @@ impl Comms {
             .then_some((place, generation, comm))
     }
 
-    /// Closes the communicator of a context; whether it was the last.
+    /// Closes the communicator of a context. Returns true if it was the last one.
     pub(crate) fn close(&self, context: usize) -> bool {
         let Some((_, _, comm)) = self.of(context) else {
             return false;
@@ -97,7 +97,7 @@ impl Comms {
         !comm.closed.swap(true, Ordering::AcqRel) && self.live.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// How many ranks the communicator in a slot has; 0 when unknown.
+    /// Returns the number of ranks of the communicator in a slot; 0 if it is not known.
     pub(crate) fn ranks_of(&self, place: usize) -> u32 {
         self.slots
             .get(place)
@@ -108,7 +108,7 @@ impl Comms {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// The slots in use with their places and generations.
+    /// Returns the slots in use with their indexes and generations.
     pub(crate) fn used(&self) -> impl Iterator<Item = (usize, u64, &Comm)> {
         self.slots.iter().enumerate().filter_map(|(place, comm)| {
             let generation = comm.generation.load(Ordering::Acquire);
@@ -122,7 +122,7 @@ impl Comm {
     #[inline]
     pub(crate) fn count(&self, operation: &Operation, at_ns: u64) {
         if let Some(hash) = operation.hash {
-            // Versions 1 to 3: what `init` did not tell.
+            // Versions 1 to 3 pass this data here instead of in `init`.
             self.hash.store(hash, Ordering::Relaxed);
             self.rank.store(operation.rank.unsigned_abs(), Ordering::Relaxed);
         }
@@ -135,7 +135,7 @@ impl Comm {
         total.enqueued_ns.store(at_ns, Ordering::Relaxed);
     }
 
-    /// The functions that were used, with their totals.
+    /// Returns the functions that were used, with their totals.
     pub(crate) fn totals(&self) -> impl Iterator<Item = (Function, &Total)> {
         let totals = self.totals.iter().enumerate();
         totals
@@ -143,7 +143,7 @@ impl Comm {
             .map(|(place, total)| (Function::at(place), total))
     }
 
-    /// All operations ever counted.
+    /// Returns the number of all operations counted.
     pub(crate) fn operations(&self) -> u64 {
         self.totals
             .iter()
@@ -164,19 +164,19 @@ impl Comm {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Gives the slot back; after its last totals were sent.
+    /// Frees the slot after its last totals were sent.
     pub(crate) fn free(&self) {
         self.generation.store(0, Ordering::Release);
     }
 
-    fn introduce(&self, introduction: &Introduction<'_>) {
+    fn set_info(&self, info: &CommInfo<'_>) {
         self.closed.store(false, Ordering::Relaxed);
-        self.hash.store(introduction.hash, Ordering::Relaxed);
-        self.rank.store(introduction.rank, Ordering::Relaxed);
-        self.ranks.store(introduction.ranks, Ordering::Relaxed);
-        self.nodes.store(introduction.nodes, Ordering::Relaxed);
+        self.hash.store(info.hash, Ordering::Relaxed);
+        self.rank.store(info.rank, Ordering::Relaxed);
+        self.ranks.store(info.ranks, Ordering::Relaxed);
+        self.nodes.store(info.nodes, Ordering::Relaxed);
         for (place, word) in self.name.iter().enumerate() {
-            let byte = |n: usize| introduction.name.get(place * 8 + n).copied().unwrap_or(0);
+            let byte = |n: usize| info.name.get(place * 8 + n).copied().unwrap_or(0);
             word.store(u64::from_le_bytes(std::array::from_fn(byte)), Ordering::Relaxed);
         }
         for total in &self.totals {

@@ -1,4 +1,4 @@
-//! The layouts of what NCCL passes, by version of the interface. Offsets in bytes on 64-bit Linux, all little-endian.
+//! The layouts of the descriptors that NCCL passes, by version of the interface. Offsets are in bytes on 64-bit Linux, little-endian.
 //!
 //! ```text
 //!            type      parent  collective                                         point to point                    kernel
@@ -9,8 +9,8 @@
 //! v4         u8 @0     @8      –     24   text 32  56     text 72   80            –     text 24  text 40   48       @32
 //! v5 v6 v7   u64 @0    @8      –     24   text 32  56     text 72   80            –     text 24  text 40   48       @32
 //! ```
-//! The rank is an `int` at 16 in all. Channels are a byte; the channels of a point-to-point transfer are known from v4 on, at 60.
-//! Texts are static strings of NCCL. `parent` may be a pointer of another process (PXN), so it is compared and never followed.
+//! The rank is an `int` at 16 in all versions. The channels are one byte; those of a point-to-point transfer are known from v4 on, at 60.
+//! Texts are static strings of NCCL. `parent` may be a pointer of another process (PXN), so it is compared but never dereferenced.
 #![allow(
     unsafe_code,
     reason = "reads C structs whose layout depends on the caller's version"
@@ -26,17 +26,17 @@ pub(crate) type Abi = u8;
 const COLLECTIVE: u64 = 1 << 1;
 const POINT_TO_POINT: u64 = 1 << 2;
 const KERNEL_CHANNEL: u64 = 1 << 6;
-/// `ncclProfilerKernelChStop`: the state that brings the GPU's time.
+/// `ncclProfilerKernelChStop`: the state that contains the GPU's time.
 const KERNEL_STOP: i32 = 22;
 
-/// An event as it begins.
+/// An event that starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Started {
     /// A collective or a point-to-point transfer is put into a stream.
     Operation(Operation),
-    /// A channel of its kernel began on the GPU, at the GPU's time.
+    /// A channel of the operation's kernel started on the GPU, at the GPU's time.
     Kernel { parent: usize, timer_ns: u64 },
-    /// Nothing we asked for.
+    /// An event that was not requested.
     Other,
 }
 
@@ -44,13 +44,13 @@ pub(crate) enum Started {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) function: Function,
-    /// The call's count times the size of an element.
+    /// The count of the call times the size of an element.
     pub(crate) bytes: u64,
-    /// Of this function in this communicator, from 0; a point-to-point transfer has none.
+    /// The sequence number of this function in this communicator, from 0. `None` for a point-to-point transfer.
     pub(crate) sequence: Option<u64>,
-    /// How many kernel channels will report; 0 when unknown.
+    /// How many kernel channels will report; 0 if it is not known.
     pub(crate) channels: u8,
-    /// The communicator, where `init` did not tell.
+    /// The communicator's hash, if it is not passed to `init`.
     pub(crate) hash: Option<u64>,
     pub(crate) rank: i32,
 }
@@ -79,7 +79,7 @@ pub(crate) unsafe fn started<const ABI: Abi>(descriptor: *const u8) -> Started {
     }
 }
 
-/// The GPU's time in the arguments of a kernel's end.
+/// Returns the GPU's time in the arguments of the end of a kernel.
 ///
 /// # Safety
 /// `arguments` is null, or those of `state` in version `ABI`.

@@ -1,9 +1,9 @@
-//! What NCCL can be asked to do, and how much of a link it needs.
+//! The functions of NCCL, and the load that each puts on a link.
 
-/// How many [`Function`]s there are.
+/// The number of [`Function`]s.
 pub(crate) const FUNCTIONS: usize = 12;
 
-/// A function of NCCL. The first eight are numbered as NCCL numbers them.
+/// A function of NCCL. The first eight have the numbers that NCCL uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Function {
@@ -18,7 +18,7 @@ pub(crate) enum Function {
     AlltoAll,
     Gather,
     Scatter,
-    /// One that this probe does not know.
+    /// A function that this probe does not have.
     Other,
 }
 
@@ -38,13 +38,13 @@ const ALL: [(Function, &str); FUNCTIONS] = [
 ];
 
 impl Function {
-    /// By the text of versions 2 and later.
+    /// Returns the function with this name, as in versions 2 and later.
     pub(crate) fn named(name: &[u8]) -> Self {
         let known = ALL.iter().find(|(_, known)| known.as_bytes() == name);
         known.map_or(Self::Other, |(function, _)| *function)
     }
 
-    /// By the number of version 1, which ends with `Recv`.
+    /// Returns the function with this number of version 1, whose last one is `Recv`.
     pub(crate) fn numbered(number: u8) -> Self {
         match number {
             0..=7 => Self::at(usize::from(number)),
@@ -52,7 +52,7 @@ impl Function {
         }
     }
 
-    /// The function in this place of a table of [`FUNCTIONS`].
+    /// Returns the function with this index in a table of [`FUNCTIONS`].
     pub(crate) fn at(place: usize) -> Self {
         ALL.get(place).map_or(Self::Other, |(function, _)| *function)
     }
@@ -61,16 +61,16 @@ impl Function {
         ALL[self as usize].1
     }
 
-    /// The bytes that the busiest link has to carry for a call of so many bytes, as NCCL's own tests and its Inspector count
-    /// them: divided by the time this is the bus bandwidth, which can be held against the link's own. `None` where they say none.
+    /// Returns the bytes that the busiest link must carry for a call of this many bytes, as NCCL's own tests and its Inspector count them.
+    /// Divided by the time they are the bus bandwidth, which can be compared with the link's own. Returns `None` if NCCL defines no value.
     pub(crate) fn bus_bytes(self, bytes: u64, ranks: u32) -> Option<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "an estimate needs no 53 bits")]
+        #[expect(clippy::cast_precision_loss, reason = "an estimate does not need 53 bits")]
         let (bytes, ranks) = (bytes as f64, f64::from(ranks));
         let others = ranks - 1.0;
         match self {
             _ if ranks < 1.0 => None,
             Self::AllReduce => Some(bytes * 2.0 * others / ranks),
-            // The call counts one rank's part of the whole.
+            // The count of the call is one rank's part of the whole.
             Self::AllGather | Self::ReduceScatter => Some(bytes * others),
             Self::Broadcast | Self::Reduce | Self::SendRecv | Self::Send | Self::Recv => Some(bytes),
             Self::AlltoAll | Self::Gather | Self::Scatter | Self::Other => None,
@@ -78,7 +78,7 @@ impl Function {
     }
 }
 
-/// The size of an element by the number of version 1; 0 when unknown.
+/// Returns the size of an element by the number of version 1; 0 if it is not known.
 pub(crate) fn datatype_bytes(number: u8) -> u64 {
     match number {
         0 | 1 => 1,
@@ -89,8 +89,8 @@ pub(crate) fn datatype_bytes(number: u8) -> u64 {
     }
 }
 
-/// The size of an element by the text of versions 2 and later: the first number in it are its bits, as in `ncclBfloat16` or
-/// `ncclFloat8e4m3`; 0 when there is none.
+/// Returns the size of an element by the name of versions 2 and later. The first number in the name is the number of bits, as in
+/// `ncclBfloat16` or `ncclFloat8e4m3`. Returns 0 if there is none.
 pub(crate) fn datatype_bytes_by_name(name: &[u8]) -> u64 {
     let digits = name.iter().skip_while(|byte| !byte.is_ascii_digit());
     let bits = digits

@@ -1,14 +1,14 @@
-//! Where a panic ends. One that crossed into NCCL would abort the training process; here it switches the probe off for good.
+//! Stops panics. A panic that reached NCCL would abort the training process; instead it switches the probe off permanently.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::probe;
 
-/// Runs a callback's work.
+/// Runs the work of a callback.
 pub(crate) fn guarded(work: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
         probe::switch_off();
-        // Dropping what a panic carries may panic again.
+        // Dropping the payload of a panic may panic again.
         std::mem::forget(payload);
     }
 }

@@ -1,18 +1,19 @@
-//! The NCCL profiler plugin: what collectives a training process starts, how large, when, and how long they take.
+//! The NCCL profiler plugin: which collectives a training process starts, how large, when, and how long they take.
 //!
 //! ```text
-//!  NCCL's threads                                                    our thread
-//!  init ─▶ Comms (a slot a communicator)                             every 50 ms
-//!  start(Coll, P2p) ─▶ counters of the slot ───────────────────────▶ Summary ─▶ one datagram a second and communicator
+//!  NCCL's threads                                                    the plugin's thread
+//!  init ─▶ Comms (one slot per communicator)                         every 50 ms
+//!  start(Coll, P2p) ─▶ counters of the slot ───────────────────────▶ Summary ─▶ one datagram per second and communicator
 //!        └─ arrival ──▶ Ring (8,192, full: dropped and counted) ───▶    ▲
 //!  start/record/stop(KernelCh) ─▶ Timings (1,024) ─ finished ─▶ Ring ───┘
-//!                                     ▲ GPU timers, a few seconds a minute: the thread sets the mask NCCL gave us
+//!                                     ▲ GPU timers, a few seconds per minute: the thread sets the mask that NCCL passed
 //! ```
-//! NCCL loads this library into the training process and calls it from the threads that launch kernels. So the callbacks take no lock,
-//! make no system call, allocate nothing and never wait; a panic ends here and switches the probe off; NCCL always hears success.
-//! Facts on the versions of the interface are in [`descriptor`]; the datagram is drawn in [`summary`] and docs/nccl-probe.md.
+//! NCCL loads this library into the training process and calls it from the threads that launch kernels. Therefore the callbacks take no
+//! lock, make no system call, allocate no memory and never wait. A panic is caught and switches the probe off, and NCCL always gets
+//! success. Facts about the versions of the interface are in [`descriptor`]; the datagram is described in [`summary`] and
+//! docs/nccl-probe.md.
 //!
-//! Absent by design: no dependency on anything else of ours, no CUDA, no file, no network beyond one local datagram socket.
+//! The library depends on no other crate of Lockstep, not on CUDA, uses no file, and no network except one local datagram socket.
 
 mod abi;
 mod descriptor;
@@ -25,16 +26,16 @@ mod function;
 mod ring;
 mod timing;
 
-/// The atomics of [`ring`]; its test over all interleavings has others.
+/// The atomics of [`ring`]. Its test of all interleavings uses others.
 mod atomics {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 }
 
 mod clock;
-mod daemon;
 mod mask;
 mod settings;
 mod version;
+mod worker;
 
 mod channel;
 mod summary;

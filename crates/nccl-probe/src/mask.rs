@@ -1,13 +1,13 @@
-//! The mask of events: one number in NCCL that all communicators share and that it reads at each group of calls. We keep its
-//! address, so that kernel timing goes on and off while the job runs.
+//! The mask of events: one number in NCCL that all communicators share and that NCCL reads at each group of calls. The plugin stores its
+//! address, so it can switch kernel timing on and off while the job runs.
 #![allow(unsafe_code, reason = "the mask is NCCL's memory")]
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
-/// Collectives and point-to-point transfers: cheap, and all that counting needs.
+/// Collectives and point-to-point transfers: cheap, and sufficient for counting.
 const COUNTING: c_int = 1 << 1 | 1 << 2;
-/// Channels of kernels, with the GPU's timers.
+/// The channels of kernels, with the GPU's timers.
 const KERNELS: c_int = 1 << 6;
 
 /// The mask while a communicator lives.
@@ -18,7 +18,7 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
-    /// Asks NCCL for what we count. What others asked for stays.
+    /// Requests the events needed for counting. Events that others requested stay requested.
     ///
     /// `place` must be NCCL's mask, which it keeps for as long as a communicator lives.
     pub(crate) fn begin(&self, place: *mut c_int) {
@@ -27,19 +27,19 @@ impl Mask {
         unsafe { AtomicI32::from_ptr(place) }.fetch_or(COUNTING, Ordering::Relaxed);
     }
 
-    /// The last communicator is gone: NCCL may be unloaded next.
+    /// Called when the last communicator is gone: NCCL may be unloaded next.
     pub(crate) fn end(&self) {
         self.set_timing(false);
         self.place.store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    /// Whether kernels are being timed.
+    /// Returns true if kernels are timed now.
     #[inline]
     pub(crate) fn times(&self) -> bool {
         self.timing.load(Ordering::Relaxed)
     }
 
-    /// Has kernels timed from now on, or no longer.
+    /// Starts or stops the timing of kernels.
     pub(crate) fn set_timing(&self, on: bool) {
         let place = self.place.load(Ordering::Acquire);
         if place.is_null() || self.timing.swap(on, Ordering::Relaxed) == on {
@@ -55,7 +55,7 @@ impl Mask {
         }
     }
 
-    /// Asks for nothing any more.
+    /// Requests no events any more.
     pub(crate) fn clear(&self) {
         let place = self.place.swap(std::ptr::null_mut(), Ordering::AcqRel);
         self.timing.store(false, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The probe of this process: what the callbacks do, in safe words. One is made when the first communicator begins, and another
-//! in a forked child that begins one of its own.
+//! The probe of this process: the work of the callbacks, in safe code. It is created with the first communicator, and again in a forked
+//! child that creates its own communicator.
 //!
-//! It is never freed: a callback on another thread may be using it.
-#![allow(unsafe_code, reason = "one pointer to what is never freed")]
+//! It is never freed, because a callback on another thread may be using it.
+#![allow(unsafe_code, reason = "one pointer to memory that is never freed")]
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{monotonic_ns, wall_ns};
 use crate::comm::Comms;
-use crate::daemon;
 use crate::descriptor::{Abi, Operation};
 use crate::function::Function;
 use crate::mask::Mask;
@@ -21,17 +20,18 @@ use crate::settings::Settings;
 use crate::summary::Summary;
 use crate::timing::{Outcome, Timed, Timings};
 use crate::version::Version;
+use crate::worker;
 
-/// Events that wait for our thread, which looks every 50 ms: 160,000 a second, ten times what the busiest training starts. 512 KiB.
-/// Beyond, an event is dropped and counted; totals lose nothing.
+/// The maximum number of events that wait for the plugin's thread, which works every 50 ms: 160,000 per second, ten times what the busiest
+/// training starts. This takes 512 KiB. Further events are dropped and counted; totals lose nothing.
 pub(crate) const EVENTS_MAX: usize = 8_192;
 
-/// How long the end of the last communicator may take, for the last totals to be sent. The one callback that waits at all.
-const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
+/// How long the end of the last communicator may wait until the last totals are sent. This is the only callback that waits.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What `init` says of a communicator; zeros and nothing where it does not.
+/// The arguments of `init` about a communicator; zero or empty if there are none.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Introduction<'a> {
+pub(crate) struct CommInfo<'a> {
     pub(crate) abi: Abi,
     pub(crate) hash: u64,
     pub(crate) name: &'a [u8],
@@ -45,7 +45,7 @@ pub(crate) struct Introduction<'a> {
 pub(crate) struct Probe {
     pub(crate) settings: Settings,
     pub(crate) abi: Abi,
-    /// As NCCL itself says it.
+    /// The version that NCCL reports.
     pub(crate) version: Option<Version>,
     pub(crate) comms: Comms,
     pub(crate) timings: Timings,
@@ -53,15 +53,15 @@ pub(crate) struct Probe {
     pub(crate) events: Ring<EVENT_WORDS>,
     /// Events lost because the ring was full.
     pub(crate) dropped: AtomicU64,
-    /// Operations that were to be timed and were not: no slot, or a timer that was not written.
+    /// Operations that should have been timed but were not: there was no slot, or a timer was not written.
     pub(crate) untimed: AtomicU64,
     pub(crate) summary: Mutex<Summary>,
 }
 
 static CURRENT: AtomicPtr<Probe> = AtomicPtr::new(std::ptr::null_mut());
-/// Nothing more in this process.
+/// True if the probe is switched off in this process.
 static OFF: AtomicBool = AtomicBool::new(false);
-/// Probes this process and its forebears have made; each numbers its communicators in a range of its own.
+/// The number of probes that this process and its ancestors have created. Each probe numbers its communicators in its own range.
 static MADE: AtomicU64 = AtomicU64::new(0);
 const RANGE_BITS: u32 = 32;
 
@@ -71,18 +71,18 @@ fn current() -> Option<&'static Probe> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-// === what NCCL calls ===
+// === the callbacks ===
 
-/// A communicator begins; the context for it, or 0 when it is not watched.
-pub(crate) fn open(mask: *mut c_int, introduction: &Introduction<'_>) -> usize {
+/// Handles the creation of a communicator. Returns its context, or 0 if it is not watched.
+pub(crate) fn open(mask: *mut c_int, info: &CommInfo<'_>) -> usize {
     if OFF.load(Ordering::Relaxed) {
         return 0;
     }
-    let Some(probe) = current().or_else(|| begin(mask, introduction.abi)) else {
+    let Some(probe) = current().or_else(|| begin(mask, info.abi)) else {
         OFF.store(true, Ordering::Relaxed);
         return 0;
     };
-    let context = probe.comms.open(introduction);
+    let context = probe.comms.open(info);
     if context != 0 {
         probe.mask.begin(mask);
         probe.set_timing();
@@ -90,13 +90,13 @@ pub(crate) fn open(mask: *mut c_int, introduction: &Introduction<'_>) -> usize {
     context
 }
 
-/// A communicator ends.
+/// Handles the end of a communicator.
 pub(crate) fn close(context: usize) {
     let Some(probe) = current() else { return };
     if probe.comms.close(context) {
         probe.mask.end();
-        // The process may end next, and our thread with it.
-        let until = Instant::now() + CLOSING_PATIENCE;
+        // The process, and the plugin's thread with it, may end next.
+        let until = Instant::now() + CLOSE_TIMEOUT;
         while Instant::now() < until {
             if let Ok(mut summary) = probe.summary.try_lock() {
                 return summary.send_all(probe, until);
@@ -106,7 +106,7 @@ pub(crate) fn close(context: usize) {
     }
 }
 
-/// An operation is put into a stream; the handle, or 0 when no more is to be heard of it.
+/// Handles an operation that is put into a stream. Returns its handle, or 0 if no further events about it are needed.
 #[inline]
 pub(crate) fn operation(context: usize, operation: &Operation) -> usize {
     let Some(probe) = current() else { return 0 };
@@ -143,21 +143,21 @@ pub(crate) fn operation(context: usize, operation: &Operation) -> usize {
     handle.unwrap_or(0)
 }
 
-/// A channel of an operation's kernel began; the handle for it, or 0.
+/// Handles the start of a channel of an operation's kernel. Returns its handle, or 0.
 pub(crate) fn kernel_started(parent: usize, timer_ns: u64) -> usize {
     current()
         .and_then(|probe| probe.timings.channel_started(parent, timer_ns))
         .unwrap_or(0)
 }
 
-/// When a channel of a kernel ended.
+/// Handles the time at which a channel of a kernel stopped.
 pub(crate) fn kernel_stop_time(handle: usize, timer_ns: u64) {
     if let Some(probe) = current() {
         probe.timings.channel_stop_time(handle, timer_ns);
     }
 }
 
-/// Something ended. Only kernels tell anything by it: an operation's end means that it was put into the stream.
+/// Handles the end of an event. Only kernels use it: the end of an operation means that it was put into the stream.
 #[inline]
 pub(crate) fn stopped(handle: usize) {
     if handle == 0 {
@@ -170,7 +170,7 @@ pub(crate) fn stopped(handle: usize) {
     }
 }
 
-/// Nothing more in this process: something that cannot be has happened.
+/// Switches the probe off in this process, after an internal error.
 pub(crate) fn switch_off() {
     OFF.store(true, Ordering::Relaxed);
     if let Some(probe) = current() {
@@ -179,12 +179,12 @@ pub(crate) fn switch_off() {
     forget();
 }
 
-/// The probe of the parent is not this process's. Called in a forked child, where only stores are safe.
+/// Forgets the parent's probe. Called in a forked child, where only stores are safe.
 pub(crate) fn forget() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-/// Makes the probe and its thread, unless another thread is quicker. `None` when there is to be none.
+/// Creates the probe and its thread, unless another thread has created them. Returns `None` if the probe must not run.
 fn begin(mask: *mut c_int, abi: Abi) -> Option<&'static Probe> {
     let version = Version::of_library_with(mask.cast_const().cast());
     let likely = version.or_else(|| Version::of_abi(abi));
@@ -209,32 +209,32 @@ fn begin(mask: *mut c_int, abi: Abi) -> Option<&'static Probe> {
         return current();
     }
     let probe = current()?;
-    if daemon::start(probe).is_err() {
+    if worker::start(probe).is_err() {
         forget();
         return None;
     }
     Some(probe)
 }
 
-// === what our thread does ===
+// === the plugin's thread ===
 
 impl Probe {
-    /// Our thread's turn: moves the mask on, tidies, sums up, and sends when it is time.
-    pub(crate) fn turn(&'static self) {
+    /// Does the periodic work of the plugin's thread: updates the mask, tidies the timings, summarises, and sends when it is due.
+    pub(crate) fn run_once(&'static self) {
         self.set_timing();
         self.timings
             .tidy(monotonic_ns(), |outcome| self.finished(outcome));
         let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
-        summary.turn(self);
+        summary.run_once(self);
     }
 
-    /// Whether it is the one that callbacks use.
+    /// Returns true if the callbacks use this probe.
     pub(crate) fn is_current(&'static self) -> bool {
         std::ptr::eq(CURRENT.load(Ordering::Relaxed), self)
     }
 
     fn set_timing(&self) {
-        // Before version 4 the GPU's timers are not passed on.
+        // Before version 4, NCCL does not pass on the GPU's timers.
         let on = self.abi >= 4 && self.comms.live() > 0 && self.settings.timing.is_on(wall_ns());
         self.mask.set_timing(on);
     }
@@ -258,7 +258,7 @@ impl Probe {
 
 // === events ===
 
-/// Words of an event in the ring; with the ring's own word they fit a cache line.
+/// The number of words of an event in the ring. With the ring's own word they fit into a cache line.
 pub(crate) const EVENT_WORDS: usize = 5;
 
 /// An operation was put into a stream, or (with a duration) its kernel has run.
@@ -269,10 +269,10 @@ pub(crate) struct Event {
     pub(crate) duration_ns: u64,
 }
 
-/// Whose an operation is, and what.
+/// The communicator and the function of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The communicator's slot.
+    /// The index of the communicator's slot.
     pub(crate) place: usize,
     pub(crate) generation: u64,
     pub(crate) function: Function,

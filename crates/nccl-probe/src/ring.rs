@@ -1,18 +1,18 @@
-//! A bounded queue from many threads to one: a push never waits, and fails when the queue is full.
+//! A bounded queue from many threads to one. A push never waits, and fails if the queue is full.
 //!
 //! ```text
-//! position p → slot p mod N in turn t = p div N; a slot's state says who may use it
-//!   2t      empty, for the pusher that takes position p (by moving `pushed` from p to p + 1)
+//! position p → slot p mod N in turn t = p div N; the state of a slot decides who may use it
+//!   2t      empty, for the pusher that takes position p (by changing `pushed` from p to p + 1)
 //!   2t + 1  full, for the popper
 //!   2t + 2  empty again, in the next turn
 //! ```
-//! The words are atomics that are written and read without order of their own; the state's release and acquire order them. A pusher
-//! that is halted between taking a place and filling it makes the popper wait there, never another pusher, until the queue is full.
-//! Tested over all interleavings in tests/interleavings.rs, which gives this file other atomics.
+//! The words are atomics that are accessed with relaxed ordering; the release and acquire of the state order them. If a pusher is suspended
+//! between taking a position and filling it, the popper waits there, but no other pusher does until the queue is full.
+//! tests/interleavings.rs tests all interleavings with other atomics.
 
 use super::atomics::{AtomicU64, Ordering};
 
-/// Slots of so many words.
+/// A ring whose records have this number of words.
 #[derive(Debug)]
 pub(crate) struct Ring<const WORDS: usize> {
     pushed: AtomicU64,
@@ -28,7 +28,7 @@ struct Slot<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Ring<WORDS> {
-    /// An empty ring of so many slots, a power of two.
+    /// Creates an empty ring. `slots` must be a power of two.
     pub(crate) fn new(slots: usize) -> Self {
         debug_assert!(slots.is_power_of_two());
         let slot = |_| Slot {
@@ -42,14 +42,14 @@ impl<const WORDS: usize> Ring<WORDS> {
         }
     }
 
-    /// Puts a record in; false when the ring is full.
+    /// Adds a record. Returns false if the ring is full.
     pub(crate) fn push(&self, record: [u64; WORDS]) -> bool {
         let mut position = self.pushed.load(Ordering::Relaxed);
         loop {
             let (slot, empty) = self.place(position);
             let state = slot.state.load(Ordering::Acquire);
             if state < empty {
-                // What was put here a turn ago is still there.
+                // The record of the previous turn is still here.
                 return false;
             }
             if state > empty {
@@ -75,7 +75,7 @@ impl<const WORDS: usize> Ring<WORDS> {
         }
     }
 
-    /// Takes the oldest record. To be called by one thread at a time.
+    /// Removes and returns the oldest record. Only one thread at a time may call it.
     pub(crate) fn pop(&self) -> Option<[u64; WORDS]> {
         let position = self.popped.load(Ordering::Relaxed);
         let (slot, empty) = self.place(position);

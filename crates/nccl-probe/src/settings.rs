@@ -1,29 +1,29 @@
-//! What the environment says, read once when the first communicator begins.
+//! The settings from the environment, read once when the first communicator is created.
 //!
 //! ```text
-//! LOCKSTEP_PROBE_SOCKET       where datagrams go; without it the probe does nothing
+//! LOCKSTEP_PROBE_SOCKET       the socket for datagrams; without it the probe does nothing
 //! LOCKSTEP_NCCL_PROBE         off: the probe does nothing
-//! LOCKSTEP_NCCL_DENY          NCCL versions with which it does nothing, as prefixes: 2.27,2.31.2
+//! LOCKSTEP_NCCL_DENY          NCCL versions with which the probe does nothing, as prefixes: 2.27,2.31.2
 //! LOCKSTEP_NCCL_TIMING        off, always, or ON/PERIOD in seconds such as 2/60; unset: 2/60, and off with the versions below
 //! LOCKSTEP_NCCL_MIN_BYTES     smaller messages are not timed; 65536
-//! LOCKSTEP_{RUN,ATTEMPT,NODE}, RANK, LOCAL_RANK   who this is
+//! LOCKSTEP_{RUN,ATTEMPT,NODE}, RANK, LOCAL_RANK   the identity of the process
 //! ```
 
 use std::ffi::OsString;
 
 use crate::version::Version;
 
-/// Kernel timing is not begun by itself with these: 2.27 adds proxy operations that can run out of bounds, 2.31 pays 4 to 13 %
-/// of a step for it (NVIDIA/nccl issues 2039 and 2355).
+/// The versions with which kernels are not timed by default: 2.27 adds proxy operations that can run out of bounds, and with 2.31 timing
+/// costs 4 to 13 % of a step (NVIDIA/nccl issues 2039 and 2355).
 const NO_TIMING_WITH: [(u32, u32); 2] = [(2, 27), (2, 31)];
 const TIMING_DEFAULT: Timing = Timing::Part {
     on_s: 2,
     period_s: 60,
 };
-/// Smaller messages cost more to time than they tell.
+/// The default minimum size of timed messages. Timing smaller ones costs more than it is worth.
 const TIMED_BYTES_MIN: u64 = 64 << 10;
 
-/// Everything the environment says.
+/// The settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) socket: OsString,
@@ -49,7 +49,7 @@ pub(crate) enum Timing {
 }
 
 impl Settings {
-    /// `None` when the probe is to do nothing in this process.
+    /// Reads the settings. Returns `None` if the probe must do nothing in this process.
     pub(crate) fn read(
         version: Option<Version>,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -81,7 +81,7 @@ impl Settings {
 }
 
 impl Timing {
-    /// Whether kernels are timed at a moment of the wall clock.
+    /// Returns true if kernels are timed at this time of the wall clock.
     pub(crate) fn is_on(self, wall_ns: u64) -> bool {
         match self {
             Timing::Off => false,

@@ -1,19 +1,19 @@
-//! What our thread tells: once a second a datagram for each communicator that did something, one JSON object of at most 8 KiB.
+//! The summary of the plugin's thread: once per second one datagram for each active communicator, a JSON object of at most 8 KiB.
 //!
 //! ```text
 //! {"v":1,"kind":"nccl",                                              the envelope that all probes share
 //!  "run":"ddp-1","attempt":2,"node":"n1","rank":3,"local_rank":3,"pid":42,"wall_ns":…,"mono_ns":…,
-//!  "nccl":"2.28.9","abi":5,"timing":true,                            NCCL, the table it uses, whether kernels are being timed
+//!  "nccl":"2.28.9","abi":5,"timing":true,                            NCCL, the table it uses, whether kernels are timed now
 //!  "dropped":0,"unsent":0,"untimed":0,"refused":0,                   losses of this process so far
 //!  "comm":"00c0ffee00c0ffee","comm_name":"dp","comm_rank":3,"comm_ranks":8,"comm_nodes":1,"closed":false,
-//!  "functions":[{"function":"AllReduce","count":120,"bytes":…,       totals since the communicator began
+//!  "functions":[{"function":"AllReduce","count":120,"bytes":…,       totals since the communicator was created
 //!     "sequence":119,"enqueued_ns":…,                                the last one; wall clock
-//!     "timed":7,"timed_ns":…,"bus_bytes":…}],                        of the timed ones: how many, GPU time and bus bytes in all
+//!     "timed":7,"timed_ns":…,"bus_bytes":…}],                        the timed ones: their number, GPU time and bus bytes
 //!  "arrivals":[["AllReduce",96,wall_ns,0],["AllReduce",112,wall_ns,81920]]}
 //! ```
-//! An arrival is a sequence number, when it was put into its stream, and how long its kernel ran in nanoseconds, 0 when not timed.
-//! Only every 2^k-th sequence number is told, k as small as keeps them few: so ranks that did about as many tell the same ones.
-//! Absent is unknown. Fields may be added; a change of meaning changes `v`.
+//! An arrival contains a sequence number, the time when the collective was put into its stream, and how long its kernel ran in nanoseconds
+//! (0 if it was not timed). Only every 2^k-th sequence number is sent, with the smallest k that keeps their number small. So ranks with
+//! similar counts send the same sequence numbers. Missing values are unknown. Fields may be added; a change of meaning changes `v`.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -26,29 +26,29 @@ use crate::function::{FUNCTIONS, Function};
 use crate::probe::{EVENTS_MAX, Event, Origin, Probe};
 use crate::settings::Settings;
 
-/// Arrivals of one function told at once.
+/// The maximum number of arrivals of one function in a datagram.
 const ARRIVALS_MAX: usize = 24;
-/// No arrival is written behind this length: the whole stays within the 8 KiB that the receiver expects.
+/// No arrival is added after this length, so the datagram stays within the 8 KiB that the receiver expects.
 const ARRIVALS_END_BYTES: usize = 7_900;
-/// Communicators told at once; the rest is told the next second.
+/// The maximum number of communicators sent per second. The others are sent in the next second.
 const DATAGRAMS_MAX: usize = 32;
-/// How long a datagram is tried: the kernel's queue is full for a moment when all ranks of a node have something to say.
-const SEND_PATIENCE: Duration = Duration::from_millis(30);
-/// What does not change is told again so often, for a receiver that came later.
+/// How long a datagram is tried. The kernel's queue is full for a moment when all ranks of a node send.
+const SEND_TIMEOUT: Duration = Duration::from_millis(30);
+/// How often unchanged totals are sent again, for a receiver that started later.
 const REPEAT_NS: u64 = 15_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Ranks of a node do not all send at the same moment.
+/// The offset between the ranks of a node, so that they do not all send at the same time.
 const STAGGER_NS: u64 = SECOND_NS / 32;
 
-/// Sums and the way out.
+/// The summaries and the channel to send them.
 #[derive(Debug)]
 pub(crate) struct Summary {
     channel: Channel,
-    /// By the communicator's slot.
+    /// One entry per slot of a communicator.
     comms: Vec<CommSummary>,
-    /// The second in which it last sent.
+    /// The second in which datagrams were last sent.
     sent_second: u64,
-    /// Where to begin, so that no communicator is always the one left out.
+    /// The slot to start with, so that it is not always the same communicator that has to wait.
     first: usize,
     unsent: u64,
 }
@@ -68,7 +68,7 @@ struct FunctionSummary {
     timed_ns: u64,
     bus_bytes: f64,
     arrivals: Vec<Arrival>,
-    /// Only multiples of 2 to this power are kept.
+    /// Only sequence numbers that are multiples of 2 to this power are kept.
     stride_bits: u32,
 }
 
@@ -90,25 +90,25 @@ impl Summary {
         }
     }
 
-    /// Takes what came; sends when a second is over.
-    pub(crate) fn turn(&mut self, probe: &Probe) {
+    /// Collects new events. Sends when a second is over.
+    pub(crate) fn run_once(&mut self, probe: &Probe) {
         self.drain(probe);
         let stagger_ns = u64::from(probe.settings.local_rank.unwrap_or(0) % 32) * STAGGER_NS;
         let second = (wall_ns() - stagger_ns) / SECOND_NS;
         if second != self.sent_second {
             self.sent_second = second;
-            self.send(probe, DATAGRAMS_MAX, |now| now + SEND_PATIENCE);
+            self.send(probe, DATAGRAMS_MAX, |now| now + SEND_TIMEOUT);
         }
     }
 
-    /// Takes what came and sends it all, until then.
+    /// Collects new events and sends everything, until `until`.
     pub(crate) fn send_all(&mut self, probe: &Probe, until: Instant) {
         self.drain(probe);
         self.send(probe, COMMS_MAX, |_| until);
     }
 
     fn drain(&mut self, probe: &Probe) {
-        // Bounded, so that a flood does not keep the thread here.
+        // The loop is bounded, so that many events do not keep the thread here.
         for _ in 0..EVENTS_MAX {
             let Some(record) = probe.events.pop() else { break };
             let event = Event::unpacked(record);
@@ -151,7 +151,7 @@ impl Summary {
         now_ns: u64,
         until: Instant,
     ) {
-        // Asked before the totals are read: nothing is added to a communicator that is closed.
+        // Read this before the totals: nothing is added to a closed communicator.
         let closed = comm.is_closed();
         let summary = &mut self.comms[place];
         if summary.generation != generation {
@@ -175,7 +175,7 @@ impl Summary {
 }
 
 impl CommSummary {
-    /// A communicator that did nothing yet has nothing to tell but its end.
+    /// Returns true if the communicator must be sent. Without operations, only its end is sent.
     fn is_due(&self, generation: u64, comm: &Comm, now_ns: u64) -> bool {
         let operations = comm.operations();
         comm.is_closed()
@@ -217,7 +217,7 @@ impl FunctionSummary {
             .rev()
             .find(|known| known.sequence == arrival.sequence);
         match known {
-            // The kernel of one that was put into its stream a moment ago.
+            // The kernel of an operation that was put into its stream earlier.
             Some(known) => known.duration_ns = known.duration_ns.max(arrival.duration_ns),
             None => self.arrivals.push(arrival),
         }
@@ -228,7 +228,7 @@ impl FunctionSummary {
         }
     }
 
-    /// Begins a new second; a rate that has fallen gets its detail back in some seconds.
+    /// Starts a new second. When the rate falls, the resolution increases again within some seconds.
     fn told(&mut self) {
         if self.arrivals.len() * 2 <= ARRIVALS_MAX {
             self.stride_bits = self.stride_bits.saturating_sub(1);
@@ -312,7 +312,7 @@ fn envelope(out: &mut String, probe: &Probe, comm: &Comm) {
     if let Some(node) = &settings.node {
         text(out, "node", node);
     }
-    // Without a launcher that says it, the communicator's is the best there is.
+    // Without a launcher, the communicator's rank is the best information.
     let rank = settings.rank.unwrap_or_else(|| comm.rank.load(Ordering::Relaxed));
     number(out, "rank", rank);
 }

@@ -1,24 +1,24 @@
-//! Operations whose kernels are being timed by the GPU. Each has a slot until all its channels have reported.
+//! The operations whose kernels are timed by the GPU. Each has a slot until all its channels have reported.
 //!
 //! ```text
 //! operation starts ──▶ claimed ── a channel starts: earliest start ──▶ … ── the last channel stops: latest stop ──▶ finished, free
-//!                         └─ no report for long: what there is, or nothing; free
+//!                         └─ not all channels report in time: finished with those that did, or unmeasured; free
 //! ```
-//! A handle names a slot and the operation that had it, so one that comes late, or from another process, touches nothing. Time of
-//! an operation is its latest stop less its earliest start, in nanoseconds of the GPU's own timer, which steps by about 1,024.
+//! A handle contains the slot and the operation that uses it, so a late handle, or one from another process, changes nothing. The time of
+//! an operation is its latest stop minus its earliest start, in nanoseconds of the GPU's own timer, whose resolution is about 1,024.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Operations timed at once: a stream holds some tens that have not run yet, a process some streams. Beyond, operations are not
-/// timed, and counted.
+/// The maximum number of operations timed at once. A stream has a few dozen that have not run yet, and a process has a few streams. Further
+/// operations are not timed, but counted.
 pub(crate) const TIMINGS_MAX: usize = 1_024;
-/// How many slots are looked at for a free one.
+/// The number of slots that are checked for a free one.
 const LOOKS_MAX: usize = 8;
-/// How long after the last report an operation with channels missing is finished with those that reported.
-const CHANNELS_PATIENCE_NS: u64 = 2_000_000_000;
-/// How long an operation may wait for its kernel at all: longer than any time-out of a process group.
-const KERNEL_PATIENCE_NS: u64 = 3_600_000_000_000;
-/// A kernel that ran longer than this did not: its timers are broken.
+/// How long after its start an operation is finished with the channels that reported, if some are missing.
+const CHANNELS_TIMEOUT_NS: u64 = 2_000_000_000;
+/// How long an operation may wait for its kernel: longer than any time-out of a process group.
+const KERNEL_TIMEOUT_NS: u64 = 3_600_000_000_000;
+/// The longest valid duration of a kernel. A longer one means that its timers are broken.
 const DURATION_NS_MAX: u64 = 3_600_000_000_000;
 
 const TAG_BITS: u32 = 2;
@@ -36,7 +36,7 @@ pub(crate) struct Timings {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// 0 when free; else a number that no other operation has or had.
+    /// 0 if the slot is free, otherwise a number that is unique among all operations.
     owner: AtomicU64,
     tag: AtomicU64,
     sequence: AtomicU64,
@@ -47,31 +47,31 @@ struct Slot {
     started: AtomicU32,
     stopped: AtomicU32,
     channels: AtomicU32,
-    /// A timer was never written.
+    /// True if a timer was not written.
     broken: AtomicBool,
 }
 
-/// An operation that is to be timed.
+/// An operation that is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timed {
-    /// Whose it is and what; opaque here.
+    /// The communicator and the function; opaque here.
     pub(crate) tag: u64,
     pub(crate) sequence: u64,
     pub(crate) bytes: u64,
     pub(crate) enqueued_ns: u64,
 }
 
-/// How an operation's timing ended.
+/// How the timing of an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It took so many nanoseconds on the GPU.
+    /// The operation, and how long it ran on the GPU in nanoseconds.
     Measured(Timed, u64),
-    /// A timer was missing or made no sense.
+    /// A timer was missing or invalid.
     Unmeasured,
 }
 
 impl Timings {
-    /// Free slots. `owner` is where counting goes on after a fork.
+    /// Creates free slots. `owner` continues the count after a fork.
     pub(crate) fn new(owner: u64) -> Self {
         Self {
             slots: (0..TIMINGS_MAX).map(|_| Slot::default()).collect(),
@@ -80,7 +80,7 @@ impl Timings {
         }
     }
 
-    /// Takes a slot; the handle for the operation, or `None` when there is no room.
+    /// Takes a slot. Returns the handle of the operation, or `None` if there is no free slot.
     pub(crate) fn claim(&self, timed: Timed, channels: u8) -> Option<usize> {
         let owner = self.owner.fetch_add(1, Ordering::Relaxed) + 1;
         for _ in 0..LOOKS_MAX {
@@ -98,7 +98,7 @@ impl Timings {
         None
     }
 
-    /// A channel of an operation's kernel began; the handle for the channel.
+    /// Records the start of a channel of an operation's kernel. Returns the handle of the channel.
     pub(crate) fn channel_started(&self, operation: usize, timer_ns: u64) -> Option<usize> {
         let (slot, _) = self.slot(operation, TAG_OPERATION)?;
         slot.started.fetch_add(1, Ordering::AcqRel);
@@ -110,7 +110,7 @@ impl Timings {
         Some(operation & !TAG_OPERATION | TAG_KERNEL)
     }
 
-    /// The GPU's time at which a channel ended.
+    /// Records the GPU's time at which a channel stopped.
     pub(crate) fn channel_stop_time(&self, channel: usize, timer_ns: u64) {
         let Some((slot, _)) = self.slot(channel, TAG_KERNEL) else {
             return;
@@ -122,7 +122,7 @@ impl Timings {
         }
     }
 
-    /// A channel has ended; the outcome when it was the last.
+    /// Records that a channel has stopped. Returns the outcome if it was the last channel.
     pub(crate) fn channel_stopped(&self, channel: usize) -> Option<Outcome> {
         let (slot, owner) = self.slot(channel, TAG_KERNEL)?;
         let stopped = slot.stopped.fetch_add(1, Ordering::AcqRel) + 1;
@@ -133,7 +133,7 @@ impl Timings {
         }
     }
 
-    /// Finishes what has waited too long. To be called now and then.
+    /// Finishes operations that have waited too long. Call it periodically.
     pub(crate) fn tidy(&self, now_ns: u64, mut take: impl FnMut(Outcome)) {
         for slot in &self.slots {
             let owner = slot.owner.load(Ordering::Acquire);
@@ -146,7 +146,7 @@ impl Timings {
                 slot.stopped.load(Ordering::Acquire),
             );
             let all_reported = started > 0 && started == stopped;
-            if (all_reported && waited_ns > CHANNELS_PATIENCE_NS) || waited_ns > KERNEL_PATIENCE_NS {
+            if (all_reported && waited_ns > CHANNELS_TIMEOUT_NS) || waited_ns > KERNEL_TIMEOUT_NS {
                 slot.finish(owner).into_iter().for_each(&mut take);
             }
         }
@@ -176,7 +176,7 @@ impl Slot {
         self.broken.store(false, Ordering::Relaxed);
     }
 
-    /// Reads the outcome and frees the slot; only one caller gets it.
+    /// Reads the outcome and frees the slot. Only one caller gets the outcome.
     fn finish(&self, owner: u64) -> Option<Outcome> {
         self.owner
             .compare_exchange(owner, u64::MAX, Ordering::AcqRel, Ordering::Relaxed)
@@ -229,7 +229,7 @@ mod tests {
             timings.channel_stopped(second),
             Some(Outcome::Measured(TIMED, 5_000))
         );
-        // What comes after the end finds nobody.
+        // Reports after the end have no effect.
         assert_eq!(timings.channel_started(operation, 1), None);
         assert_eq!(timings.channel_stopped(second), None);
     }
@@ -251,11 +251,11 @@ mod tests {
         timings.channel_stop_time(channel, 6_000);
         assert_eq!(timings.channel_stopped(channel), None);
         let mut outcomes = Vec::new();
-        timings.tidy(TIMED.enqueued_ns + CHANNELS_PATIENCE_NS, |outcome| {
+        timings.tidy(TIMED.enqueued_ns + CHANNELS_TIMEOUT_NS, |outcome| {
             outcomes.push(outcome)
         });
         assert_eq!(outcomes, []);
-        timings.tidy(TIMED.enqueued_ns + CHANNELS_PATIENCE_NS + 1, |outcome| {
+        timings.tidy(TIMED.enqueued_ns + CHANNELS_TIMEOUT_NS + 1, |outcome| {
             outcomes.push(outcome)
         });
         assert_eq!(outcomes, [Outcome::Measured(TIMED, 1_000)]);

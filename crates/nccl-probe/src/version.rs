@@ -1,5 +1,5 @@
-//! Which NCCL called. Nothing in the interface says so; but the mask lies in its library, and its library says.
-#![allow(unsafe_code, reason = "asks the loader for a function and calls it")]
+//! The version of NCCL. The interface does not contain it, but the mask is in NCCL's library, and the library reports its version.
+#![allow(unsafe_code, reason = "looks up a function in a loaded library and calls it")]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
@@ -13,7 +13,8 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The version of the library (NCCL's own, or one that has NCCL linked in) in which a variable lies; `None` when it does not say.
+    /// Returns the version of the library (NCCL's own, or one that has NCCL linked in) that contains a variable. Returns `None` if the
+    /// library does not report it.
     pub(crate) fn of_library_with(variable: *const c_void) -> Option<Self> {
         // SAFETY: `dladdr` takes any address and fills `info`; the name it gives lives as long as the library. The library is loaded
         // already, so that `dlopen` runs no code of it and leaves only a count behind. The function has had this type in all versions.
@@ -38,7 +39,7 @@ impl Version {
         u32::try_from(code).ok().and_then(Self::from_code)
     }
 
-    /// The line of versions that loads a table of the interface; where several do, the one to be more careful with.
+    /// Returns the versions that load a table of the interface. If there are several, returns the one that needs more caution.
     pub(crate) fn of_abi(abi: u8) -> Option<Self> {
         let minor = match abi {
             1 => 23,
@@ -57,7 +58,7 @@ impl Version {
         })
     }
 
-    /// As NCCL writes it in a number: 22705 is 2.27.5. All versions that load profilers write it so.
+    /// Converts NCCL's number: 22705 is 2.27.5. All versions that load profilers use this form.
     fn from_code(code: u32) -> Option<Self> {
         (code >= 20_000).then_some(Self {
             major: code / 10_000,
@@ -66,7 +67,7 @@ impl Version {
         })
     }
 
-    /// Whether it begins with `2.27` or is `2.27.5`.
+    /// Returns true if the version equals the prefix or begins with it, for example `2.27` or `2.27.5`.
     pub(crate) fn matches(self, prefix: &str) -> bool {
         !prefix.is_empty() && format!("{self}.").starts_with(&format!("{prefix}."))
     }

@@ -1,8 +1,8 @@
-//! The ring under every order in which its threads can be run and their writes be seen, as loom finds them.
+//! Tests the ring with every order in which its threads can run and their writes can become visible, as loom finds them.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-/// Loom's, which the model steps through.
+/// Loom's atomics, which the model controls.
 mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 }

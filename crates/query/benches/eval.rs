@@ -1,7 +1,7 @@
-//! What evaluating and writing down an answer cost, without a store: `cargo bench -p query --bench eval -- [word]`; a word
-//! picks the queries that contain it.
+//! Measures evaluating queries and writing the results, without a store: `cargo bench -p query --bench eval -- [word]`. With a word, only
+//! queries that contain it are measured.
 //!
-//! Numbers are of one process on a machine that others may use too: compare ratios, and the best of several runs.
+//! Other processes may use the machine too: compare ratios, and the best of several runs.
 #![allow(clippy::disallowed_methods, reason = "it measures time")]
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement that fails shows where")]
@@ -17,7 +17,7 @@ const HOUR_MS: i64 = 3_600_000;
 const GPUS: usize = 8;
 const RUNS: usize = 41;
 
-/// `nodes` × 8 GPUs, a sample a second; a node's GPUs share their axis.
+/// `nodes` × 8 GPUs, one sample per second. The GPUs of a node share their time axis.
 struct Cluster {
     series: Vec<Series>,
 }
@@ -61,7 +61,7 @@ impl Cluster {
         Self { series }
     }
 
-    /// One series, 30 days of it at 15 s.
+    /// Returns one series with 30 days of samples at intervals of 15 s.
     fn month() -> Self {
         let mut cluster = Self::new("x_total", 1, true);
         cluster.series.truncate(1);
@@ -142,7 +142,7 @@ fn measure(source: &Cluster, text: &str, params: Params) {
     );
 }
 
-/// The best of all runs, in milliseconds: what others do on the machine only adds.
+/// Returns the shortest of all durations, in milliseconds: other processes can only add time.
 fn best(took: Vec<Duration>) -> f64 {
     took.into_iter().min().unwrap().as_secs_f64() * 1e3
 }

@@ -1,52 +1,52 @@
-//! What can go wrong, in words for the person who asked.
+//! Errors of queries. Their texts are for the client.
 
 use domain::series::{BudgetExceeded, SelectError};
 
-/// A text that is not a query, or one that is too large to look at.
+/// A text that is not a query, or that exceeds a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Longer than [`crate::parse`] accepts.
+    /// The text is longer than [`crate::parse`] accepts.
     #[error("the query has {length} bytes, more than the {max} allowed")]
     TooLong {
-        /// Bytes.
+        /// Length in bytes.
         length: usize,
-        /// Bytes allowed.
+        /// Maximum length in bytes.
         max: usize,
     },
-    /// Brackets too deep, or too many operators or regular expressions.
-    #[error("the query has more than {max} {what}; split it, or record parts of it by rules")]
+    /// Brackets are nested too deeply, or there are too many operators or regular expressions.
+    #[error("the query has more than {max} {what}; split it, or record parts of it with recording rules")]
     TooComplex {
-        /// What there is too much of.
+        /// What exceeds the limit.
         what: &'static str,
-        /// How many are allowed.
+        /// The limit.
         max: usize,
     },
-    /// A regular expression that explodes once compiled.
+    /// A regular expression that is too large once compiled.
     #[error(
-        "the regular expression {0:?} would take more than 1 MiB once compiled; repeat less in it, or split it"
+        "the regular expression {0:?} would take more than 1 MiB once compiled; use fewer repetitions, or split it"
     )]
     RegexTooLarge(String),
     /// Not PromQL.
     #[error("invalid query: {0}")]
     Syntax(String),
-    /// PromQL that this engine does not evaluate.
+    /// PromQL that this engine does not support.
     #[error("not supported: {0}")]
     Unsupported(String),
 }
 
-/// Why an evaluation gave no result.
+/// Why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
-    /// Times or steps that make no sense.
+    /// Times or steps that are not valid.
     #[error("{0}")]
     Params(String),
-    /// Too much work, or cancelled.
+    /// The budget is spent, or the query was cancelled.
     #[error(transparent)]
     Budget(#[from] BudgetExceeded),
-    /// The source could not answer.
+    /// The source failed.
     #[error(transparent)]
     Select(SelectError),
-    /// The data does not fit the query.
+    /// The query cannot be evaluated with this data.
     #[error("{0}")]
     Execution(String),
 }
@@ -58,7 +58,7 @@ impl EvalError {
 }
 
 impl From<SelectError> for EvalError {
-    /// A budget spent inside the source is a spent budget.
+    /// If the source spent the budget, the error is [`EvalError::Budget`].
     fn from(error: SelectError) -> Self {
         match error {
             SelectError::Budget(budget) => Self::Budget(budget),

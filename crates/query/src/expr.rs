@@ -1,4 +1,4 @@
-//! The expression tree the engine works on: small, typed, independent of the parser's.
+//! The expression tree that the engine evaluates: small, typed, and independent of the parser's tree.
 
 use domain::series::Matcher;
 use domain::time::TimestampMs;
@@ -41,19 +41,19 @@ pub(crate) struct Selector {
     pub(crate) shift: Shift,
 }
 
-/// `@` and `offset`: where in time a selector or sub-query really looks.
+/// `@` and `offset`: the time at which a selector or sub-query is evaluated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Shift {
     pub(crate) at: Option<At>,
-    /// Positive into the past.
+    /// Positive values point to the past.
     pub(crate) offset_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
-    /// The start of the whole query, also within sub-queries.
+    /// Start of the whole query, also within sub-queries.
     Start,
-    /// Its end.
+    /// End of the whole query, also within sub-queries.
     End,
     Time(TimestampMs),
 }
@@ -62,7 +62,7 @@ pub(crate) enum At {
 pub(crate) struct Subquery {
     pub(crate) expr: Expr,
     pub(crate) range_ms: i64,
-    /// [`crate::plan::SUBQUERY_STEP_DEFAULT_MS`] where none is written.
+    /// If `None`, [`crate::plan::SUBQUERY_STEP_DEFAULT_MS`].
     pub(crate) step_ms: Option<i64>,
     pub(crate) shift: Shift,
 }
@@ -102,7 +102,7 @@ pub(crate) enum Grouping {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Binary {
     pub(crate) op: BinaryOp,
-    /// `bool`: 0 and 1 instead of filtering.
+    /// `bool`: return 0 or 1 instead of filtering.
     pub(crate) returns_bool: bool,
     pub(crate) matching: Matching,
     pub(crate) lhs: Expr,
@@ -129,16 +129,16 @@ pub(crate) enum BinaryOp {
     Unless,
 }
 
-/// How the series of two vectors find each other.
+/// How the series of two vectors are matched.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Matching {
     pub(crate) cardinality: Cardinality,
     pub(crate) labels: MatchLabels,
-    /// Labels that `group_left` or `group_right` takes from the one side.
+    /// Labels that `group_left` or `group_right` copies from the one side.
     pub(crate) include: Vec<String>,
-    /// What stands in for a left sample that is missing (`fill_left`).
+    /// Value used for a missing left sample (`fill_left`).
     pub(crate) fill_left: Option<f64>,
-    /// What stands in for a right sample that is missing (`fill_right`).
+    /// Value used for a missing right sample (`fill_right`).
     pub(crate) fill_right: Option<f64>,
 }
 
@@ -158,7 +158,7 @@ pub(crate) enum MatchLabels {
 }
 
 impl Expr {
-    /// The type of what the expression yields.
+    /// Returns the type of the expression's result.
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Number(_) => Kind::Scalar,
@@ -177,12 +177,12 @@ impl Expr {
 }
 
 impl BinaryOp {
-    /// Operators that work on the labels alone.
+    /// Returns true for operators that use only labels.
     pub(crate) fn is_set(self) -> bool {
         matches!(self, Self::And | Self::Or | Self::Unless)
     }
 
-    /// Operators whose result is a decision on the left value.
+    /// Returns true for comparison operators.
     pub(crate) fn is_comparison(self) -> bool {
         matches!(
             self,

@@ -1,9 +1,9 @@
-//! Results as Prometheus' HTTP API writes them: times in seconds, values as text.
+//! Writes results in the format of Prometheus' HTTP API: times in seconds, values as text.
 //!
 //! ```text
 //! {"resultType":"matrix","result":[{"metric":{"gpu":"0"},"values":[[1435781430.781,"2.5"],…]},…]}
 //! ```
-//! A panel asks for ten thousands of numbers, so they go straight into the bytes of the answer.
+//! A dashboard panel requests tens of thousands of numbers. Therefore they are written directly to the bytes of the response.
 
 use std::io::Write;
 
@@ -13,17 +13,19 @@ use domain::time::TimestampMs;
 
 use crate::output::Value;
 
-/// Room for a time and a value of usual length, so that an answer seldom moves while it grows.
+/// Bytes reserved per sample: a time and a value of usual length, so that the response rarely has to be reallocated.
 const POINT_BYTES: usize = 28;
-/// Values are tried as decimals with so many digits behind the point: what sensors give, and shares of a whole.
+/// A value is first tried as a decimal with at most this many decimals, as `(10^decimals, decimals)`. It is the form of most sensor values
+/// and ratios.
 const DECIMALS: [(u64, usize); 2] = [(1_000, 3), (1_000_000, 6)];
-/// Below, a decimal has at most 15 digits, and no two of those are the same number: the one found is the shortest.
+/// Bound of the scaled value. Below it, a decimal has at most 15 digits. Two such decimals are never the same number, so the one found is
+/// the shortest.
 const DECIMAL_MAX: f64 = 1e15;
-/// From here on up, and below the other, Prometheus writes an exponent.
+/// Prometheus writes an exponent for values from the first constant on, and for values below the second.
 const EXPONENT_FROM: f64 = 1e21;
 const EXPONENT_BELOW: f64 = 1e-6;
 
-/// Writes the data of an answer.
+/// Writes the `data` part of a response.
 pub fn write(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Vector(samples) => write_all(out, "vector", samples, |out, (labels, time, value)| {
@@ -64,7 +66,7 @@ fn write_type(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b"\",\"result\":");
 }
 
-/// A list of objects, each written without its outer braces.
+/// Writes a list of objects; `write` writes each one without its outer braces.
 fn write_all<T>(out: &mut Vec<u8>, name: &str, things: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) {
     write_type(out, name);
     out.push(b'[');
@@ -76,7 +78,7 @@ fn write_all<T>(out: &mut Vec<u8>, name: &str, things: &[T], mut write: impl FnM
     out.push(b']');
 }
 
-/// A series' labels: `"metric":{…}`.
+/// Writes the labels of a series: `"metric":{…}`.
 pub fn write_metric(out: &mut Vec<u8>, labels: &Labels) {
     out.extend_from_slice(b"\"metric\":{");
     for (at, label) in labels.iter().enumerate() {
@@ -101,27 +103,28 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// One sample: `[time,"value"]`.
+/// Writes one sample: `[time,"value"]`.
 pub fn write_point(out: &mut Vec<u8>, time: TimestampMs, value: f64) {
-    write_behind(out, TimeText::of(time).opening(true), value, true);
+    write_sample(out, TimeText::of(time).opening(true), value, true);
 }
 
-/// Writes the samples of series one after the other. Most have the times of the one before, so their text is kept.
+/// Writes the samples of one series after another. Most series have the same times as the one before, so the text of the times is kept.
 #[derive(Debug, Default)]
 pub struct Points {
     times: Vec<TimestampMs>,
     texts: Vec<TimeText>,
-    /// Values in a row that were no short decimals.
+    /// Number of consecutive values that were not short decimals.
     long: usize,
 }
 
 impl Points {
-    /// After so many long values in a row the next is taken for one as well: finding out takes as long as writing it.
+    /// After this many consecutive long values, the next ones are not tried as short decimals: the attempt costs as much as writing a long
+    /// value.
     const LONG_MAX: usize = 4;
-    /// Every so many of those one is tried nevertheless.
+    /// One of this many values is tried anyway.
     const TRIED_EVERY: usize = 16;
 
-    /// Some samples of a series, with commas between them, and before the first unless the series begins with it.
+    /// Writes samples of a series, separated by commas. Also writes a comma before the first, unless `begins` is true.
     pub fn write(&mut self, out: &mut Vec<u8>, times: &[TimestampMs], values: &[f64], begins: bool) {
         out.reserve(times.len() * POINT_BYTES);
         let is_first = |at: usize| begins && at == 0;
@@ -139,26 +142,26 @@ impl Points {
 
     fn put(&mut self, out: &mut Vec<u8>, time: TimeText, value: f64) {
         let tries = self.long < Self::LONG_MAX || self.long.is_multiple_of(Self::TRIED_EVERY);
-        let was_short = write_behind(out, time, value, tries);
+        let was_short = write_sample(out, time, value, tries);
         self.long = if was_short { 0 } else { self.long + 1 };
     }
 }
 
-/// How a sample begins: `,[1435781430.781,"`.
+/// Start of a sample: `,[1435781430.781,"`.
 #[derive(Debug, Clone, Copy)]
 struct TimeText {
-    /// It ends where these end, so that they are copied whole before what follows.
+    /// The text is at the end of this array, so that the whole array can be copied in front of the value.
     bytes: [u8; TIME_BYTES],
     start: u8,
 }
 
-/// Room for the longest time, and for four machine words.
+/// Size of a time text in bytes: the longest time fits, and it is four machine words.
 const TIME_BYTES: usize = 32;
-/// Room for a time, the longest decimal, and what closes a sample.
+/// Size of a sample in bytes: a time, the longest decimal, and the closing characters.
 const LINE_BYTES: usize = 64;
 
 impl TimeText {
-    /// Milliseconds as seconds: three digits behind the point, or none.
+    /// Returns the text for milliseconds as seconds: three decimals, or none.
     fn of(time: TimestampMs) -> Self {
         let mut bytes = [0; TIME_BYTES];
         let (ms, end) = (time.unsigned_abs(), TIME_BYTES - 2);
@@ -182,7 +185,7 @@ impl TimeText {
         }
     }
 
-    /// The same without its comma where nothing is before it.
+    /// Returns the text without its comma for the first sample.
     fn opening(self, is_first: bool) -> Self {
         Self {
             start: self.start + u8::from(is_first),
@@ -191,9 +194,9 @@ impl TimeText {
     }
 }
 
-/// A sample: its time's text, the value, and what closes it. Short decimals, where they are tried, are put together from their
-/// end and copied at once. Whether it was one.
-fn write_behind(out: &mut Vec<u8>, time: TimeText, value: f64, tries_decimal: bool) -> bool {
+/// Writes a sample: the text of its time, the value, and the closing characters. If `tries_decimal` is true, a short decimal is built from
+/// its end and copied at once. Returns true if it was one.
+fn write_sample(out: &mut Vec<u8>, time: TimeText, value: f64, tries_decimal: bool) -> bool {
     let mut line = [0; 2 * LINE_BYTES];
     let end = LINE_BYTES - 2;
     line[end..LINE_BYTES].copy_from_slice(b"\"]");
@@ -207,19 +210,19 @@ fn write_behind(out: &mut Vec<u8>, time: TimeText, value: f64, tries_decimal: bo
     let start = start - TIME_BYTES;
     line[start..start + TIME_BYTES].copy_from_slice(&time.bytes);
     let start = start + usize::from(time.start);
-    // So many bytes each time that no loop is needed; what is too many goes again.
+    // Copies a fixed number of bytes, so that no loop is needed, and then removes those that are too many.
     let length = out.len() + LINE_BYTES - start;
     out.extend_from_slice(&line[start..start + LINE_BYTES]);
     out.truncate(length);
     true
 }
 
-/// The three digits of a number below a thousand.
+/// Returns the three digits of a number below 1,000.
 fn digits(number: u64) -> [u8; 3] {
     [number / 100, number / 10 % 10, number % 10].map(|digit| b'0' + digit as u8)
 }
 
-/// Writes an integer before `end`; returns where it starts.
+/// Writes an integer that ends before `end`. Returns its start.
 fn put_integer(bytes: &mut [u8], end: usize, mut number: u64) -> usize {
     let mut start = end;
     loop {
@@ -232,12 +235,12 @@ fn put_integer(bytes: &mut [u8], end: usize, mut number: u64) -> usize {
     }
 }
 
-/// Writes a number with few digits behind the point before `end`; returns where it starts, if it was one.
+/// Writes a number with few decimals that ends before `end`. Returns its start; `None` if the value is not such a number.
 fn put_decimal(bytes: &mut [u8], end: usize, value: f64) -> Option<usize> {
     let (number, power, mut digits) = DECIMALS.into_iter().find_map(|(power, digits)| {
         let scaled = value.abs() * power as f64;
         let number = (scaled + 0.5) as u64;
-        // A zero may be a negative one, or a number too small for so many digits.
+        // The value may be -0, or too small for this number of decimals.
         let fits = scaled < DECIMAL_MAX && (number != 0 || value.to_bits() == 0);
         let reads_back = (number as f64 / power as f64).to_bits() == value.abs().to_bits();
         (fits && reads_back).then_some((number, power, digits))
@@ -265,8 +268,8 @@ fn put_decimal(bytes: &mut [u8], end: usize, value: f64) -> Option<usize> {
     Some(start)
 }
 
-/// What [`put_decimal`] did not write: the shortest text that reads back as the same number, with an exponent only for the very
-/// small and the very large.
+/// Writes a value that [`put_decimal`] did not write: the shortest text that parses to the same number. Only very small and very large
+/// numbers have an exponent.
 fn write_float(out: &mut Vec<u8>, value: f64) {
     let size = value.abs();
     if size == 0.0 {
@@ -294,7 +297,7 @@ fn write_float(out: &mut Vec<u8>, value: f64) {
     }
 }
 
-/// As Go writes it: a sign and at least two digits of exponent.
+/// Writes the exponent as Go does: a sign and at least two digits.
 fn write_with_exponent(out: &mut Vec<u8>, value: f64) {
     let text = format!("{value:e}");
     let (number, exponent) = text.split_once('e').expect("it is written with an exponent");
@@ -362,7 +365,7 @@ mod tests {
         }
     }
 
-    /// Whether the number lies in the very middle of two texts that differ in their last digit only: then either is right.
+    /// Returns true if the number is exactly in the middle between two texts that differ only in their last digit. Then both are correct.
     fn are_as_near(value: f64, one: &str, other: &str) -> bool {
         let lower = one.min(other);
         let at = one.bytes().zip(other.bytes()).position(|(a, b)| a != b);

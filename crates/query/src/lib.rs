@@ -1,14 +1,14 @@
-//! PromQL with the semantics of Prometheus 3, over any [`SeriesSource`].
+//! PromQL with the semantics of Prometheus 3, for any [`SeriesSource`].
 //!
 //! ```text
-//! text ─ parse ─▶ Query ─ selections(params) ─▶ what a store prefetches (asynchronously, its own business)
+//! text ─ parse ─▶ Query ─ selections(params) ─▶ what a store prefetches (asynchronously, outside of this crate)
 //!                   └──── evaluate(source, params, budget) ─▶ Output ─ format ─▶ the HTTP API's JSON
 //! ```
-//! Pure: no clock, no I/O, no async. Evaluation goes by columns: each node of the expression yields, for every series, one
-//! value a step, so that the work on labels (matching, grouping) is done once a series and not once a step.
+//! The crate has no clock, I/O or async. It evaluates by columns: each node of the expression returns, for every series, one value per
+//! step. Therefore the work on labels (matching, grouping) is done once per series and not once per step.
 //!
-//! The name of a metric is dropped at the end of the evaluation (Prometheus' delayed name removal), so `label_replace` can
-//! still see it after `rate`.
+//! The name of a metric is dropped at the end of the evaluation (delayed name removal, as in Prometheus), so that `label_replace` can use
+//! it after `rate`.
 
 mod error;
 mod eval;
@@ -26,7 +26,7 @@ pub use output::{MatrixSeries, Output, Value, VectorSample};
 pub use parse::{parse, parse_selector, pretty};
 pub use plan::{LOOKBACK_DEFAULT_MS, Params, STEPS_MAX};
 
-/// A query that was understood: parsed, checked for types, within the limits of size and nesting.
+/// A parsed query. Its types are checked, and it is within the limits of size and nesting.
 #[derive(Debug, Clone)]
 pub struct Query {
     text: String,
@@ -34,31 +34,31 @@ pub struct Query {
 }
 
 impl Query {
-    /// The query as it was written.
+    /// Returns the text of the query.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What a store must hand out for this query, each selection once: range, lookback, offset and `@` are included.
-    /// [`Query::evaluate`] asks its source for exactly these (equal by `Eq`).
+    /// Returns the samples that a store must provide for this query, each selection once. Range, lookback, offset and `@` are included.
+    /// [`Query::evaluate`] requests exactly these selections (equal by `Eq`) from its source.
     #[must_use]
     pub fn selections(&self, params: &Params) -> Vec<Selection> {
         plan::selections(&self.expr, params)
     }
 
-    /// Whether [`Query::evaluate`] takes no longer than reading what the query selects, when that is little: a matter of
-    /// microseconds, not of a thread of its own.
+    /// Returns true if [`Query::evaluate`] takes no longer than reading the selected samples, provided they are few. Such a query takes
+    /// microseconds and needs no thread of its own.
     #[must_use]
     pub fn is_light(&self, params: &Params) -> bool {
         plan::is_light(&self.expr, params)
     }
 
-    /// Evaluates at one time (`step_ms` 0) or over steps.
+    /// Evaluates the query at one time (`step_ms` is 0) or at several steps.
     ///
     /// # Errors
-    /// When the parameters make no sense, the budget is spent, the source fails, or the data does not fit the query (series
-    /// that cannot be matched, equal label sets), worded as Prometheus words it.
+    /// Returns an error if the parameters are not valid, the budget is spent, the source fails, or the query cannot be evaluated with this
+    /// data (series that cannot be matched, equal label sets). The messages are those of Prometheus.
     pub fn evaluate(
         &self,
         source: &dyn SeriesSource,

@@ -1,25 +1,25 @@
-//! What an evaluation gives.
+//! Results of an evaluation.
 
 use domain::series::Labels;
 use domain::time::TimestampMs;
 
-/// A result, and what to know about it.
+/// A result, with warnings and remarks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
     /// The result.
     pub value: Value,
-    /// Likely mistakes in the query or its data, each once, as Prometheus words them (without the position in the text).
+    /// Likely mistakes in the query or its data, each once, with the messages of Prometheus (without the position in the text).
     pub warnings: Vec<String>,
-    /// Harmless oddities, each once.
+    /// Remarks that need no attention, each once.
     pub infos: Vec<String>,
 }
 
 /// The four types of PromQL.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// One sample a series, in the order the query asked for.
+    /// One sample per series, in the order that the query requires.
     Vector(Vec<VectorSample>),
-    /// Samples over time, sorted by labels.
+    /// Samples of several times, sorted by labels.
     Matrix(Vec<MatrixSeries>),
     /// A number at a time.
     Scalar(TimestampMs, f64),
@@ -30,13 +30,13 @@ pub enum Value {
 /// One series at one time.
 pub type VectorSample = (Labels, TimestampMs, f64);
 
-/// One series over time; times without a sample are left out.
+/// One series at several times. Times without a sample are left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatrixSeries {
-    /// Its labels.
+    /// Labels of the series.
     pub labels: Labels,
-    /// Ascending.
+    /// Times, ascending.
     pub times: Vec<TimestampMs>,
-    /// As many values.
+    /// One value per time.
     pub values: Vec<f64>,
 }

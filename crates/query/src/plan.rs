@@ -1,6 +1,6 @@
-//! When an expression looks at what: the steps of a query, and the selections that follow from them.
+//! Which times an expression reads: the steps of a query, and the selections that follow from them.
 //!
-//! One module decides on times for both [`crate::Query::selections`] and the evaluator, so they cannot disagree.
+//! Both [`crate::Query::selections`] and the evaluator compute times with this module, so they always agree.
 
 use domain::series::Selection;
 use domain::time::TimestampMs;
@@ -9,39 +9,39 @@ use crate::error::EvalError;
 use crate::expr::{At, Expr, Selector, Shift, Subquery};
 use crate::function::Function;
 
-/// How far an instant selector looks back, as in Prometheus.
+/// Default lookback of an instant selector, as in Prometheus.
 pub const LOOKBACK_DEFAULT_MS: i64 = 300_000;
-/// The most steps a query may have, as in Prometheus: more than any screen has columns.
+/// Maximum number of steps of a query, as in Prometheus: more than the columns of any screen.
 pub const STEPS_MAX: i64 = 11_000;
-/// The step of a sub-query that names none: Prometheus' default evaluation interval.
+/// Step of a sub-query that specifies none: Prometheus' default evaluation interval.
 pub(crate) const SUBQUERY_STEP_DEFAULT_MS: i64 = 60_000;
-/// The most steps of a sub-query. Ten days in seconds; 8 MB a series.
+/// Maximum number of steps of a sub-query: about 11 days in seconds; 8 MB per series.
 pub(crate) const SUBQUERY_STEPS_MAX: i64 = 1_000_000;
-/// Nodes times steps of a light expression: a dozen over a screen's width.
+/// Maximum nodes times steps of a light expression: a dozen nodes over the width of a screen.
 const LIGHT_CELLS_MAX: usize = 1 << 13;
-/// Selectors of a light expression, and those with windows among them: the samples of each are looked at anew.
+/// Maximum number of selectors of a light expression, and of range selectors among them. The samples of each selector are read separately.
 const LIGHT_SELECTORS_MAX: usize = 4;
 const LIGHT_WINDOWS_MAX: usize = 2;
-/// In so many windows of a light expression a sample may lie.
+/// Maximum number of windows of a light expression that contain the same sample.
 const LIGHT_OVERLAP_MAX: i64 = 4;
-/// Times beyond this (about 100,000 years) are refused, so that sums of times and durations never overflow.
+/// Times beyond this (about 100,000 years) are rejected, so that sums of times and durations cannot overflow.
 const TIME_MS_MAX: i64 = i64::MAX / 2_048;
 
-/// When to evaluate.
+/// Times at which a query is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Params {
-    /// The first step.
+    /// First step.
     pub start_ms: TimestampMs,
-    /// No step after this.
+    /// No step is later than this.
     pub end_ms: TimestampMs,
-    /// Between steps; 0 for an instant query, where start equals end.
+    /// Time between steps; 0 for an instant query, where start equals end.
     pub step_ms: i64,
-    /// How far an instant selector looks back.
+    /// Lookback of an instant selector.
     pub lookback_ms: i64,
 }
 
 impl Params {
-    /// One time, with the usual lookback.
+    /// Returns the parameters for one time, with the default lookback.
     #[must_use]
     pub fn instant(time_ms: TimestampMs) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Params {
         }
     }
 
-    /// Every `step_ms` from start to end, with the usual lookback.
+    /// Returns the parameters for every `step_ms` from start to end, with the default lookback.
     #[must_use]
     pub fn range(start_ms: TimestampMs, end_ms: TimestampMs, step_ms: i64) -> Self {
         Self {
@@ -63,14 +63,14 @@ impl Params {
         }
     }
 
-    /// Whether this asks for one time only.
+    /// Returns true if there is only one time.
     #[must_use]
     pub fn is_instant(&self) -> bool {
         self.step_ms == 0
     }
 
     /// # Errors
-    /// When times, step or lookback make no sense, or there are too many steps.
+    /// Returns an error if the times, the step or the lookback are not valid, or there are too many steps.
     pub(crate) fn check(&self) -> Result<(), EvalError> {
         let refuse = |message: &str| Err(EvalError::Params(message.to_owned()));
         let (start, end) = (self.start_ms, self.end_ms);
@@ -132,7 +132,7 @@ impl Grid {
     }
 }
 
-/// The first and last time of the whole query, which `start()` and `end()` mean.
+/// First and last time of the whole query, for `start()` and `end()`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) start_ms: TimestampMs,
@@ -151,8 +151,8 @@ impl Bounds {
         }
     }
 
-    /// Where a shifted selector looks when the expression stands at the steps of `grid`. With `@` that is one time for all
-    /// steps.
+    /// Returns the times that a selector with `shift` reads if the expression is evaluated at the steps of `grid`. With `@` it is the same
+    /// time for all steps.
     pub(crate) fn shifted(&self, grid: Grid, shift: Shift) -> Grid {
         let fixed = shift.at.map(|at| match at {
             At::Start => self.start_ms,
@@ -172,7 +172,7 @@ impl Bounds {
         }
     }
 
-    /// What an instant selector at the shifted steps reads.
+    /// Returns what an instant selector reads at the shifted steps.
     pub(crate) fn instant_selection(&self, selector: &Selector, grid: Grid) -> Selection {
         let looks = self.shifted(grid, selector.shift);
         Selection {
@@ -181,7 +181,7 @@ impl Bounds {
         }
     }
 
-    /// What a range selector at the shifted steps reads, and for which function.
+    /// Returns what a range selector reads at the shifted steps, and for which function.
     pub(crate) fn range_selection(
         &self,
         selector: &Selector,
@@ -192,8 +192,8 @@ impl Bounds {
         selection(selector, self.shifted(grid, selector.shift), range_ms, function)
     }
 
-    /// The steps at which the expression inside a sub-query is evaluated: multiples of its own step, within
-    /// `(first - range, last]`. Unbounded here; the evaluator refuses more than [`SUBQUERY_STEPS_MAX`].
+    /// Returns the steps at which the expression inside a sub-query is evaluated: multiples of its own step, within `(first - range,
+    /// last]`. The number is not limited here; the evaluator rejects more than [`SUBQUERY_STEPS_MAX`].
     pub(crate) fn subquery_grid(&self, subquery: &Subquery, grid: Grid) -> Grid {
         let outer = self.shifted(grid, subquery.shift);
         let step_ms = subquery.step_ms.unwrap_or(SUBQUERY_STEP_DEFAULT_MS);
@@ -215,7 +215,7 @@ impl Bounds {
 fn selection(selector: &Selector, grid: Grid, width_ms: i64, function: Option<Function>) -> Selection {
     Selection {
         matchers: selector.matchers.clone(),
-        // Windows are open on the left.
+        // Windows do not include their start.
         start_ms: grid.start_ms - width_ms + 1,
         end_ms: grid.last(),
         step_ms: grid.step_ms,
@@ -224,7 +224,7 @@ fn selection(selector: &Selector, grid: Grid, width_ms: i64, function: Option<Fu
     }
 }
 
-/// Every selection of the expression, each once. Nothing for parameters that [`Params::check`] refuses.
+/// Returns every selection of the expression, each once. Returns none for parameters that [`Params::check`] rejects.
 pub(crate) fn selections(expr: &Expr, params: &Params) -> Vec<Selection> {
     let mut found = Vec::new();
     if params.check().is_ok() {
@@ -265,7 +265,7 @@ fn collect(expr: &Expr, bounds: &Bounds, grid: Grid, function: Option<Function>,
     }
 }
 
-/// Whether evaluating an expression takes no longer than reading what it selects, when that is little.
+/// Returns true if evaluating the expression takes no longer than reading the selected samples, provided they are few.
 pub(crate) fn is_light(expr: &Expr, params: &Params) -> bool {
     if params.check().is_err() {
         return false;
@@ -278,7 +278,7 @@ pub(crate) fn is_light(expr: &Expr, params: &Params) -> bool {
         && weight.windows <= LIGHT_WINDOWS_MAX
 }
 
-/// What an expression consists of.
+/// Number of parts of an expression.
 #[derive(Default)]
 struct Weight {
     nodes: usize,
@@ -286,7 +286,7 @@ struct Weight {
     windows: usize,
 }
 
-/// Adds up an expression; false where its parts do not tell what it takes.
+/// Counts the parts of an expression. Returns false if its cost cannot be derived from the parts.
 fn weigh(expr: &Expr, step_ms: i64, weight: &mut Weight) -> bool {
     weight.nodes += 1;
     match expr {
@@ -300,7 +300,7 @@ fn weigh(expr: &Expr, step_ms: i64, weight: &mut Weight) -> bool {
             weight.windows += 1;
             step_ms == 0 || *range_ms <= step_ms.saturating_mul(LIGHT_OVERLAP_MAX)
         }
-        // A sub-query has steps of its own, and a text may be a regular expression.
+        // A sub-query has its own steps, and a text may be a regular expression.
         Expr::Subquery(_) | Expr::Text(_) => false,
         Expr::Call { function, args } => {
             !function.sorts_samples() && args.iter().all(|arg| weigh(arg, step_ms, weight))

@@ -1,4 +1,4 @@
-//! Queries that mean harm, or were written by a program that went wrong: refused in words, within bounds, never a crash.
+//! Hostile queries, and queries that a faulty program wrote: the engine rejects them with a message, within limits, and never crashes.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(
     clippy::print_stdout,
@@ -14,19 +14,19 @@ use std::thread;
 use domain::series::{Budget, Labels, SelectError, Selection, Series, SeriesSet, SeriesSource};
 use query::{EvalError, Params, ParseError, Value, parse};
 
-/// Half of what a blocking thread of the server has.
+/// Half of the stack of a blocking thread of the collector.
 const STACK_BYTES: usize = 1 << 20;
 const BRACKETS_MAX: usize = 64;
 const OPERATORS_MAX: usize = 200;
-/// Samples and series of a query in these tests: fewer than a server allows.
+/// Maximum samples and series of a query in these tests: fewer than the collector allows.
 const BUDGET: (u64, u64) = (5_000_000, 1_000);
-/// Processor time of one query in a build without optimisation; a server is some ten times as fast.
+/// Maximum processor time of one query in an unoptimised build. The collector is about ten times as fast.
 const QUERY_MS_MAX: u64 = 4_000;
-/// Memory of the whole test process: the parser's tables, and queries that are paid for by the budget.
+/// Maximum memory of the whole test process: the parser's tables, and queries that the budget pays for.
 const PEAK_MB_MAX: u64 = 400;
 const MESSAGE_BYTES_MAX: usize = 1_000;
 
-/// Some series with a sample a second, whatever is asked for.
+/// Series with one sample per second, for any selection.
 struct Seconds {
     series: usize,
 }
@@ -58,7 +58,7 @@ fn evaluate(text: &str, params: &Params, budget: &Budget) -> Result<Value, Strin
     Ok(output.value)
 }
 
-/// Parses, plans, evaluates and drops on a small stack; an overflow would end the whole test process.
+/// Parses, plans, evaluates and drops a query on a small stack. An overflow would end the whole test process.
 fn on_a_small_stack(text: String) -> Result<Value, String> {
     let work = move || {
         let budget = || Budget::new(BUDGET.0, BUDGET.1);
@@ -73,7 +73,7 @@ fn on_a_small_stack(text: String) -> Result<Value, String> {
         .unwrap()
 }
 
-/// Each file is a query, in `refused` or in `answered`.
+/// Each file is a query, in the folder `refused` or `answered`.
 #[test]
 fn every_kept_query_is_refused_or_answered_within_bounds() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
@@ -93,7 +93,7 @@ fn every_kept_query_is_refused_or_answered_within_bounds() {
             );
             println!("{took:>6} ms  {name:<50} {}", shown(&result));
             seen += 1;
-            // A clear error is a sentence of its own; the query may be thousands of characters long.
+            // A clear error is one short sentence; the query may be thousands of characters long.
             let is_told = result
                 .as_ref()
                 .err()
@@ -116,7 +116,7 @@ fn shown(result: &Result<Value, String>) -> String {
     }
 }
 
-/// Processor time of this process, which does not pass while the machine does something else.
+/// Returns the processor time of this process, which does not depend on other load of the machine.
 fn cpu_ms() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -127,7 +127,7 @@ fn cpu_ms() -> u64 {
         .sum()
 }
 
-/// The most memory this process ever had.
+/// Returns the peak memory of this process.
 fn peak_mb() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

@@ -1,8 +1,8 @@
-//! Runs query tests in Prometheus' test language: our own, and Prometheus' own files where they lie beside the checkout.
+//! Runs query tests in Prometheus' test language: Lockstep's own files, and Prometheus' files if they are beside the checkout.
 //!
-//! Evaluations of Prometheus' files that fail are listed in `promqltest.known-failures`, one `file:line` a line. The list may
-//! only shrink: a new failure fails the test, and so does one that passes now and is still listed.
-//! `LOCKSTEP_PROMQLTEST` names another folder; `LOCKSTEP_PROMQLTEST_UPDATE=1` writes the list anew.
+//! Evaluations of Prometheus' files that fail are listed in `promqltest.known-failures`, one `file:line` per line. The list may only
+//! shrink: a new failure fails the test, and so does a listed evaluation that passes.
+//! `LOCKSTEP_PROMQLTEST` names another folder; `LOCKSTEP_PROMQLTEST_UPDATE=1` rewrites the list.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::print_stdout, reason = "the pass rate is what this test is read for")]
 
@@ -25,12 +25,12 @@ const EXPERIMENTAL_FILES: [&str; 7] = [
     "native_histograms.test",
     "start_timestamps.test",
 ];
-/// What the list of known failures begins with.
+/// First lines of the list of known failures.
 const LIST_HEADER: &str = "\
 # Evaluations of Prometheus' test files that this engine gets wrong, by file and line. The list may only shrink.
 # Nearly all need native histograms, or syntax and functions that are behind a flag in Prometheus.
 ";
-/// Functions and aggregations that are behind a flag in Prometheus. This engine has most of them; they do not count as stable.
+/// Functions and aggregations that are behind a flag in Prometheus. This engine supports most of them; they do not count as stable.
 const EXPERIMENTAL_CALLS: [&str; 15] = [
     "double_exponential_smoothing",
     "histogram_quantiles",
@@ -48,7 +48,7 @@ const EXPERIMENTAL_CALLS: [&str; 15] = [
     "ts_of_max_over_time",
     "ts_of_min_over_time",
 ];
-/// Functions of native histograms alone.
+/// Functions that only native histograms have.
 const HISTOGRAM_CALLS: [&str; 5] = [
     "histogram_avg",
     "histogram_count",
@@ -62,7 +62,7 @@ struct Outcome {
     line: usize,
     query: String,
     error: Option<String>,
-    /// Uses what is stable in Prometheus: no native histograms, no function or syntax behind a flag.
+    /// True if the evaluation uses only stable features of Prometheus: no native histograms, and no function or syntax behind a flag.
     is_stable: bool,
 }
 
@@ -132,7 +132,7 @@ fn prometheus_files_hold_but_for_the_known_failures() {
     );
 }
 
-/// The folder named by the environment, or the one beside the checkout or a parent of it.
+/// Returns the folder named by the environment variable, or the one beside the checkout or one of its parents.
 fn prometheus_folder() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("LOCKSTEP_PROMQLTEST") {
         return Some(PathBuf::from(folder));
@@ -209,7 +209,7 @@ fn is_stable(script: &Script, eval: &Eval, storage: &Storage) -> bool {
         && !reads_histograms()
 }
 
-/// Whether the word stands in the query as one.
+/// Returns true if the query contains the name as a whole word.
 fn calls_function(query: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     query

@@ -1,4 +1,4 @@
-//! Properties that hold for every query: no text makes the parser panic, and a range query is the sum of its instants.
+//! Properties that hold for every query: no text makes the parser panic, and a range query equals its instant queries together.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ const STEP_MS: i64 = 7_000;
 const STEPS: i64 = 12;
 const LOOKBACK_MS: i64 = 20_000;
 
-/// Series `x{gpu=…}` on one time axis with holes, staleness markers and resets.
+/// Series `x{gpu=…}` on one time axis with missing values, staleness markers and resets.
 #[derive(Debug)]
 struct Literal(Vec<Series>);
 
 impl SeriesSource for Literal {
-    /// More than is asked for is allowed: the evaluator looks only where it must.
+    /// Returns more than requested, which is allowed: the evaluator reads only the samples that it needs.
     fn select(&self, _: &Selection, _: &Budget) -> Result<SeriesSet, SelectError> {
         Ok(SeriesSet {
             series: self.0.clone(),
@@ -29,7 +29,7 @@ impl SeriesSource for Literal {
     }
 }
 
-/// The same series, but only the samples that a selection says it needs: what a store may leave out.
+/// The same series, but only the samples that the selection needs: a store may leave out the others.
 struct Thrifty<'a>(&'a Literal);
 
 impl SeriesSource for Thrifty<'_> {
@@ -42,8 +42,8 @@ impl SeriesSource for Thrifty<'_> {
     }
 }
 
-/// The samples within the range; of those of one step only the newest where no function looks at the others; the newest of
-/// all where that is enough.
+/// Returns the samples within the range. If no function needs the others, only the newest sample of each step; if that is enough, only the
+/// newest of all.
 fn needed(series: &Series, selection: &Selection) -> Series {
     let samples = series.times_ms.iter().copied().zip(series.values.iter().copied());
     let within = samples.filter(|(time, value)| {
@@ -128,7 +128,8 @@ fn query() -> impl Strategy<Value = String> {
             .prop_map(|(f, range, step)| format!("{f}(x[{range}s:{step}s])")),
     ];
     leaf.prop_recursive(4, 12, 2, |inner| {
-        // Not `stdvar`: its last bit depends on the order of the series, and that of `or` is another over steps than at one.
+        // Not `stdvar`: its last bit depends on the order of the series, and `or` has a different order in a range query than in an instant
+        // query.
         let aggregation = prop::sample::select(vec!["sum", "min", "max", "avg", "count", "group"]);
         let grouping = prop::sample::select(vec!["", " by (node)", " without (gpu)"]);
         let between = prop::sample::select(vec![
@@ -159,7 +160,7 @@ fn query() -> impl Strategy<Value = String> {
     })
 }
 
-/// Every result by time and labels, or the error's words.
+/// Every result by time and labels, or the error message.
 type Results = Result<BTreeMap<(i64, Labels), u64>, String>;
 
 fn results(text: &str, source: &dyn SeriesSource, params: &Params) -> Results {
@@ -167,7 +168,7 @@ fn results(text: &str, source: &dyn SeriesSource, params: &Params) -> Results {
         .unwrap()
         .evaluate(source, params, &Budget::unlimited())
         .map_err(|error| error.to_string())?;
-    // All NaNs are one here; which of them comes out is not part of the language.
+    // All NaNs count as equal. PromQL does not define which of them is the result.
     let bits = |value: f64| {
         if value.is_nan() {
             f64::NAN.to_bits()
@@ -203,7 +204,7 @@ fn at_instants(text: &str, source: &Literal) -> Results {
     Ok(all)
 }
 
-/// A change is judged by the same cases as the one before it.
+/// A fixed seed: a change is tested with the same cases as the version before.
 const SEED: RngSeed = RngSeed::Fixed(7);
 
 proptest! {
@@ -214,7 +215,7 @@ proptest! {
         let range = Params { lookback_ms: LOOKBACK_MS, ..Params::range(0, (STEPS - 1) * STEP_MS, STEP_MS) };
         match (results(&text, &source, &range), at_instants(&text, &source)) {
             (Ok(range), Ok(instants)) => prop_assert_eq!(range, instants, "{}", text),
-            // Which of several errors is met first depends on the order of the work.
+            // Which of several errors is reported depends on the order of evaluation.
             (range, instants) => prop_assert_eq!(range.is_err(), instants.is_err(), "{}", text),
         }
     }

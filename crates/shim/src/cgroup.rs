@@ -1,14 +1,14 @@
-//! The group of processes that the kernel keeps for an attempt: what a rank starts is born into it and cannot leave, whatever
-//! it does to its session, its parent and its environment.
+//! The cgroup of an attempt. Every process that a rank starts is created in it and cannot leave it, whatever the process does to its
+//! session, its parent and its environment.
 //!
 //! ```text
 //! /sys/fs/cgroup/…/OWN GROUP/                  agent and shim stay here
-//!                  └── lockstep-RUN.ATTEMPT-…/  torchrun, ranks and all they start
+//!                  └── lockstep-RUN.ATTEMPT-…/  torchrun, ranks and everything they start
 //! ```
-//! A group of cgroup v2 where the machine lets us make one below our own: its `cgroup.kill` ends all of it at once. Where
-//! there is only v1, one of its `pids` hierarchy, which can be told to let nothing more be born. Otherwise (a container whose
-//! groups cannot be written, an agent without rights) there is none, and the process tree has to do. Groups only hold
-//! processes together here: limits are not set, and the freezer of v1 is left to whoever uses it.
+//! The shim uses a cgroup v2 group if the machine lets it create one below its own: `cgroup.kill` ends all its processes at once. If there
+//! is only v1, it uses a group of the `pids` hierarchy, in which it can forbid new processes. Otherwise (a container whose groups are
+//! read-only, an agent without the permission) there is no group, and the shim relies on the process tree. Groups only keep processes
+//! together here: the shim sets no limits and does not use the freezer of v1, which may have another user.
 
 use std::fmt;
 use std::fs;
@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::tree::{Process, SIGKILL};
 
-/// Time for what an earlier shim of this attempt left in the group to end.
+/// How long the processes that an earlier shim of this attempt left in the group may take to end.
 const LEFTOVERS_END_WITHIN: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where this process stands in the hierarchies that matter: the folder of its own group in each.
+/// The folder of this process's own group in each hierarchy that the shim uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hierarchies {
     /// cgroup v2.
@@ -36,7 +36,7 @@ pub struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Reads a process's `cgroup` and `mountinfo`, which lie in this folder.
+    /// Reads the files `cgroup` and `mountinfo` of a process; `process` is its folder in `/proc`.
     pub fn read(process: &Path) -> Self {
         Self {
             unified: own_folder(process, "cgroup2", ""),
@@ -46,7 +46,7 @@ impl Hierarchies {
     }
 }
 
-/// The folder of a process's group in one hierarchy; v2 has no controller in its name.
+/// Returns the folder of a process's group in one hierarchy. `controller` is empty for v2.
 pub(crate) fn own_folder(process: &Path, kind: &str, controller: &str) -> Option<PathBuf> {
     let text = |name: &str| fs::read_to_string(process.join(name)).unwrap_or_default();
     let (groups, mounts) = (text("cgroup"), text("mountinfo"));
@@ -58,7 +58,7 @@ pub(crate) fn own_folder(process: &Path, kind: &str, controller: &str) -> Option
         .find_map(|mount| mount.folder_of(group))
 }
 
-/// `ID:CONTROLLERS:PATH`; v2 has no controllers here.
+/// Parses `ID:CONTROLLERS:PATH`. For v2, the controllers are empty.
 fn group_of<'a>(line: &'a str, controller: &str) -> Option<&'a str> {
     let mut parts = line.splitn(3, ':');
     let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -85,7 +85,7 @@ impl<'a> Mount<'a> {
         let mut behind = behind.split(' ');
         Some(Self {
             root: before.next()?,
-            // Blanks are written as octal; nothing else in the path of a mount is likely to be.
+            // Blanks are written as octal. Other escapes are unlikely in a mount path.
             point: before.next()?.replace("\\040", " "),
             kind: behind.next()?,
             options: behind.nth(1)?,
@@ -96,27 +96,27 @@ impl<'a> Mount<'a> {
         self.kind == kind && (controller.is_empty() || self.options.split(',').any(|name| name == controller))
     }
 
-    /// A container's mount shows only a part of the hierarchy: from its root on.
+    /// Returns the folder of a group below this mount. A container's mount shows only the part of the hierarchy below its root.
     fn folder_of(&self, group: &str) -> Option<PathBuf> {
         let below = Path::new(group).strip_prefix(self.root).ok()?;
         Some(Path::new(&self.point).join(below))
     }
 }
 
-/// Which groups may be made.
+/// Which kinds of groups the shim may create.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Kinds {
-    /// v2 where it can be had, else v1.
+pub enum CgroupKinds {
+    /// v2 if possible, otherwise v1.
     #[default]
     Any,
     /// Only v1, as on an old machine.
     V1,
-    /// None.
+    /// No group.
     Off,
 }
 
-impl Kinds {
-    /// As `LOCKSTEP_CGROUPS` says it.
+impl CgroupKinds {
+    /// Parses the value of `LOCKSTEP_CGROUPS`.
     pub fn parse(word: &str) -> Self {
         match word {
             "v1" => Self::V1,
@@ -126,12 +126,12 @@ impl Kinds {
     }
 }
 
-/// An attempt's group.
+/// The cgroup of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Group {
     kind: Kind,
     path: PathBuf,
-    /// The group of the shim.
+    /// The shim's own group.
     home: PathBuf,
 }
 
@@ -143,10 +143,10 @@ enum Kind {
 }
 
 impl Group {
-    /// Makes a group below this process's own; `None` where no kind can be made.
-    pub(crate) fn make(own: &Hierarchies, kinds: Kinds, name: &str) -> Option<Self> {
-        let unified = own.unified.as_ref().filter(|_| kinds == Kinds::Any);
-        let pids = own.pids.as_ref().filter(|_| kinds != Kinds::Off);
+    /// Creates a group below this process's own group. Returns `None` if no kind can be created.
+    pub(crate) fn make(own: &Hierarchies, kinds: CgroupKinds, name: &str) -> Option<Self> {
+        let unified = own.unified.as_ref().filter(|_| kinds == CgroupKinds::Any);
+        let pids = own.pids.as_ref().filter(|_| kinds != CgroupKinds::Off);
         let candidates = [(Kind::Cgroup2, unified), (Kind::Pids, pids)];
         candidates
             .into_iter()
@@ -161,7 +161,8 @@ impl Group {
             })
     }
 
-    /// Makes its folder, empties it of what an earlier shim of the attempt left, and tries the way in and out.
+    /// Creates the folder, ends the processes that an earlier shim of the attempt left in it, and tests that this process can enter and
+    /// leave it.
     fn prepare(&self) -> bool {
         let made = match fs::create_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -176,7 +177,7 @@ impl Group {
                 return false;
             }
             self.kill();
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         let usable = self
             .open()
@@ -189,7 +190,7 @@ impl Group {
         usable
     }
 
-    /// A group that was told to let nothing be born must be told otherwise.
+    /// Allows new processes in a group in which they were forbidden.
     fn open(&self) -> io::Result<()> {
         match self.kind {
             Kind::Cgroup2 => Ok(()),
@@ -197,29 +198,29 @@ impl Group {
         }
     }
 
-    /// Moves this process, of one thread, into it: what is started now is born there.
+    /// Moves this single-threaded process into the group: processes that it starts now are created there.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn enter(&self) -> io::Result<()> {
-        // 0 is whoever writes it.
+        // 0 means the writing process.
         write(&self.path.join("cgroup.procs"), "0")
     }
 
-    /// Moves this process back to where it was.
+    /// Moves this process back to its own group.
     ///
     /// # Errors
-    /// When the kernel refuses; then the group must not be killed any more.
+    /// If the kernel refuses. The group must then not be killed any more.
     pub(crate) fn leave(&self) -> io::Result<()> {
         write(&self.home.join("cgroup.procs"), "0")
     }
 
-    /// Its folder.
+    /// The folder of the group.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What lives in it and in the groups below it.
+    /// Returns the living processes of the group and of the groups below it.
     pub(crate) fn processes(&self) -> Vec<Process> {
         folders(&self.path)
             .iter()
@@ -237,7 +238,7 @@ impl Group {
             .collect()
     }
 
-    /// Kills all of it. Not to be waited for: what hangs in the kernel dies when it comes back, if it does.
+    /// Kills all processes of the group. It does not wait: a process that hangs in the kernel dies only if it returns from there.
     pub(crate) fn kill(&self) {
         let at_once = match self.kind {
             // From Linux 5.14 on.
@@ -254,7 +255,7 @@ impl Group {
         }
     }
 
-    /// Removes its folder, when nothing lives in it any more.
+    /// Removes the folder if no process lives in the group any more.
     pub(crate) fn remove(&self) {
         for folder in folders(&self.path).iter().rev() {
             let _somebody_lives = fs::remove_dir(folder);
@@ -272,7 +273,7 @@ impl fmt::Display for Group {
     }
 }
 
-/// A group's folder and those of the groups below it, parents first.
+/// Returns the folders of a group and of the groups below it, parents first.
 fn folders(root: &Path) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     let mut at = 0;
@@ -285,7 +286,7 @@ fn folders(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Files of a group are there or not; writing never makes one.
+/// Writes to a control file. It never creates a file: the kernel provides these files.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::OpenOptions::new()
         .write(true)
@@ -347,15 +348,20 @@ mod tests {
             pids: Some(PathBuf::from("/proc/self")),
             memory: None,
         };
-        assert_eq!(Group::make(&own, Kinds::Any, "lockstep-x.1"), None);
+        assert_eq!(Group::make(&own, CgroupKinds::Any, "lockstep-x.1"), None);
         assert!(
             !plain.path().join("lockstep-x.1").exists(),
             "it was taken away again"
         );
-        assert_eq!(Group::make(&Hierarchies::default(), Kinds::Any, "x"), None);
+        assert_eq!(Group::make(&Hierarchies::default(), CgroupKinds::Any, "x"), None);
         assert_eq!(
-            ["v1", "off", "", "v3"].map(Kinds::parse),
-            [Kinds::V1, Kinds::Off, Kinds::Any, Kinds::Any]
+            ["v1", "off", "", "v3"].map(CgroupKinds::parse),
+            [
+                CgroupKinds::V1,
+                CgroupKinds::Off,
+                CgroupKinds::Any,
+                CgroupKinds::Any
+            ]
         );
     }
 }

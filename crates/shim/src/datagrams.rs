@@ -1,7 +1,8 @@
-//! The probe's socket: takes the ranks' datagrams and writes them as lines, in segments that are bounded and go oldest first.
+//! The probe's socket. Receives the ranks' datagrams and writes them as lines to segments of bounded size. The oldest segment is deleted
+//! first.
 //!
-//! The kernel queues few datagrams (`net.unix.max_dgram_qlen`, often 10), and a full queue makes the probe drop: so this only
-//! copies, and reads nothing but the beginning of a record.
+//! The kernel queues few datagrams (`net.unix.max_dgram_qlen`, often 10), and a full queue makes the probe drop records. So this code only
+//! copies, and parses only the beginning of a record.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,31 +14,31 @@ use crate::folder::Folder;
 
 /// Twice the probe's own limit.
 const DATAGRAM_BYTES_MAX: usize = 16_384;
-/// A segment is closed behind this size.
+/// A segment is closed once it reaches this size.
 pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
-/// Segments kept: 128 MiB, which is an hour of 8 ranks with ten steps a second. An agent that is away longer finds the newest.
+/// Number of segments kept: 128 MiB, or one hour of 8 ranks at 10 steps per second. An agent that is away longer finds only the newest.
 pub(crate) const SEGMENTS_MAX: u64 = 16;
-/// `sun_path` holds 108 bytes with its zero.
+/// `sun_path` has 108 bytes, including its terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// The socket and the segment being written.
+/// The socket, and the segment that is being written.
 #[derive(Debug)]
 pub struct Datagrams {
-    /// Readable when there is something to take.
+    /// Readable when a datagram is queued.
     pub socket: UnixDatagram,
     folder: Folder,
     segment: u64,
     file: File,
     written: u64,
-    /// A full disk took only a part of a line, or nothing of it.
-    torn: bool,
+    /// The last line was not written completely, because the disk was full.
+    line_incomplete: bool,
 }
 
 impl Datagrams {
-    /// Binds the socket and begins a segment.
+    /// Binds the socket and creates a segment.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the socket or the segment cannot be created.
     pub fn open(folder: &Folder) -> io::Result<Self> {
         let segment = segments(folder).last().map_or(1, |last| last + 1);
         let socket = bind(folder, PROBE_SOCKET)?;
@@ -48,15 +49,15 @@ impl Datagrams {
             segment,
             file: create(folder, segment)?,
             written: 0,
-            torn: false,
+            line_incomplete: false,
         })
     }
 
-    /// Takes what is queued; calls `look` with each line. What a full disk does not take is lost, and nothing else.
+    /// Receives all queued datagrams and calls `handle` with each line. If the disk is full, only the lines that do not fit are lost.
     ///
     /// # Errors
-    /// When the socket fails.
-    pub fn take(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<()> {
+    /// If the socket fails.
+    pub fn take(&mut self, mut handle: impl FnMut(&[u8])) -> io::Result<()> {
         let mut buffer = [0_u8; DATAGRAM_BYTES_MAX];
         loop {
             match self.socket.recv(&mut buffer[..DATAGRAM_BYTES_MAX - 1]) {
@@ -66,9 +67,9 @@ impl Datagrams {
                     line.iter_mut()
                         .filter(|byte| **byte == b'\n')
                         .for_each(|byte| *byte = b' ');
-                    look(line);
+                    handle(line);
                     buffer[length] = b'\n';
-                    self.torn = self.write(&buffer[..=length]).is_err();
+                    self.line_incomplete = self.write(&buffer[..=length]).is_err();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -78,7 +79,7 @@ impl Datagrams {
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.torn {
+        if self.line_incomplete {
             self.file.write_all(b"\n")?;
         }
         self.file.write_all(line)?;
@@ -96,7 +97,7 @@ impl Datagrams {
     }
 }
 
-/// The numbers of the segments there are, ascending.
+/// Returns the numbers of the existing segments, in ascending order.
 #[must_use]
 pub fn segments(folder: &Folder) -> Vec<u64> {
     let entries = std::fs::read_dir(folder.file(PROBE))
@@ -111,7 +112,7 @@ pub fn segments(folder: &Folder) -> Vec<u64> {
     numbers
 }
 
-/// The file of a segment.
+/// Returns the path of a segment.
 #[must_use]
 pub fn segment_path(folder: &Folder, segment: u64) -> std::path::PathBuf {
     folder.file(PROBE).join(format!("{segment}.jsonl"))
@@ -124,7 +125,7 @@ fn create(folder: &Folder, segment: u64) -> io::Result<File> {
         .open(segment_path(folder, segment))
 }
 
-/// Binds also below a path that is longer than an address may be, by way of the opened folder.
+/// Binds a socket. If the path is too long for a socket address, it binds through the opened folder in `/proc/self/fd`.
 fn bind(folder: &Folder, name: FileName) -> io::Result<UnixDatagram> {
     folder.remove(name)?;
     let path = folder.file(name);

@@ -1,10 +1,14 @@
-//! The folder of one attempt on one node. [`files`](crate::files) draws what lies in it.
+//! The folder of one attempt on one node. [`files`](crate::files) draws its contents.
 //!
-//! The folder is a contract between versions. A shim runs the version that started it to the end of its training, while the
-//! agent is upgraded beside it, so a new agent must read what an old shim writes, and an old shim what a new agent writes:
-//! names of files and their meaning stay; JSON gains fields with defaults and loses none; of a file of lines, what is not
-//! understood is passed over; a file that is not there means what its absence meant before. [`FORMAT`] counts the changes;
-//! folders of each, as they were written, lie in the agent's `testdata/folder` and are adopted by a test.
+//! The folder is a contract between versions. A shim keeps the version that started it until its training ends, while the agent is upgraded
+//! beside it. So a new agent must read what an old shim writes, and an old shim must read what a new agent writes.
+//!
+//! - File names and their meaning do not change.
+//! - JSON gets new fields with defaults and loses none.
+//! - A reader skips the lines of a file that it does not understand.
+//! - An absent file keeps the meaning that its absence had before.
+//!
+//! [`FORMAT`] counts the changes. The agent's `testdata/folder` contains a folder of each format as it was written, and a test adopts them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use crate::files::{FileName, LOCK, PROBE, WATCH};
 
-/// The version of the folder that this program writes: 1 had no `owner.json`.
+/// The version of the folder that this program writes. Version 1 had no `owner.json`.
 pub const FORMAT: u32 = 2;
 
 /// One attempt's folder.
@@ -28,7 +32,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder of an attempt below the agent's data folder; may not exist.
+    /// Returns the folder of an attempt below the agent's data folder. The folder may not exist.
     #[must_use]
     pub fn of(data_dir: &Path, run: &RunId, attempt: AttemptNo) -> Self {
         Self {
@@ -36,16 +40,16 @@ impl Folder {
         }
     }
 
-    /// A folder given by its path.
+    /// Returns the folder at this path.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// All attempts that have a folder, in no order.
+    /// Returns all attempts that have a folder, in no particular order.
     ///
     /// # Errors
-    /// When the folder of runs cannot be listed.
+    /// If the folder of runs cannot be listed.
     pub fn all(data_dir: &Path) -> io::Result<Vec<(RunId, AttemptNo, Self)>> {
         let entries = match std::fs::read_dir(data_dir.join("runs")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -61,10 +65,10 @@ impl Folder {
         Ok(all)
     }
 
-    /// Makes it, for the agent's user alone.
+    /// Creates the folder, accessible only to the agent's user.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the folder cannot be created.
     pub fn create(&self) -> io::Result<()> {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -72,14 +76,14 @@ impl Folder {
             .create(self.file(PROBE))
     }
 
-    /// The folder itself.
+    /// The path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Names the attempt on this machine: several agents of one machine, as in a simulation, have the same run and attempt in
-    /// folders of their own.
+    /// Returns a name of the attempt that is unique on this machine. Several agents on one machine, as in a simulation, can have the same
+    /// run and attempt, each in its own folder.
     #[must_use]
     pub fn unique_name(&self) -> String {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
@@ -87,13 +91,13 @@ impl Folder {
         format!("lockstep-{name}-{number:08x}")
     }
 
-    /// Writes a file that only the agent's user reads, whole or not at all.
+    /// Writes a file that only the agent's user can read, completely or not at all.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the file cannot be written.
     pub fn write_private(&self, name: FileName, bytes: &[u8]) -> io::Result<()> {
         let beside = beside(&self.file(name));
-        // Left by a crash, perhaps with other rights.
+        // A crash may have left this file, perhaps with other permissions.
         let _none = std::fs::remove_file(&beside);
         let mut file = OpenOptions::new()
             .write(true)
@@ -105,50 +109,50 @@ impl Folder {
         std::fs::rename(beside, self.file(name))
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the folder.
     #[must_use]
     pub fn file(&self, name: FileName) -> PathBuf {
         self.path.join(name.as_str())
     }
 
-    /// The socket of a rank's own server.
+    /// Returns the path of the socket of a rank's worker server.
     #[must_use]
     pub fn rank_socket(&self, rank: u32) -> PathBuf {
         self.path.join(format!("rank-{rank}.sock"))
     }
 
-    /// The mid-step page of a rank.
+    /// Returns the path of a rank's mid-step page.
     #[must_use]
     pub fn page(&self, rank: u32) -> PathBuf {
         self.path.join(format!("page-{rank}"))
     }
 
-    /// The file in which a rank names the members of its process groups.
+    /// Returns the path of the file in which a rank lists the members of its process groups.
     #[must_use]
     pub fn rank_groups(&self, rank: u32) -> PathBuf {
         self.path.join(format!("rank-{rank}.groups"))
     }
 
-    /// Writes a file whole or not at all.
+    /// Writes a file completely or not at all.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the file cannot be written.
     pub fn write(&self, name: FileName, bytes: &[u8]) -> io::Result<()> {
         write_whole(&self.file(name), bytes)
     }
 
-    /// Writes a file as JSON, whole or not at all.
+    /// Writes a file as JSON, completely or not at all.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the content cannot be encoded or the file cannot be written.
     pub fn write_json(&self, name: FileName, content: &impl Serialize) -> io::Result<()> {
         self.write(name, &serde_json::to_vec(content)?)
     }
 
-    /// Removes a file; one that is not there is as good as removed.
+    /// Removes a file. A file that does not exist is not an error.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the file cannot be removed.
     pub fn remove(&self, name: FileName) -> io::Result<()> {
         match std::fs::remove_file(self.file(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -156,31 +160,31 @@ impl Folder {
         }
     }
 
-    /// Reads a file of it as JSON.
+    /// Reads a file of the folder as JSON.
     ///
     /// # Errors
-    /// When it is not there or is not that.
+    /// If the file cannot be read or is not valid JSON of this type.
     pub fn read<T: DeserializeOwned>(&self, name: FileName) -> io::Result<T> {
         Ok(serde_json::from_slice(&std::fs::read(self.file(name))?)?)
     }
 
-    /// Whether a file is there.
+    /// Returns true if the file exists.
     #[must_use]
     pub fn has(&self, name: FileName) -> bool {
         self.file(name).exists()
     }
 
-    /// Whether it is a command's that is only watched.
+    /// Returns true if this is the folder of a watched command (`lockstep exec`).
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.has(WATCH)
     }
 
-    /// Takes the lock that only a living shim holds; `None` when one lives. The lock ends with the returned file, even when
-    /// its process is killed.
+    /// Takes the lock that only a running shim holds. Returns `None` if another process holds it. The lock ends when the returned file is
+    /// closed, also when the process is killed.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the lock file cannot be opened or locked.
     pub fn lock(&self) -> io::Result<Option<File>> {
         let file = OpenOptions::new()
             .create(true)
@@ -194,17 +198,17 @@ impl Folder {
         }
     }
 
-    /// Whether a shim lives in it.
+    /// Returns true if a shim runs in this folder.
     #[must_use]
     pub fn shim_lives(&self) -> bool {
         self.has(LOCK) && matches!(self.lock(), Ok(None))
     }
 }
 
-/// Writes a file whole or not at all, wherever it lies.
+/// Writes a file at any path, completely or not at all.
 ///
 /// # Errors
-/// When the file system refuses.
+/// If the file cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = beside(path);
     let mut file = File::create(&beside)?;

@@ -1,12 +1,12 @@
-//! Whether the kernel has killed for want of memory: the nearest counter to the ranks that there is.
+//! Detects whether the kernel has killed a process because of memory, from the available counter that is nearest to the ranks.
 //!
 //! ```text
-//! v2  memory.events of the ranks' group, else of the shim's group or the nearest one above it that counts
-//! v1  memory.oom_control of the memory group in which shim and ranks are
-//! else /proc/vmstat: of the whole machine, and so also of others
+//! v2  memory.events of the ranks' group, otherwise of the shim's group or its nearest ancestor that has a count
+//! v1  memory.oom_control of the memory group that contains the shim and the ranks
+//! else /proc/vmstat: of the whole machine, so it includes other jobs
 //! ```
-//! A count is compared with that of a short while ago, not with that of the start: what was killed an hour before has
-//! nothing to do with this rank. A large process takes seconds to die of it, though.
+//! A count is compared with the count of a short while ago, not with the count at the start: a kill one hour ago has nothing to do with the
+//! end of this rank. But a large process takes seconds to die.
 
 use std::fmt;
 use std::fs;
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::Hierarchies;
 
-/// A kill counts for the deaths of the next one to two of these.
+/// A kill counts for rank ends during the next one to two windows.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Follows a counter of kills.
+/// Follows one kill counter.
 #[derive(Debug)]
 pub struct MemoryKills {
     counter: Counter,
-    /// The count at least one window ago, and at the last change of windows.
+    /// `older` is the count at least one window ago, `newer` the count at the last change of windows.
     older: u64,
     newer: u64,
     turned: Instant,
@@ -46,7 +46,7 @@ impl MemoryKills {
         }
     }
 
-    /// Called about once a second.
+    /// Updates the windows. Called about once per second.
     pub fn tick(&mut self, now: Instant) {
         if now.saturating_duration_since(self.turned) >= WINDOW {
             self.older = self.newer;
@@ -55,13 +55,13 @@ impl MemoryKills {
         }
     }
 
-    /// Whether there was a kill in the last ten to twenty seconds.
-    pub fn lately(&self) -> bool {
+    /// Returns true if there was a kill within the last 10 to 20 seconds.
+    pub fn has_recent_kill(&self) -> bool {
         self.counter.read().is_some_and(|count| count > self.older)
     }
 }
 
-/// Where the count comes from.
+/// The path of the counter.
 impl fmt::Display for MemoryKills {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.counter.0.display().fmt(f)
@@ -70,7 +70,7 @@ impl fmt::Display for MemoryKills {
 
 impl Counter {
     fn nearest(own: &Hierarchies, group: Option<&Path>) -> Self {
-        // The true root of v2 counts nothing.
+        // The real root of v2 has no count.
         let above = group
             .into_iter()
             .chain(own.unified.iter().flat_map(|own| own.ancestors()));
@@ -115,11 +115,11 @@ mod tests {
         }
         let begin = Instant::now();
         let mut kills = MemoryKills::watch(&own, Some(&group), begin);
-        assert!(!kills.lately(), "those before the run do not count");
+        assert!(!kills.has_recent_kill(), "those before the run do not count");
         fs::write(group.join("memory.events"), "oom_kill 3\n").unwrap();
-        for (second, lately) in [(1, true), (9, true), (11, true), (19, true), (22, false)] {
+        for (second, expected) in [(1, true), (9, true), (11, true), (19, true), (22, false)] {
             kills.tick(begin + Duration::from_secs(second));
-            assert_eq!(kills.lately(), lately, "{second} s");
+            assert_eq!(kills.has_recent_kill(), expected, "{second} s");
         }
     }
 

@@ -1,25 +1,25 @@
-//! Orders in the folder that ranks read for themselves: their probes look for the files at the end of a step.
+//! Orders in the folder that the ranks read themselves: their probes check for the files at the end of each step.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What `stop.after` holds. The ranks' probes look for it at the end of a step.
+/// The content of `stop.after`. The ranks' probes check for the file at the end of each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
-    /// The last step, as the probe counts.
+    /// The last step, in the probe's count.
     pub step: u64,
-    /// Time for the other ranks once one has failed behind that step.
+    /// How long the other ranks may continue after one rank has failed past that step, in ms.
     pub grace_ms: u64,
 }
 
-/// What `knobs.live` holds. The ranks' probes look for it at the end of a step.
+/// The content of `knobs.live`. The ranks' probes check for the file at the end of each step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveOrder {
-    /// The command that brought it: a later one is greater.
+    /// The number of the command that brought the order. A later command has a greater number.
     pub order: u64,
-    /// Which of the attempt's changes in place it is.
+    /// The number of this live change within the attempt.
     pub live: u32,
-    /// Knob and value; none for what the script itself has.
+    /// The value of each knob; `None` restores the script's own value.
     pub set: BTreeMap<String, Option<String>>,
 }

@@ -1,9 +1,9 @@
-//! `owner.json`: what a shim owns, for whoever comes after it; and the end of it all when the shim is no more.
+//! `owner.json`: the processes that a shim owns, and how to end them after the shim was killed.
 //!
-//! The shim writes it before it starts anything, so there is never a process that nobody can find. Whoever ends what is left
-//! looks in four ways at once, because each alone can be escaped: the group of the kernel, the processes noted by number and
-//! start, everything below those, and the marks in environments. Without a group, a process that made itself a daemon *and*
-//! cleared its environment is found by the living shim, its subreaper, alone.
+//! The shim writes the file before it starts anything, so every process can always be found. The clean-up searches in four ways at once,
+//! because a process can escape each single one: the cgroup, the recorded processes (by process id and start time), all their descendants,
+//! and the marks in environments. Without a cgroup, a process that became a daemon *and* cleared its environment can be found only by the
+//! living shim, its subreaper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,30 +16,30 @@ use crate::files::OWNER;
 use crate::folder::{FORMAT, Folder};
 use crate::tree::{self, Process, SIGKILL};
 
-/// How often what is left is counted before all of it is killed: each time, whoever was found is held, so what is still new
-/// was started by somebody who was not found yet.
+/// How often the processes are listed before all are killed. Each round suspends the processes that it found, so a new one in the next
+/// round was started by a process that was not found yet.
 const ROUNDS_MAX: usize = 10;
 
-/// What a shim owns.
+/// The processes that a shim owns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Owner {
-    /// The folder's format, as the shim knew it.
+    /// The folder format of the shim.
     pub format: u32,
     /// The shim's version.
     pub version: String,
-    /// Between which two restarts of the machine. Numbers of processes mean nothing at any other time.
+    /// The boot of the machine in which the process ids are valid.
     pub(crate) boot_id: String,
-    /// The shim itself.
+    /// The shim's own process.
     pub shim: Process,
     pub(crate) launcher: Option<Process>,
-    /// By place in the world.
+    /// Rank → process.
     pub ranks: BTreeMap<u32, Process>,
     pub(crate) group: Option<Group>,
 }
 
 impl Owner {
-    /// This process, which owns nothing yet.
+    /// Returns the record for this process, which owns no other process yet.
     pub(crate) fn new(group: Option<Group>) -> Self {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         Self {
@@ -57,39 +57,39 @@ impl Owner {
         folder.write_json(OWNER, self)
     }
 
-    /// What the last shim of a folder noted; nothing from one of before there was such a note.
+    /// Reads what the last shim of a folder recorded. Empty for a shim from before this file existed.
     pub fn read(folder: &Folder) -> Self {
         folder.read(OWNER).unwrap_or_default()
     }
 
-    /// Whether the machine has been restarted since.
+    /// Returns true if the machine has been restarted since.
     pub(crate) fn is_of_another_boot(&self) -> bool {
         !self.boot_id.is_empty() && self.boot_id != tree::boot_id()
     }
 }
 
-/// What may be left of an attempt whose shim is gone.
+/// The processes that may be left of an attempt whose shim has ended.
 #[derive(Debug)]
-pub struct Remains {
+pub struct LeftoverProcesses {
     owner: Owner,
-    /// `NAME=VALUE`, all of which each of its processes was given.
+    /// `NAME=VALUE`: variables that each of the attempt's processes was given.
     marks: Vec<String>,
 }
 
-impl Remains {
-    /// Of the attempt in this folder, by what its shim noted and by these marks.
+impl LeftoverProcesses {
+    /// Reads the shim's record in this folder. `marks` are the variables that identify the attempt's processes.
     #[must_use]
     pub fn of(folder: &Folder, marks: Vec<String>) -> Self {
         let owner = Owner::read(folder);
         Self { owner, marks }
     }
 
-    /// The machine has been restarted since: nothing can be left, and the numbers are other people's.
+    /// Returns true if the machine has been restarted since: no process can be left, and the recorded ids belong to other processes.
     pub fn are_of_another_boot(&self) -> bool {
         self.owner.is_of_another_boot()
     }
 
-    /// What lives.
+    /// Returns the living processes of the attempt.
     pub fn find(&self) -> BTreeSet<Process> {
         if self.are_of_another_boot() {
             return BTreeSet::new();
@@ -106,7 +106,7 @@ impl Remains {
             .collect()
     }
 
-    /// Kills what lives; whether there was anything.
+    /// Kills the living processes. Returns true if there was one.
     pub fn kill(&self) -> bool {
         let mut held = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
@@ -114,7 +114,7 @@ impl Remains {
             if new.is_empty() {
                 break;
             }
-            // Held first, killed later: the children of one that is dead are nobody's, and found no more.
+            // Suspended first and killed later: the children of a dead process are reparented and cannot be found any more.
             new.iter().for_each(|process| process.signal(Signal::STOP));
             held.extend(new);
         }
@@ -125,7 +125,7 @@ impl Remains {
         !held.is_empty()
     }
 
-    /// Puts the empty group away.
+    /// Removes the empty cgroup.
     pub fn close(&self) {
         if let Some(group) = &self.owner.group {
             group.remove();
@@ -148,15 +148,15 @@ mod tests {
         let mut owner = Owner::new(None);
         owner.ranks.insert(0, process);
         let nobody = vec!["LOCKSTEP_RUN=none".to_owned()];
-        let remains = |owner: &Owner| {
+        let leftovers = |owner: &Owner| {
             owner.note(&folder).unwrap();
-            Remains::of(&folder, nobody.clone())
+            LeftoverProcesses::of(&folder, nobody.clone())
         };
         let before = Owner {
             boot_id: "another".into(),
             ..owner.clone()
         };
-        assert!(!remains(&before).kill() && process.lives());
+        assert!(!leftovers(&before).kill() && process.lives());
 
         let mut other = owner.clone();
         other.ranks.insert(
@@ -166,11 +166,11 @@ mod tests {
                 ..process
             },
         );
-        assert!(!remains(&other).kill() && process.lives());
+        assert!(!leftovers(&other).kill() && process.lives());
 
-        assert_eq!(remains(&owner).find(), BTreeSet::from([process]));
-        assert!(remains(&owner).kill());
+        assert_eq!(leftovers(&owner).find(), BTreeSet::from([process]));
+        assert!(leftovers(&owner).kill());
         child.wait().unwrap();
-        assert!(!remains(&owner).kill());
+        assert!(!leftovers(&owner).kill());
     }
 }

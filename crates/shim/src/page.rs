@@ -1,8 +1,8 @@
-//! The mid-step page of a rank: where it is right now, also while it is stopped or holds Python's lock.
+//! The mid-step page of a rank: its current position, readable even while the rank is stopped or holds Python's interpreter lock.
 //!
-//! The shim creates the file `page-RANK` before the rank starts and allocates all of it: a write into a mapping that meets a full disk
-//! would end the rank with SIGBUS. The probe maps it and writes (`torch-probe/inject/lockstep_probe/page.py`), the agent reads.
-//! It is never in `/dev/shm`, which belongs to the job and may be small or shared.
+//! The shim creates the file `page-RANK` before the rank starts, and allocates all of it: if the disk were full, a write into the mapping
+//! would end the rank with SIGBUS. The probe maps the file and writes it (`torch-probe/inject/lockstep_probe/page.py`); the agent reads it.
+//! The file is never in `/dev/shm`, which belongs to the job and may be small or shared.
 //!
 //! ```text
 //! 0     slot 0, 64 bytes
@@ -11,19 +11,19 @@
 //!
 //! slot (little endian)
 //! 0     u64  number       of this record, from 1
-//! 8     u64  since_ns     CLOCK_MONOTONIC at which the phase began
+//! 8     u64  since_ns     CLOCK_MONOTONIC at the start of the phase
 //! 16    u64  step         the last step that ended
-//! 24    u64  batches      fetched by this process
-//! 32    u64  backwards    backward passes that this process began
+//! 24    u64  batches      number of batches that this process fetched
+//! 32    u64  backwards    number of backward passes that this process began
 //! 40    u8   version      1
 //! 41    u8   phase
-//! 42    u8   stage        how far the rank has come: the highest of the first phases, 5 from the first batch on
+//! 42    u8   stage        progress before the first step: the highest of the first phases; 5 from the first batch on
 //! 43         zeros
 //! 52    u32  crc          CRC-32 (IEEE 802.3, as zlib) of the 52 bytes before
-//! 56    u64  number       again
+//! 56    u64  number       repeated
 //! ```
-//! Record N goes into slot N % 2, so a write that was interrupted spoils one slot and leaves the other one whole. The newest whole
-//! slot counts.
+//! Record N is written to slot N % 2. An interrupted write therefore damages one slot and leaves the other one valid. A reader uses the
+//! newest valid slot.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -33,35 +33,35 @@ use rustix::fs::FallocateFlags;
 
 use crate::folder::Folder;
 
-/// The size of the file: one page of memory on most machines.
+/// The size of the file in bytes: one memory page on most machines.
 pub const PAGE_BYTES: u64 = 4_096;
 const SLOT_BYTES: usize = 64;
 const CRC_AT: usize = 52;
 const VERSION: u8 = 1;
-/// A rank that writes all the time can spoil both slots while they are being read.
+/// Read attempts. A rank that writes continuously can damage both slots during one read.
 const READS_MAX: usize = 4;
 
-/// A record, as the rank wrote it.
+/// One record that the rank wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRecord {
-    /// Grows with each record of one process; a new process of the same rank begins again.
+    /// Increases with each record of one process. A new process of the same rank starts again at 1.
     pub number: u64,
-    /// When its phase began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// When the phase began, in nanoseconds of `CLOCK_MONOTONIC`.
     pub since_ns: u64,
     /// The last step that ended.
     pub step: u64,
-    /// Batches that the process fetched.
+    /// Number of batches that the process fetched.
     pub batches: u64,
-    /// Backward passes that the process began.
+    /// Number of backward passes that the process began.
     pub backwards: u64,
-    /// The number of its phase.
+    /// The number of the current phase.
     pub phase: u8,
-    /// How far the rank has come before its first step.
+    /// How far the rank has come before its first step: the highest of the first phases, or 5 after the first batch.
     pub stage: u8,
 }
 
 impl PageRecord {
-    /// Grows while the rank moves, also when no step ends.
+    /// A count that increases while the rank makes progress, also within a step.
     #[must_use]
     pub fn moves(&self) -> u64 {
         self.batches
@@ -70,10 +70,10 @@ impl PageRecord {
     }
 }
 
-/// Creates the page of a rank; one that is there stays.
+/// Creates the page of a rank. An existing page is not changed.
 ///
 /// # Errors
-/// When the file system refuses or is full.
+/// If the file cannot be created or allocated, for example because the disk is full.
 pub fn create(folder: &Folder, rank: u32) -> io::Result<()> {
     let path = folder.page(rank);
     let file = OpenOptions::new()
@@ -87,25 +87,25 @@ pub fn create(folder: &Folder, rank: u32) -> io::Result<()> {
         return Ok(());
     }
     let allocated = match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, PAGE_BYTES) {
-        // Some network file systems cannot: bytes that are written are allocated as well.
+        // Some network file systems do not support this. Writing the bytes allocates them as well.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
             file.write_all_at(&[0; PAGE_BYTES as usize], 0)
         }
         done => done.map_err(io::Error::from),
     };
     if allocated.is_err() {
-        // Half a page would be refused by the rank, but take room.
+        // The rank would not use an incomplete page, but the page would use space.
         let _gone = std::fs::remove_file(path);
     }
     allocated
 }
 
-/// Reads the page of one rank, again and again.
+/// Reads the page of one rank repeatedly.
 #[derive(Debug)]
 pub struct Page(File);
 
 impl Page {
-    /// Opens a page; `None` where there is none, or where the file is something else.
+    /// Opens a page. Returns `None` if it does not exist or is not a valid page file.
     #[must_use]
     pub fn open(folder: &Folder, rank: u32) -> Option<Self> {
         let file = OpenOptions::new()
@@ -117,7 +117,7 @@ impl Page {
         (about.is_file() && about.len() == PAGE_BYTES).then_some(Self(file))
     }
 
-    /// The newest whole record; `None` before the first one.
+    /// Returns the newest valid record, or `None` before the first one.
     #[must_use]
     pub fn read(&self) -> Option<PageRecord> {
         let mut slots = [0; 2 * SLOT_BYTES];
@@ -133,7 +133,7 @@ fn newest(slots: &[u8; 2 * SLOT_BYTES]) -> Option<PageRecord> {
     slots.iter().filter_map(whole).max_by_key(|record| record.number)
 }
 
-/// The record of a slot, if all of it is there.
+/// Parses the record of a slot. Returns `None` if the slot is not completely written.
 fn whole(slot: &[u8; SLOT_BYTES]) -> Option<PageRecord> {
     let number = |at: usize| -> Option<u64> {
         let bytes = slot.get(at..at + size_of::<u64>())?;
@@ -155,7 +155,7 @@ fn whole(slot: &[u8; SLOT_BYTES]) -> Option<PageRecord> {
     })
 }
 
-/// As Python's `binascii.crc32`; bit by bit, which is fast enough for 52 bytes.
+/// The CRC of Python's `binascii.crc32`, computed bit by bit, which is fast enough for 52 bytes.
 fn crc32(bytes: &[u8]) -> u32 {
     const REVERSED_POLYNOMIAL: u32 = 0xedb8_8320;
     let shift = |crc: u32, _| (crc >> 1) ^ (REVERSED_POLYNOMIAL * (crc & 1));
@@ -181,7 +181,7 @@ mod tests {
         (data, folder)
     }
 
-    /// The probe's own writer, which does what it is told line by line, or moves all the time.
+    /// Starts the probe's own writer, which runs the given code: it either executes lines from its input or moves continuously.
     fn writer(folder: &Folder, code: &str) -> Child {
         let inject = Path::new(env!("CARGO_MANIFEST_DIR")).join("../torch-probe/inject");
         let begin = "import sys; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n\
@@ -296,7 +296,7 @@ mod tests {
             assert!(record.number >= last && record.batches.abs_diff(record.step) <= 1);
             last = record.number;
             kill_process(pid, Signal::CONT).unwrap();
-            // Both slots change while they are read, and what is read is a record all the same.
+            // Both slots change during the read, and the read still returns a valid record.
             let moving = page.read().expect("a record");
             assert!(moving.number >= last && moving.batches.abs_diff(moving.step) <= 1);
         }

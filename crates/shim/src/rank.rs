@@ -1,8 +1,9 @@
-//! One rank as the shim sees it: found among torchrun's children, watched by a pidfd, its end read before torchrun takes it.
+//! One rank as the shim sees it. The shim finds it among torchrun's children, watches it by a pidfd, and reads its exit status before
+//! torchrun reaps it.
 //!
-//! torchrun is the ranks' parent, so the kernel tells the exit status to torchrun alone. But a dead process stays readable
-//! until its parent looks, which torchrun does twice a second; the pidfd wakes the shim at once. Where the status is gone
-//! all the same, torchrun's own log names it.
+//! torchrun is the parent of the ranks, so only torchrun can reap the exit statuses. But `/proc` shows a dead process until its parent
+//! reaps it, and torchrun checks only twice per second, while the pidfd wakes the shim at once. If the status is gone anyway, torchrun's
+//! log contains it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,27 +16,27 @@ use serde::{Deserialize, Deserializer};
 
 use crate::tree::{self, Stat};
 
-/// A living rank, or one whose end is known.
+/// A rank that is alive, or whose end is known.
 #[derive(Debug)]
 pub struct RankProcess {
-    /// Its place in the world.
+    /// The rank's number in the attempt.
     pub rank: u32,
-    /// Its number on this machine.
+    /// The process id on this machine.
     pub pid: i32,
     /// Readable once the process has ended.
     pub pidfd: OwnedFd,
-    /// How it ended, once that is known.
+    /// How the rank ended, if known.
     pub exit: Option<RankExit>,
-    /// It ended, and torchrun took its status before we saw it.
+    /// The process ended and torchrun reaped its status before the shim read it.
     pub gone: bool,
-    /// How it ended, when its status came to us because torchrun was dead already.
+    /// How the process ended, if the shim reaped it because torchrun had died before.
     pub(crate) taken: Option<End>,
 }
 
-/// What a rank's probe said when an exception ended it.
+/// The error record that a rank's probe sent when an exception ended the rank.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub struct LastWords {
-    /// Which rank said them.
+pub struct ErrorRecord {
+    /// The sender's rank number.
     pub rank: u32,
     #[serde(default)]
     pub(crate) wall_ns: i64,
@@ -49,7 +50,7 @@ pub struct LastWords {
     pub(crate) memory: Option<Box<Memory>>,
 }
 
-/// Last words are worth having whatever a newer or a broken probe wrote here.
+/// Ignores invalid memory details from a newer or broken probe, so that the rest of the record is kept.
 fn memory_if_it_is_some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<Memory>>, D::Error> {
     let value = serde_json::Value::deserialize(deserializer)?;
     Ok(serde_json::from_value(value).ok())
@@ -60,12 +61,12 @@ fn memory_if_it_is_some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
 pub struct End {
     /// The exit code.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The number of the signal that ended it.
     pub signal: Option<i32>,
 }
 
 impl End {
-    /// From a status as wait(2) gives it.
+    /// Converts a status in the format of wait(2).
     pub(crate) fn from_wait_status(status: i32) -> Self {
         match status & 0x7f {
             0 => Self {
@@ -79,7 +80,7 @@ impl End {
         }
     }
 
-    /// From a number as Python writes it: negative for signals.
+    /// Converts an exit code in Python's format: negative for signals.
     pub fn from_python(number: i32) -> Self {
         if number < 0 {
             Self {
@@ -95,7 +96,7 @@ impl End {
     }
 }
 
-/// The ends of ranks that nobody had seen before, each described by `describe` and kept with its rank.
+/// Finds the ranks that have ended since the last call. `describe` makes the exit of each, which is stored with the rank and returned.
 pub fn newly_ended(
     ranks: &mut BTreeMap<u32, RankProcess>,
     mut describe: impl FnMut(&RankProcess, End) -> RankExit,
@@ -114,7 +115,7 @@ pub fn newly_ended(
 }
 
 impl RankProcess {
-    /// Takes a child of torchrun for a rank when its environment says so: `(local rank, process)`.
+    /// Recognises a child of torchrun as a rank by its environment. Returns `(local rank, process)`.
     pub fn recognise(pid: i32) -> Option<(u32, Self)> {
         let environment = tree::environment(pid);
         let number = |name: &str| -> Option<u32> {
@@ -127,7 +128,7 @@ impl RankProcess {
         Some((local_rank, Self::hold(pid, rank)?))
     }
 
-    /// Takes hold of a process that is a rank; `None` when it is gone.
+    /// Opens the process of a rank. Returns `None` if it does not exist any more.
     pub fn hold(pid: i32, rank: u32) -> Option<Self> {
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         Some(Self {
@@ -140,17 +141,17 @@ impl RankProcess {
         })
     }
 
-    /// Whether its end has not been seen yet.
+    /// Returns true while the end of the rank has not been seen.
     pub fn lives(&self) -> bool {
         self.exit.is_none() && !self.gone
     }
 
-    /// Whether not even its remains are there.
+    /// Returns true if the process has ended and has been reaped.
     pub fn is_gone(&self) -> bool {
         self.has_ended() && Stat::read(self.pid).is_none_or(|stat| !stat.is_zombie())
     }
 
-    /// Whether the kernel says so.
+    /// Returns true if the process has ended, according to its pidfd.
     pub(crate) fn has_ended(&self) -> bool {
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let at_once = Timespec {
@@ -160,18 +161,18 @@ impl RankProcess {
         rustix::event::poll(&mut ended, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
-    /// One that is stopped takes the SIGTERM once it goes on.
-    pub(crate) fn ask_to_end(&self) {
+    /// Sends SIGTERM, then SIGCONT: a stopped process handles the SIGTERM only when it continues.
+    pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
         self.signal(Signal::CONT);
     }
 
-    /// By pidfd: never reaches another process that got the same number.
+    /// Signals by pidfd, so the signal never reaches another process that got the same id.
     pub(crate) fn signal(&self, signal: Signal) {
         let _gone = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// How it ended, while it has not been taken from us.
+    /// Returns how the process ended, if its status can still be read.
     pub fn end(&self) -> Option<End> {
         if self.taken.is_some() {
             return self.taken;
@@ -180,30 +181,30 @@ impl RankProcess {
         Some(End::from_wait_status(stat.wait_status))
     }
 
-    /// Its exit, from all that is known.
+    /// Builds the rank's exit from all known facts.
     pub fn describe(
         &self,
         end: End,
-        words: Option<&LastWords>,
+        error: Option<&ErrorRecord>,
         seen_ns: i64,
         out_of_memory: bool,
         last_step: Option<u64>,
     ) -> RankExit {
-        let words = words.filter(|_| end.code != Some(0));
+        let error = error.filter(|_| end.code != Some(0));
         let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         RankExit {
             rank: Rank(self.rank),
             code: end.code,
             signal: end.signal,
             out_of_memory: out_of_memory && end.signal == Some(9),
-            error_type: words.and_then(|words| text(&words.kind)),
-            message: words.and_then(|words| text(&words.message)),
-            traceback: words.and_then(|words| text(&words.traceback)),
-            memory: words.and_then(|words| words.memory.clone()),
+            error_type: error.and_then(|error| text(&error.kind)),
+            message: error.and_then(|error| text(&error.message)),
+            traceback: error.and_then(|error| text(&error.traceback)),
+            memory: error.and_then(|error| error.memory.clone()),
             last_step,
-            // The exception came before the exit: the rank that raised first is the cause, however long its teardown took.
-            at_ns: words
-                .map(|words| words.wall_ns)
+            // The time of the exception, not of the exit: the rank that raised first is the cause, however long its teardown took.
+            at_ns: error
+                .map(|error| error.wall_ns)
                 .filter(|at| *at > 0)
                 .unwrap_or(seen_ns)
                 .min(seen_ns),
@@ -211,7 +212,7 @@ impl RankProcess {
     }
 }
 
-/// What torchrun's log says of a process: `… failed (exitcode: -9) local_rank: 1 (pid: 42) of binary …`.
+/// Finds the exit code of a process in torchrun's log: `… failed (exitcode: -9) local_rank: 1 (pid: 42) of binary …`.
 pub fn end_by_log(log: &str, pid: i32) -> Option<End> {
     let line = log
         .lines()

@@ -1,4 +1,4 @@
-//! Files of reports: one line for each report, safe on disk before it counts. Each file has one writer.
+//! Report files: one line per report, synced to disk before the report counts. Each file has one writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,37 +8,37 @@ use domain::run::state::NodeReport;
 use domain::time::TimestampMs;
 use serde::{Deserialize, Serialize};
 
-/// Ids of the shim's reports begin here, the agent's own at 1: two writers, no id twice.
+/// First id of the shim's reports. The agent's own ids start at 1, so the two writers never use the same id.
 pub const SHIM_IDS_FROM: u64 = 1_000_000;
 
-/// Ids of reports of checkpoints begin here: they are no line of a file, so the newest goes on from the one before.
+/// First id of checkpoint reports. These are not lines of a file, so each id continues from the previous report's id.
 pub const CHECKPOINT_IDS_FROM: u64 = 2_000_000;
 
-/// One line of a file of reports.
+/// One line of a report file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Unique within the attempt's folder.
     pub id: u64,
-    /// When, by the node's clock.
+    /// When the report was made, by the node's clock.
     pub at_ms: TimestampMs,
-    /// What.
+    /// The report itself.
     pub report: NodeReport,
 }
 
-/// Appends reports to a file, each safe on disk before [`Reports::add`] returns.
+/// Appends reports to a file. Each report is on disk before [`Reports::add`] returns.
 #[derive(Debug)]
 pub struct Reports {
     file: File,
-    /// Behind the last whole line.
+    /// Offset of the end of the last complete line.
     end: u64,
     next_id: u64,
 }
 
 impl Reports {
-    /// Opens a file of reports, cutting off a line that a crash left half written.
+    /// Opens a report file and cuts off a last line that a crash left incomplete.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the file cannot be read or opened.
     pub fn open(path: &Path, first_id: u64) -> io::Result<Self> {
         let (entries, whole) = read_from(path, 0)?;
         let mut file = OpenOptions::new()
@@ -55,10 +55,10 @@ impl Reports {
         })
     }
 
-    /// Appends a report, or leaves the file as it was.
+    /// Appends a report, or leaves the file unchanged.
     ///
     /// # Errors
-    /// When the disk is full or fails.
+    /// If the disk is full or fails.
     pub fn add(&mut self, at_ms: TimestampMs, report: NodeReport) -> io::Result<Entry> {
         let entry = Entry {
             id: self.next_id,
@@ -68,7 +68,7 @@ impl Reports {
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
         if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
-            // Half a line would spoil the next one. Shorter always fits.
+            // An incomplete line would corrupt the next one. Truncating works even on a full disk.
             self.file.set_len(self.end)?;
             self.file.seek(SeekFrom::Start(self.end))?;
             return Err(error);
@@ -79,11 +79,11 @@ impl Reports {
     }
 }
 
-/// The whole lines of a file of reports behind `offset`, and the offset behind the last of them. A file that is not there
-/// has none; a line that does not read is skipped.
+/// Returns the complete lines of a report file after `offset`, and the offset of the end of the last one. A file that does not exist has no
+/// lines. Lines that cannot be parsed are skipped.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// If the file cannot be read.
 pub fn read_from(path: &Path, offset: u64) -> io::Result<(Vec<Entry>, u64)> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), offset)),

@@ -1,9 +1,9 @@
-//! The values of a run's secrets on this node: for the ranks' environment, and to be kept out of whatever is told about them.
+//! The values of a run's secrets on this node. The ranks get them in their environment, and they are removed from logs and reports.
 //!
-//! `secrets.json` lies in the attempt's folder for the agent's user alone (0600) from the start until the collector has
-//! everything; after that neither ranks nor logs are left that need it. Values are looked for in each piece of a log before it
-//! leaves the node, and in each report: what a script prints of a secret is never sent, stored or shown. A value that was
-//! encoded (Base64, split over lines by other text) is not recognised.
+//! `secrets.json` lies in the attempt's folder, readable only for the agent's user (0600), from the start until the collector has all
+//! reports. After that, no rank or log needs the values any more. Each piece of a log and each report is searched for the values before it
+//! leaves the node: a secret that a script prints is never sent, stored or shown. A value in another encoding (Base64, or split over lines
+//! by other text) is not recognised.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,23 +16,23 @@ use serde_json::Value;
 use crate::files::{CONTAINER_ENV, SECRETS};
 use crate::folder::Folder;
 
-/// Lines of a value of several lines (a key in PEM) are hidden one by one when they are this long: shorter ones say little, and
-/// hide too much.
+/// Minimum length for hiding a single line of a multi-line value, such as a PEM key. Shorter lines reveal little, and hiding them would
+/// hide too much other text.
 const LINE_BYTES_MIN: usize = 16;
 
 /// The secrets of an attempt.
 #[derive(Debug, Default)]
 pub struct Secrets {
     values: BTreeMap<String, SecretValue>,
-    /// What is hidden: the values, how JSON writes them, and their lines; longest first.
+    /// The byte strings to hide: the values, their JSON escapes and their lines, longest first.
     hidden: Vec<Vec<u8>>,
 }
 
 impl Secrets {
-    /// Keeps values for an attempt; none need no file.
+    /// Stores the values for an attempt. Without values, no file is written.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// If the file cannot be written.
     pub fn note(folder: &Folder, values: &BTreeMap<String, SecretValue>) -> io::Result<()> {
         if values.is_empty() {
             return Ok(());
@@ -40,7 +40,7 @@ impl Secrets {
         folder.write_private(SECRETS, &serde_json::to_vec(values)?)
     }
 
-    /// Those of an attempt; none when nothing was kept.
+    /// Reads the secrets of an attempt; empty if none are stored.
     #[must_use]
     pub fn of(folder: &Folder) -> Self {
         Self::from(
@@ -50,42 +50,42 @@ impl Secrets {
         )
     }
 
-    /// Removes them.
+    /// Removes the stored secrets.
     pub fn remove(folder: &Folder) {
         for file in [SECRETS, CONTAINER_ENV] {
             if let Err(error) = folder.remove(file) {
                 let file = file.as_str();
-                tracing::error!(folder = %folder.path().display(), file, %error, "the secrets of an attempt that is over cannot be removed");
+                tracing::error!(folder = %folder.path().display(), file, %error, "the secrets of a finished attempt cannot be removed");
             }
         }
     }
 
-    /// Whether there is a value for a name.
+    /// Returns true if there is a value with this name.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
 
-    /// Variables for the ranks.
+    /// The secrets as environment variables for the ranks.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         self.values
             .iter()
             .map(|(name, value)| (name.as_str(), value.expose()))
     }
 
-    /// How many bytes before and behind a place decide whether it is part of a secret.
+    /// How many bytes before and after a position decide whether it is part of a secret.
     #[must_use]
     pub fn reach(&self) -> usize {
         self.hidden.first().map_or(0, |longest| longest.len() - 1)
     }
 
-    /// Replaces every byte of a secret by an asterisk: offsets in the log stay what they are. What is hidden depends on the bytes
-    /// alone, not on how they were cut into pieces, as long as [`Secrets::reach`] bytes around the piece are there.
+    /// Replaces every byte of a secret by an asterisk, so offsets in the log do not change. The result depends only on the bytes, not on
+    /// how the log was cut into pieces, if [`Secrets::reach`] bytes around the piece are included.
     pub fn hide(&self, text: &mut [u8]) {
         let mut covered = Vec::new();
         for value in &self.hidden {
             let mut from = 0;
-            // Each match, overlapping ones too.
+            // Every match, including overlapping ones.
             while let Some(at) = memmem::find(&text[from..], value) {
                 covered.push((from + at, value.len()));
                 from += at + 1;
@@ -106,7 +106,7 @@ impl Secrets {
         self.hidden.iter().filter_map(begun).max().unwrap_or(0)
     }
 
-    /// A report as JSON, with `[redacted]` where it holds a secret: in the message of an exception, in torchrun's last words.
+    /// Encodes a report as JSON, with `[redacted]` for each secret, for example in the message of an exception or in torchrun's output.
     #[must_use]
     pub fn report(&self, report: &NodeReport) -> String {
         if self.hidden.is_empty() {
@@ -117,7 +117,7 @@ impl Secrets {
         json.to_string()
     }
 
-    /// Puts `[redacted]` for each secret in JSON that others made, whose names of fields may hold one too.
+    /// Replaces each secret by `[redacted]` in JSON from other programs, where field names may contain secrets too.
     pub fn redact_names_too(&self, json: &mut Value) {
         if self.hidden.is_empty() {
             return;

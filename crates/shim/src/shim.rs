@@ -1,30 +1,31 @@
-//! The shim: a small process for each run and node that owns the ranks and outlives the agent.
+//! The shim: a small process that owns the ranks of one attempt on one node and outlives the agent.
 //!
-//! An agent's crash or upgrade must never end a training, so the ranks are not the agent's children. The shim starts
-//! torchrun, takes the probe's datagrams, notes what happens in files ([`files`]), stops everything
-//! when asked, and ends only when nothing it started is left. It has one thread, no runtime, and talks to no one else.
+//! A crash or an upgrade of the agent must never end a training, so the ranks are not children of the agent. The shim starts torchrun,
+//! receives the probe's datagrams, writes what happens to files ([`files`]) and stops all its processes on request. It exits only when none
+//! of the processes that it started is left. It has one thread and no async runtime, and talks to no other process.
 //!
 //! ```text
 //!            torchrun starts        ranks found          a rank fails │ stop file │ SIGTERM
-//!  spawn ──▶ (looks every 20 ms) ──▶ watching (pidfds) ──────────────────────────▶ stopping
+//!  spawn ──▶ (polls every 20 ms) ──▶ watching (pidfds) ──────────────────────────▶ stopping
 //!                                        │ torchrun ends                            │ SIGTERM, grace, SIGKILL
 //!                                        ▼                                          ▼
 //!                                    sweeping: every descendant, SIGTERM, SIGKILL, until none ──▶ Ended, exit
 //! ```
-//! While stopping, torchrun is held by SIGSTOP from the first rank's end until the last one's: it would take their exit statuses, and
-//! it would signal them by its own ideas of time. Until then its store answers ranks that agree on where to stop.
+//! During a stop, the shim suspends torchrun with SIGSTOP from the end of the first rank until the end of the last rank. Otherwise torchrun
+//! would reap the exit statuses of the ranks and signal the ranks on its own schedule. Before the first end, the store inside torchrun must
+//! still answer ranks that agree on a stop point.
 //!
-//! What it owns is held together by a group of the kernel where the machine has one to give ([`cgroup`](crate::cgroup)); always by the
-//! process tree below the shim, which is the subreaper of all it starts; and, should the shim be killed, by what it noted
-//! ([`owner`](crate::owner)) and by the marks in environments. Once a second it looks whether the ranks still get on ([`progress`]).
-//! A run in a container is started by the runtime's command in torchrun's place ([`contained`]).
+//! The shim finds its processes in several ways: by their cgroup, if the machine allows one ([`cgroup`](crate::cgroup)); always by the
+//! process tree, because the shim is the subreaper of everything it starts; and, if the shim is killed, by `owner.json`
+//! ([`owner`](crate::owner)) and by the marks in the environments. Once per second it checks that the ranks make progress ([`progress`]). A
+//! run in a container is started by the command of the container runtime instead of torchrun ([`contained`]).
 
 mod contained;
 mod launcher;
 mod progress;
 mod setting;
+mod status_reports;
 mod stop;
-mod telling;
 
 pub use contained::split_env;
 
@@ -45,11 +46,11 @@ use crate::cgroup::{Group, Hierarchies};
 use crate::datagrams::Datagrams;
 use crate::files;
 use crate::folder::Folder;
-use crate::heard::{Heard, StepHead};
 use crate::memory::MemoryKills;
 use crate::owner::Owner;
 use crate::page;
-use crate::rank::{End, LastWords, RankProcess, newly_ended};
+use crate::probe_message::{ProbeMessage, StepHead};
+use crate::rank::{End, ErrorRecord, RankProcess, newly_ended};
 use crate::reports::{Reports, SHIM_IDS_FROM, read_from};
 use crate::time::{now_ms, now_ns, wait_for};
 use crate::tree::{self, Process, Stat};
@@ -58,40 +59,40 @@ use progress::Progress;
 use setting::Setting;
 use stop::Stop;
 
-/// Time between SIGTERM and SIGKILL when nobody said otherwise.
+/// Time between SIGTERM and SIGKILL if the stop request does not contain one.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
-/// The same after a failure: the other ranks have nothing left to wait for.
+/// Time between SIGTERM and SIGKILL after a rank failed. It is shorter: the other ranks have nothing left to wait for.
 const FAILURE_GRACE: Duration = Duration::from_secs(10);
-/// How often torchrun's children are looked at until all ranks are found. A rank that lives shorter is known by its log.
-const LOOK_FOR_RANKS: Duration = Duration::from_millis(20);
-/// How often the stop file is looked for.
-const LOOK_AROUND: Duration = Duration::from_millis(200);
-/// How often the ranks' processes are looked at: one read of `/proc` a rank.
-const LOOK_AT_RANKS: Duration = Duration::from_secs(1);
-/// Reports that wait for room on the disk: far more than an attempt has, unless its ranks stand still and get on all the time.
-const UNSAID_MAX: usize = 1_000;
-/// An agent that looks who holds the lock holds it itself for a moment; another shim holds it for good.
+/// Interval between checks of torchrun's children until all ranks are found. torchrun's log names a rank that lives for less time.
+const RANK_SEARCH_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval between checks for the stop file.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval between checks of the ranks' processes. A check reads `/proc` once per rank.
+const RANK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of reports that wait for space on the disk. An attempt has far fewer, unless its ranks stall and recover all the time.
+const PENDING_REPORTS_MAX: usize = 1_000;
+/// Attempts to take the lock. An agent that checks the lock holds it itself for a moment; another shim holds it until it exits.
 const LOCK_TRIES: u32 = 20;
 
-/// Why a shim could not do its work.
+/// Why a shim failed to start or to continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShimError {
-    /// Its folder.
+    /// The shim cannot read or write its folder.
     #[error("the shim cannot use its folder")]
     Folder(#[from] io::Error),
-    /// The kernel.
-    #[error("the shim cannot set itself up")]
+    /// A system call failed.
+    #[error("a system call of the shim failed")]
     Kernel(#[from] rustix::io::Errno),
 }
 
-/// Runs a shim in a folder that holds a `launch.json`; returns the process's exit code. Called for the hidden subcommand
-/// `shim --dir DIR`, before anything else has started threads.
+/// Runs a shim in a folder that contains `launch.json`, and returns the exit code of the process. The hidden subcommand `shim --dir DIR`
+/// calls this before any other code has started threads.
 #[must_use]
 pub fn main(dir: &Path) -> u8 {
-    run_and_say(dir, Setting::of_environment())
+    run_and_print_error(dir, Setting::of_environment())
 }
 
-fn run_and_say(dir: &Path, setting: Setting) -> u8 {
+fn run_and_print_error(dir: &Path, setting: Setting) -> u8 {
     match run(&Folder::at(dir), setting) {
         Ok(()) => 0,
         Err(error) => {
@@ -104,12 +105,12 @@ fn run_and_say(dir: &Path, setting: Setting) -> u8 {
 }
 
 fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
-    // A second shim for the same attempt leaves, and so does one that comes when all is over.
+    // A second shim of the same attempt exits, and so does one that starts after the end of the attempt.
     let Some(_lock) = lock(folder)? else {
         return Ok(());
     };
-    let (said, _) = read_from(&folder.file(files::AGENT_REPORTS), 0)?;
-    if folder.has(files::OWNER) || said.iter().any(|entry| entry.report.is_end()) {
+    let (entries, _) = read_from(&folder.file(files::AGENT_REPORTS), 0)?;
+    if folder.has(files::OWNER) || entries.iter().any(|entry| entry.report.is_end()) {
         return Ok(());
     }
     let _already_leads = rustix::process::setsid();
@@ -134,7 +135,7 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
     let own = Hierarchies::read(Path::new("/proc/self"));
     let group = Group::make(&own, setting.kinds, &folder.unique_name());
     let mut owner = Owner::new(group);
-    // Noted before anything is started: whoever comes after a killed shim finds all of it.
+    // Written before any process starts, so that all of them can be found if the shim is killed.
     owner.note(folder)?;
     let launcher = match spawn(folder, &launch, &mut owner) {
         Ok(launcher) => launcher,
@@ -162,25 +163,25 @@ fn run(folder: &Folder, setting: Setting) -> Result<(), ShimError> {
         group: owner.group.clone(),
         owner,
         ranks: BTreeMap::new(),
-        words: BTreeMap::new(),
+        errors: BTreeMap::new(),
         first_steps: BTreeSet::new(),
         progress: Progress::new(setting.limits),
-        looked_at_ranks: Instant::now(),
-        unsaid: VecDeque::new(),
+        ranks_checked_at: Instant::now(),
+        pending_reports: VecDeque::new(),
         stop: None,
         memory,
-        came_to_stop_step: false,
+        reached_stop_point: false,
     };
     shim.watch()
 }
 
-/// A rank whose page is not there goes on without one.
+/// Creates the mid-step pages. A rank without a page continues without one.
 fn create_pages(folder: &Folder, launch: &Launch) {
     for rank in launch.first_rank..launch.first_rank.saturating_add(launch.nproc) {
         if let Err(error) = page::create(folder, rank) {
             // The shim's stderr is DIR/shim.log.
             eprintln!(
-                "the mid-step page of rank {rank} cannot be made, so its position is not known: {error}"
+                "the mid-step page of rank {rank} cannot be created, so its position is unknown: {error}"
             );
             return;
         }
@@ -192,7 +193,7 @@ fn lock(folder: &Folder) -> io::Result<Option<std::fs::File>> {
         if let Some(lock) = folder.lock()? {
             return Ok(Some(lock));
         }
-        std::thread::sleep(LOOK_FOR_RANKS);
+        std::thread::sleep(RANK_SEARCH_INTERVAL);
     }
     Ok(None)
 }
@@ -206,7 +207,7 @@ fn spawn(folder: &Folder, launch: &Launch, owner: &mut Owner) -> io::Result<Laun
     let launcher = Launcher::spawn(folder, launch);
     let out = inside.as_ref().map(Group::leave);
     if !matches!(out, Some(Ok(()))) {
-        // Not in the group, or still in it together with this process: then it is none to be killed as a whole.
+        // The launcher is not in the group, or this process is still in it too: the group must then not be killed as a whole.
         owner.group = None;
     }
     launcher
@@ -222,46 +223,46 @@ struct Shim {
     wakes: UnixStream,
     group: Option<Group>,
     owner: Owner,
-    /// By local rank.
+    /// Local rank → rank.
     ranks: BTreeMap<u32, RankProcess>,
-    /// By rank.
-    words: BTreeMap<u32, LastWords>,
+    /// Rank → its last error record.
+    errors: BTreeMap<u32, ErrorRecord>,
     /// Ranks that have finished a step.
     first_steps: BTreeSet<u32>,
     progress: Progress,
-    looked_at_ranks: Instant,
-    /// Reports that a full disk has not taken yet.
-    unsaid: VecDeque<(TimestampMs, NodeReport)>,
+    ranks_checked_at: Instant,
+    /// Reports that could not be written yet because the disk is full.
+    pending_reports: VecDeque<(TimestampMs, NodeReport)>,
     stop: Option<Stop>,
     memory: MemoryKills,
-    /// A rank came to the step of the stop order, and ends by itself.
-    came_to_stop_step: bool,
+    /// A rank reached the stop point and exits by itself.
+    reached_stop_point: bool,
 }
 
 // === watching ===
 
 impl Shim {
     fn watch(mut self) -> Result<(), ShimError> {
-        self.note_status("running");
-        self.say(NodeReport::ShimStarted {
+        self.write_status("running");
+        self.write_report(NodeReport::ShimStarted {
             pid: std::process::id(),
             command: self.launch.shell_line(),
             kept_by: self.kept_by(),
         });
-        let mut patient = true;
-        while self.launcher.end.is_none() && patient {
-            self.wait_for_something()?;
+        let mut waiting = true;
+        while self.launcher.end.is_none() && waiting {
+            self.wait_for_event()?;
             self.take_datagrams()?;
             self.find_container();
             self.find_ranks();
             if self.note_exits()? && self.stop.is_none() {
                 self.begin_stop_after_failure();
             }
-            self.look_at_ranks();
-            self.look_for_stop();
-            patient = self.pursue_stop();
+            self.check_ranks();
+            self.check_for_stop();
+            waiting = self.continue_stop();
             self.reap();
-            self.give_up_a_client_that_stays();
+            self.abandon_stuck_client();
         }
         self.finish()
     }
@@ -270,11 +271,11 @@ impl Shim {
         self.ranks.len() >= usize::try_from(self.launch.nproc).unwrap_or(usize::MAX)
     }
 
-    fn wait_for_something(&mut self) -> Result<(), ShimError> {
+    fn wait_for_event(&mut self) -> Result<(), ShimError> {
         let timeout = if self.all_ranks_known() {
-            LOOK_AROUND
+            STOP_CHECK_INTERVAL
         } else {
-            LOOK_FOR_RANKS
+            RANK_SEARCH_INTERVAL
         };
         let living = self
             .ranks
@@ -293,7 +294,7 @@ impl Shim {
         let now = Instant::now();
         let Self {
             datagrams,
-            words,
+            errors,
             first_steps,
             progress,
             launch,
@@ -301,33 +302,35 @@ impl Shim {
         } = self;
         let (mut first, mut stopping) = (Vec::new(), Vec::new());
         datagrams.take(|line| {
-            // Whoever can write into the socket may say anything of anybody; ranks of this node are few.
-            let ours = |heard: &Heard| heard.rank().wrapping_sub(launch.first_rank) < launch.nproc;
-            match Heard::parse(line).filter(ours) {
-                Some(Heard::Error(said)) => {
-                    words.entry(said.rank).or_insert(said);
+            // Any process that can write to the socket can send any rank number. Accept only ranks of this node.
+            let ours = |message: &ProbeMessage| message.rank().wrapping_sub(launch.first_rank) < launch.nproc;
+            match ProbeMessage::parse(line).filter(ours) {
+                Some(ProbeMessage::Error(record)) => {
+                    errors.entry(record.rank).or_insert(record);
                 }
-                Some(Heard::Step(step)) => {
+                Some(ProbeMessage::Step(step)) => {
                     progress.stepped(step.rank, step.step, now);
                     if first_steps.insert(step.rank) {
                         first.push(step);
                     }
                 }
-                Some(Heard::Stop(head)) => stopping.push(head),
-                Some(Heard::Checkpoint(head)) => progress.moved(head.rank, now),
-                Some(Heard::Bye(head)) => progress.leaves(head.rank),
-                Some(Heard::Nccl(said)) => progress.collectives(said.rank, &said.comm, said.collectives()),
+                Some(ProbeMessage::Stop(head)) => stopping.push(head),
+                Some(ProbeMessage::Checkpoint(head)) => progress.moved(head.rank, now),
+                Some(ProbeMessage::Bye(head)) => progress.leaves(head.rank),
+                Some(ProbeMessage::Nccl(head)) => {
+                    progress.collectives(head.rank, &head.comm, head.collectives())
+                }
                 None => {}
             }
         })?;
         for StepHead { rank, step } in first {
             let rank = Rank(rank);
-            self.say(NodeReport::FirstStep { rank, step });
+            self.write_report(NodeReport::FirstStep { rank, step });
         }
         for StepHead { rank, step } in stopping {
-            self.came_to_stop_step = true;
+            self.reached_stop_point = true;
             let rank = Rank(rank);
-            self.say(NodeReport::StopStep { rank, step });
+            self.write_report(NodeReport::StopStep { rank, step });
         }
         Ok(())
     }
@@ -346,13 +349,13 @@ impl Shim {
             }
             if let Some((local_rank, process)) = RankProcess::recognise(child) {
                 let (rank, pid) = (Rank(process.rank), u32::try_from(child).unwrap_or(0));
-                self.say(NodeReport::RankStarted {
+                self.write_report(NodeReport::RankStarted {
                     rank,
                     local_rank,
                     pid,
                 });
                 if self.stop.is_some() {
-                    process.ask_to_end();
+                    process.terminate();
                 }
                 let noted = Process::of(child).map(|process| (rank.0, process));
                 self.owner.ranks.extend(noted);
@@ -360,27 +363,27 @@ impl Shim {
             }
         }
         if self.ranks.len() > before {
-            // Without the note, a rank is found below torchrun, which is noted.
+            // If the write fails, the rank can still be found below torchrun, which is in the file already.
             let _disk_full = self.owner.note(&self.folder);
-            self.note_status("running");
+            self.write_status("running");
         }
     }
 
-    /// Reports the ranks that have ended; whether one of them failed.
+    /// Reports the ranks that have ended. Returns true if one of them failed.
     fn note_exits(&mut self) -> Result<bool, ShimError> {
         if self
             .ranks
             .values()
             .any(|rank| rank.lives() && rank.end().is_some())
         {
-            // Its last words were sent before it ended.
+            // A rank sends its error record before it ends.
             self.take_datagrams()?;
         }
         let seen_ns = now_ns();
         let exits = newly_ended(&mut self.ranks, |rank, end| {
-            let memory = end.signal == Some(libc::SIGKILL) && self.memory.lately();
+            let memory = end.signal == Some(libc::SIGKILL) && self.memory.has_recent_kill();
             let last_step = self.progress.last_step(rank.rank);
-            let mut exit = rank.describe(end, self.words.get(&rank.rank), seen_ns, memory, last_step);
+            let mut exit = rank.describe(end, self.errors.get(&rank.rank), seen_ns, memory, last_step);
             if rank.taken.is_some() && exit.message.is_none() && exit.failed() {
                 exit.message = Some("it was ended because torchrun had died before it".into());
             }
@@ -389,27 +392,27 @@ impl Shim {
         let failed = exits.iter().any(RankExit::failed);
         exits
             .into_iter()
-            .for_each(|exit| self.say(NodeReport::RankExited(exit)));
+            .for_each(|exit| self.write_report(NodeReport::RankExited(exit)));
         Ok(failed)
     }
 
-    fn look_at_ranks(&mut self) {
+    fn check_ranks(&mut self) {
         let now = Instant::now();
-        if now.saturating_duration_since(self.looked_at_ranks) < LOOK_AT_RANKS {
+        if now.saturating_duration_since(self.ranks_checked_at) < RANK_CHECK_INTERVAL {
             return;
         }
-        self.looked_at_ranks = now;
+        self.ranks_checked_at = now;
         self.memory.tick(now);
-        self.say_the_rest();
-        if self.stop.is_some() || self.unsaid.len() > UNSAID_MAX {
+        self.write_pending_reports();
+        if self.stop.is_some() || self.pending_reports.len() > PENDING_REPORTS_MAX {
             return;
         }
         let living = self.ranks.values().filter(|rank| rank.lives());
         let states: Vec<(u32, u8)> = living
             .filter_map(|rank| Some((rank.rank, Stat::read(rank.pid)?.state)))
             .collect();
-        let news = self.progress.look(&states, now);
-        news.into_iter().for_each(|report| self.say(report));
+        let reports = self.progress.check(&states, now);
+        reports.into_iter().for_each(|report| self.write_report(report));
     }
 }
 

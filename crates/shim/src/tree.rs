@@ -1,7 +1,7 @@
-//! Processes as `/proc` shows them: who descends from whom, how one ended, and which carry a run's mark.
+//! Processes in `/proc`: their descendants, their exit statuses, and their marks of a run.
 //!
-//! The shim is a subreaper: whatever its ranks start and abandon is handed to it by the kernel, so walking parents finds all
-//! of it. Should the shim itself be killed, the mark in the environment still finds what it left.
+//! The shim is a subreaper: the kernel makes it the parent of every orphan that its ranks leave, so a search by parent finds all of them.
+//! If the shim itself is killed, the marks in the environments still identify its processes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,32 +11,31 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) const SIGKILL: Signal = Signal::KILL;
 
-/// A process that is meant, and no other: the kernel gives the number of one that has ended to another one, but the two
-/// never start in the same tick of the clock.
+/// One specific process. The kernel reuses process ids, but two processes with the same id never start in the same clock tick.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
-    /// Its number.
+    /// The process id.
     pub pid: i32,
-    /// When it was started, in ticks since the machine was.
+    /// The start time, in clock ticks since the machine was started.
     pub start: u64,
 }
 
 impl Process {
-    /// A living process by its number.
+    /// Returns the living process with this id.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = Stat::read(pid).filter(|stat| !stat.is_zombie())?;
         let start = stat.start;
         Some(Self { pid, start })
     }
 
-    /// Whether it still lives.
+    /// Returns true if the process is still alive.
     pub fn lives(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
-    /// Sends it a signal: takes hold of whoever has its number, and lets go when that is another one by now. One that is gone
-    /// is as good as signalled.
+    /// Sends a signal. It opens the process id first, then checks that it is still the same process. A process that has ended is not an
+    /// error.
     pub fn signal(self, signal: Signal) {
         let held = Pid::from_raw(self.pid)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -46,27 +45,27 @@ impl Process {
     }
 }
 
-/// Names this time of the machine between two restarts; empty where the kernel does not say.
+/// Returns the id of the machine's current boot, or an empty string if the kernel does not report one.
 pub fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// A process's line in `/proc/PID/stat`, as far as it matters here.
+/// The fields of a process's line in `/proc/PID/stat` that are used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// `R`, `S`, `D`, `Z`, …
     pub state: u8,
-    /// Its parent.
+    /// The process id of the parent.
     pub parent: i32,
-    /// When it was started, in ticks since the machine was.
+    /// The start time, in clock ticks since the machine was started.
     pub start: u64,
-    /// Its wait status once it is a zombie; 0 where the kernel does not show it.
+    /// The wait status of a zombie; 0 if the kernel does not show it.
     pub(crate) wait_status: i32,
 }
 
 impl Stat {
-    /// Reads a process; `None` when it is gone.
+    /// Reads the status of a process. Returns `None` if it does not exist.
     pub fn read(pid: i32) -> Option<Self> {
         parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
@@ -76,8 +75,8 @@ impl Stat {
     }
 }
 
-/// `PID (NAME) STATE PPID …`; the name may hold blanks and parentheses. Field 22 is its start, field 52, the last,
-/// the wait status.
+/// Parses `PID (NAME) STATE PPID …`. The name may contain blanks and parentheses. Field 22 is the start time; field 52, the last, is the
+/// wait status.
 fn parse_stat(text: &str) -> Option<Stat> {
     let rest = &text[text.rfind(')')? + 1..];
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -89,7 +88,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// Every living process below `root`, itself left out.
+/// Returns every living process below `root`, without `root` itself.
 pub(crate) fn descendants(root: i32) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for pid in all_processes() {
@@ -115,7 +114,7 @@ pub(crate) fn descendants(root: i32) -> Vec<Process> {
     found
 }
 
-/// The direct children of a process, whichever of its threads started them.
+/// Returns the direct children of a process, started by any of its threads.
 pub fn children(pid: i32) -> Vec<i32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -127,7 +126,7 @@ pub fn children(pid: i32) -> Vec<i32> {
                 list.split_ascii_whitespace()
                     .filter_map(|pid| pid.parse::<i32>().ok()),
             ),
-            // A kernel without CONFIG_PROC_CHILDREN.
+            // The kernel was built without CONFIG_PROC_CHILDREN.
             Err(_) if !thread.path().join("children").exists() => return children_by_parent(pid),
             Err(_) => {}
         }
@@ -141,7 +140,7 @@ fn children_by_parent(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Living processes whose environment, as it was at their start, holds all of these `NAME=VALUE`.
+/// Returns the living processes whose environment at their start contains all of these `NAME=VALUE` strings.
 pub fn marked(marks: &[String]) -> Vec<Process> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let carries = |process: &Process| {
@@ -158,7 +157,7 @@ pub fn marked(marks: &[String]) -> Vec<Process> {
         .collect()
 }
 
-/// The environment a process was started with, `NAME=VALUE` each; empty when it is gone or not ours to read.
+/// Returns the environment with which a process was started, as `NAME=VALUE` each. Empty if it cannot be read.
 pub fn environment(pid: i32) -> Vec<Vec<u8>> {
     let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     bytes
@@ -168,7 +167,7 @@ pub fn environment(pid: i32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The numbers of all processes.
+/// Returns the ids of all processes.
 pub fn all_processes() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

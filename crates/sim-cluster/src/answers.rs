@@ -1,4 +1,4 @@
-//! What simulated ranks answer when the collector asks where they are.
+//! The answers of simulated ranks when the collector requests their stacks or their position in the collectives.
 
 use domain::ident::Rank;
 use domain::run::inspect::{
@@ -8,11 +8,11 @@ use domain::run::ranks::RankSet;
 
 use crate::attempt::{Attempt, AttemptPhase, NodeIndex};
 
-/// Collectives of one step: one per bucket of gradients.
+/// The number of collectives in one step: one per bucket of gradients.
 const COLLECTIVES_PER_STEP: u64 = 4;
 const ELEMENTS: &str = "[6553600]";
 
-/// The answers of the ranks of one node.
+/// Returns the answers of the ranks of one node.
 pub(crate) fn answers(of: &Attempt, node: NodeIndex, question: &Question) -> Vec<Answer> {
     let asked = |rank: &u32| question.rank.is_none_or(|Rank(only)| only == *rank);
     let ranks = of.ranks_on(node).map(|(rank, _)| rank).filter(asked);
@@ -20,8 +20,7 @@ pub(crate) fn answers(of: &Attempt, node: NodeIndex, question: &Question) -> Vec
         What::Stacks => ranks.map(|rank| answer(stacks(of, rank))).collect(),
         What::FlightDigest => ranks.map(|rank| answer(flight(of, rank))).collect(),
         _ => vec![Answer::Failed {
-            message: "a simulated rank answers for stacks and for its place in the collectives only"
-                .to_owned(),
+            message: "a simulated rank supports only stacks and its position in the collectives".to_owned(),
         }],
     }
 }

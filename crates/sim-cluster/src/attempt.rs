@@ -1,4 +1,4 @@
-//! One attempt of a run: which node holds which ranks, and how far they are.
+//! One attempt of a run: which ranks each node has, and their progress.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::reading::{Reading, Readings, Snapshot};
 use crate::training::{Parts, Pool, Training};
 use crate::workload::Workload;
 
-/// A share of a step below which links do not carry gradients all the time.
+/// Added to the compute share to get the share of the time in which the links carry gradients (at most 1).
 const OVERLAPPED_SHARE: f64 = 0.55;
 const FIRST_BEST_AFTER_S: f64 = 60.0;
 
-/// The place of a node in an attempt.
+/// The index of a node in the cluster.
 pub(crate) type NodeIndex = usize;
 
 /// An attempt.
@@ -24,33 +24,33 @@ pub(crate) struct Attempt {
     pub(crate) workload: &'static Workload,
     pub(crate) nnodes: u32,
     pub(crate) nproc: u32,
-    /// The nodes by their place in the attempt, as far as they were told to start.
+    /// The nodes by their position in the attempt. It contains only nodes that were told to start.
     pub(crate) nodes: BTreeMap<u32, NodeIndex>,
     pub(crate) resume_step: u64,
-    /// How much longer the data loader takes than in the recording.
+    /// The factor by which the data loader is slower than in the recording.
     pub(crate) slow_data: f64,
-    /// Let the ranks end after this step.
+    /// The ranks end after this step, if it is set.
     pub(crate) stop_after: Option<u64>,
     pub(crate) phase: AttemptPhase,
     pub(crate) failed_saves: u32,
-    /// The throughput of a rank after the first minute.
+    /// The throughput of a rank after the first minute, in samples per second.
     best_samples_per_second: Option<f64>,
 }
 
-/// How far an attempt is.
+/// The progress of an attempt.
 pub(crate) enum AttemptPhase {
-    /// Not all nodes were told to start, or the ranks import PyTorch until the time given.
+    /// Not all nodes were told to start, or the ranks import PyTorch until the given time.
     Starting { first_step_ms: Option<TimestampMs> },
     /// The ranks train.
     Training {
         training: Training,
         since_ms: TimestampMs,
     },
-    /// Nothing moves any more.
+    /// No rank makes progress.
     Frozen {
         training: Training,
         since_ms: TimestampMs,
-        /// Whose process is stopped; `None` when a rank has died.
+        /// The rank whose process is stopped; `None` if a rank has died.
         stopped: Option<u32>,
     },
     /// All ranks have ended.
@@ -79,13 +79,13 @@ impl Attempt {
         self.nnodes * self.nproc
     }
 
-    /// The node and the GPU of a rank.
+    /// Returns the node and the GPU of a rank.
     pub(crate) fn place(&self, rank: u32) -> Option<(NodeIndex, u32)> {
         let node = self.nodes.get(&(rank / self.nproc))?;
         Some((*node, rank % self.nproc))
     }
 
-    /// The ranks on a node with their local ranks.
+    /// Returns the ranks on a node with their local ranks.
     pub(crate) fn ranks_on(&self, node: NodeIndex) -> impl Iterator<Item = (u32, u32)> + use<> {
         let first = self
             .nodes
@@ -109,7 +109,7 @@ impl Attempt {
         }
     }
 
-    /// Nothing moves from now on.
+    /// Stops the progress of all ranks from now on.
     pub(crate) fn freeze(&mut self, now_ms: TimestampMs, stopped: Option<u32>) {
         let phase = std::mem::replace(&mut self.phase, AttemptPhase::Over);
         self.phase = match phase {
@@ -122,15 +122,15 @@ impl Attempt {
         };
     }
 
-    /// What a rank does with its GPU.
+    /// Returns what a rank does with its GPU.
     pub(crate) fn load(&self, rank: u32) -> Option<Load> {
         let (compute, communicates) = match &self.phase {
             AttemptPhase::Over => return None,
             AttemptPhase::Starting { .. } => (0.0, 0.0),
-            // Kernels of a collective that waits keep some multiprocessors busy.
+            // A waiting kernel of a collective keeps some multiprocessors busy.
             AttemptPhase::Frozen { stopped, .. } => (if *stopped == Some(rank) { 0.0 } else { 0.08 }, 0.0),
             AttemptPhase::Training { training, .. } => {
-                let parts = training.under_way()[rank as usize];
+                let parts = training.current_step()[rank as usize];
                 let busy = parts.compute_ratio();
                 (busy, (busy + OVERLAPPED_SHARE).min(1.0))
             }
@@ -144,7 +144,7 @@ impl Attempt {
         })
     }
 
-    /// Where each rank of a node is, as its page and the kernel say.
+    /// Adds the position of each rank of a node, as reported by its probe page and the kernel.
     pub(crate) fn positions(&self, node: NodeIndex, now_ms: TimestampMs, into: &mut Vec<Reading>) {
         let Some(training) = self.training() else {
             return;
@@ -193,7 +193,7 @@ impl Attempt {
         }
     }
 
-    /// A pool as the probes of the ranks of a node report it.
+    /// Returns a pool as the probes of a node's ranks report it.
     pub(crate) fn pool(&self, node: NodeIndex, pool: &Pool) -> Snapshot {
         let mut readings = Vec::new();
         for (rank, _) in self.ranks_on(node) {
@@ -247,7 +247,8 @@ impl Attempt {
         out.push("train_memory_alloc_retries_total", 0.0);
     }
 
-    /// Notes the throughput of the first pool after the first minute: the trace repeats, so it is as good as its neighbours.
+    /// Records the throughput of the first pool after the first minute. The trace repeats, so this pool is as good as any
+    /// other.
     pub(crate) fn note(&mut self, pool: &Pool) {
         if let AttemptPhase::Training { since_ms, .. } = self.phase
             && self.best_samples_per_second.is_none()

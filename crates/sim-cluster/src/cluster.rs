@@ -1,10 +1,10 @@
-//! One task lets time pass in the world; one task per node speaks with the collector.
+//! Runs the cluster: one task advances the time in the world, and one task per node communicates with the collector.
 //!
 //! ```text
-//! node task ── Order (command, question) ──▶ cluster task ── ToNode (news, answers) ──▶ node task
+//! node task ── Order (command, question) ──▶ cluster task ── ToNode (output, answers) ──▶ node task
 //! ```
-//! Both queues are bounded. A node task waits for room in the world's queue; the world does not wait for a node: one that is a minute behind
-//! loses what comes, and the log says so.
+//! Both queues are bounded. A node task waits for room in the world's queue. The world does not wait for a node: a node that is
+//! one minute behind loses messages, and the log reports this.
 
 use std::time::Duration;
 
@@ -19,26 +19,26 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::answers::answers;
 use crate::attempt::NodeIndex;
 use crate::node::Node;
-use crate::world::{News, World};
+use crate::world::{NodeOutput, World};
 
-/// Orders of all nodes: a run of all nodes is prepared and started with two of each.
+/// The maximum number of waiting orders of all nodes. A run on all nodes is prepared and started with two orders per node.
 const ORDERS_MAX: usize = 256;
-/// News of a minute.
-const NEWS_MAX: usize = 64;
+/// The maximum number of waiting messages for a node: those of one minute.
+const OUTPUTS_MAX: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
 
-/// How to reach the collector.
+/// The simulated cluster and how to reach the collector.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// The collector's address.
+    /// The URL of the collector.
     pub url: String,
-    /// A token for agents, which all nodes use.
+    /// The join token, which all nodes use.
     pub join: String,
-    /// Nodes, each with eight GPUs.
+    /// The number of nodes. Each has eight GPUs.
     pub nodes: u32,
 }
 
-/// From a node to the world.
+/// An order from a node to the world.
 pub(crate) struct Order {
     pub(crate) node: NodeIndex,
     pub(crate) run: String,
@@ -51,26 +51,26 @@ pub(crate) enum OrderKind {
     Question { id: u64, question: Question },
 }
 
-/// From the world to a node.
+/// A message from the world to a node.
 pub(crate) enum ToNode {
-    News(News),
+    Output(NodeOutput),
     Answers { id: u64, answers: Vec<Answer> },
 }
 
-/// Joins all nodes. They run until the set is dropped; a task that ends has failed.
+/// Joins all nodes. They run until the set is dropped. A task that ends has failed.
 ///
 /// # Errors
-/// When a node cannot join within some seconds.
+/// Fails if a node cannot join within some seconds.
 pub async fn start(cluster: &Cluster) -> Result<JoinSet<Result<()>>> {
     let (orders, inbox) = mpsc::channel(ORDERS_MAX);
-    let (mut tasks, mut news) = (JoinSet::new(), Vec::new());
+    let (mut tasks, mut nodes) = (JoinSet::new(), Vec::new());
     for index in 0..cluster.nodes {
-        let (to_node, from_world) = mpsc::channel(NEWS_MAX);
+        let (to_node, from_world) = mpsc::channel(OUTPUTS_MAX);
         let node = Node::join(cluster, index, orders.clone()).await?;
         tasks.spawn(node.run(from_world));
-        news.push(to_node);
+        nodes.push(to_node);
     }
-    tasks.spawn(run(World::new(news.len()), inbox, news));
+    tasks.spawn(run(World::new(nodes.len()), inbox, nodes));
     Ok(tasks)
 }
 
@@ -89,8 +89,8 @@ async fn run(
                 send(&nodes, order.node, to_node);
             }
             _ = ticks.tick() => {
-                for (node, news) in world.advance(now_ms()).into_iter().enumerate() {
-                    send(&nodes, node, ToNode::News(news));
+                for (node, output) in world.advance(now_ms()).into_iter().enumerate() {
+                    send(&nodes, node, ToNode::Output(output));
                 }
             }
         }
@@ -101,7 +101,7 @@ fn carry_out(world: &mut World, order: &Order) -> ToNode {
     let attempt = (order.run.as_str(), order.attempt);
     match &order.what {
         OrderKind::Command(command) => {
-            ToNode::News(world.command(order.node, attempt, command.clone(), now_ms()))
+            ToNode::Output(world.command(order.node, attempt, command.clone(), now_ms()))
         }
         OrderKind::Question { id, question } => {
             let of = world.attempt(attempt);
@@ -113,11 +113,11 @@ fn carry_out(world: &mut World, order: &Order) -> ToNode {
 
 fn send(nodes: &[mpsc::Sender<ToNode>], node: NodeIndex, to_node: ToNode) {
     if nodes[node].try_send(to_node).is_err() {
-        tracing::warn!(node, "a simulated node is behind; what it measured is dropped");
+        tracing::warn!(node, "a simulated node is behind; its measurements are dropped");
     }
 }
 
-/// The machine's clock, milliseconds since the epoch.
+/// Returns the clock of the machine in milliseconds since the epoch.
 pub(crate) fn now_ms() -> TimestampMs {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     TimestampMs::try_from(since.unwrap_or_default().as_millis()).unwrap_or(TimestampMs::MAX)

@@ -1,30 +1,31 @@
-//! What goes wrong in the cluster. A fault is tied to the first attempt of a workload, so that an attempt after it shows whether the fix helped.
+//! The faults of the cluster. A fault belongs to the first attempt of a workload, so a later attempt shows whether the fix
+//! helped.
 
 /// A fault of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fault {
-    /// Seconds after the first step of the first attempt.
+    /// The time after the first step of the first attempt, in seconds.
     pub after_s: f64,
-    /// What happens.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
-/// What happens. Ranks are those of the first attempt.
+/// The kind of a fault. Ranks are those of the first attempt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FaultKind {
-    /// The power brake of the rank's GPU is asserted from now on: its clock falls, whoever uses it.
+    /// The power brake of the rank's GPU is asserted from now on: its clock falls for every user of the GPU.
     PowerBrake {
-        /// The rank whose GPU it is.
+        /// The rank on that GPU.
         rank: u32,
     },
-    /// The rank's process is stopped, as by SIGSTOP, and stays so.
+    /// The rank's process is stopped, as by SIGSTOP, and stays stopped.
     StopProcess {
-        /// Which rank.
+        /// The rank.
         rank: u32,
     },
-    /// The rank's GPU reports Xid 95 (uncontained memory error), and the rank dies of it.
+    /// The rank's GPU reports Xid 95 (uncontained memory error), and the rank dies from it.
     MemoryError {
-        /// Which rank.
+        /// The rank.
         rank: u32,
     },
 }

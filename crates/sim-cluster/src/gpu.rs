@@ -1,11 +1,11 @@
-//! What the GPUs of a node measure.
+//! The measurements of a node's GPUs.
 
 use domain::topology::Gpu;
 
 use crate::noise::{mix, noise};
 use crate::reading::{Reading, Readings};
 
-/// GPUs of each node.
+/// The number of GPUs of each node.
 pub(crate) const GPUS: u32 = 8;
 const NAME: &str = "NVIDIA H100 80GB HBM3";
 const DRIVER: &str = "570.124.06";
@@ -20,32 +20,32 @@ const CLOCK_IDLE_HZ: f64 = 3.45e8;
 const NVLINKS: u32 = 18;
 const NVLINK_BYTES_PER_S: f64 = 450e9;
 const PCIE_BYTES_PER_S: f64 = 63e9;
-/// How much longer computing takes at the braked clock.
+/// The factor by which computing takes longer at the braked clock.
 pub(crate) const BRAKED_SLOWDOWN: f64 = CLOCK_HZ / CLOCK_BRAKED_HZ;
 /// Xid 95: uncontained memory error.
 pub(crate) const XID_MEMORY: &str = "95";
 
-/// The lasting state of one GPU.
+/// The persistent state of one GPU.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GpuState {
     pub(crate) is_braked: bool,
-    /// Memory errors so far.
+    /// The number of memory errors so far.
     pub(crate) memory_errors: u32,
 }
 
-/// What a rank does with a GPU.
+/// The load of a rank on its GPU.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
     pub(crate) run: String,
     pub(crate) rank: u32,
-    /// Share of the time in which kernels compute.
+    /// The share of the time in which kernels compute.
     pub(crate) compute: f64,
-    /// Share of the time in which the links carry gradients.
+    /// The share of the time in which the links carry gradients.
     pub(crate) communicates: f64,
     pub(crate) memory_share: f64,
 }
 
-/// The GPUs of a node, as its agent would describe them.
+/// Returns the GPUs of a node, as its agent would describe them.
 pub(crate) fn inventory(node: u32) -> Vec<Gpu> {
     (0..GPUS)
         .map(|index| Gpu {

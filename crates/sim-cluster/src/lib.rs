@@ -1,17 +1,17 @@
-//! A simulated cluster in one process: nodes that join a collector over the agent–collector protocol, and ranks that exist only as reports and
-//! samples. For `lockstep demo`.
+//! A simulated cluster in one process for `lockstep demo`: nodes join a collector over the agent–collector protocol, and ranks
+//! exist only as reports and samples.
 //!
 //! ```text
 //! world    ─ pure: (time, commands) ─▶ reports, readings, events, log lines
 //!   ├─ attempt   the ranks of one attempt: steps, waits, exits, checkpoints
-//!   ├─ gpu       what the GPUs of a node measure under that load
-//!   ├─ workload  how long the parts of a step take: traces of real recipes, stretched
-//!   └─ fault     what goes wrong, and when
-//! cluster  ─ one task: advances the world once per second and hands each node its part
+//!   ├─ gpu       the measurements of a node's GPUs under that load
+//!   ├─ workload  the duration of each part of a step: traces of real recipes, stretched
+//!   └─ fault     the faults, and when they happen
+//! cluster  ─ one task: advances the world once per second and passes each node its output
 //! node     ─ one task per node: telemetry stream and control stream to the collector
 //! ```
-//! Everything that the collector shows of it is marked as simulated (`Inventory::simulated`). Nothing here decides a diagnosis: the collector's
-//! own analysers and rules find the faults in what the nodes send, as they would in a real cluster.
+//! The collector marks everything that it shows of these nodes as simulated (`Inventory::simulated`). This crate decides no
+//! diagnosis: the collector's own analysers and rules find the faults in the data of the nodes, as in a real cluster.
 
 mod answers;
 mod attempt;

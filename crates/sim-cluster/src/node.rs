@@ -1,4 +1,5 @@
-//! One node's connections to the collector: the telemetry stream with its samples, the control stream with commands and reports.
+//! The connections of one node to the collector: the telemetry stream with its samples, the control stream with commands and
+//! reports.
 
 mod control;
 mod telemetry;
@@ -50,7 +51,7 @@ impl Node {
         })
     }
 
-    /// Carries messages both ways, until a stream ends, which is an error.
+    /// Forwards messages in both directions until a stream ends, which is an error.
     pub(crate) async fn run(mut self, mut from_world: mpsc::Receiver<ToNode>) -> Result<()> {
         loop {
             tokio::select! {
@@ -63,11 +64,11 @@ impl Node {
                 to_node = from_world.recv() => match to_node {
                     None => return Ok(()),
                     Some(ToNode::Answers { id, answers }) => self.control.answer(id, &answers).await?,
-                    Some(ToNode::News(news)) => {
-                        for message in self.segment.messages(&news)? {
+                    Some(ToNode::Output(output)) => {
+                        for message in self.segment.messages(&output)? {
                             self.sending.send(message).await?;
                         }
-                        self.control.report(news).await?;
+                        self.control.report(output).await?;
                     }
                 },
             }

@@ -1,6 +1,6 @@
-//! Repeatable noise.
+//! Reproducible noise.
 
-/// A value in -1 to 1 that depends on its keys only.
+/// Returns a value from -1 to 1 that depends only on its keys.
 pub(crate) fn noise(keys: [u64; 3]) -> f64 {
     let mut hash = 0x9e37_79b9_7f4a_7c15;
     for key in keys {

@@ -1,4 +1,4 @@
-//! What a node measures: a metric of the catalogue, labels, a value.
+//! The measurements of a node: a metric of the catalogue, labels, a value.
 
 use domain::time::TimestampMs;
 
@@ -6,19 +6,19 @@ use domain::time::TimestampMs;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reading {
     pub(crate) metric: &'static str,
-    /// Without the metric's name and without `node`, which the collector adds.
+    /// Without the metric's name, and without `node`, which the collector adds.
     pub(crate) labels: Vec<(&'static str, String)>,
     pub(crate) value: f64,
 }
 
-/// Samples of one time.
+/// The samples of one time.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Snapshot {
     pub(crate) at_ms: TimestampMs,
     pub(crate) readings: Vec<Reading>,
 }
 
-/// Readings of one subject, all with the same labels.
+/// A list of readings with common labels.
 pub(crate) struct Readings<'a> {
     pub(crate) labels: Vec<(&'static str, String)>,
     pub(crate) into: &'a mut Vec<Reading>,
@@ -29,7 +29,7 @@ impl Readings<'_> {
         self.push_with(metric, &[], value);
     }
 
-    /// With more labels than the subject's.
+    /// Adds a reading with additional labels.
     pub(crate) fn push_with(&mut self, metric: &'static str, more: &[(&'static str, &str)], value: f64) {
         let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
         self.into.push(Reading {
@@ -41,7 +41,7 @@ impl Readings<'_> {
 }
 
 impl Reading {
-    /// Names and values in turn, sorted by name, as [`wire::proto::Series`] has them.
+    /// Returns names and values in turn, sorted by name, as in [`wire::proto::Series`].
     pub(crate) fn series(&self) -> Vec<String> {
         let mut labels: Vec<(&str, &str)> = vec![("__name__", self.metric)];
         labels.extend(self.labels.iter().map(|(name, value)| (*name, value.as_str())));

@@ -1,8 +1,8 @@
-//! The steps of one attempt: how long each part takes on each rank, who waits for whom, and the pools in which the probe reports it.
+//! The steps of one attempt: how long each part takes on each rank, which ranks wait, and the pools that the probe reports.
 //!
 //! ```text
 //! own time of a rank = parts of the trace × stretch × noise × slowdown of its GPU
-//! step               = the longest own time + what is exposed of the recorded wait;   wait of a rank = step − own time
+//! step               = the longest own time + the exposed part of the recorded wait;   wait of a rank = step − own time
 //! pool               = steps up to one whose number is divisible by a power of two, on all ranks
 //! ```
 
@@ -12,12 +12,12 @@ use domain::time::TimestampMs;
 use crate::noise::noise;
 use crate::workload::Workload;
 
-/// A pool is about this long.
+/// The approximate length of a pool, in seconds.
 const POOL_S: f64 = 1.0;
-/// Ranks differ by this share of a part, from step to step.
+/// The share of a part by which ranks differ from step to step.
 const NOISE: f64 = 0.012;
 
-/// Parts of a step on one rank, in seconds.
+/// The parts of a step on one rank, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Parts {
     pub(crate) step: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Parts {
     pub(crate) sync: f64,
 }
 
-/// Means and maxima of the steps of a pool, by rank.
+/// The means and maxima of the steps of a pool, by rank.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Pool {
     pub(crate) at_ms: TimestampMs,
@@ -41,12 +41,12 @@ pub(crate) struct Pool {
     pub(crate) grad_norm: f64,
 }
 
-/// What slows a rank down now.
+/// How much a rank is slowed down now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Slowdown {
-    /// Times the usual time of computing.
+    /// A factor of the usual time for computing.
     pub(crate) compute: f64,
-    /// Times the recorded time of the data loader.
+    /// A factor of the recorded time of the data loader.
     pub(crate) data: f64,
 }
 
@@ -54,15 +54,15 @@ pub(crate) struct Slowdown {
 #[derive(Debug)]
 pub(crate) struct Training {
     workload: &'static Workload,
-    /// How many times longer a step is than in the recording.
+    /// The factor by which a step is longer than in the recording.
     stretch: f64,
     seed: u64,
     ranks: usize,
     /// The last step that all ranks have finished.
     step: u64,
-    /// When the step under way ends, in milliseconds since the epoch.
+    /// When the current step ends, in milliseconds since the epoch.
     ends_ms: f64,
-    under_way: Vec<Parts>,
+    current_step: Vec<Parts>,
     pool: Sums,
     pool_steps: u64,
 }
@@ -75,7 +75,7 @@ struct Sums {
 }
 
 impl Training {
-    /// The first step begins at `at_ms`, after step `resume_step`.
+    /// Starts the first step, the one after `resume_step`, at `at_ms`.
     pub(crate) fn new(
         workload: &'static Workload,
         seed: u64,
@@ -97,7 +97,7 @@ impl Training {
             ranks,
             step: resume_step,
             ends_ms: at_ms as f64,
-            under_way: Vec::new(),
+            current_step: Vec::new(),
             pool: Sums::default(),
             pool_steps,
         };
@@ -105,19 +105,19 @@ impl Training {
         training
     }
 
-    /// The last step that all ranks have finished.
+    /// Returns the last step that all ranks have finished.
     pub(crate) fn step(&self) -> u64 {
         self.step
     }
 
-    /// The parts of the step under way, by rank.
-    pub(crate) fn under_way(&self) -> &[Parts] {
-        &self.under_way
+    /// Returns the parts of the current step, by rank.
+    pub(crate) fn current_step(&self) -> &[Parts] {
+        &self.current_step
     }
 
-    /// What a rank does at a time within the step under way, and for how many seconds already.
+    /// Returns the phase of a rank at a time within the current step, and for how many seconds it has been in it.
     pub(crate) fn phase(&self, rank: usize, now_ms: TimestampMs) -> (Phase, f64) {
-        let parts = &self.under_way[rank];
+        let parts = &self.current_step[rank];
         let mut into = (now_ms as f64 - self.ends_ms) / 1e3 + parts.step;
         for (phase, seconds) in [
             (Phase::Data, parts.data),
@@ -134,12 +134,12 @@ impl Training {
         (Phase::Host, into)
     }
 
-    /// Finishes steps up to a time. Returns the pools that are complete.
+    /// Finishes steps up to a time. Returns the complete pools.
     pub(crate) fn advance(&mut self, now_ms: TimestampMs, slowdown: impl Fn(usize) -> Slowdown) -> Vec<Pool> {
         let mut pools = Vec::new();
         while self.ends_ms <= now_ms as f64 {
             self.step += 1;
-            self.pool.add(&self.under_way);
+            self.pool.add(&self.current_step);
             if self.step.is_multiple_of(self.pool_steps) {
                 let recorded = self.workload.trace().at(self.step);
                 #[expect(clippy::cast_possible_truncation, reason = "a time of this century")]
@@ -176,18 +176,18 @@ impl Training {
             parts.step = step;
             parts.sync = step - parts.own();
         }
-        self.under_way = all;
+        self.current_step = all;
         self.ends_ms += step * 1e3;
     }
 }
 
 impl Parts {
-    /// Everything but the wait for others.
+    /// Returns the time without the wait for other ranks.
     pub(crate) fn own(&self) -> f64 {
         self.data + self.forward + self.backward + self.optimizer + self.host
     }
 
-    /// The share that computes.
+    /// Returns the share of the step that computes.
     pub(crate) fn compute_ratio(&self) -> f64 {
         (self.forward + self.backward + self.optimizer) / self.step
     }

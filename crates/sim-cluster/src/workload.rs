@@ -1,4 +1,4 @@
-//! What the ranks of a simulated run do: traces of real recipes, stretched to the speed of a larger model.
+//! The training of simulated runs: traces of real recipes, stretched to the step time of a larger model.
 
 use std::sync::LazyLock;
 
@@ -6,40 +6,40 @@ use serde::Deserialize;
 
 use crate::fault::{Fault, FaultKind};
 
-/// Share of the recorded wait that a step keeps: the recordings were made with Gloo over loopback, and NVLink hides nearly all of it.
+/// The share of the recorded wait that a step keeps: the recordings used Gloo over loopback, and NVLink hides nearly all of it.
 const EXPOSED_SHARE: f64 = 0.08;
 
-/// A kind of training, and what goes wrong in it.
+/// A kind of training, and its faults.
 #[derive(Debug)]
 pub struct Workload {
-    /// The name of the run; the collector gives the run an id that begins with it.
+    /// The name of the run. The collector gives the run an id that begins with it.
     pub name: &'static str,
-    /// The recipe whose trace it plays.
+    /// The recipe whose trace is used.
     pub recipe: &'static str,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// Median time of a step without faults, in seconds.
+    /// The median time of a step without faults, in seconds.
     pub step_s: f64,
     /// Samples per rank and step.
     pub micro_batch: u32,
     /// Tokens per sample.
     pub tokens_per_sample: u32,
-    /// Share of the GPU's memory that PyTorch holds.
+    /// The share of the GPU's memory that PyTorch holds.
     pub memory_share: f64,
-    /// Bytes of one checkpoint.
+    /// The size of one checkpoint in bytes.
     pub checkpoint_bytes: u64,
-    /// Steps between checkpoints.
+    /// The number of steps between checkpoints.
     pub checkpoint_every: u64,
-    /// Checkpoints that fit on the disk.
+    /// The number of checkpoints that fit on the disk.
     pub checkpoints_max: u64,
-    /// Times the recorded time of the data loader, unless the run sets `num_workers` to at least 4.
+    /// The factor by which the data loader is slower than in the recording, unless the run sets `num_workers` to at least 4.
     pub slow_data: f64,
-    /// What goes wrong.
+    /// The faults of the first attempt.
     pub faults: &'static [Fault],
     trace: LazyLock<Trace>,
 }
 
-/// Parts of one step, in seconds; what the trace holds.
+/// The parts of one step in a trace, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 pub(crate) struct TraceStep {
     pub(crate) data: f64,
@@ -47,13 +47,13 @@ pub(crate) struct TraceStep {
     pub(crate) backward: f64,
     pub(crate) optimizer: f64,
     pub(crate) host: f64,
-    /// Wait for others, as recorded.
+    /// The recorded wait for other ranks.
     sync: f64,
     pub(crate) loss: f64,
     pub(crate) grad_norm: f64,
 }
 
-/// A recording of one rank of a recipe.
+/// The recording of one rank of a recipe.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Trace {
     /// What was recorded, where and when, for people.
@@ -67,7 +67,8 @@ impl Trace {
         serde_json::from_str(json).expect("a trace of this crate is well-formed")
     }
 
-    /// The step at a place; the timing repeats after the end of the recording, the loss stays near its last value.
+    /// Returns the step with this number. After the end of the recording, the timing repeats and the loss stays near its last
+    /// value.
     pub(crate) fn at(&self, step: u64) -> TraceStep {
         let count = self.steps.len() as u64;
         let looped = self.steps[usize::try_from(step % count).unwrap_or_default()];
@@ -96,30 +97,30 @@ impl TraceStep {
         self.own_seconds() + self.exposed_seconds()
     }
 
-    /// The wait for others that is not hidden behind computing.
+    /// Returns the wait for other ranks that is not hidden behind computing.
     pub(crate) fn exposed_seconds(&self) -> f64 {
         EXPOSED_SHARE * self.sync
     }
 
-    /// Everything but the wait for others.
+    /// Returns the time without the wait for other ranks.
     pub(crate) fn own_seconds(&self) -> f64 {
         self.data + self.forward + self.backward + self.optimizer + self.host
     }
 }
 
 impl Workload {
-    /// The recording.
+    /// Returns the recording.
     pub(crate) fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// How many times longer a step is than in the recording.
+    /// Returns the factor by which a step is longer than in the recording.
     pub(crate) fn stretch(&self) -> f64 {
         self.step_s / self.trace().median_step_s()
     }
 }
 
-/// The runs of `lockstep demo`.
+/// Returns the runs of `lockstep demo`.
 #[must_use]
 pub fn workloads() -> &'static [Workload] {
     &WORKLOADS

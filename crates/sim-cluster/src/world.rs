@@ -1,4 +1,5 @@
-//! The state of the whole cluster. It does no I/O: time and commands come in, reports, readings, events and log lines go out.
+//! The state of the whole cluster. It does no I/O: time and commands are inputs; reports, readings, events and log lines are
+//! outputs.
 
 mod checkpoints;
 mod commands;
@@ -21,7 +22,7 @@ use crate::training::{Pool, Slowdown, Training};
 
 const HOST_MEMORY_BYTES: f64 = 2e12;
 const ROOT_DISK_BYTES: f64 = 1.9e12;
-/// Processors of a node.
+/// The number of CPUs of a node.
 pub(crate) const CPUS: u32 = 96;
 
 /// The cluster.
@@ -31,24 +32,24 @@ pub(crate) struct World {
     attempts: BTreeMap<(String, u32), Attempt>,
     /// Checkpoints by run.
     storage: BTreeMap<String, Storage>,
-    /// Workloads whose faults have begun: a clone of a run is healthy.
+    /// By workload: the run that has its faults, and which of them have begun. A clone of a run has none.
     with_faults: BTreeMap<&'static str, (String, BTreeSet<usize>)>,
 }
 
 /// What happened on a node.
 #[derive(Default)]
-pub(crate) struct News {
-    pub(crate) reports: Vec<OfAttempt<NodeReport>>,
+pub(crate) struct NodeOutput {
+    pub(crate) reports: Vec<ForAttempt<NodeReport>>,
     pub(crate) snapshots: Vec<Snapshot>,
     pub(crate) events: Vec<Event>,
-    pub(crate) lines: Vec<OfAttempt<LogLine>>,
-    /// Attempts that are over: their series end.
+    pub(crate) lines: Vec<ForAttempt<LogLine>>,
+    /// The runs of ended attempts, whose series end.
     pub(crate) over: Vec<String>,
 }
 
-/// Something of an attempt.
+/// A report or log line of an attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct OfAttempt<T> {
+pub(crate) struct ForAttempt<T> {
     pub(crate) run: String,
     pub(crate) attempt: u32,
     pub(crate) what: T,
@@ -72,37 +73,37 @@ impl World {
         }
     }
 
-    /// An attempt, if the cluster knows it.
+    /// Returns an attempt, or `None` if the cluster does not have it.
     pub(crate) fn attempt(&self, (run, attempt): (&str, u32)) -> Option<&Attempt> {
         self.attempts.get(&(run.to_owned(), attempt))
     }
 
-    /// Lets time pass. Returns what happened, by node.
-    pub(crate) fn advance(&mut self, now_ms: TimestampMs) -> Vec<News> {
-        let mut news: Vec<News> = (0..self.gpus.len()).map(|_| News::default()).collect();
+    /// Advances the time. Returns what happened, by node.
+    pub(crate) fn advance(&mut self, now_ms: TimestampMs) -> Vec<NodeOutput> {
+        let mut outputs: Vec<NodeOutput> = (0..self.gpus.len()).map(|_| NodeOutput::default()).collect();
         let keys: Vec<(String, u32)> = self.attempts.keys().cloned().collect();
         for key in keys {
             let Some(mut attempt) = self.attempts.remove(&key) else {
                 continue;
             };
-            self.advance_attempt(&mut attempt, now_ms, &mut news);
+            self.advance_attempt(&mut attempt, now_ms, &mut outputs);
             self.attempts.insert(key, attempt);
         }
-        for (node, news) in news.iter_mut().enumerate() {
-            news.snapshots.push(self.read(node, now_ms));
+        for (node, output) in outputs.iter_mut().enumerate() {
+            output.snapshots.push(self.read(node, now_ms));
         }
-        news
+        outputs
     }
 
-    fn advance_attempt(&mut self, attempt: &mut Attempt, now_ms: TimestampMs, news: &mut [News]) {
+    fn advance_attempt(&mut self, attempt: &mut Attempt, now_ms: TimestampMs, outputs: &mut [NodeOutput]) {
         if let AttemptPhase::Starting {
             first_step_ms: Some(at_ms),
         } = attempt.phase
             && at_ms <= now_ms
         {
-            self.begin_training(attempt, at_ms, news);
+            self.begin_training(attempt, at_ms, outputs);
         }
-        self.begin_faults(attempt, now_ms, news);
+        self.begin_faults(attempt, now_ms, outputs);
         let slowdowns = self.slowdowns(attempt);
         let AttemptPhase::Training { training, .. } = &mut attempt.phase else {
             return;
@@ -110,14 +111,14 @@ impl World {
         let pools = training.advance(now_ms, |rank| slowdowns[rank]);
         let step = training.step();
         for pool in &pools {
-            self.take_pool(attempt, pool, news);
+            self.take_pool(attempt, pool, outputs);
         }
         if attempt.stop_after.is_some_and(|last| step >= last) {
-            commands::end_after_step(attempt, step, now_ms, news);
+            commands::end_after_step(attempt, step, now_ms, outputs);
         }
     }
 
-    fn begin_training(&self, attempt: &mut Attempt, at_ms: TimestampMs, news: &mut [News]) {
+    fn begin_training(&self, attempt: &mut Attempt, at_ms: TimestampMs, outputs: &mut [NodeOutput]) {
         let slowdowns = self.slowdowns(attempt);
         let seed = attempt
             .run
@@ -139,15 +140,15 @@ impl World {
         for node in attempt.nodes.values() {
             for (rank, _) in attempt.ranks_on(*node) {
                 let rank = domain::ident::Rank(rank);
-                news[*node].report(attempt, NodeReport::FirstStep { rank, step });
+                outputs[*node].report(attempt, NodeReport::FirstStep { rank, step });
             }
         }
     }
 
-    fn take_pool(&mut self, attempt: &mut Attempt, pool: &Pool, news: &mut [News]) {
+    fn take_pool(&mut self, attempt: &mut Attempt, pool: &Pool, outputs: &mut [NodeOutput]) {
         attempt.note(pool);
         for node in attempt.nodes.values() {
-            news[*node].snapshots.push(attempt.pool(*node, pool));
+            outputs[*node].snapshots.push(attempt.pool(*node, pool));
         }
         let Some((first, _)) = attempt.place(0) else {
             return;
@@ -159,8 +160,8 @@ impl World {
             pool.grad_norm,
             pool.mean[0].step * 1e3
         );
-        news[first].line(attempt, 0, false, text);
-        self.save(attempt, pool, &mut news[first]);
+        outputs[first].line(attempt, 0, false, text);
+        self.save(attempt, pool, &mut outputs[first]);
     }
 
     fn slowdowns(&self, attempt: &Attempt) -> Vec<Slowdown> {
@@ -175,7 +176,7 @@ impl World {
         (0..attempt.ranks()).map(of_rank).collect()
     }
 
-    /// What the agent of a node measures once per second.
+    /// Returns what the agent of a node measures once per second.
     fn read(&self, node: NodeIndex, now_ms: TimestampMs) -> Snapshot {
         let mut readings = Vec::new();
         let second = now_ms.unsigned_abs() / 1_000;
@@ -219,9 +220,9 @@ impl World {
     }
 }
 
-impl News {
+impl NodeOutput {
     pub(crate) fn report(&mut self, attempt: &Attempt, report: NodeReport) {
-        self.reports.push(OfAttempt {
+        self.reports.push(ForAttempt {
             run: attempt.run.clone(),
             attempt: attempt.no,
             what: report,
@@ -229,7 +230,7 @@ impl News {
     }
 
     pub(crate) fn line(&mut self, attempt: &Attempt, rank: u32, is_error: bool, text: String) {
-        self.lines.push(OfAttempt {
+        self.lines.push(ForAttempt {
             run: attempt.run.clone(),
             attempt: attempt.no,
             what: LogLine { rank, is_error, text },

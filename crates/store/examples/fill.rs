@@ -1,8 +1,8 @@
-//! Makes a data folder with a long past: `fill FOLDER SERIES DAYS STEP_S`. The last sample is about now.
+//! Creates a data folder with a long history: `fill FOLDER SERIES DAYS STEP_S`. The last sample is about now.
 //!
-//! For measuring what depends on how much there is: start-up, checks, backups. Through the store's own door, with a clock that
-//! runs through the days: an hour of every node is appended and sealed, and at the end all is merged, as it is in a store that
-//! ran as long. Values look like GPU telemetry: decimals that move a little, counters, constants.
+//! For measuring what depends on the amount of data: start, checks, backups. It uses the public API of the store, with a clock
+//! that runs through the days. It appends and seals one hour of every node at a time, and merges everything at the end, as in a
+//! store that ran as long. The values look like GPU telemetry: decimals that move a little, counters, constants.
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
 use std::error::Error;
@@ -68,7 +68,7 @@ async fn fill(plan: &Plan) -> Result<(), Box<dyn Error>> {
         }
         store.series.seal_now().await?;
         if hour % 24 == 23 {
-            // What a collector's store does by itself in the course of a day.
+            // What a collector's store does by itself once per day.
             store.series.retain_now(start_ms + HOUR_MS).await?;
             let samples = store.series.stats().samples_total;
             println!(
@@ -79,14 +79,14 @@ async fn fill(plan: &Plan) -> Result<(), Box<dyn Error>> {
             );
         }
     }
-    // By itself a store merges hour by hour behind what comes in; here all came at once.
+    // A running store merges each hour after it is complete. Here everything is merged at once.
     store.series.compact_now(end_ms).await?;
     println!("merged: {:.0} s", began.elapsed().as_secs_f64());
     store.close().await;
     Ok(())
 }
 
-/// One node's series and where their values are.
+/// The series of one node, and the state of their values.
 struct Node {
     shape: Arc<Shape>,
     walks: Vec<Walk>,
@@ -94,9 +94,9 @@ struct Node {
 
 struct Walk {
     value: f64,
-    /// The least change; zero for a constant.
+    /// The smallest change; 0 for a constant.
     step: f64,
-    /// Counters only rise.
+    /// True for a counter, which only rises.
     rises: bool,
     random: u64,
 }
@@ -162,7 +162,7 @@ impl Walk {
     }
 
     fn next(&mut self) -> f64 {
-        // xorshift64: good enough to keep a codec honest.
+        // xorshift64: random enough for a realistic compression ratio.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -1,15 +1,15 @@
-//! Backups: one archive of everything acknowledged so far, made while the store is in use.
+//! Backups: one archive of everything that is acknowledged so far. The store stays in use.
 //!
 //! ```text
-//! sessions' numbers noted → memory sealed into chunks → VACUUM INTO a private folder in DATA → checked sums → archive
+//! read the sessions' numbers → seal memory into chunks → VACUUM INTO a private folder in DATA → compute SHA-256 → archive
 //!
 //! backup.json   BackupHead: format, version, time, and of each file its size and SHA-256
 //! lockstep.db   series
 //! state.db      runs, events, alerts, tokens (as hashes), webhooks (with their secrets)
 //! ```
-//! A tar archive, so `tar tf` shows it and `sqlite3` reads what is in it. The write-ahead is not in it, because the chunks
-//! hold what it holds; the sessions' numbers are those from before the sealing, or a sender that repeats what it sent in
-//! between would be told that it is there already.
+//! The archive is a tar file: `tar tf` lists it and `sqlite3` reads its files. It does not contain the write-ahead log, because
+//! the chunks have its samples. The sessions' numbers are those from before the sealing. Otherwise, after a restore, a sender
+//! that repeats what it sent in between would be told that it is already stored.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -25,59 +25,59 @@ use crate::{Store, sqlite};
 
 /// The name of the archive's first entry.
 const HEAD: &str = "backup.json";
-/// The files of a backup; no other name is ever unpacked.
+/// The files of a backup. Other names are never unpacked.
 pub(crate) const FILES: [&str; 2] = ["lockstep.db", "state.db"];
-/// A head describes two files.
+/// The maximum size of the head, which describes two files.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
-/// Where the copy lies in the data folder until it is sent.
+/// The folder of the copy in the data folder, until it is sent.
 const FOLDER: &str = "backup-in-progress";
-/// What is read at once: large enough for the disk, small beside everything else.
+/// The number of bytes read at once: large enough for the disk, small compared with other buffers.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A backup that cannot be made.
+/// The reason why a backup cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// Another one is being made.
-    #[error("a backup is being made already; wait for it, or stop the one who makes it")]
+    /// Another backup is being made.
+    #[error("another backup is being made; wait until it ends, or stop it")]
     Busy,
-    /// The copy does not fit.
+    /// The disk has no room for the copy.
     #[error(
         "a backup needs {} for a copy beside the data, and {} are free, of which {} stay free for the store itself; \
          free some space, or stop the collector and copy the data folder as it is",
         DisplayBytes(*needed), DisplayBytes(*free), DisplayBytes(*floor)
     )]
     NoRoom {
-        /// Bytes of the copy.
+        /// The size of the copy in bytes.
         needed: u64,
         /// Free bytes.
         free: u64,
         /// Bytes that must stay free.
         floor: u64,
     },
-    /// Memory could not be sealed.
-    #[error("what is in memory cannot be written to the store's files")]
+    /// The samples in memory could not be sealed.
+    #[error("samples in memory cannot be written to the store's files")]
     Seal(#[source] crate::series::AppendError),
     /// A database could not be copied.
-    #[error("{file} cannot be copied; `lockstep store check` says whether it is sound")]
+    #[error("{file} cannot be copied; run `lockstep store check` to check it for damage")]
     Copy {
-        /// Which.
+        /// The name of the database file.
         file: &'static str,
-        /// What SQLite said.
+        /// The error of SQLite.
         #[source]
         source: sqlx::Error,
     },
-    /// The private folder.
-    #[error("the copy in {path} cannot be written or read", path = path.display())]
+    /// The private folder cannot be written or read.
+    #[error("cannot write or read the copy in {path}", path = path.display())]
     Io {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// A consistent copy, on disk until it is dropped.
+/// A consistent copy. It is on disk until this is dropped.
 #[derive(Debug)]
 pub struct Snapshot {
     folder: PrivateFolder,
@@ -85,7 +85,7 @@ pub struct Snapshot {
 }
 
 impl Store {
-    /// Makes a copy of everything that was acknowledged before.
+    /// Makes a copy of everything that was acknowledged before this call.
     ///
     /// # Errors
     /// See [`BackupError`].
@@ -114,7 +114,7 @@ impl Store {
         Ok(Snapshot { folder, head })
     }
 
-    /// The copy must not itself fill the disk and stop ingest.
+    /// Checks that the copy does not itself fill the disk and stop ingest.
     async fn check_room(&self, data: &Path) -> Result<(), BackupError> {
         let mut needed = 0;
         for file in FILES {
@@ -134,13 +134,13 @@ impl Store {
 }
 
 impl Snapshot {
-    /// What the archive will say of itself.
+    /// Returns the description that the archive will contain.
     #[must_use]
     pub fn head(&self) -> &BackupHead {
         &self.head
     }
 
-    /// The size of the archive: blocks of 512 bytes, one before each file and two at the end.
+    /// Returns the size of the archive: blocks of 512 bytes, one before each file and two at the end.
     #[must_use]
     pub fn archive_bytes(&self) -> u64 {
         let head = serde_json::to_vec_pretty(&self.head).map_or(0, |head| head.len() as u64);
@@ -149,10 +149,10 @@ impl Snapshot {
         entries.sum::<u64>() + 1_024
     }
 
-    /// Writes the archive; takes as long as its reader does.
+    /// Writes the archive. This takes as long as its reader needs.
     ///
     /// # Errors
-    /// When the copy cannot be read or the archive not be written.
+    /// Fails if the copy cannot be read or the archive cannot be written.
     pub fn write(&self, out: impl Write) -> io::Result<()> {
         let mut archive = tar::Builder::new(out);
         let head = serde_json::to_vec_pretty(&self.head)?;
@@ -175,7 +175,7 @@ impl Snapshot {
     }
 }
 
-/// A folder that is removed when it is no longer needed.
+/// A folder that is removed when this is dropped.
 #[derive(Debug)]
 struct PrivateFolder(PathBuf);
 
@@ -193,16 +193,16 @@ impl PrivateFolder {
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(folder = %self.0.display(), %error, "the copy of a backup could not be removed; the next start does it");
+            tracing::warn!(folder = %self.0.display(), %error, "the copy of a backup could not be removed; the next start removes it");
         }
     }
 }
 
-/// Removes the copy that a process left behind which ended while it made a backup.
+/// Removes the copy of a process that ended during a backup.
 pub(crate) fn remove_left_over(data: &Path) {
     let path = data.join(FOLDER);
     if path.exists() {
-        tracing::info!(folder = %path.display(), "a copy left by an unfinished backup is removed");
+        tracing::info!(folder = %path.display(), "removed the copy of an unfinished backup");
         drop(PrivateFolder(path));
     }
 }
@@ -220,7 +220,7 @@ async fn used_bytes(path: &Path) -> Result<u64, sqlx::Error> {
     Ok((pages - free.min(pages)) * bytes)
 }
 
-/// Copies a database as of one moment, by a connection of its own: it may take minutes.
+/// Copies a database as of one moment. Uses a separate connection, because it may take minutes.
 async fn copy(from: &Path, to: &Path) -> Result<(), sqlx::Error> {
     sqlite::create_private(to)?;
     let mut connection = sqlite::options(from, None).connect().await?;
@@ -275,7 +275,7 @@ fn sum(path: &Path, name: &str) -> io::Result<BackupFile> {
     })
 }
 
-/// Sums up what is read through it.
+/// A reader that counts and hashes what is read through it.
 struct Summed<R> {
     inner: R,
     bytes: u64,
@@ -307,10 +307,10 @@ impl<R: Read> Read for Summed<R> {
 
 // === reading an archive ===
 
-/// An archive that cannot be used.
+/// The reason why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// Something else.
+    /// It is not a backup.
     #[error("this is not a backup made by `lockstep store backup`: {0}")]
     Foreign(String),
     /// A later version wrote it.
@@ -319,26 +319,24 @@ pub enum ArchiveError {
          use that version or a later one"
     )]
     Newer {
-        /// The writer.
+        /// The version that wrote it.
         version: String,
-        /// Its format.
+        /// The format of the archive.
         format: u64,
     },
-    /// It ends too early.
-    #[error("the backup ends in the middle of {0}; it was not written to its end, or not copied to it")]
+    /// The archive ends too early.
+    #[error("the backup ends in the middle of {0}; it was not written or copied completely")]
     Truncated(String),
-    /// Its content is not what it was.
-    #[error(
-        "{0} in the backup is not what was written: its SHA-256 differs; the copy is damaged, use another one"
-    )]
+    /// The content of a file differs from what was written.
+    #[error("{0} in the backup is damaged: its SHA-256 differs; use another copy of the backup")]
     Changed(String),
-    /// It cannot be read, or what is in it not be written.
-    #[error("the backup cannot be read, or what is in it not be written")]
+    /// The archive cannot be read, or its files cannot be written.
+    #[error("the backup cannot be read, or its files cannot be written")]
     Io(#[from] io::Error),
 }
 
-/// Reads an archive from its beginning to its end, hands out each file, and checks that it is what was written. Nothing may
-/// be relied on before this has returned.
+/// Reads a whole archive, passes each file to `take`, and checks that it is as it was written. The files are valid only after
+/// this has returned.
 ///
 /// # Errors
 /// See [`ArchiveError`].
@@ -367,7 +365,7 @@ pub fn read_archive(
         {
             let found = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             return Err(ArchiveError::Foreign(format!(
-                "{found:?} is where {} should be",
+                "found {found:?} instead of {}",
                 file.name
             )));
         }
@@ -383,7 +381,9 @@ pub fn read_archive(
     }
     match entries.next() {
         None => Ok(head),
-        Some(_) => Err(ArchiveError::Foreign("there is more in it than it says".into())),
+        Some(_) => Err(ArchiveError::Foreign(
+            "it has more files than its backup.json lists".into(),
+        )),
     }
 }
 
@@ -391,7 +391,7 @@ fn foreign(error: io::Error) -> ArchiveError {
     ArchiveError::Foreign(error.to_string())
 }
 
-/// What does not even have a head is nothing of ours.
+/// Reports an archive without a head as foreign.
 fn not_ours(error: ArchiveError) -> ArchiveError {
     match error {
         ArchiveError::Truncated(_) => ArchiveError::Foreign("it is empty or cut off".into()),
@@ -414,7 +414,7 @@ fn read_head(entry: tar::Entry<'_, impl Read>) -> Result<BackupHead, ArchiveErro
         serde_json::from_slice(&text).map_err(|_| wrong("its backup.json is not JSON"))?;
     let format = loose["format"]
         .as_u64()
-        .ok_or_else(|| wrong("its backup.json names no format"))?;
+        .ok_or_else(|| wrong("its backup.json has no format"))?;
     if format > u64::from(BACKUP_FORMAT) {
         return Err(ArchiveError::Newer {
             version: loose["version"]
@@ -425,7 +425,7 @@ fn read_head(entry: tar::Entry<'_, impl Read>) -> Result<BackupHead, ArchiveErro
         });
     }
     let head: BackupHead = serde_json::from_value(loose)
-        .map_err(|error| wrong(&format!("its backup.json is not understood: {error}")))?;
+        .map_err(|error| wrong(&format!("its backup.json cannot be decoded: {error}")))?;
     let names: Vec<&str> = head.files.iter().map(|file| file.name.as_str()).collect();
     if names != FILES {
         return Err(wrong("its files are not those of a store"));
@@ -445,7 +445,7 @@ mod tests {
             let mut header = tar::Header::new_gnu();
             header.set_size(content.len() as u64);
             header.set_mode(0o600);
-            // Names as an attacker writes them; the library's own way refuses some.
+            // Invalid names as an attacker writes them. The library's own methods refuse some of them.
             header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
             header.set_cksum();
             archive.append(&header, *content).unwrap();
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn a_cut_archive_is_never_taken_for_a_whole_one() {
         let good = good();
-        // Behind the last file's block there are only the zeros that tar ends with.
+        // After the block of the last file there are only the zeros at the end of a tar file.
         for length in 0..good.len() - 1_024 - 512 {
             assert!(read(&good[..length]).is_err(), "{length} bytes");
         }
@@ -527,7 +527,7 @@ mod tests {
         let error = read(&archive(&[(HEAD, &head(1, &evil)), evil[0], evil[1]])).unwrap_err();
         assert!(matches!(error, ArchiveError::Foreign(_)), "{error}");
 
-        // The head tells of good names, the entries have others.
+        // The head has good names, but the entries have others.
         let error = read(&archive(&[
             (HEAD, &head(1, &GOOD)),
             ("/etc/x", b"series"),

@@ -1,13 +1,13 @@
-//! Whether what is on disk is sound: SQLite's own structure, every chunk and batch, and what the tables say of them.
+//! Checks the files on disk: SQLite's own structure, every chunk and batch, and the rows that describe them.
 //!
 //! ```text
-//! lockstep.db   quick_check │ integrity_check → series and groups → every chunk decoded and held against its row
+//! lockstep.db   quick_check │ integrity_check → series and groups → every chunk decoded and compared with its row
 //! wal-*.db      every batch decoded
 //! state.db      quick_check │ integrity_check, foreign keys
 //! ```
-//! Reads only, a few chunks at a time, on connections of its own. What is wrong goes into the report with what it means
-//! and what to do; an error that stops one part does not stop the others. Beside a running collector it rests as long as
-//! it works, so that it takes half a core at most.
+//! The check only reads, a few chunks at a time, on its own connections. The report contains each problem with its meaning and
+//! what to do. An error that stops one part does not stop the others. Beside a running collector, the check pauses as long as
+//! it works, so that it uses at most half a core.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,71 +17,79 @@ use domain::series::Labels;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::Mutex;
 
-use crate::series::{BatchTruth, ChunkTruth, batch_truth, chunk_truth, wal_files};
+use crate::series::{BatchContent, ChunkContent, batch_content, chunk_content, wal_files};
 use crate::{OpenError, Store, backup, sqlite};
 
-/// Chunks held in memory at once, some megabytes.
+/// The maximum number of chunks in memory at once: some megabytes.
 const CHUNKS_AT_ONCE: i64 = 32;
-/// Batches held in memory at once.
+/// The maximum number of batches in memory at once.
 const BATCHES_AT_ONCE: i64 = 8;
-/// Series looked at in one statement.
+/// The number of series read in one statement.
 const SERIES_AT_ONCE: i64 = 10_000;
-/// Progress is told at most this often.
-const TELL_EVERY: Duration = Duration::from_millis(250);
+/// The minimum interval between two progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Where progress goes.
-pub type Tell<'a> = &'a (dyn Fn(CheckProgress) + Send + Sync);
+/// The callback for progress.
+pub type OnProgress<'a> = &'a (dyn Fn(CheckProgress) + Send + Sync);
 
-/// A check that could not be made.
+/// The reason why a check could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// Not a data folder.
-    #[error("there is no store in {path}; name the collector's data folder", path = path.display())]
+    /// The path is not a data folder.
+    #[error("there is no store in {path}; use the collector's data folder", path = path.display())]
     NoStore {
         /// The folder.
         path: PathBuf,
     },
-    /// Somebody else has it.
+    /// The folder is in use or cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// What is damaged could not be set aside.
-    #[error("damaged chunks in {path} cannot be set aside; nothing was taken out", path = path.display())]
+    /// Damaged chunks could not be set aside.
+    #[error("damaged chunks in {path} cannot be set aside; nothing was removed", path = path.display())]
     SetAside {
         /// The folder.
         path: PathBuf,
-        /// What SQLite or the system said.
+        /// The error of SQLite or the operating system.
         #[source]
         source: sqlx::Error,
     },
 }
 
 impl Store {
-    /// Checks the files while they are in use.
-    pub async fn check(&self, full: bool, tell: Tell<'_>) -> CheckReport {
+    /// Checks the files while the store is in use.
+    pub async fn check(&self, full: bool, on_progress: OnProgress<'_>) -> CheckReport {
         let folder = self.series.data_dir().to_owned();
-        let check = Check::new(&folder, full, tell);
+        let check = Check::new(&folder, full, on_progress);
         let unlinking = Some(self.series.unlinking());
         Check { unlinking, ..check }.run().await
     }
 }
 
-/// Checks a data folder that nobody uses.
+/// Checks a data folder that is not in use.
 ///
 /// # Errors
-/// When it is none, or somebody uses it.
-pub async fn check_folder(data: &Path, full: bool, tell: Tell<'_>) -> Result<CheckReport, CheckError> {
+/// Fails if it is not a data folder, or if it is in use.
+pub async fn check_folder(
+    data: &Path,
+    full: bool,
+    on_progress: OnProgress<'_>,
+) -> Result<CheckReport, CheckError> {
     let _lock = lock(data).await?;
-    check_files(data, full, tell).await
+    check_files(data, full, on_progress).await
 }
 
-/// Checks a data folder that nobody uses, and takes the chunks out that cannot be read, so that queries over their time work
-/// again. Their bytes are kept in a folder beside.
+/// Checks a data folder that is not in use, and removes the chunks that cannot be decoded, so that queries over their time work
+/// again. Their bytes are kept in the folder `damaged-chunks` beside the database.
 ///
 /// # Errors
-/// When it is none, somebody uses it, or the chunks cannot be moved.
-pub async fn set_damaged_aside(data: &Path, full: bool, tell: Tell<'_>) -> Result<CheckReport, CheckError> {
+/// Fails if it is not a data folder, if it is in use, or if the chunks cannot be moved.
+pub async fn set_damaged_aside(
+    data: &Path,
+    full: bool,
+    on_progress: OnProgress<'_>,
+) -> Result<CheckReport, CheckError> {
     let _lock = lock(data).await?;
-    let mut check = Check::new(data, full, tell);
+    let mut check = Check::new(data, full, on_progress);
     check.unreadable = Some(Vec::new());
     let mut report = check.look().await;
     let ids = check.unreadable.take().unwrap_or_default();
@@ -102,47 +110,47 @@ async fn lock(data: &Path) -> Result<std::fs::File, CheckError> {
     Ok(crate::lock_folder(data).await?)
 }
 
-/// The same for a folder that is known to be ours alone.
+/// Checks a folder that the caller has already locked.
 pub(crate) async fn check_files(
     folder: &Path,
     full: bool,
-    tell: Tell<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<CheckReport, CheckError> {
-    Ok(Check::new(folder, full, tell).run().await)
+    Ok(Check::new(folder, full, on_progress).run().await)
 }
 
 struct Check<'a> {
     folder: &'a Path,
-    tell: Tell<'a>,
-    /// Held while a write-ahead file is read, so that it is not unlinked meanwhile; only beside a running store.
+    on_progress: OnProgress<'a>,
+    /// Held while a write-ahead file is read, so that it is not removed at the same time. Only beside a running store.
     unlinking: Option<&'a Mutex<()>>,
-    told: Option<Instant>,
-    /// Chunks that cannot be read, where somebody wants to know.
+    last_progress: Option<Instant>,
+    /// The chunks that cannot be decoded; `None` if the caller does not need them.
     unreadable: Option<Vec<i64>>,
     report: CheckReport,
 }
 
 /// What to do about each kind of problem.
 mod advice {
-    pub(super) const FILE: &str = "stop the collector, copy the data folder away, and look at the disk's health; then restore the latest \
-         backup, or let `sqlite3 FILE .recover` save what can be read";
+    pub(super) const FILE: &str = "stop the collector, copy the data folder elsewhere, and check the disk's health; then restore the latest \
+         backup, or use `sqlite3 FILE .recover` to save what can be read";
     pub(super) const CHUNK: &str = "queries over this time fail: stop the collector and run `lockstep store check --data DIR --set-damaged-aside`, \
-         after which they lack these samples only; the latest backup, restored into another folder, may have them; and look at the \
-         disk's health";
-    pub(super) const ROW: &str = "queries may pass these samples over; restore the latest backup, and report this: it should not happen";
-    pub(super) const BATCH: &str = "its samples are lost if the collector restarts now; let it seal what it has in memory with `lockstep store compact`, \
-         and look at the disk's health";
+         then only these samples are missing. The latest backup, restored into another folder, may have them. Check the disk's health";
+    pub(super) const ROW: &str =
+        "queries may miss these samples; restore the latest backup, and report this: it should not happen";
+    pub(super) const BATCH: &str = "its samples are lost if the collector restarts now; seal the samples in memory with `lockstep store compact`, \
+         and check the disk's health";
 }
 
 type Rows<T> = Result<Vec<T>, sqlx::Error>;
 
 impl<'a> Check<'a> {
-    fn new(folder: &'a Path, full: bool, tell: Tell<'a>) -> Self {
+    fn new(folder: &'a Path, full: bool, on_progress: OnProgress<'a>) -> Self {
         Self {
             folder,
-            tell,
+            on_progress,
             unlinking: None,
-            told: None,
+            last_progress: None,
             unreadable: None,
             report: CheckReport {
                 full,
@@ -188,20 +196,24 @@ impl<'a> Check<'a> {
         });
     }
 
-    /// Tells how far it is, now and then and at the end of a part.
-    fn tell(&mut self, part: &str, done: u64, of: u64) {
-        if done < of && self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+    /// Reports the progress, at most every [`PROGRESS_INTERVAL`] and at the end of a part.
+    fn report_progress(&mut self, part: &str, done: u64, of: u64) {
+        if done < of
+            && self
+                .last_progress
+                .is_some_and(|at| at.elapsed() < PROGRESS_INTERVAL)
+        {
             return;
         }
-        self.told = Some(Instant::now());
-        (self.tell)(CheckProgress {
+        self.last_progress = Some(Instant::now());
+        (self.on_progress)(CheckProgress {
             part: part.into(),
             done,
             of,
         });
     }
 
-    /// Rests as long as it has worked, when somebody else works too.
+    /// Pauses as long as it has worked, if the store is in use.
     async fn rest(&self, since: Instant) {
         if self.unlinking.is_some() {
             tokio::time::sleep(since.elapsed()).await;
@@ -209,7 +221,7 @@ impl<'a> Check<'a> {
     }
 
     async fn database(&mut self, file: &str) -> Result<(), sqlx::Error> {
-        self.tell(file, 0, 1);
+        self.report_progress(file, 0, 1);
         let mut connection = self.connect(file).await?;
         let check = if self.report.full {
             "PRAGMA integrity_check"
@@ -230,11 +242,11 @@ impl<'a> Check<'a> {
             self.add(
                 file,
                 place,
-                &format!("what it belongs to is not in {parent}"),
+                &format!("the row that it refers to is not in {parent}"),
                 advice::ROW,
             );
         }
-        self.tell(file, 1, 1);
+        self.report_progress(file, 1, 1);
         connection.close().await
     }
 
@@ -256,19 +268,19 @@ impl<'a> Check<'a> {
             self.report.series += rows.len() as u64;
             for (id, labels) in rows {
                 if let Err(error) = serde_json::from_str::<Labels>(&labels) {
-                    let what = format!("its labels cannot be read: {error}");
+                    let what = format!("its labels cannot be decoded: {error}");
                     self.add("lockstep.db", format!("series {id}"), &what, advice::FILE);
                 }
             }
-            self.tell("series", self.report.series, all.max(self.report.series));
+            self.report_progress("series", self.report.series, all.max(self.report.series));
             self.rest(began).await;
         }
-        self.lasts(&mut connection).await?;
+        self.check_group_ends(&mut connection).await?;
         connection.close().await
     }
 
-    /// A group that ends before its last chunk hides that chunk from queries.
-    async fn lasts(&mut self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    /// A group whose stored end is before its last chunk hides that chunk from queries.
+    async fn check_group_ends(&mut self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         let wrong: Vec<(i64, String, String)> = sqlx::query_as(
             "SELECT groups.id, node, metric FROM groups
              JOIN (SELECT group_id, max(max_ms) AS last_ms FROM chunks WHERE resolution_ms = 0 GROUP BY group_id) ON group_id = groups.id
@@ -279,12 +291,7 @@ impl<'a> Check<'a> {
         .await?;
         for (id, node, metric) in wrong {
             let place = format!("group {id} ({metric} of {node:?})");
-            self.add(
-                "lockstep.db",
-                place,
-                "it ends before the last of its chunks",
-                advice::ROW,
-            );
+            self.add("lockstep.db", place, "it ends before its last chunk", advice::ROW);
         }
         Ok(())
     }
@@ -306,7 +313,7 @@ impl<'a> Check<'a> {
             for (found, row) in looked.await.map_err(std::io::Error::other)? {
                 self.chunk(&row, found);
             }
-            self.tell("chunks", self.report.chunks, all.max(self.report.chunks));
+            self.report_progress("chunks", self.report.chunks, all.max(self.report.chunks));
             self.rest(began).await;
         }
         connection.close().await
@@ -355,7 +362,7 @@ impl<'a> Check<'a> {
             if let Err(error) = result {
                 self.add(&name, "the whole file".into(), &error.to_string(), advice::BATCH);
             }
-            self.tell("write-ahead", n as u64 + 1, all);
+            self.report_progress("write-ahead", n as u64 + 1, all);
             self.rest(began).await;
         }
     }
@@ -374,12 +381,12 @@ impl<'a> Check<'a> {
             let Some((id, _)) = rows.last() else { break };
             last = *id;
             let looked = tokio::task::spawn_blocking(move || {
-                let look = |(id, data): (i64, Vec<u8>)| (id, batch_truth(&data));
+                let look = |(id, data): (i64, Vec<u8>)| (id, batch_content(&data));
                 rows.into_iter().map(look).collect::<Vec<_>>()
             });
             for (id, found) in looked.await.map_err(std::io::Error::other)? {
                 match found {
-                    Ok(BatchTruth { samples }) => {
+                    Ok(BatchContent { samples }) => {
                         self.report.batches += 1;
                         self.report.batch_samples += samples;
                     }
@@ -396,14 +403,14 @@ async fn count(connection: &mut SqliteConnection, sql: &'static str) -> Result<u
     Ok(count.unsigned_abs())
 }
 
-/// Chunks that are of no use any more.
+/// Removal of chunks that cannot be decoded.
 mod aside {
     use super::*;
 
-    /// Where their bytes go, for whoever can make something of them.
+    /// The folder for their bytes, for a later recovery.
     const FOLDER: &str = "damaged-chunks";
 
-    /// First the bytes, then the rows: nothing is lost twice.
+    /// Writes the bytes first and then deletes the rows, so that nothing is lost if this fails.
     pub(super) async fn take_out(data: &Path, ids: &[i64]) -> Result<u64, sqlx::Error> {
         if ids.is_empty() {
             return Ok(0);
@@ -452,7 +459,7 @@ struct ChunkRow {
     bytes: u64,
 }
 
-/// What is wrong with it: the bytes, or what the row says of them.
+/// What is wrong with a chunk: its bytes, or what the row says about them.
 enum Wrong {
     Bytes(String),
     Row(String),
@@ -471,12 +478,12 @@ async fn some_chunks(connection: &mut SqliteConnection, after: i64) -> Rows<Chun
 
 impl ChunkRow {
     fn look(&self) -> Result<(), Wrong> {
-        let found = chunk_truth(&self.data).map_err(Wrong::Bytes)?;
+        let found = chunk_content(&self.data).map_err(Wrong::Bytes)?;
         if self.node.is_none() {
-            return Err(Wrong::Row(format!("its group {} is not there", self.group_id)));
+            return Err(Wrong::Row(format!("its group {} does not exist", self.group_id)));
         }
         let series = self.series.unsigned_abs();
-        let said = ChunkTruth {
+        let said = ChunkContent {
             series: (series, series),
             samples: self.samples.unsigned_abs(),
             span: Some((self.min_ms, self.max_ms)),
@@ -488,7 +495,9 @@ impl ChunkRow {
         if fits {
             return Ok(());
         }
-        Err(Wrong::Row(format!("the row says {said}, it holds {found}")))
+        Err(Wrong::Row(format!(
+            "the row says {said}, but the chunk has {found}"
+        )))
     }
 
     fn without_data(self) -> Self {
@@ -600,7 +609,7 @@ mod tests {
         let store = Store::open(config).await.unwrap();
         let labels = Labels::new([("__name__", "up"), ("node", "n1")]).unwrap();
         let id = store.series.resolve(&labels).unwrap();
-        // Eight hours of samples, a chunk an hour; the last are too young for a roll-up.
+        // Eight hours of samples, one chunk per hour. The last ones are too young for a roll-up.
         for hour in 0..8 {
             let times_ms: Vec<i64> = (0..240).map(|n| START_MS + hour * HOUR_MS + n * 15_000).collect();
             let now_ms = *times_ms.last().unwrap();

@@ -1,17 +1,17 @@
-//! Everything Lockstep keeps: series of samples, and the state of nodes, runs, alerts and users.
+//! The storage of Lockstep: series of samples, and the state of nodes, runs, alerts and users.
 //!
-//! The only crate that knows SQL. In the data folder:
+//! This is the only crate that contains SQL. Files of the data folder:
 //!
 //! ```text
 //! lock               held while a process uses the folder
 //! lockstep.db        series: names, sealed chunks                   series::SeriesStore
 //! wal-000001.db …    series: batches not yet sealed into chunks
-//! state.db           nodes, runs, events, alerts, tokens, …          state::StateStore
-//! backup-in-progress a copy on its way into an archive                backup
-//! restore-…          a backup on its way into place                   restore
+//! state.db           nodes, runs, events, alerts, tokens, …         state::StateStore
+//! backup-in-progress a copy that is being written to an archive     backup
+//! restore-…          a backup that is being restored                restore
 //! ```
-//! What was acknowledged survives a kill -9 and a power loss. Time arrives as a value; only the age of unsealed samples is
-//! measured by the store's own (monotonic) clock.
+//! Acknowledged samples survive `kill -9` and a power loss. The time is an argument; the store uses its own (monotonic) clock
+//! only for the age of unsealed samples.
 
 mod sqlite;
 
@@ -38,56 +38,55 @@ pub struct Store {
     pub state: StateStore,
 }
 
-/// A data folder that cannot be used.
+/// The reason why a data folder cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No folder there and none could be made, or a file in it cannot be opened.
-    #[error("cannot use {path}; check that it may be written by this user")]
+    /// The folder does not exist and cannot be created, or a file in it cannot be opened.
+    #[error("cannot use {path}; check that this user may write to it")]
     Folder {
-        /// Folder or file.
+        /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// Another collector has it open.
-    #[error(
-        "the data folder {path} is used by another process; stop that one, or give this one a folder of its own"
-    )]
+    /// Another process has the folder open.
+    #[error("the data folder {path} is used by another process; stop that process, or use another folder")]
     InUse {
         /// The folder.
         path: PathBuf,
     },
-    /// SQLite refused.
+    /// SQLite cannot open the database.
     #[error("cannot open the database {path}")]
     Database {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// The error of SQLite.
         #[source]
         source: sqlx::Error,
     },
-    /// The tables could not be brought up to date.
-    #[error("cannot bring the database {path} up to date; it may have been written by a newer version")]
+    /// The tables could not be migrated to the current version.
+    #[error("cannot migrate the database {path}; it may have been written by a newer version")]
     Migration {
         /// The file.
         path: PathBuf,
-        /// Which step.
+        /// The failed migration.
         #[source]
         source: sqlx::migrate::MigrateError,
     },
-    /// A blob or row that does not read back.
+    /// A blob or row cannot be decoded.
     #[error("{path} is damaged: {what}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// What is inconsistent.
         what: String,
     },
 }
 
 impl Store {
-    /// Opens or creates a data folder: replays what is not sealed yet, and starts the committer and the sealer.
+    /// Opens or creates a data folder: reads unsealed samples from the write-ahead log, and starts the committer and the
+    /// sealer.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -104,7 +103,7 @@ impl Store {
         Ok(Self { series, state })
     }
 
-    /// Takes no more appends, finishes the ones under way, and closes the files.
+    /// Accepts no more appends, finishes those in flight, and closes the files.
     pub async fn close(self) {
         self.series.close().await;
         self.state.close().await;
@@ -121,11 +120,11 @@ fn create_folder(path: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// How long a process that is just ending may still hold the folder.
-const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a process that is ending may still hold the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Two collectors on one folder would overwrite each other's numbers. The lock is let go of when the last task of the
-/// series store has ended, or the process, however it ends.
+/// Locks the data folder: two collectors on one folder would overwrite each other's data. The lock is released when the last
+/// task of the series store ends, or when the process ends for any reason.
 async fn lock_folder(folder: &Path) -> Result<File, OpenError> {
     let path = folder.join("lock");
     let failed = |source| OpenError::Folder {
@@ -138,7 +137,7 @@ async fn lock_folder(folder: &Path) -> Result<File, OpenError> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_PATIENCE => {
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Err(TryLockError::WouldBlock) => {

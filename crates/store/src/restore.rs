@@ -1,15 +1,15 @@
-//! Restoring a backup into a data folder that nobody uses: all of it, or nothing.
+//! Restores a backup into a data folder that is not in use: completely or not at all.
 //!
 //! ```text
-//! archive → restore-in-progress/   unpacked, sums compared, checked          crash: thrown away at the next start
-//!         → restore-ready/         old files moved to before-restore-N/      crash: finished at the next start
-//!         → restore-placing/       new files moved into place                crash: finished at the next start
+//! archive → restore-in-progress/   unpacked, sums compared, checked          after a crash: deleted at the next start
+//!         → restore-ready/         old files moved to before-restore-N/      after a crash: finished at the next start
+//!         → restore-placing/       new files moved into place                after a crash: finished at the next start
 //! ```
-//! Before it is put into place, the state is brought up to date and notes the restore: the collector must know that nodes may hold
-//! attempts of runs that it does not know.
+//! Before the files are moved into place, the state is migrated and the restore is recorded in it. The collector needs this
+//! because nodes may hold attempts of runs that the state does not contain.
 //!
-//! Inside the data folder, because that may be a volume of its own, which cannot be renamed. What a backup does not hold
-//! (the admin's token, logs of runs, the local agent's folder) stays where it is.
+//! These folders are inside the data folder, because that may be a separate volume, which cannot be renamed. What a backup does
+//! not contain (the admin's token, logs of runs, the local agent's folder) stays where it is.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,76 +27,76 @@ use crate::{OpenError, sqlite};
 const IN_PROGRESS: &str = "restore-in-progress";
 const READY: &str = "restore-ready";
 const PLACING: &str = "restore-placing";
-/// In [`READY`]: the name of the folder for the old files.
+/// The file in [`READY`] with the name of the folder for the old files.
 const ASIDE: &str = "aside";
-/// What may lie in a folder that counts as empty.
-const NOTHING: [&str; 2] = ["lock", "lost+found"];
+/// Entries of a folder that still counts as empty.
+const IGNORED_NAMES: [&str; 2] = ["lock", "lost+found"];
 
-/// A backup that was not restored. The data folder is as it was.
+/// The reason why a backup was not restored. The data folder is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The folder cannot be had.
+    /// The folder is in use or cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is something in it.
+    /// The folder is not empty.
     #[error(
-        "{path} is not empty; restore into an empty folder, or pass --force to have its series and state moved aside",
+        "{path} is not empty; restore into an empty folder, or use --force to move its series and state aside",
         path = path.display()
     )]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
-    /// It does not fit.
+    /// The disk has no room for the files.
     #[error("the backup needs {} and {path} has {} free", DisplayBytes(*needed), DisplayBytes(*free), path = path.display())]
     NoRoom {
         /// The folder.
         path: PathBuf,
-        /// Bytes of the files.
+        /// The size of the files in bytes.
         needed: u64,
         /// Free bytes.
         free: u64,
     },
-    /// The archive is no good.
+    /// The archive cannot be used.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// What was unpacked could not be checked.
-    #[error("what is in the backup cannot be checked")]
+    /// The unpacked files could not be checked.
+    #[error("the content of the backup cannot be checked")]
     Check(#[from] CheckError),
-    /// What was unpacked is damaged.
-    #[error("what is in the backup is damaged: {} problems, the first: {first}", report.problems_total)]
+    /// The unpacked files are damaged.
+    #[error("the content of the backup is damaged: {} problems, the first: {first}", report.problems_total)]
     Damaged {
-        /// All of it.
+        /// All problems.
         report: Box<CheckReport>,
-        /// In words.
+        /// The first problem in words.
         first: String,
     },
-    /// The system.
+    /// A file could not be written or moved.
     #[error("cannot write to {path}", path = path.display())]
     Io {
-        /// Where.
+        /// The folder or file.
         path: PathBuf,
-        /// What it said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// What was restored.
+/// A completed restore.
 #[derive(Debug)]
 pub struct Restored {
-    /// The backup's own description.
+    /// The description in the backup.
     pub head: BackupHead,
-    /// What the check found: nothing bad.
+    /// The result of the check, without problems.
     pub report: CheckReport,
-    /// Where the old files are, if there were any.
+    /// The folder of the old files, if there were any.
     pub aside: Option<PathBuf>,
 }
 
 /// Restores an archive into a folder.
 ///
 /// # Errors
-/// See [`RestoreError`]; the folder is then as it was.
+/// See [`RestoreError`]. The folder is then unchanged.
 pub async fn restore(
     archive: impl Read + Send + 'static,
     data: &Path,
@@ -154,14 +154,14 @@ async fn note_restore(
 fn is_empty(data: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(data)? {
         let name = entry?.file_name();
-        if !NOTHING.iter().any(|nothing| name == *nothing) {
+        if !IGNORED_NAMES.iter().any(|ignored| name == *ignored) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// The folder with what was unpacked; removed when it does not get into place.
+/// The folder with the unpacked files. It is removed unless they are moved into place.
 struct Unpacking(PathBuf);
 
 impl Unpacking {
@@ -172,7 +172,7 @@ impl Unpacking {
         Ok(Self(path))
     }
 
-    /// From here on a crash is made good by going on.
+    /// Moves the files into place. From here on, the next start finishes the restore after a crash.
     fn place(self, data: &Path) -> io::Result<Option<PathBuf>> {
         let aside = old_files(data)?.next().is_some().then(|| free_name(data));
         if let Some(aside) = &aside {
@@ -189,7 +189,7 @@ impl Unpacking {
 
 impl Drop for Unpacking {
     fn drop(&mut self) {
-        // Not there any more when all went well.
+        // Does not exist any more after a successful restore.
         let _gone = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -224,7 +224,7 @@ fn unpack(archive: impl Read, folder: &Path) -> Result<BackupHead, RestoreError>
     }
 }
 
-/// Brings a restore that was interrupted to its end, or throws away what was not whole. For whoever holds the lock.
+/// Finishes an interrupted restore, or deletes one that is incomplete. The caller holds the lock of the folder.
 pub(crate) fn finish(data: &Path) -> io::Result<()> {
     let (ready, placing) = (data.join(READY), data.join(PLACING));
     if ready.exists() {
@@ -244,7 +244,7 @@ pub(crate) fn finish(data: &Path) -> io::Result<()> {
         }
         sync(data)?;
         std::fs::remove_dir_all(&placing)?;
-        tracing::info!(folder = %data.display(), "a backup was put in place");
+        tracing::info!(folder = %data.display(), "restored a backup");
     }
     let unfinished = data.join(IN_PROGRESS);
     if unfinished.exists() {
@@ -266,7 +266,7 @@ fn move_aside(data: &Path, aside: &Path) -> io::Result<()> {
     sync(data)
 }
 
-/// The files of series and state, journals included.
+/// Returns the files of series and state, including their journals.
 fn old_files(data: &Path) -> io::Result<impl Iterator<Item = String>> {
     let names: Vec<String> = std::fs::read_dir(data)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -308,7 +308,7 @@ mod tests {
         std::fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// A folder in which a restore stands right before its second step.
+    /// Returns a folder with a restore that is ready for its second step.
     fn ready() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path();

@@ -1,7 +1,6 @@
-//! How every database file is opened: write-ahead journal, full synchronisation, one writer and a few readers.
+//! Opens database files: write-ahead journal, full synchronisation, one writer and a few readers.
 //!
-//! `synchronous=FULL` is not negotiable: with NORMAL a power loss forgets commits that were acknowledged, and no kill -9 test
-//! would ever show it.
+//! `synchronous=FULL` is required: with NORMAL, a power loss undoes acknowledged commits, and no `kill -9` test would show it.
 
 mod local;
 
@@ -18,27 +17,27 @@ use sqlx::{Connection, Sqlite, SqlitePool, Transaction};
 pub(crate) use self::local::LocalReaders;
 use crate::OpenError;
 
-/// SQLite's own size; larger ones waste space on our mix of small rows and overflowing blobs.
+/// SQLite's default. Larger pages waste space on our mix of small rows and overflowing blobs.
 const PAGE_BYTES: u32 = 4_096;
-/// What a journal shrinks to when it is begun anew, 4 MiB: a large transaction is no reason to keep its space for ever.
+/// The size to which a journal shrinks when it restarts: 4 MiB. Otherwise one large transaction would take its space for good.
 const JOURNAL_BYTES: &str = "4194304";
-/// How long a connection waits for another's lock. Only a checkpoint or a backup can hold one for more than milliseconds.
+/// How long a connection waits for a lock. Only a checkpoint or a backup can hold one for more than milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Readers a database; queries are also bounded by the callers.
+/// The number of readers per database. Callers limit the number of queries as well.
 const READERS: u32 = 4;
 
 /// A database file with its writer and its readers.
 #[derive(Debug, Clone)]
 pub(crate) struct Database {
     writer: SqlitePool,
-    /// For everything that only reads.
+    /// Connections for everything that only reads.
     pub(crate) readers: SqlitePool,
-    /// The same for much at once, on a thread that may block.
+    /// Connections for large reads on a thread that may block.
     pub(crate) local_readers: LocalReaders,
 }
 
 impl Database {
-    /// Opens or creates the file, readable by its owner only, and brings its tables up to date.
+    /// Opens or creates the file, readable by its owner only, and migrates its tables to the current version.
     pub(crate) async fn open(
         path: &Path,
         migrator: &sqlx::migrate::Migrator,
@@ -54,8 +53,8 @@ impl Database {
         })?;
         let writer = SqlitePoolOptions::new()
             .max_connections(1)
-            // After a disk error SQLite has rolled back by itself, and sqlx, whose own rollback fails then, takes the
-            // connection for one within a transaction for ever. It is closed, and another one opened.
+            // After a disk error SQLite has already rolled back. sqlx's own rollback then fails, and it would treat the
+            // connection as in a transaction for good. So the connection is closed and another one opened.
             .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
             .connect_with(options(path, vfs))
             .await
@@ -67,11 +66,11 @@ impl Database {
                 path: path.to_owned(),
                 source,
             })?;
-        // Not SQLite's own read-only mode: such a connection cannot take part in the recovery of a journal.
+        // Not SQLite's own read-only mode: a read-only connection cannot take part in the recovery of a journal.
         let reading = options(path, vfs).pragma("query_only", "ON");
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
-            // A file does not hang up; asking each time whether it has costs a query more than its rows.
+            // A file does not disconnect. Testing the connection each time costs a query more than its rows.
             .test_before_acquire(false)
             .connect_with(reading)
             .await
@@ -83,12 +82,13 @@ impl Database {
         })
     }
 
-    /// Begins a transaction that holds the write lock from its first statement, so that it never fails half-way for a lock.
+    /// Begins a transaction that holds the write lock from its first statement, so that it never fails in the middle because of
+    /// a lock.
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
         self.writer.begin_with("BEGIN IMMEDIATE").await
     }
 
-    /// The writer, for single statements.
+    /// Returns the writer, for single statements.
     pub(crate) fn writer(&self) -> &SqlitePool {
         &self.writer
     }
@@ -100,7 +100,8 @@ impl Database {
     }
 }
 
-/// Brings a state database up to date that nobody uses, and lets `change` write to it. Only the file itself is left: it can be moved.
+/// Migrates a state database that is not in use, and lets `change` write to it. Leaves only the file itself, so that it can be
+/// moved.
 pub(crate) async fn change_closed_state(
     path: &Path,
     change: impl AsyncFnOnce(&mut Transaction<'_, Sqlite>) -> Result<(), sqlx::Error>,
@@ -109,7 +110,7 @@ pub(crate) async fn change_closed_state(
         path: path.to_owned(),
         source,
     };
-    // Without a write-ahead journal, which would be another file.
+    // Without a write-ahead journal, which would be a second file.
     let options = SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Delete)
@@ -134,7 +135,7 @@ pub(crate) async fn change_closed_state(
     changed.await.map_err(failed)
 }
 
-/// Options that all files share.
+/// Returns the options that all files share.
 pub(crate) fn options(path: &Path, vfs: Option<&'static str>) -> SqliteConnectOptions {
     let options = SqliteConnectOptions::new().filename(path);
     match vfs {
@@ -150,7 +151,7 @@ pub(crate) fn options(path: &Path, vfs: Option<&'static str>) -> SqliteConnectOp
     .pragma("journal_size_limit", JOURNAL_BYTES)
 }
 
-/// Creates the file for its owner only; SQLite gives its companions the same mode.
+/// Creates the file with access for its owner only. SQLite gives its journals the same mode.
 pub(crate) fn create_private(path: &Path) -> std::io::Result<()> {
     OpenOptions::new()
         .create(true)
@@ -188,7 +189,7 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(mode, "wal");
-        // Older ones may corrupt a database when several connections meet a checkpoint (the WAL-reset bug).
+        // Older versions may corrupt a database when several connections run a checkpoint (the WAL-reset bug).
         let version: String = sqlx::query_scalar("SELECT sqlite_version()")
             .fetch_one(database.writer())
             .await

@@ -1,8 +1,8 @@
-"""Starts Lockstep's probe in a training rank, then runs the sitecustomize this file stands in front of.
+"""Starts Lockstep's probe in a training rank, then runs the sitecustomize that this file hides.
 
-Python imports one `sitecustomize` at start-up: the first on sys.path, which PYTHONPATH makes this one. It runs in every Python
-process below the launcher (torchrun, DataLoader workers, compile workers), so the decision is a few dictionary look-ups and
-everything else is imported only in a rank. See lockstep_probe/gate.py for the decision's reasons.
+Python imports one `sitecustomize` at start-up: the first on sys.path, which PYTHONPATH makes this one. It runs in every Python process
+below the launcher (torchrun, DataLoader workers, compile workers), so the decision is a few dictionary look-ups and everything else is
+imported only in a rank. See lockstep_probe/gate.py for the reasons of the decision.
 """
 
 import os
@@ -17,12 +17,12 @@ def _start_probe():
         import lockstep_probe
 
         lockstep_probe.start()
-    except Exception:  # the probe must never be the reason a training script does not start
+    except Exception:  # the probe must never prevent the start of a training script
         pass
 
 
 def _run_next():
-    """Loads the next sitecustomize on sys.path in our place, failing exactly as it would fail without us."""
+    """Loads the next sitecustomize on sys.path in place of this one; its failures are the same as without this one."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

@@ -1,7 +1,7 @@
-"""What the tests share: a stand-in for the agent's socket, and ranks with the probe injected as the agent injects it.
+"""Shared fixtures: a replacement for the agent's socket, and ranks with the probe injected as the agent injects it.
 
-`torchrun` is the real launcher. `ranks` starts the same processes with the same environment and skips the launcher's own seconds of
-start-up: for the tests that are about what a rank does, not about who started it.
+`torchrun` is the real launcher. `ranks` starts the same processes with the same environment without the launcher, which takes seconds to
+start: for tests of a rank's behaviour that do not depend on the launcher.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ INJECT = PACKAGE / "inject"
 RECIPE = PACKAGE / "recipes" / "ddp" / "main.py"
 SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 RANKS = 2
-TIMEOUT_S = int(os.environ.get("LOCKSTEP_TEST_TIMEOUT_S", "150"))  # more on a machine that is busy otherwise
+TIMEOUT_S = int(os.environ.get("LOCKSTEP_TEST_TIMEOUT_S", "150"))  # increased on a busy machine
 sys.path.insert(0, str(INJECT))
-sys.dont_write_bytecode = True  # what is in inject/ gets embedded in the binary
+sys.dont_write_bytecode = True  # files in inject/ are embedded in the binary
 
 
 class Listener:
-    """Receives datagrams on a thread, as fast as the agent would.
+    """Receives datagrams on a thread, as fast as the agent.
 
-    Linux queues ten datagrams per socket. On two busy cores a thread of ordinary priority, or one that parses, is late for the eleventh.
+    Linux queues ten datagrams per socket. On two busy cores a thread with normal priority, or one that parses, would miss the eleventh.
     """
 
     def __init__(self, path):
@@ -47,7 +47,7 @@ class Listener:
 
     @property
     def records(self):
-        """All records so far, parsed. The list is always the same one."""
+        """All records so far, parsed. It is always the same list."""
         datagrams = self._datagrams[len(self._records) :]
         self._records.extend(json.loads(datagram) for datagram in datagrams)
         return self._records
@@ -69,7 +69,7 @@ class Listener:
             self._datagrams.append(datagram)
 
     def close(self):
-        """Returns once everything sent before has been read."""
+        """Returns after everything sent before has been read."""
         self._open = False
         self._thread.join()
         self._socket.close()
@@ -87,12 +87,12 @@ class Finished:
         self.of = listener.of
 
 
-# Backward passes in pytest's own process start threads of autograd's, after which no process forked from it can have one.
+# Backward passes in pytest's own process start threads of autograd. After that, forked processes cannot have such threads.
 TRAIN_HERE = {"test_plan.py", "test_unit.py"}
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that fork ranks come before those that train here."""
+    """Runs tests that fork ranks before those that train in this process."""
     items.sort(key=lambda item: item.path.name in TRAIN_HERE)
 
 
@@ -103,7 +103,7 @@ def pytest_configure(config):
 
 
 class AtOnce:
-    """Says why a test failed when it does: where a later one hangs, and the tests are ended, nobody would come to know."""
+    """Prints why a test failed at once: if a later test hangs and the run is killed, the reason would be lost."""
 
     def __init__(self, terminal):
         self.terminal = terminal
@@ -132,7 +132,7 @@ def torchrun(tmp_path_factory):
                 code = process.wait(timeout=timeout_s)
             finally:
                 if process.poll() is None:
-                    process.terminate()  # it ends its ranks
+                    process.terminate()  # it also ends its ranks
                     process.wait(timeout=TIMEOUT_S)
         finally:
             listener.close()
@@ -177,7 +177,8 @@ def ranks(tmp_path_factory):
 
 
 def endings(processes):
-    """The exit status of each; None of those that still run when one of them has taken too long. Those say where they are, and end."""
+    """Returns the exit status of each process; None for those that still run after the time limit. Those print their stacks and are ended.
+    """
     codes = []
     for process in processes:
         try:
@@ -192,7 +193,7 @@ def endings(processes):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 12 MiB that can really be full; needs root."""
+    """A disk of 12 MiB that can really become full; needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = shutil.which("mount") and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", folder], capture_output=True)

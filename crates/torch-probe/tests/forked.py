@@ -1,4 +1,4 @@
-"""Ranks by fork: a gloo group of processes that share this one's imported torch, for tests that need many of them and seconds matter."""
+"""Ranks by fork: a gloo group of processes that share this process's imported torch, for tests that need many ranks quickly."""
 
 import contextlib
 import faulthandler
@@ -40,7 +40,7 @@ def start(work, rank=0, count=0, folder=None):
 
 
 def wait(pid, deadline_s=DEADLINE_S):
-    """Its exit code, as soon as it ends; one that does not is ended after it has said on its standard error where its threads are."""
+    """Returns its exit code as soon as it ends. After the deadline, the process prints the stacks of its threads on stderr and is ended."""
     code = ending(pid, deadline_s)
     if code is None:
         end(pid)
@@ -49,7 +49,7 @@ def wait(pid, deadline_s=DEADLINE_S):
 
 
 def end(pid):
-    """Aborts it, at which faulthandler prints where it was; kills it where that does nothing."""
+    """Aborts the process, so that faulthandler prints its stacks; kills it if that fails."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGABRT)
         if ending(pid, ABORT_S) is None:
@@ -64,7 +64,7 @@ def kill(pid):
 
 
 def ending(pid, deadline_s):
-    """Its exit code, or None when it still runs."""
+    """Returns its exit code, or None if it still runs."""
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Small models, trained for a few steps in the way each test says; a training returns its losses, exactly."""
+"""Small models, trained for a few steps as each test requires; a training returns its exact losses."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ class Block(nn.Module):
 
 
 class Deep(nn.Module):
-    """Blocks in a list that the model's own loop walks."""
+    """Blocks in a list over which the model's own loop iterates."""
 
     def __init__(self, count=6, width=16, block=Block):
         super().__init__()

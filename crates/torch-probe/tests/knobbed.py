@@ -1,7 +1,7 @@
-"""Ranks with knobs, by fork: the probe is started in a process that has torch already, as in a rank that imports it first.
+"""Ranks with knobs, by fork: the probe starts in a process that has already imported torch.
 
-`train(work, knobs, count)` runs work() in `count` forked ranks with LOCKSTEP_KNOBS set, and hands back what each rank returned (through JSON) and
-what the probe said. `script(name, *arguments)` is a work that runs a file as its own program; what it printed is what it returns.
+`train(work, knobs, count)` runs work() in `count` forked ranks with LOCKSTEP_KNOBS set. It returns the result of each rank (through JSON)
+and the records of the probe. `script(name, *arguments)` is a work that runs a file as a program; its result is the file's output.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
 from conftest import Listener, rank_environment
 
-# Imported above, once and before the fork: what the scripts need and what takes seconds (DDP itself imports the compiler).
+# Imported above, once and before the fork: modules that the scripts need and that take seconds (DDP itself imports the compiler).
 
 
 class Trained:
@@ -30,11 +30,11 @@ class Trained:
         return self.results[0]
 
     def answers(self, rank=0):
-        """name -> (state, detail), the last one said."""
+        """Returns name -> (state, detail) of the last answer."""
         return {r["name"]: (r["state"], r["detail"]) for r in self.listener.of("knob", rank)}
 
     def state(self, name):
-        """The state that all ranks agree on."""
+        """Returns the state on which all ranks agree."""
         [state] = {self.answers(rank).get(name, ("silent", ""))[0] for rank in range(len(self.results))}
         return state
 
@@ -71,7 +71,7 @@ def watched_rank(work, path):
     import lockstep_probe
 
     join_by_file()
-    lockstep_probe.probe = None  # where another test has imported the submodule of that name, it would look like a probe
+    lockstep_probe.probe = None  # if another test has imported the submodule of that name, it would look like a probe
     lockstep_probe.start()
     bind_again()
     result = work()
@@ -80,7 +80,7 @@ def watched_rank(work, path):
 
 
 def join_by_file():
-    """A rendezvous without a launcher's store, for scripts that call init_process_group with a backend alone."""
+    """A rendezvous without a launcher's store, for scripts that call init_process_group with only a backend."""
     from torch.distributed import distributed_c10d as module
 
     original = module.init_process_group
@@ -93,7 +93,7 @@ def join_by_file():
 
 
 def bind_again():
-    """What packages import from the modules that the probe changes, as they would have it if the probe had been there first."""
+    """Updates what packages have imported from the modules that the probe changes, as if the probe had started before them."""
     torch.distributed.init_process_group = torch.distributed.distributed_c10d.init_process_group
     torch.distributed.new_group = torch.distributed.distributed_c10d.new_group
     torch.nn.utils.clip_grad_norm_ = torch.nn.utils.clip_grad.clip_grad_norm_

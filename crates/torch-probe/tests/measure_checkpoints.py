@@ -1,8 +1,8 @@
-"""Measures what incremental saving saves: the recipe `resume` with seven of its eight blocks frozen, saved in three ways.
+"""Measures the benefit of incremental saving: the recipe `resume` with seven of its eight blocks frozen, saved in three ways.
 
     python crates/torch-probe/tests/measure_checkpoints.py [FOLDER]
 
-FOLDER is where the checkpoints go for the time of the measurement (about 1.5 GB): on the kind of disk that the question is about. Prints the
+FOLDER contains the checkpoints during the measurement (about 1.5 GB); it must be on the kind of disk to measure. Prints the
 table of docs/checkpoints.md: bytes on the disk by `du`, which counts a file with several names once, and the seconds of a save.
 """
 

@@ -1,12 +1,12 @@
-"""Measures what the probe costs: recipes with and without it, pair by pair, and the processor time the probe counts itself.
+"""Measures the cost of the probe: recipes with and without it, in pairs, and the CPU time that the probe itself counts.
 
     cargo xtask bench probe                                    keeps the tables in docs/benchmarks.md
     python crates/torch-probe/tests/measure_overhead.py [--only ddp-2 …] [--pairs 20] [--blocks 6] [--minutes 15] [--table FILE]
 
-A pair is two trainings that take turns: while one trains a block of STEPS steps all ranks of the other are stopped (SIGSTOP), and who goes first
-changes from pair to pair, so both meet the same neighbours on the machine. Printed are the ratios with/without of wall and of processor time a
-block (median of the pairs, and the 95 % interval of that median by the order of the pairs alone), and the probe's own processor time a step, of the
-rank where it is most. On a machine with other work the last is the figure to trust.
+A pair is two trainings that alternate: while one trains a block of STEPS steps, all ranks of the other are stopped (SIGSTOP). The first one
+changes from pair to pair, so both have the same load on the machine. The output contains the ratios with/without of wall and CPU time per
+block (median of the pairs, and the 95 % interval of that median from order statistics), and the probe's own CPU time per step, of the
+rank with the highest value. On a machine with other load, rely on the last value.
 """
 
 import argparse
@@ -21,8 +21,8 @@ import time
 from conftest import PACKAGE, Listener, environment
 from interval import interval
 
-STEPS = 10  # of a block: the recipe says a line at the end of each
-LIMIT_MS, LIMIT_SHARE = 0.3, 0.005  # of a step: whichever is more
+STEPS = 10  # per block: the recipe prints a line at the end of each
+LIMIT_MS, LIMIT_SHARE = 0.3, 0.005  # per step: the higher one applies
 
 RECIPES = PACKAGE / "recipes"
 FSDP = ("--layers=24", "--batch-size=16", "--compare-steps=0", "--validate-every=1000000")
@@ -48,7 +48,7 @@ def main():
 
 
 def measure(arguments, name):
-    """The table of one training, which is printed as well."""
+    """Returns the table of one training, and prints it."""
     deadline, pairs = time.monotonic() + 60 * arguments.minutes, []
     while len(pairs) < arguments.pairs and time.monotonic() < deadline:
         pair = measure_pair(arguments, name, watched_first=len(pairs) % 2 == 0)
@@ -80,7 +80,7 @@ def table(arguments, name, pairs):
 
 
 class Pair:
-    """What two processes that took turns have shown."""
+    """The results of two processes that alternate."""
 
     def __init__(self, watched, alone, byes):
         self.wall = statistics.median(watched.wall_s) / statistics.median(alone.wall_s)
@@ -98,7 +98,7 @@ def measure_pair(arguments, name, watched_first):
             alone = Training(arguments, name, None, trainings)
             for training in trainings:
                 training.wait_for_step(1)
-            for block in range(1, arguments.blocks + 2):  # the first is warming up
+            for block in range(1, arguments.blocks + 2):  # the first is the warm-up
                 for training in (watched, alone) if watched_first else (alone, watched):
                     training.train_block(STEPS * block)
             for training in trainings:
@@ -111,7 +111,7 @@ def measure_pair(arguments, name, watched_first):
 
 
 class Training:
-    """The ranks of a recipe, which are stopped but for the blocks they are asked to train."""
+    """The ranks of a recipe, which are stopped except for the requested blocks."""
 
     def __init__(self, arguments, name, socket_path, trainings):
         recipe, own, count = TRAININGS[name]
@@ -165,7 +165,7 @@ class Training:
             process.send_signal(number)
 
     def _processor_s(self):
-        """Of all threads of all ranks, by the scheduler's nanoseconds."""
+        """Returns the CPU time of all threads of all ranks, from the scheduler's nanoseconds."""
         tasks = [task for process in self.processes for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir()]
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) * 1e-9
 

@@ -1,6 +1,6 @@
-"""Measures the cases that the planner's own tests hold: `python crates/torch-probe/tests/measure_plan.py` writes them anew.
+"""Measures the cases of the planner's own tests: `python crates/torch-probe/tests/measure_plan.py` writes them again.
 
-`test_plan.py` measures them again and compares, so that a new PyTorch that keeps more or less is noticed.
+`test_plan.py` measures them again and compares, so that a change in a new PyTorch is detected.
 """
 
 import json
@@ -31,7 +31,7 @@ USUAL = {
 
 
 def cases():
-    """Name, settings, and what is measured: states always; saved tensors, peak where PyTorch can tell them without a GPU."""
+    """Name, settings, and what is measured: states always; saved tensors and peak if PyTorch can compute them without a GPU."""
     for name, model in (("gpt", GPT), ("llama", LLAMA)):
         for precision in ("fp32", "bf16", "bf16-mixed", "fp16-amp"):
             for attention in ("flash", "materialised"):

@@ -1,4 +1,4 @@
-"""Reads the mid-step page as crates/shim/src/page.rs does, without the code that writes it."""
+"""Reads the page like crates/shim/src/page.rs, without the code that writes it."""
 
 import binascii
 import collections
@@ -13,7 +13,7 @@ def create(path):
 
 
 def whole(slot):
-    """The record of a slot; None when the slot holds none, or a part of one."""
+    """Returns the record of a slot; None if the slot has no record, or an incomplete one."""
     crc, number = struct.unpack_from("<IQ", slot, 52)
     record = Record(*struct.unpack_from("<QQQQQBBB", slot))
     is_whole = record.number == number > 0 and binascii.crc32(slot[:52]) == crc
@@ -28,5 +28,5 @@ def slots(path):
 
 
 def read(path):
-    """The newest record, or None."""
+    """Returns the newest record, or None."""
     return max(filter(None, slots(path)), default=None)

@@ -1,4 +1,4 @@
-"""A transformer as `lockstep plan memory` describes one, and what PyTorch keeps in memory to train it.
+"""A transformer with the settings of `lockstep plan memory`, and the memory that PyTorch needs to train it.
 
 The tensors have shape, type and device, and no data: PyTorch runs its own code for them, at the full size of a model, on a machine
 that has no GPU. What is counted is what it would allocate for tensors; what a GPU's driver, NCCL and the allocator's rounding add is not.
@@ -25,7 +25,7 @@ CUDA = "cuda"
 META = "meta"
 CPU = "cpu"
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16-mixed": torch.float32, "fp16-amp": torch.float32}
-AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-amp": torch.float16}  # as a DDP script does it
+AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-amp": torch.float16}  # as in a DDP script
 OPTIMIZERS = {
     "adamw": lambda parameters, **options: torch.optim.AdamW(parameters, **options),
     "sgd": lambda parameters, **options: torch.optim.SGD(parameters, lr=0.1, **options),
@@ -59,7 +59,7 @@ class Block(nn.Module):
         q, k, v = self.qkv[0](x).split(self.widths, -1) if len(self.qkv) == 1 else (linear(x) for linear in self.qkv)
         q = q.view(batch, length, heads, head).transpose(1, 2)
         k, v = (each.view(batch, length, kv_heads, head).transpose(1, 2) for each in (k, v))
-        if self.flash:  # called by its own name: with fake tensors there is no GPU to choose a kernel for
+        if self.flash:  # called by its own name, because with fake tensors there is no GPU to choose a kernel for
             y = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, self.dropout, True)[0]
         else:
             k, v = (each.repeat_interleave(heads // kv_heads, dim=1) if heads > kv_heads else each for each in (k, v))
@@ -113,7 +113,8 @@ def norm(m, options):
 
 
 def saved(settings, device=CUDA):
-    """Bytes that autograd keeps of a forward pass, each storage once, without parameters and what else lives anyway."""
+    """Returns the bytes that autograd keeps of a forward pass, each storage once, without parameters and other tensors that exist anyway.
+    """
     with contextlib.nullcontext() if device == CPU else FakeTensorMode(allow_non_fake_inputs=True):
         model = Transformer(settings, device)
         own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
@@ -122,7 +123,7 @@ def saved(settings, device=CUDA):
         def keep(tensor):
             storage = tensor.untyped_storage()
             if storage._cdata not in own and (tensor.is_floating_point() or tensor.dtype == torch.bool):
-                storages[storage._cdata] = storage  # held, so that no other gets its address
+                storages[storage._cdata] = storage  # kept alive, so that no other storage gets its address
             return tensor
 
         with saved_tensors_hooks(keep, lambda tensor: tensor), autocast(settings["precision"]):
@@ -131,10 +132,10 @@ def saved(settings, device=CUDA):
 
 
 def trained(settings):
-    """Bytes of the model's states, and the most that is allocated at once in a step."""
+    """Returns the bytes of the model's states, and the peak of allocated bytes in a step."""
     model = Transformer(settings, META)
     optimizer = OPTIMIZERS[settings["optimizer"]](model.parameters(), foreach=settings["foreach"])
-    step(model, optimizer, settings)  # from the second step on there are optimizer states
+    step(model, optimizer, settings)  # optimizer states exist from the second step on
     states = bytes_of_states(model, optimizer)
     tracker = MemTracker()
     tracker.track_external(model, optimizer)
@@ -145,7 +146,7 @@ def trained(settings):
 
 
 def shapes(settings):
-    """Bytes of the model's states, without a step: gradients and moments are set by hand in their parameters' shapes."""
+    """Returns the bytes of the model's states without a step: gradients and moments are set by hand in their parameters' shapes."""
     model = Transformer(settings, META)
     optimizer = OPTIMIZERS[settings["optimizer"]](model.parameters(), foreach=settings["foreach"])
     for parameter in model.parameters():
@@ -155,7 +156,7 @@ def shapes(settings):
 
 
 def sharded(settings):
-    """Bytes of rank 0's states and its peak under FSDP2, on CPU and in a process group that only pretends to have other ranks."""
+    """Returns the bytes of rank 0's states and its peak under FSDP2, on CPU and in a process group that simulates other ranks."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=settings["gpus"])
     try:
         model = Transformer(settings, CPU)
@@ -181,7 +182,7 @@ def sharded(settings):
 
 
 def alone(settings):
-    """Bytes of the states on a CPU, with data."""
+    """Returns the bytes of the states on a CPU, with data."""
     model = Transformer(settings, CPU)
     optimizer = OPTIMIZERS[settings["optimizer"]](model.parameters(), foreach=settings["foreach"])
     step(model, optimizer, settings, CPU)
@@ -201,7 +202,7 @@ def loss_of(model, settings, device):
 
 @contextlib.contextmanager
 def autocast(precision):
-    """As `torch.autocast("cuda", …)`, which looks for a GPU and turns itself off without one."""
+    """Like `torch.autocast("cuda", …)`, which turns itself off without a GPU."""
     if precision not in AUTOCAST:
         yield
         return

@@ -1,6 +1,6 @@
-"""A recipe's own modules, imported into the test's process: its parts are called directly, and refusals cost no new process.
+"""Imports a recipe's own modules into the test's process: the parts can be called directly, and refusals need no new process.
 
-Recipes call their files alike (`faults`, `task`), so they are forgotten again afterwards.
+Recipes use the same file names (`faults`, `task`), so the modules are removed afterwards.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def imported(recipe, *names):
 
 
 def refusal(recipe, monkeypatch, capsys, *arguments, ranks=4):
-    """What a recipe says to arguments that cannot work."""
+    """Returns a recipe's message for arguments that cannot work."""
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setattr(sys, "argv", ["main.py", *arguments])
     with imported(recipe, "main") as [main]:

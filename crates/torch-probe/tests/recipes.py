@@ -1,6 +1,6 @@
-"""Recipes run by forks: ranks that share this process's imported torch, with the environment torchrun gives them and a store as it hosts.
+"""Runs recipes by fork: ranks share this process's imported torch, with the environment and the store of torchrun.
 
-Importing torch takes longer than most of these trainings do, and a recipe's test needs several of them.
+Importing torch takes longer than most of these trainings, and a recipe's test needs several of them.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from conftest import INJECT, PACKAGE
 
 RECIPES = PACKAGE / "recipes"
 DEADLINE_S = 300  # seconds of work, on a machine that may be busy with other things
-JOINED_S = 5  # a thread that was waited for is still listed for a moment
+JOINED_S = 5  # a joined thread is still listed for a moment
 
 
 def with_shared_arguments():
-    """Names of the recipes that stand on `foundation`."""
+    """Names of the recipes that use `foundation`."""
     return [program.parent.name for program in sorted(RECIPES.glob("*/main.py")) if "arguments.parser(" in program.read_text()]
 
 
 class Run:
-    """A finished training: its exit code, what all ranks said, and what there was to read in it."""
+    """A finished training: its exit code, the output of all ranks, and the files that were read."""
 
     def __init__(self, code, output):
         self.code = code
@@ -40,7 +40,7 @@ class Run:
 
 
 def run(folder, recipe, *arguments, ranks=2, resume_from=None, meanwhile=None):
-    """Trains to the end; `meanwhile(processes)` runs beside it. The environment's other variables are those of this process."""
+    """Trains to the end; `meanwhile(processes)` runs in parallel. Other environment variables are those of this process."""
     from torch.distributed import TCPStore
 
     import_what_ranks_import()
@@ -71,7 +71,7 @@ def said(folder, ranks):
 
 
 def import_what_ranks_import():
-    """Once, here, and not in each of the ranks that are forked from this process. The first two come along when a sharded optimizer steps."""
+    """Imports once here, not in each forked rank. The first two are imported when a sharded optimizer steps."""
     import torch._dynamo
     import torch._inductor.codegen.common
     import torch.distributed.checkpoint.state_dict
@@ -108,7 +108,7 @@ def become(recipe, arguments, folder, variables, rank):
 
 
 def lasting_threads(word):
-    """Names with that word of threads that do not end by themselves."""
+    """Names of threads with that word that do not end by themselves."""
     deadline = time.monotonic() + JOINED_S
     while (found := [name for name in threads() if word in name]) and time.monotonic() < deadline:
         time.sleep(0.01)

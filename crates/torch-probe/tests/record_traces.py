@@ -1,7 +1,7 @@
-"""Writes data/*.csv: what rank 0's probe says of four real runs of the recipe `ddp`, per step: step, loss, grad_norm.
+"""Writes data/*.csv: the values of rank 0's probe in four real runs of the recipe `ddp`, per step: step, loss, grad_norm.
 
 The alert rules on exploding gradients are designed and tested on them. Clipping at 1e30 changes nothing and makes the script compute
-the norm at every step, where the probe alone would leave some out to stay cheap. Run: python tests/record_traces.py
+the norm at every step; the probe alone would skip some to save time. Run: python tests/record_traces.py
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Scripts that break hooks run as they run without the probe; what could not be seen is said."""
+"""Scripts that break hooks run as without the probe; what could not be observed is reported."""
 
 import re
 import sys
@@ -28,7 +28,7 @@ def test_what_breaks_hooks_runs_as_without_the_probe(ranks, kind, steps):
 
 
 def without_times(output):
-    """torch's own warnings carry time and pid."""
+    """Removes time and pid from torch's own warnings."""
     return re.sub(r"^W\d{4} \S+ \d+ ", "", output, flags=re.MULTILINE)
 
 
@@ -70,7 +70,7 @@ MESSAGE = (
 
 
 class Cuda:
-    """What torch.cuda says of an allocator, as its documentation has it."""
+    """The reports of torch.cuda about an allocator, according to its documentation."""
 
     def memory_stats(self, device):
         assert device == 1

@@ -1,4 +1,4 @@
-"""lockstep_checkpoint: what a save leaves behind, whatever happens to it, and what it does not write twice."""
+"""lockstep_checkpoint: what a save leaves behind after any fault, and what it does not write twice."""
 
 import contextlib
 import errno
@@ -23,7 +23,8 @@ FROZEN = 600  # rows of 1,000 numbers: 2.4 MB, a file of its own
 
 
 def state_at(step, seed=0):
-    """A training state: frozen weights large and small, weights and moments that each step changes, a rank's own, things that are no tensors."""
+    """A training state: large and small frozen weights, weights and moments that each step changes, a rank's own state, objects that are
+    not tensors."""
     still = torch.Generator().manual_seed(seed)
     moved = torch.Generator().manual_seed(1_000 + step)
     draw = lambda generator, *shape: torch.randn(*shape, generator=generator)  # noqa: E731
@@ -38,7 +39,7 @@ def state_at(step, seed=0):
 
 
 def assert_same(loaded, saved):
-    """Bit for bit, key for key; DCP has made strings of the keys."""
+    """Compares bit for bit and key for key; DCP has converted the keys to strings."""
     if isinstance(saved, dict):
         assert loaded.keys() == {str(key) for key in saved}
         for key, value in saved.items():
@@ -63,7 +64,7 @@ def inodes(path):
 
 @pytest.fixture
 def tmp_path():
-    """In memory where the machine has such a disk: these tests are about what is written, and flushing it to a busy disk takes minutes."""
+    """In memory if the machine has such a disk: the tests check what is written, and flushing it to a busy disk takes minutes."""
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         yield pathlib.Path(folder)
@@ -81,7 +82,7 @@ def test_what_is_loaded_is_what_was_saved_and_the_sidecar_says_what_it_is(tmp_pa
     said = sidecar(path)
     sizes = {entry.name: entry.stat().st_size for entry in pathlib.Path(path).iterdir()}
     assert said.pop("files") == {name: size for name, size in sizes.items() if name not in (".metadata", "lockstep.json")}
-    # By these Lockstep knows the run's own files from copies and from what others put beside them.
+    # Lockstep uses these to distinguish the run's own files from copies and from other files beside them.
     found = {entry.name: entry.stat() for entry in pathlib.Path(path).iterdir()}
     assert (said.pop("run"), said.pop("inode")) == ("run-1", found.pop("lockstep.json").st_ino)
     assert said.pop("inodes") == {name: [known.st_ino, known.st_size, known.st_mtime_ns] for name, known in found.items()}
@@ -117,10 +118,10 @@ def test_weights_that_do_not_change_are_on_the_disk_once_and_never_change_what_i
     paths = [lockstep_checkpoint.save(state_at(step), tmp_path, step) for step in range(1, 6)]
     for step, path in enumerate(paths, start=1):
         assert_same(lockstep_checkpoint.load(path), state_at(step))
-    # The first cannot know, the second writes them into files of their own, from the third on they are links.
+    # The first save cannot know them, the second writes them into separate files, from the third on they are links.
     assert [len(sidecar(path)["shared"]) for path in paths] == [0, 0, 2, 2, 2]
     assert len({inodes(path)[name] for path in paths[1:] for name in sidecar(paths[-1])["shared"]}) == 2
-    # The loss of the one they came from takes nothing from the others.
+    # Removing the original does not affect the others.
     shutil.rmtree(paths[1])
     assert_same(lockstep_checkpoint.load(paths[4]), state_at(5))
 
@@ -197,7 +198,7 @@ def test_two_ranks_share_what_each_of_them_holds(tmp_path):
     said = sidecar(tmp_path / "saved" / "step-000003")
     assert said["world_size"] == 2 and said["content"] == "full"
     assert {name[:3] for name in said["files"] if name.endswith("distcp")} == {"__0", "__1"}
-    # Saved by two, model alone before and all of it now: what is shared is everything that stood still.
+    # Saved by two ranks, first only the model and now everything: all unchanged tensors are shared.
     shared = {name for name in contents.read(tmp_path / "saved" / "step-000003")._files if name in said["shared"]}
     keys = {item.key for name in shared for item in contents.read(tmp_path / "saved" / "step-000003")._files[name]["items"]}
     assert keys >= {"model.frozen", "model.frozen.bias", "model.mask", "model.nan"}
@@ -260,7 +261,7 @@ def test_killed_at_any_moment_a_save_is_whole_or_not_there(tmp_path):
     lockstep_checkpoint.save(state_at(1), parent, 1)
     one_save_s = time.monotonic() - began
     torn = rounds = 0
-    # Enough of both: saves that were cut off, and saves that came to their end in between.
+    # Enough of both: interrupted saves, and complete saves in between.
     while rounds < 10 or torn < 5 or newest_step(parent) < 4:
         rounds += 1
         assert rounds < 60, f"of {rounds} kills {torn} hit a save; {newest_step(parent)} saves came to their end"

@@ -1,4 +1,5 @@
-"""Knobs on the scripts of `examples/`, unmodified: what must stay the same does, what must move has moved, and each knob has answered."""
+"""Knobs on the unmodified scripts of `examples/`: what must stay equal is equal, what must change has changed, and each knob has answered.
+"""
 
 import json
 import re
@@ -28,7 +29,7 @@ def losses(output):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Each example without knobs, what autograd keeps being measured."""
+    """Each example without knobs, with measurement of what autograd keeps."""
 
     def of(name, work):
         return train(tmp_path_factory.mktemp(name), work, count=RANKS, STEPS="5", LOCKSTEP_MEASURE_SAVED="1")
@@ -92,7 +93,7 @@ def test_a_variable_that_cannot_be_read_is_a_note(knobbed, text):
 
 
 class Probe:
-    """As much of a probe as a panel sees."""
+    """The part of a probe that a panel uses."""
 
     torch = object()
 
@@ -121,7 +122,7 @@ def test_answers_are_given_again_to_an_agent_that_came_back(tmp_path):
 
 
 def listened(folder, panel):
-    """What the panel says at the ends of some steps to an agent that comes now."""
+    """Returns what the panel reports at the ends of some steps to an agent that starts now."""
     listener = Listener(folder / "socket")
     panel.probe.channel._next_attempt = 0.0
     for _ in range(3):

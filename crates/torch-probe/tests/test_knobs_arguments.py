@@ -1,4 +1,4 @@
-"""Knobs that change an argument of torch's: time-outs of groups, FSDP's sharding, DataLoaders; and mixed precision."""
+"""Knobs that change an argument of torch: time-outs of groups, FSDP's sharding, DataLoaders; and mixed precision."""
 
 import datetime
 import json
@@ -44,7 +44,7 @@ def test_without_a_group_or_with_a_time_that_is_none_it_is_refused(knobbed):
 
 
 def ordered(*orders, own=None):
-    """Time-outs of two groups after each order, given in the middle of a training; the second group is made behind the first order."""
+    """Time-outs of two groups after each order during a training; the second group is created after the first order."""
 
     def work():
         dist.init_process_group("gloo", timeout=own)
@@ -60,7 +60,7 @@ def ordered(*orders, own=None):
             if at <= len(orders):
                 (folder / "part").write_text(json.dumps(orders[at - 1]))
                 (folder / "part").rename(folder / "knobs.live")
-                time.sleep(0.3)  # the file is looked for four times a second
+                time.sleep(0.3)  # the file is checked four times per second
 
         train(Deep(), steps=len(orders) + 1, after=after)
         dist.barrier()
@@ -131,7 +131,7 @@ def test_without_a_group_a_rank_says_that_there_is_none(knobbed):
 
 
 def sharded(flat=False, **arguments):
-    """Losses, and what FSDP makes of its arguments in the end."""
+    """Losses, and the final arguments of FSDP."""
 
     def work():
         from torch.distributed.fsdp import fully_shard  # after the probe has come, as in a script
@@ -222,7 +222,7 @@ class SharedStream(IterableDataset):
 
 
 def loading(**arguments):
-    """Losses over a loader, and how it is made."""
+    """Losses over a loader, and its arguments."""
 
     def work():
         torch.manual_seed(0)

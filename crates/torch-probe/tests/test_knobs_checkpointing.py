@@ -1,4 +1,4 @@
-"""`activation_checkpointing`: the same losses to the last bit, less kept; and every reason to leave a model alone."""
+"""`activation_checkpointing`: the same losses bit for bit, less memory; and every reason to leave a model unchanged."""
 
 import copy
 import pickle
@@ -28,7 +28,7 @@ def seeded(make, **how):
 
 
 def assert_refused(knobbed, make, reason, knobs=BLOCK, **how):
-    """The knob says why not, and the script trains as without it."""
+    """The knob reports the reason, and the script trains as without it."""
     refused = knobbed(seeded(make, **how), knobs)
     assert refused.state(NAME) == "failed" and reason in refused.detail(NAME), refused.answers()
     assert refused.result == knobbed(seeded(make, **how)).result
@@ -69,7 +69,7 @@ def test_running_statistics_are_moved_once_a_step(knobbed):
 
 
 class Skipping(Block):
-    """Left out now and then, by Python's own dice."""
+    """Randomly left out, by Python's own random numbers."""
 
     def forward(self, x, scale=1.0):
         return x * 0.99 if random.random() < 0.4 else super().forward(x, scale)
@@ -188,7 +188,7 @@ class InPlace(Block):
 
 
 class Counting(Block):
-    """Gives something else each time it runs."""
+    """Returns another value each time it runs."""
 
     runs = 0
 

@@ -1,4 +1,4 @@
-"""Knobs that change what an optimizer's step does: `grad_clip_norm`, `lr_scale`, `lr_schedule`, each beside a script that does it itself."""
+"""Knobs that change an optimizer's step: `grad_clip_norm`, `lr_scale`, `lr_schedule`, each compared with a script that does it itself."""
 
 import math
 
@@ -166,7 +166,7 @@ def test_sharded_gradients_are_clipped_by_the_norm_of_all_shards(knobbed, flat):
 
 
 def rated(lr, make_scheduler=None, by_hand=False):
-    """Losses of six steps, the first three of them in another optimizer that is saved and loaded; and the rates the script sees."""
+    """Losses of six steps, the first three with another optimizer that is saved and loaded; and the rates that the script sees."""
 
     def work():
         torch.manual_seed(0)

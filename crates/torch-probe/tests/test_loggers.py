@@ -1,4 +1,4 @@
-"""What scripts log themselves: the loss in their words, and other values under their names."""
+"""Values that scripts log themselves: their loss, and other values by name."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The mesh of a script that says nothing of it to anybody."""
+"""The mesh of a script that does not report it."""
 
 import pytest
 from conftest import SCRIPTS

@@ -1,4 +1,4 @@
-"""Gradient norms of sharded models: what the ranks tell of their parts adds up to the true norm, replicas counted once."""
+"""Gradient norms of sharded models: the parts of the ranks add up to the true norm, replicas counted once."""
 
 import importlib.metadata
 import re

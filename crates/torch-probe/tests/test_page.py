@@ -1,4 +1,4 @@
-"""The mid-step page: what the probe writes there, and what is left of a write that never ended."""
+"""The page: what the probe writes there, and what remains after an interrupted write."""
 
 import json
 import os
@@ -160,7 +160,7 @@ def test_a_writer_that_is_stopped_anywhere_leaves_a_whole_record(tmp_path):
     finally:
         process.kill()
         process.wait()
-    print(f"{spoiled} of 1500 stops were inside a write")  # some tens: without the second slot this test fails
+    print(f"{spoiled} of 1500 stops were inside a write")  # some tens of them: without the second slot this test fails
 
 
 def test_a_writer_that_is_killed_anywhere_leaves_a_whole_record(tmp_path):

@@ -1,4 +1,4 @@
-"""What `lockstep plan memory` is held against is what PyTorch does today: the stored measurements, measured again.
+"""Measures the reference values of `lockstep plan memory` again, with the installed PyTorch.
 
 The planner's own tests (crates/domain/src/plan/tests.rs) compare its formulas with the same file. No GPU takes part: states and peaks
 are PyTorch's own allocations of tensors, on the CPU, on the meta device, or with fake CUDA tensors (plan_model.py says which).

@@ -1,4 +1,5 @@
-"""The recipes that shard, cut and save memory: their losses fall, resumed ones equal uninterrupted ones, and one way to train learns what another does."""
+"""The recipes that shard, split and save memory: losses fall, resumed losses equal uninterrupted ones, and different variants learn the
+same."""
 
 import json
 import os
@@ -29,7 +30,7 @@ def check(run):
 
 
 def check_resumed(folder, recipe, whole, *arguments, ranks=2):
-    """From the checkpoint in the middle of `whole`, in a folder of its own."""
+    """Resumes from the checkpoint in the middle of `whole`, in a separate folder."""
     middle = folder / "saved" / "step-000006"
     rest = recipes.run(folder / "rest", recipe, *arguments, ranks=ranks, resume_from=middle)
     assert rest.code == 0, rest.output
@@ -40,7 +41,7 @@ def check_resumed(folder, recipe, whole, *arguments, ranks=2):
 
 
 def check_shards(folder, ranks):
-    """Complete, with the epoch and the validation loss beside it, and each rank's share in that rank's own file."""
+    """The checkpoint is complete, with epoch and validation loss, and each rank's share is in that rank's own file."""
     path = folder / "saved" / "step-000012"
     assert lockstep_checkpoint.problem(path) is None
     said = json.loads((path / "lockstep.json").read_text())
@@ -145,7 +146,7 @@ def test_hsdp_learns_what_fsdp_does_and_resumes_exactly(fsdp, tmp_path):
 
 
 def test_device_mesh_learns_what_data_parallel_ranks_alone_do_and_resumes_exactly(tmp_path):
-    """Also what `grad-op` learns: two ranks with data, with and without another two that share their work."""
+    """The same as `grad-op`: two ranks with data, with and without another two that share their work."""
     small = (*SMALL, "--layers=1")
     whole = check(recipes.run(tmp_path, "device-mesh", *small, *SAVING, ranks=4))
     assert "mesh data=2 x tensor=2: ranks [[0, 1], [2, 3]]" in whole.output
@@ -222,7 +223,7 @@ def test_every_recipe_teaches_in_its_help(tmp_path):
 
 
 def test_under_torchrun_and_the_probe_only_the_run_s_own_steps_are_counted(fsdp, torchrun):
-    """Not those of the comparison before it, nor the empty one that makes an optimizer's state to load into. The mesh is told."""
+    """Not the steps of the comparison before it, nor the empty one that creates an optimizer's state for loading. The mesh is reported."""
     start = fsdp[0] / "saved" / "step-000006"
     arguments = (*SMALL, "--compare-steps=2", "--checkpoint-dir=saved", f"--resume={start}")
     end = torchrun(PACKAGE / "recipes" / "fsdp" / "main.py", *arguments, timeout_s=recipes.DEADLINE_S)

@@ -1,4 +1,4 @@
-"""What a script says itself: values of its own and the ends of its steps."""
+"""Reports of a script: its own values and the ends of its steps."""
 
 import time
 

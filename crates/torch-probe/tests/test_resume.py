@@ -1,4 +1,4 @@
-"""The recipe `resume` on real torchrun: what comes after a failure equals what would have come without it."""
+"""The recipe `resume` with real torchrun: training after a failure equals training without it."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_killed_then_stopped_then_resumed_it_prints_the_losses_of_an_uninterrupt
     assert_continues(killed, uninterrupted, 1, 26)
     assert os.listdir(tmp_path / "saved" / "emergency-000026") == ["rank-0.pth"], "a snapshot that lacks a rank's part"
 
-    # The save that a kill cut off: with nothing but its last file missing.
+    # A save that was interrupted by a kill: only its last file is missing.
     torn = tmp_path / "saved" / "step-000026"
     shutil.copytree(tmp_path / "saved" / "step-000020", torn)
     (torn / ".metadata").unlink()

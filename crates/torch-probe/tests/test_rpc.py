@@ -81,7 +81,7 @@ def gradient(index, size):
 
 
 def send(server, indices, version):
-    """The futures of gradients that three workers send in this order."""
+    """Returns the futures of gradients that three workers send in this order."""
     size = len(server.start().weights)
     return [server.gradient(index % 3, index, version, 1.0, gradient(index, size)) for index in indices]
 
@@ -178,7 +178,7 @@ def test_in_step_it_learns_every_series_is_there_and_a_resumed_run_prints_the_sa
     server = whole.of("step", 0)
     assert [record["train_rpc_buffer_depth"] for record in server] == [8] * 23 + [4]
     assert {record["train_gradient_staleness_steps"] for record in server} == {0}
-    norms = [record["grad_norm"] for record in server if "grad_norm" in record]  # left out at some steps, for its cost
+    norms = [record["grad_norm"] for record in server if "grad_norm" in record]  # left out in some steps to save time
     assert len(norms) >= 3 and min(norms) > 0
     for record in whole.of("step", 1) + whole.of("step", 2):
         assert record["loss"] > 0 and record["samples"] > 0

@@ -1,4 +1,4 @@
-"""Saves as records, and the end after an agreed step: the parts alone, then real ranks."""
+"""Saves as records, and the stop after an agreed step: first the parts, then real ranks."""
 
 import errno
 import io
@@ -130,7 +130,7 @@ def test_an_asynchronous_save_ends_when_its_future_does(probe):
 
 
 def noted(probe):
-    """Path -> {name: what is known of the file}, of all that was noted."""
+    """Returns path -> {name: what is recorded about the file}, for all recorded saves."""
     file = os.path.join(os.path.dirname(probe.channel.path), "saves", "0.jsonl")
     lines = [json.loads(line) for line in open(file)] if os.path.exists(file) else []
     return {line["path"]: {name: rest for name, *rest in line["files"]} for line in lines}
@@ -268,7 +268,7 @@ def test_a_handler_of_the_script_gets_its_signal_and_without_one_the_way_out_is_
 
 
 def stop_soon(folder, listener):
-    """Writes the order as the agent does: behind the furthest rank, seconds ahead."""
+    """Writes the order like the agent: after the furthest rank, seconds ahead."""
     deadline = time.monotonic() + 120
     while not all(len(listener.of("step", rank)) >= 5 for rank in range(RANKS)):
         assert time.monotonic() < deadline, "the ranks do not train"
@@ -328,7 +328,7 @@ def test_each_save_is_told_once_by_each_rank(saved):
     folder = saved.output.split("rank 0 in ")[1].splitlines()[0]
     for rank in range(RANKS):
         told = [(r["phase"], r["step"], r["format"], r["path"]) for r in saved.of("checkpoint", rank)]
-        told.sort(key=lambda record: record[1])  # the thread of an asynchronous save may tell its end when the next has begun
+        told.sort(key=lambda record: record[1])  # the thread of an asynchronous save may report its end after the next one has started
         files = [(1, "torch_save", f"{folder}/plain-{rank}.pt"), (2, "torch_save", f"{folder}/file-{rank}.pt")]
         folders = [(3, "dcp", f"{folder}/step-3"), (4, "dcp", f"{folder}/step-4")]
         expected = [(phase, *save) for save in files + folders for phase in ("begin", "end")]

@@ -1,4 +1,4 @@
-"""torch's worker server in each rank, asked over its socket as the agent asks it."""
+"""torch's worker server in each rank, requested over its socket like the agent does."""
 
 import http.client
 import json
@@ -44,7 +44,7 @@ def until(condition, what):
 
 
 def stacks(path):
-    """Of a rank that has come to its place."""
+    """Returns the stacks of a rank that has arrived at its place."""
     found = []
 
     def there():
@@ -91,11 +91,11 @@ def test_a_client_that_says_nothing_does_not_keep_a_rank(ranks):
         took.append((time.monotonic(), silent))
 
     finished = ranks(SCRIPTS / "asked.py", count=1, meanwhile=meanwhile)
-    assert finished.code == 0 and time.monotonic() - took[0][0] < 4  # a read of the server's own gives up after 5 s
+    assert finished.code == 0 and time.monotonic() - took[0][0] < 4  # the server's own read gives up after 5 s
 
 
 def test_a_rank_that_is_asked_all_the_time_ends_as_it_would(ranks):
-    """A handler that came for the GIL of an interpreter that is torn down would abort the process."""
+    """A handler that requests the GIL of an interpreter during shutdown would abort the process."""
     asked = []
 
     def meanwhile(folder, listener):
@@ -136,7 +136,7 @@ def test_it_is_left_out_when_it_is_not_wanted(ranks, monkeypatch):
 
 @pytest.fixture
 def limits(tmp_path, monkeypatch):
-    """A process in cgroup `/a/b`, of a user without a limit of his own."""
+    """A process in cgroup `/a/b`, of a user without a limit."""
     from lockstep_probe import server
 
     monkeypatch.setattr(server, "is_root", lambda proc: True)
@@ -159,7 +159,7 @@ def test_the_smallest_room_of_all_limits_counts(limits, monkeypatch):
     assert left() is None
     note("a", 2048, now=48)
     assert left() == 2000
-    note("pids", 500, now=400)  # of a container, whose own path is not there
+    note("pids", 500, now=400)  # in a container, in which its own path does not exist
     assert left() == 100
     monkeypatch.setattr(server, "is_root", lambda proc: False)
     monkeypatch.setattr(server.resource, "getrlimit", lambda what: (64, 64))

@@ -1,4 +1,4 @@
-"""Real torchrun, real ranks: the recipe, and scripts as users write them."""
+"""Real torchrun, real ranks: the recipe, and scripts like those of users."""
 
 import json
 import os
@@ -15,7 +15,7 @@ PARTS = ("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 
 
 def assert_sound(finished, steps, count=RANKS):
-    """Every rank said hello, counted its steps without a gap, split them into parts that fit, and said good-bye."""
+    """Every rank sent hello, counted its steps without a gap, split them into parts that add up, and sent good-bye."""
     assert finished.code == 0, finished.output
     assert max(finished.sizes) <= 8192
     for rank in range(count):
@@ -64,7 +64,7 @@ def test_the_recipe_is_watched_under_torchrun(trained):
         assert known["parameters"] == int(re.search(r"(\d+) parameters", trained.output)[1])
     printed = [float(line.split()[-1]) for line in losses_printed(trained.output)]
     assert [step["loss"] for step in trained.of("step", 0)] == pytest.approx(printed, rel=1e-5)
-    # DDP has averaged the gradients: where both ranks computed the norm of a step, it is the same number.
+    # DDP has averaged the gradients: if both ranks computed the norm of a step, the norms are equal.
     norms = [{r["step"]: r["grad_norm"] for r in trained.of("step", rank) if "grad_norm" in r} for rank in range(RANKS)]
     shared = norms[0].keys() & norms[1].keys()
     assert shared and all(norms[0][step] == pytest.approx(norms[1][step], rel=1e-5) for step in shared)

@@ -14,7 +14,7 @@ from conftest import INJECT, Listener, rank_environment
 from lockstep_probe import errors, gate, inputs, optimizing, record
 from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
-from lockstep_probe.leader import PATIENCE, Leader
+from lockstep_probe.leader import IDLE_STEPS_MAX, Leader
 from lockstep_probe.norms import Budget
 from lockstep_probe.probe import BURST_MAX, PENDING_MAX, Probe
 
@@ -105,7 +105,7 @@ def test_every_record_has_the_common_fields():
     assert abs(sealed["mono_ns"] - time.monotonic_ns()) < 5e9
 
 
-def test_of_others_tracebacks_in_a_message_only_what_went_wrong_is_told():
+def test_only_the_error_lines_of_tracebacks_in_a_message_are_kept():
     message = (
         "CheckpointException ranks:dict_keys([0, 1])\n"
         "Traceback (most recent call last): (RANK 0)\n"
@@ -123,7 +123,7 @@ def test_of_others_tracebacks_in_a_message_only_what_went_wrong_is_told():
 
 
 @pytest.mark.parametrize("character", ['"', "\n", "\x1b", "é", "\ud800", "x"])
-def test_last_words_of_any_characters_fit_a_datagram(character):
+def test_error_fields_of_any_characters_fit_a_datagram(character):
     fields = errors.error_fields(ValueError, character * 9000, character * 90000)
     assert len(envelope().seal("error", fields)) <= record.LIMIT
 
@@ -286,7 +286,7 @@ def test_a_wait_is_taken_out_of_the_part_it_falls_into():
 
 
 class Tensors:
-    """Stands in for torch where only the kind of a value matters."""
+    """Replaces torch where only the type of a value matters."""
 
     class Tensor:
         def __init__(self, value, is_cpu=True):
@@ -395,7 +395,7 @@ def test_sharded_norms_travel_as_squares():
 
 
 class LateTimeline(ScriptedTimeline):
-    """Like a GPU's: a mark is ready once the device has come to it."""
+    """Like a GPU's: a mark is ready once the device has reached it."""
 
     device = "cuda:0"
     reached = 0.0
@@ -445,7 +445,7 @@ def test_the_first_optimizer_leads_until_it_is_gone_or_idle():
     leader.saw(first)
     leader.saw(second)
     assert leader.is_leading(first) and not leader.is_leading(second)
-    for _ in range(PATIENCE + 1):
+    for _ in range(IDLE_STEPS_MAX + 1):
         leader.saw(second)
     assert leader.is_leading(second)
     del second

@@ -1,4 +1,4 @@
-"""Exposed waits: under every way to train, a rank that is late shows as the waiting of the other, and nowhere else."""
+"""Exposed waits: in every way to train, a late rank shows as the wait of the other rank, and nowhere else."""
 
 import re
 import statistics

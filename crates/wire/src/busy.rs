@@ -1,19 +1,19 @@
-//! How a collector asks agents to come back later, and how agents read that.
+//! How a collector requests that agents retry later, and how agents read that request.
 //!
-//! Over HTTP it is a 503 with `Retry-After`, over gRPC the status `UNAVAILABLE` with the same entry in its metadata. Either becomes a
-//! [`Status`] on the agent's side.
+//! Over HTTP it is status 503 with `Retry-After`; over gRPC it is the status `UNAVAILABLE` with the same entry in its metadata. The agent
+//! converts both to a [`Status`].
 
 use std::time::Duration;
 
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-/// The header, and the metadata of a status: whole seconds.
+/// The HTTP header, and the key in the metadata of a gRPC status. The value is whole seconds.
 pub const RETRY_AFTER: &str = "retry-after";
-/// The longest wait that is taken from a collector, or from a proxy in front of it.
+/// The longest wait that an agent accepts from a collector, or from a proxy in front of it.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// A status that asks to come back after some seconds.
+/// Returns a status that requests a retry after some seconds.
 #[must_use]
 pub fn status(message: impl Into<String>, retry_after_s: u64) -> Status {
     let mut status = Status::unavailable(message);
@@ -23,7 +23,7 @@ pub fn status(message: impl Into<String>, retry_after_s: u64) -> Status {
     status
 }
 
-/// How long to wait before the next try; `None` when the other side did not say.
+/// Returns how long to wait before the next attempt to connect, or `None` if the other side did not specify it.
 #[must_use]
 pub fn retry_after(status: &Status) -> Option<Duration> {
     let seconds = status

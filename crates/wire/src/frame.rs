@@ -1,10 +1,10 @@
-//! Frames on the wire, and the checksum of a batch.
+//! Frames in protocol messages, and the checksum of a batch.
 //!
 //! ```text
 //! proto::Frame   series           u32 each, packed
-//!                times_delta_ms   first as is, then distances; zig-zag varints
+//!                times_delta_ms   the first as is, then differences; zig-zag varints
 //!                values           f64 little-endian, series-major
-//! checksum       crc32c over, for each frame: count of series, series, count of times, times (absolute), values;
+//! checksum       crc32c over, for each frame: number of series, series, number of times, times (absolute), values;
 //!                every number little-endian, u32, u64 or i64
 //! ```
 
@@ -13,27 +13,27 @@ use domain::series::batch::FrameError;
 
 use crate::proto;
 
-/// A batch that did not arrive as it was sent, or never made sense.
+/// A batch that was damaged in transit, or that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// Bytes changed on the way.
+    /// The contents do not match the checksum.
     #[error("the checksum of batch {seq} does not match its contents")]
     Checksum {
-        /// The batch.
+        /// The sequence number of the batch.
         seq: u64,
     },
-    /// Not a whole number of values.
+    /// The values are not a multiple of 8 bytes.
     #[error("a frame's values are not a multiple of 8 bytes")]
     Values,
-    /// Times beyond 64 bits.
+    /// A time does not fit into 64 bits.
     #[error("a frame's times overflow")]
     Times,
-    /// Parts that do not fit together.
+    /// The parts of a frame do not match.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
-/// Puts frames on the wire as a batch.
+/// Encodes frames as a batch.
 #[must_use]
 pub fn encode(segment: &str, seq: u64, frames: &[Frame]) -> proto::Batch {
     let frames: Vec<proto::Frame> = frames.iter().map(encode_frame).collect();
@@ -63,7 +63,7 @@ fn encode_frame(frame: &Frame) -> proto::Frame {
     }
 }
 
-/// Reads a batch's frames and checks that they are whole.
+/// Decodes the frames of a batch and verifies its checksum.
 ///
 /// # Errors
 /// See [`BatchError`].
@@ -97,7 +97,7 @@ fn decode_frame(frame: &proto::Frame) -> Result<Frame, BatchError> {
     Ok(frame)
 }
 
-/// In few large pieces: a call for each number would cost more than all the rest of reading a batch.
+/// Computes the checksum over a few large pieces: one call per number would cost more than the rest of the decoding.
 fn checksum(frames: &[proto::Frame]) -> u32 {
     let mut sum = 0;
     for frame in frames {
@@ -154,7 +154,7 @@ mod tests {
             let times_ms: Vec<i64> = times.into_iter().collect();
             let values = vec![0.25; series.len() * times_ms.len()];
             let frame = Frame { series, times_ms, values };
-            // Distances beyond 64 bits are refused, not wrapped.
+            // Differences that do not fit into 64 bits are rejected, not wrapped.
             match decode(&encode("s", 1, std::slice::from_ref(&frame))) {
                 Ok(decoded) => prop_assert_eq!(decoded, vec![frame]),
                 Err(error) => prop_assert_eq!(error, BatchError::Times),

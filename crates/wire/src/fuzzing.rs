@@ -1,4 +1,4 @@
-//! The door for fuzzing: batches of samples, as bytes.
+//! The entry point for fuzzing: batches of samples as bytes.
 
 use domain::series::Frame;
 use prost::Message;
@@ -6,10 +6,10 @@ use prost::Message;
 use crate::frame;
 use crate::proto::Batch;
 
-/// Reads bytes as a batch; says whether they are one. What can be read must be the same after it was written and read again.
+/// Decodes bytes as a batch. Returns true if they are one. A batch must be unchanged after encoding and decoding it again.
 ///
 /// # Panics
-/// When it is not: the fuzzer has found something.
+/// If the batch changed: the fuzzer has found a bug.
 pub fn decode_batch(bytes: &[u8]) -> bool {
     let Ok(batch) = Batch::decode(bytes) else {
         return false;
@@ -36,7 +36,7 @@ mod tests {
 
     use super::*;
 
-    /// The inputs that are kept, and all that fuzzing ever found.
+    /// Decodes the seed corpus and every input for which fuzzing found a bug.
     #[test]
     fn the_corpus_is_read_without_harm() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/wire_batch");

@@ -1,21 +1,21 @@
-//! Label sets on the wire: name, value, name, value, …
+//! Label sets in protocol messages: name, value, name, value, …
 
 use domain::series::{Labels, LabelsError};
 
 use crate::proto;
 
-/// Names of a series that cannot be used.
+/// Labels that cannot name a series.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesError {
-    /// An odd number of texts.
+    /// The number of strings is odd.
     #[error("a series came with a label name without a value")]
     Odd,
-    /// Labels that cannot name a series.
+    /// The labels are invalid.
     #[error(transparent)]
     Labels(#[from] LabelsError),
 }
 
-/// Puts labels on the wire.
+/// Encodes the labels of a series.
 #[must_use]
 pub fn encode(labels: &Labels) -> proto::Series {
     let labels = labels
@@ -25,10 +25,10 @@ pub fn encode(labels: &Labels) -> proto::Series {
     proto::Series { labels }
 }
 
-/// Reads labels, with `node` set to the node the agent speaks for.
+/// Decodes the labels of a series. Sets the label `node` to the agent's node.
 ///
 /// # Errors
-/// When the labels cannot name a series.
+/// If the labels cannot name a series.
 pub fn decode(series: &proto::Series, node: &str) -> Result<Labels, SeriesError> {
     let pairs = series.labels.as_chunks::<2>();
     if !pairs.1.is_empty() {

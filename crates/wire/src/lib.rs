@@ -1,4 +1,4 @@
-//! The agent–collector protocol: generated messages, the version spoken, and conversions to `domain`.
+//! The agent–collector protocol: generated messages, the protocol version, and conversions to `domain`.
 //!
 //! ```text
 //! agent                                   collector
@@ -24,7 +24,7 @@ pub mod recording;
 pub mod telemetry;
 pub mod version;
 
-/// The messages, as generated from `proto/lockstep.proto`.
+/// The messages, generated from `proto/lockstep.proto`.
 #[allow(
     missing_docs,
     clippy::all,

@@ -1,29 +1,29 @@
-//! Conversations of an agent with a collector, recorded, so that tests can replay what a released version sent to a later one.
+//! Recorded conversations of an agent with a collector. Tests replay what a released version sent to a later one.
 //!
 //! ```text
-//! "lockstep-recording-1\n", then each message, in the order in which they passed:
+//! "lockstep-recording-1\n", then each message, in the order in which they were sent:
 //!   u8  stream and sender: 0 telemetry, agent   1 telemetry, collector   2 control, agent   3 control, collector
-//!   u32 milliseconds since the beginning, little-endian
+//!   u32 milliseconds since the start, little-endian
 //!   u32 length, little-endian
 //!   …   one TelemetryUp, TelemetryDown, ControlUp or ControlDown
 //! ```
-//! `cargo xtask lab upgrade --record` writes one; `testdata/recorded` keeps those of released versions.
+//! `cargo xtask lab upgrade --record` writes a recording; `testdata/recorded` contains those of released versions.
 
-/// How a file begins.
+/// The first bytes of a recording.
 const MAGIC: &[u8] = b"lockstep-recording-1\n";
-/// Bytes of a message before its own.
+/// Length of a message's header.
 const HEAD_BYTES: usize = 9;
 
-/// Which of the two streams a message passed on.
+/// The stream of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Samples.
+    /// The samples.
     Telemetry,
-    /// Commands, reports, logs.
+    /// Commands, reports and logs.
     Control,
 }
 
-/// Who sent a message.
+/// The sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     /// The agent.
@@ -32,31 +32,31 @@ pub enum Sender {
     Collector,
 }
 
-/// One message.
+/// One recorded message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its stream.
+    /// The stream on which the message was sent.
     pub stream: Stream,
-    /// Its sender.
+    /// The sender of the message.
     pub sender: Sender,
-    /// When it passed, since the beginning.
+    /// When it was sent, in milliseconds since the start of the recording.
     pub at_ms: u32,
-    /// The message as it was sent.
+    /// The encoded message.
     pub bytes: Vec<u8>,
 }
 
-/// Not a recording, or one that was cut off.
+/// The file is not a recording, or it was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the recording cannot be read at byte {at}; record it again with `cargo xtask lab upgrade --record`")]
 pub struct ReadError {
-    /// Where.
+    /// The byte offset of the first message that cannot be read.
     pub at: usize,
 }
 
-/// The messages as a file.
+/// Encodes the messages as a file.
 ///
 /// # Panics
-/// Never: no message is longer than a stream takes.
+/// Never: no message is longer than a stream accepts.
 #[must_use]
 pub fn write(messages: &[Recorded]) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
@@ -74,10 +74,10 @@ pub fn write(messages: &[Recorded]) -> Vec<u8> {
     file
 }
 
-/// The messages of a file.
+/// Decodes the messages of a file.
 ///
 /// # Errors
-/// If it is no recording.
+/// If the file is not a valid recording.
 pub fn read(file: &[u8]) -> Result<Vec<Recorded>, ReadError> {
     let mut rest = file.strip_prefix(MAGIC).ok_or(ReadError { at: 0 })?;
     let mut messages = Vec::new();

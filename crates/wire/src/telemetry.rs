@@ -1,11 +1,11 @@
-//! The telemetry stream as an agent opens it: a WebSocket, each binary message one protobuf message.
+//! The agent's side of the telemetry stream: a WebSocket on which each binary message is one protobuf message.
 //!
 //! ```text
 //! GET /lockstep.wire.v1/telemetry, Authorization: Bearer TOKEN ─▶ 101
 //! Sending:   TelemetryUp ─▶ binary message            Receiving: TelemetryDown ◀─ binary message; End ─▶ a status
 //! ```
-//! A node sends two kilobytes a second. A gRPC stream cost the collector more to carry that than to keep it, so samples
-//! travel on a connection of their own, with nothing between the socket and the message but its length.
+//! A node sends 2 KB per second. With a gRPC stream, the transport cost the collector more than storing the samples. So samples use a
+//! connection of their own, with only a length between the socket and the message.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -36,19 +36,19 @@ use crate::busy;
 use crate::proto::{TelemetryDown, TelemetryUp, telemetry_down, telemetry_up};
 use crate::version::MESSAGE_BYTES_MAX;
 
-/// Where the collector takes the stream.
+/// The URL path of the stream on the collector.
 pub const PATH: &str = "/lockstep.wire.v1/telemetry";
-/// The WebSocket close code (going away, RFC 6455) of an agent that stops as planned. A stream that breaks off has none.
+/// The WebSocket close code (going away, RFC 6455) of an agent that stops as planned. A broken stream has no close code.
 pub const CLOSE_STOPPING: u16 = 1_001;
-/// How long TCP, TLS and the upgrade may take together.
+/// Time limit for TCP, TLS and the upgrade together.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
-/// What either end reads at once: two seconds of a node's samples. A collector holds a thousand of these.
+/// Size of either end's read buffer: two seconds of a node's samples. A collector can hold a thousand of these buffers.
 pub const READ_BUFFER_BYTES: usize = 4 << 10;
-/// The longest frame that is sent; a longer message is several. Whoever reads a frame keeps a buffer of its length until the
-/// connection ends: a minute's batches of a thousand nodes that catch up left a collector with 190 MB of them.
+/// Longest frame that is sent. A longer message is split. The receiver of a frame keeps a buffer of its length until the connection ends:
+/// batches of one minute from a thousand nodes that backfilled left a collector with 190 MB of buffers.
 const FRAME_BYTES_MAX: usize = 16 << 10;
 
-/// A collector's address, and how to know that it is the right one.
+/// A collector's address, and how to verify the collector.
 #[derive(Clone)]
 pub struct Endpoint {
     uri: Uri,
@@ -56,32 +56,32 @@ pub struct Endpoint {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// An address or a certificate that cannot be used.
+/// An invalid address or certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// Not `http://…` or `https://…`.
+    /// The address does not start with `http://` or `https://`.
     #[error("it is not an address like http://collector:8470")]
     Url,
-    /// No certificate in the file, or one that is none.
+    /// The file contains no certificate, or an invalid one.
     #[error("the certificate authority cannot be used")]
     Authority(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Why there is no stream.
+/// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No connection, or TLS failed on it.
+    /// TCP or TLS failed.
     #[error("no connection")]
     Connect(#[from] io::Error),
-    /// Nothing came back.
+    /// The collector did not answer in time.
     #[error("no connection within {} s", OPEN_WITHIN.as_secs())]
     Late,
-    /// Something answered, but not with a stream.
+    /// The server answered, but rejected the stream.
     #[error(transparent)]
     Refused(#[from] Status),
 }
 
-/// What a WebSocket runs over.
+/// The byte stream below a WebSocket: TCP or TLS.
 trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
@@ -90,7 +90,7 @@ type Socket = WebSocketStream<Box<dyn Transport>>;
 /// The agent's half of a stream.
 pub struct Sending {
     socket: SplitSink<Socket, Message>,
-    /// What was handed over and is not in the socket's hands yet, in order.
+    /// Frames that are queued and not yet passed to the socket, in order.
     frames: VecDeque<Message>,
 }
 
@@ -101,7 +101,7 @@ pub struct Receiving {
 }
 
 impl Endpoint {
-    /// A collector at `http://…`, or at `https://…` with a certificate that `authority_pem` vouches for.
+    /// Creates an endpoint for a collector at `http://…`, or at `https://…` with a certificate issued by `authority_pem`.
     ///
     /// # Errors
     /// See [`EndpointError`].
@@ -128,7 +128,7 @@ impl Endpoint {
         })
     }
 
-    /// Connects and shows a token. What the collector says to the hello is up to the caller.
+    /// Connects and sends a token. The caller sends the hello and handles the collector's answer.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -141,7 +141,7 @@ impl Endpoint {
     async fn connect(&self, token: &str) -> Result<(Sending, Receiving), OpenError> {
         let (host, port) = &self.address;
         let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        // A batch is smaller than a packet; it must not wait for the next one.
+        // A batch is smaller than a packet. It must not wait for the next one.
         stream.set_nodelay(true)?;
         let stream: Box<dyn Transport> = match &self.tls {
             None => Box::new(stream),
@@ -178,10 +178,10 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Sending {
-    /// Waits until a message can be taken. Nothing is lost when the wait is given up.
+    /// Waits until the stream can take a message. Cancel safe: nothing is lost if the wait is cancelled.
     ///
     /// # Errors
-    /// When the stream is closed.
+    /// If the stream is closed.
     pub async fn ready(&mut self) -> Result<(), Status> {
         loop {
             poll_fn(|context| self.socket.poll_ready_unpin(context))
@@ -194,10 +194,10 @@ impl Sending {
         }
     }
 
-    /// Hands over a message, after [`Sending::ready`]; it leaves with [`Sending::flush`].
+    /// Queues a message; call [`Sending::ready`] first. [`Sending::flush`] sends it.
     ///
     /// # Errors
-    /// When the stream is closed.
+    /// If the stream is closed.
     pub fn put(&mut self, message: telemetry_up::Message) -> Result<(), Status> {
         let message = TelemetryUp {
             message: Some(message),
@@ -209,10 +209,10 @@ impl Sending {
         }
     }
 
-    /// Waits until everything handed over has left. Nothing is lost when the wait is given up.
+    /// Waits until all queued messages are sent. Cancel safe: nothing is lost if the wait is cancelled.
     ///
     /// # Errors
-    /// When the stream is closed.
+    /// If the stream is closed.
     pub async fn flush(&mut self) -> Result<(), Status> {
         if !self.frames.is_empty() {
             self.ready().await?;
@@ -220,20 +220,20 @@ impl Sending {
         SinkExt::flush(&mut self.socket).await.map_err(broken)
     }
 
-    /// All three at once; a send that was given up may have left or not.
+    /// Waits, queues and flushes. If a send is cancelled, the message may or may not have been sent.
     ///
     /// # Errors
-    /// When the stream is closed.
+    /// If the stream is closed.
     pub async fn send(&mut self, message: telemetry_up::Message) -> Result<(), Status> {
         self.ready().await?;
         self.put(message)?;
         self.flush().await
     }
 
-    /// Ends the stream and says that the agent stops, by [`CLOSE_STOPPING`].
+    /// Ends the stream with [`CLOSE_STOPPING`], which reports that the agent stops.
     ///
     /// # Errors
-    /// When the stream is closed.
+    /// If the stream is closed.
     pub async fn stop(&mut self) -> Result<(), Status> {
         self.flush().await?;
         let frame = CloseFrame {
@@ -246,17 +246,17 @@ impl Sending {
             .map_err(broken)
     }
 
-    /// Asks the collector for a sign of life.
+    /// Sends a ping. The answer shows that the collector is alive.
     ///
     /// # Errors
-    /// When the stream is closed.
+    /// If the stream is closed.
     pub async fn ping(&mut self) -> Result<(), Status> {
         let ping = Message::Ping(Vec::new().into());
         self.socket.send(ping).await.map_err(broken)
     }
 }
 
-/// A binary message as frames of bounded length.
+/// Splits a binary message into frames of bounded length.
 fn frames(mut message: Bytes) -> impl Iterator<Item = Message> {
     let mut first = true;
     std::iter::from_fn(move || {
@@ -275,10 +275,10 @@ fn frames(mut message: Bytes) -> impl Iterator<Item = Message> {
 }
 
 impl Receiving {
-    /// The next message; `None` when the collector closed the stream without a word. Safe to give up.
+    /// Returns the next message, or `None` if the collector closed the stream without an `End` message. Cancel safe.
     ///
     /// # Errors
-    /// The collector's last words, or what broke the connection.
+    /// The status from the collector's `End` message, or the error that broke the connection.
     pub async fn next(&mut self) -> Result<Option<telemetry_down::Message>, Status> {
         loop {
             let Some(message) = self.socket.next().await else {
@@ -295,7 +295,7 @@ impl Receiving {
                             return Err(Status::new(code, end.message));
                         }
                         Some(message) => return Ok(Some(message)),
-                        // A message of a newer collector that this agent does not know.
+                        // A message type of a newer collector that this agent does not know.
                         None => {}
                     }
                 }
@@ -306,7 +306,7 @@ impl Receiving {
         }
     }
 
-    /// When anything came last, a sign of life included.
+    /// When anything was received last, including pings and pongs.
     #[must_use]
     pub fn heard(&self) -> Instant {
         self.heard
@@ -319,7 +319,7 @@ fn connector(authority_pem: &[u8]) -> Result<TlsConnector, Box<dyn std::error::E
         roots.add(certificate?)?;
     }
     if roots.is_empty() {
-        return Err("there is no certificate in it".into());
+        return Err("it contains no certificate".into());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -330,7 +330,7 @@ fn connector(authority_pem: &[u8]) -> Result<TlsConnector, Box<dyn std::error::E
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Why the collector did not upgrade the connection.
+/// Converts the collector's answer to a failed upgrade.
 fn refusal(error: tungstenite::Error) -> OpenError {
     match error {
         tungstenite::Error::Io(error) => OpenError::Connect(error),
@@ -339,7 +339,7 @@ fn refusal(error: tungstenite::Error) -> OpenError {
     }
 }
 
-/// The status that an answer stands for. `Retry-After` is kept: see [`crate::busy`].
+/// Converts an HTTP error response to a status. `Retry-After` is kept: see [`crate::busy`].
 fn refused(response: &Response<Option<Vec<u8>>>) -> Status {
     let (code, hint) = match response.status() {
         StatusCode::UNAUTHORIZED => (
@@ -348,10 +348,13 @@ fn refused(response: &Response<Option<Vec<u8>>>) -> Status {
         ),
         StatusCode::FORBIDDEN => (
             Code::PermissionDenied,
-            "this token does not let an agent in; get one with `lockstep token join`",
+            "this token does not allow an agent to join; get one with `lockstep token join`",
         ),
         StatusCode::NOT_FOUND => (Code::Unimplemented, "is there a collector at this address?"),
-        _ => (Code::Unavailable, "it takes no samples right now"),
+        _ => (
+            Code::Unavailable,
+            "the collector accepts no samples at the moment",
+        ),
     };
     let mut status = Status::new(code, format!("{}: {hint}", response.status()));
     let retry_after = response

@@ -1,41 +1,41 @@
-//! Which versions of the protocol this build speaks, and how two builds agree.
+//! The protocol versions of this build, and how two builds agree on one.
 //!
 //! ```text
-//! 1   the first one
-//! 2   the collector takes reports of up to 4 MiB, keeps reports that it does not know, and reads `listed` in a report of checkpoints
+//! 1   the first version
+//! 2   the collector takes reports of up to 4 MiB, keeps reports that it does not know, and reads `listed` in a checkpoint report
 //! ```
-//! A version says what the other side may rely on. Within a version fields are only added, and both sides pass over what they do not
-//! know. docs/upgrade.md tells people the order in which to upgrade.
+//! A version states what the other side may rely on. Within a version, fields are only added, and both sides ignore fields that they do not
+//! know. docs/upgrade.md describes the order in which to upgrade.
 
 use crate::proto::{Hello, HelloAck};
 
-/// The oldest version this build speaks.
+/// The oldest version that this build speaks.
 pub const PROTOCOL_MIN: u32 = 1;
-/// The newest version this build speaks.
+/// The newest version that this build speaks.
 pub const PROTOCOL_MAX: u32 = 2;
 
-/// The largest message either side sends or takes: a minute of a large node's samples with room to spare.
+/// The largest message that either side sends or accepts: one minute of a large node's samples, with a margin.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// The largest hello, on either stream: the inventory in it is at most 256 KiB.
+/// The largest hello on either stream. The inventory in it is at most 256 KiB.
 pub const HELLO_BYTES_MAX: usize = 512 << 10;
 
-/// The most of an agent's version that is put into an error.
+/// Maximum length of an agent's version in an error message.
 const VERSION_CHARS_MAX: usize = 40;
 
-/// Two builds that share no version, or a hello that names none.
+/// Two builds have no version in common, or a hello contains no version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoCommonVersion {
-    /// The agent speaks only versions that this collector has dropped.
+    /// The agent speaks only versions that this collector no longer supports.
     #[error(
         "agent {agent_version} speaks protocol {min} to {max}, and this collector {PROTOCOL_MIN} to {PROTOCOL_MAX}: the agent is too old. \
-         Upgrade the agent; its running trainings go on meanwhile"
+         Upgrade the agent; its running trainings continue in the meantime"
     )]
     AgentTooOld {
         /// The agent's version.
         agent_version: String,
-        /// The oldest it speaks.
+        /// The oldest version that the agent speaks.
         min: u32,
-        /// The newest it speaks.
+        /// The newest version that the agent speaks.
         max: u32,
     },
     /// The agent speaks only versions that this collector does not know yet.
@@ -46,26 +46,26 @@ pub enum NoCommonVersion {
     CollectorTooOld {
         /// The agent's version.
         agent_version: String,
-        /// The oldest it speaks.
+        /// The oldest version that the agent speaks.
         min: u32,
-        /// The newest it speaks.
+        /// The newest version that the agent speaks.
         max: u32,
     },
-    /// Not a range.
+    /// The agent's versions are not a valid range.
     #[error(
-        "agent {agent_version} names the protocol versions {min} to {max}, which is no range; reinstall the agent"
+        "agent {agent_version} names the protocol versions {min} to {max}, which is not a valid range; reinstall the agent"
     )]
     NoRange {
         /// The agent's version.
         agent_version: String,
-        /// Its lower bound.
+        /// The agent's lower bound.
         min: u32,
-        /// Its upper bound.
+        /// The agent's upper bound.
         max: u32,
     },
 }
 
-/// A collector that answered with a version that the agent did not offer.
+/// The collector answered with a version that the agent did not offer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "collector {collector_version} answered with protocol {protocol}, and this agent speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}; upgrade the \
@@ -74,11 +74,11 @@ pub enum NoCommonVersion {
 pub struct NotOffered {
     /// The collector's version.
     pub collector_version: String,
-    /// What it answered.
+    /// The version in the collector's answer.
     pub protocol: u32,
 }
 
-/// The newest version that the collector and an agent that said this hello both speak.
+/// Returns the newest version that both the collector and the agent that sent this hello speak.
 ///
 /// # Errors
 /// See [`NoCommonVersion`].
@@ -112,7 +112,7 @@ pub fn agree(hello: &Hello) -> Result<u32, NoCommonVersion> {
 /// Checks, on the agent's side, the version that the collector chose.
 ///
 /// # Errors
-/// If the agent does not speak it.
+/// If the agent does not speak that version.
 pub fn accept(ack: &HelloAck) -> Result<u32, NotOffered> {
     if (PROTOCOL_MIN..=PROTOCOL_MAX).contains(&ack.protocol) {
         Ok(ack.protocol)
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_common_version_is_used_and_otherwise_it_is_said_who_is_too_old() {
+    fn the_newest_common_version_is_used_and_an_error_names_the_older_side() {
         let hello = |protocol_min, protocol_max| Hello {
             protocol_min,
             protocol_max,
@@ -147,8 +147,8 @@ mod tests {
             (1, 7, Ok(2)),
             (2, 7, Ok(2)),
             (3, 7, Err("Upgrade the collector first")),
-            (0, 0, Err("which is no range")),
-            (2, 1, Err("which is no range")),
+            (0, 0, Err("which is not a valid range")),
+            (2, 1, Err("which is not a valid range")),
         ] {
             let agreed = agree(&hello(min, max)).map_err(|error| error.to_string());
             match (agreed, expected) {

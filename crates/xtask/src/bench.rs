@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: Lockstep beside what people run today, on this machine, with the same data, as ratios.
+//! `cargo xtask bench`: Lockstep beside common tools, on this machine, with the same data, as ratios.
 //!
-//! `cargo xtask bench --against REV` measures the collector beside that of an earlier revision instead.
+//! `cargo xtask bench --against REV` compares the collector with that of an earlier revision instead.
 //!
-//! Every server is started here, in a fresh folder, on loopback, one after the other, and ended by its own process id. Only
-//! `--only` leaves parts out; a part that fails is named, and the others go on.
+//! Each server is started here, in an empty folder, on loopback, one after the other, and is ended by its own process id. Only `--only`
+//! leaves parts out. If a part fails, it is named, and the others continue.
 
 mod against;
 mod agent;
@@ -11,7 +11,7 @@ mod probe;
 mod query;
 mod store;
 
-mod peer;
+mod database;
 mod report;
 mod table;
 
@@ -34,17 +34,17 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// The series store against Prometheus and VictoriaMetrics: cost, memory, disk, reads, start after a kill.
+    /// The series store against Prometheus and VictoriaMetrics: CPU, memory, disk, reads, start after a kill.
     Store(store::Options),
-    /// PromQL against Prometheus and VictoriaMetrics: latency, CPU and memory for each kind of query, answers compared.
+    /// PromQL against Prometheus and VictoriaMetrics: latency, CPU and memory for each kind of query. Compares the results.
     Query(query::Options),
-    /// The agent against all-smi and nvitop-exporter: memory, CPU a value read, system calls.
+    /// The agent against all-smi and nvitop-exporter: memory, CPU per value, system calls.
     Agent(agent::Options),
-    /// What watching costs a training: the recipe `ddp` with and without the probe, in turns.
+    /// The cost of the probe for a training: the recipe `ddp` with and without the probe, alternating.
     Probe(probe::Options),
 }
 
-/// Measures, prints the table and keeps it in docs/benchmarks.md.
+/// Measures, prints the table and writes it to docs/benchmarks.md.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         None => against::run(layout, &options.against),

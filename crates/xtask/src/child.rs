@@ -1,7 +1,7 @@
 //! Child processes, each with a time limit and a log.
 //!
-//! A child writes both its streams into `target/xtask/STEP.log`: several can run at once without mixing their lines, and no pipe
-//! can keep this program waiting when a grandchild survives. Meanwhile a line now and then shows the log's end.
+//! A child writes stdout and stderr into `target/xtask/STEP.log`. So several children can run at once without mixed lines, and no pipe
+//! blocks this program when a grandchild survives. Meanwhile a line from time to time shows the end of the log.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,16 +16,16 @@ use anyhow::{Context as _, Result, bail};
 use crate::layout::Layout;
 use crate::progress;
 
-/// How often a running child is looked at; short beside the steps that matter, which take seconds.
+/// Poll interval for a child; short compared with the important steps, which take seconds.
 const POLL: Duration = Duration::from_millis(50);
-/// How often a long step shows a sign of life.
+/// Interval of progress lines during a long step.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How much of a failed child's log is shown: enough for a compiler's error, not for a whole build.
+/// How much of a failed child's log is shown: enough for a compiler error, not for a whole build.
 const TAIL_BYTES: u64 = 16 * 1024;
-/// Longest line of a log shown as a sign of life.
+/// Maximum length of a log line in a progress line.
 const LINE_CHARS: usize = 120;
 
-/// A child to be run.
+/// A child process to run.
 pub(crate) struct Child {
     step: String,
     command: Command,
@@ -33,16 +33,16 @@ pub(crate) struct Child {
     log: PathBuf,
 }
 
-/// A child that ended by itself, whether well or not.
+/// A child that ended by itself, successfully or not.
 pub(crate) struct Ended {
-    /// What the system says of its end.
+    /// The exit status.
     pub(crate) status: ExitStatus,
-    /// All it printed.
+    /// The file with all its output.
     pub(crate) log: PathBuf,
 }
 
-/// What `cargo xtask` says of this package to this program. Handed on, it would make build scripts that watch it (ring's) run
-/// again, and all that stands on them compile again, whenever a build from a shell follows.
+/// Variables that `cargo xtask` sets about its own package. If children inherited them, build scripts that watch them (ring's) would run
+/// again, and all their dependents would be compiled again, at the next build from a shell.
 fn own_package() -> impl Iterator<Item = String> {
     std::env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
@@ -50,7 +50,7 @@ fn own_package() -> impl Iterator<Item = String> {
 }
 
 impl Child {
-    /// A child of this checkout, started in its root.
+    /// Creates a child in the root of this checkout.
     pub(crate) fn new(layout: &Layout, step: &str, program: impl AsRef<OsStr>, limit: Duration) -> Self {
         let mut command = Command::new(program);
         command
@@ -74,13 +74,13 @@ impl Child {
         self
     }
 
-    /// Sets a variable for the child alone.
+    /// Sets a variable for the child only.
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Sets several variables for the child alone.
+    /// Sets several variables for the child only.
     pub(crate) fn envs(mut self, variables: &[(&'static str, PathBuf)]) -> Self {
         self.command
             .envs(variables.iter().map(|(name, value)| (name, value)));
@@ -93,7 +93,7 @@ impl Child {
         self
     }
 
-    /// Runs it; anything but success is an error that shows the end of the log.
+    /// Runs the child. Any failure is an error that shows the end of the log.
     pub(crate) fn succeed(self) -> Result<Ended> {
         let step = self.step.clone();
         let ended = self.end()?;
@@ -108,7 +108,7 @@ impl Child {
         Ok(ended)
     }
 
-    /// Runs it to its own end, well or not; past the limit it and all its descendants are killed, which is an error.
+    /// Runs the child until it ends, successfully or not. After the limit it and all its descendants are killed, which is an error.
     pub(crate) fn end(mut self) -> Result<Ended> {
         let mut process = self.spawn()?;
         let start = Instant::now();
@@ -167,7 +167,7 @@ impl Child {
     }
 }
 
-/// What a short program prints on standard output, trimmed; an error when it fails.
+/// Returns the trimmed standard output of a short program; an error if it fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = Path::new(command.get_program()).display().to_string();
     let output = command
@@ -184,7 +184,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The first file of that name on PATH.
+/// Returns the first file of that name on PATH.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -192,7 +192,7 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The end of a log, from the start of a line.
+/// Returns the end of a log, from the start of a line.
 pub(crate) fn tail(log: &Path) -> Result<String> {
     let mut file = File::open(log).with_context(|| format!("cannot read {}", log.display()))?;
     let length = file.metadata()?.len();
@@ -216,8 +216,8 @@ fn last_line(log: &Path) -> String {
     line.unwrap_or("still working").chars().take(LINE_CHARS).collect()
 }
 
-/// Kills a process and all its descendants, also those that made a session of their own. The parents are read before the first
-/// kill, because an orphan no longer tells where it came from.
+/// Kills a process and all its descendants, also those with their own session. All parents are read before the first kill, because the
+/// parent of an orphan is lost.
 fn kill_tree(root: u32) {
     let parents = parents();
     let mut doomed = vec![root];
@@ -233,13 +233,13 @@ fn kill_tree(root: u32) {
     }
     for pid in doomed {
         if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
-            // It may have ended meanwhile: nothing to do then.
+            // The process may have ended meanwhile.
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
         }
     }
 }
 
-/// (process, its parent) for every process of this machine.
+/// Returns (process, its parent) for every process of this machine.
 fn parents() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -253,7 +253,7 @@ fn parents() -> Vec<(u32, u32)> {
 
 fn parent_of(pid: u32) -> Option<(u32, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in brackets and may hold anything, so fields are counted from its end: state, parent, …
+    // The name is in brackets and may contain anything, so fields are counted from its end: state, parent, …
     let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
     Some((pid, parent))
 }
@@ -306,7 +306,7 @@ mod tests {
         fs::remove_dir_all(layout.root).unwrap();
     }
 
-    /// A zombie is dead: its new parent merely has not asked for its status yet.
+    /// Returns true if the process is not a zombie: a zombie is dead, but its parent has not read its status yet.
     fn alive(pid: u32) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(')')

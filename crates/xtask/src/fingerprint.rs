@@ -1,4 +1,4 @@
-//! One hash over files and words, to know whether work done before still holds.
+//! One hash over files and words, to decide whether earlier results are still valid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-/// Collects what a result depends on.
+/// Collects the inputs of a result.
 #[derive(Default)]
 pub(crate) struct Fingerprint {
     hash: Sha256,
@@ -19,8 +19,8 @@ impl Fingerprint {
         self
     }
 
-    /// Adds a file, or all files under a folder in a fixed order, except below the folders named in `without`. Names count from that
-    /// folder on, so that every checkout of the same files has the same hash.
+    /// Adds a file, or all files below a folder in a fixed order, except below the folders in `without`. Paths are relative to that folder,
+    /// so that every checkout of the same files has the same hash.
     pub(crate) fn path(mut self, path: &Path, without: &[PathBuf]) -> Result<Self> {
         for file in files(path, without)? {
             let bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -31,26 +31,26 @@ impl Fingerprint {
         Ok(self)
     }
 
-    /// Adds what a file holds, wherever it lies.
+    /// Adds the contents of a file, independent of its path.
     pub(crate) fn contents(mut self, file: &Path) -> Result<Self> {
         let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         self.part(&bytes);
         Ok(self)
     }
 
-    /// The hash, in hexadecimal.
+    /// Returns the hash in hexadecimal.
     pub(crate) fn hex(self) -> String {
         hex::encode(self.hash.finalize())
     }
 
-    /// Lengths go in as well, so that moving a byte from one part to the next changes the hash.
+    /// The length is hashed too, so that moving a byte from one part to the next changes the hash.
     fn part(&mut self, bytes: &[u8]) {
         self.hash.update(bytes.len().to_le_bytes());
         self.hash.update(bytes);
     }
 }
 
-/// All files at or below a path, sorted.
+/// Returns all files at or below a path, sorted.
 pub(crate) fn files(path: &Path, without: &[PathBuf]) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_path_buf()]);

@@ -1,4 +1,5 @@
-//! `cargo xtask generate`: files in the repository that are made from definitions. The tests that compare them write them instead.
+//! `cargo xtask generate`: files in the repository that are generated from definitions. The tests that compare the files write them
+//! instead.
 
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use crate::layout::Layout;
 /// A cold build of the tests of these crates on two cores.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Writes them all.
+/// Writes all generated files.
 pub(crate) fn run(layout: &Layout) -> Result<()> {
     let tests = Child::new(layout, "generate", "cargo", LIMIT)
         .args(["test", "--locked", "--package", "domain", "--package", "agent"])
         .args(["--package", "collector", "--package", "lockstep"])
-        // All but the large tests over several processes, which generate nothing.
+        // All tests except the large ones with several processes, which generate nothing.
         .args(["--lib", "--bins", "--test", "repository"])
         .args(["--", "made_from"])
         .env("LOCKSTEP_GENERATE", "1");

@@ -1,5 +1,5 @@
-//! `cargo xtask lab`: real training on this machine, disturbed on purpose, under another PyTorch or across an upgrade, and tables of what
-//! came of it.
+//! `cargo xtask lab`: real training on this machine, with injected faults, with other PyTorch releases or across an upgrade, and tables of
+//! the results.
 
 mod detection;
 mod diagnosis;
@@ -24,7 +24,7 @@ use crate::child::Child;
 use crate::layout::Layout;
 use crate::web;
 
-/// What ends the table in what a test prints.
+/// The line that ends the table in the output of a test.
 const END: &str = "=== end of the table ===";
 
 /// What to do.
@@ -36,29 +36,30 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// Lets a training degrade in several ways under this program and an earlier revision at the same time, and keeps how soon each finds it; goes
-    /// on where it was cut off.
+    /// Degrades a training in several ways under this program and an earlier revision at the same time. Records how soon each finds the
+    /// fault. Continues after an interruption.
     Detection(detection::Options),
-    /// Lets ranks hang or be slow in 29 ways, with the culprit, moment and magnitude drawn from a seed, and keeps whom the alerts name, and when; goes
-    /// on where it was cut off.
+    /// Makes ranks hang or slow down in 29 ways, with culprit, moment and magnitude drawn from a seed. Records whom the alerts name, and when.
+    /// Continues after an interruption.
     Diagnosis(diagnosis::Options),
-    /// Kills, stops, cuts off and starves real torchrun runs of two nodes; what must be true afterwards is checked each time.
+    /// Kills, stops, disconnects and starves real torchrun runs of two nodes, and checks the state after each fault.
     Faults(faults::Options),
-    /// Records data folders, run folders and a backup as an earlier revision writes them.
+    /// Records data folders, run folders and a backup that an earlier revision writes.
     Golden(golden::Options),
-    /// Lets one rank of four hang in several ways, and keeps which ranks the alerts name; goes on where it was cut off.
+    /// Makes one rank of four hang in several ways, and records which ranks the alerts name. Continues after an interruption.
     Hang(trials::Trials),
-    /// Builds the folder that checks Lockstep on a machine with NVIDIA GPUs, or keeps the results that came back from one.
+    /// Builds the folder that checks Lockstep on a machine with NVIDIA GPUs, or stores the results from such a machine.
     Hardware(hardware::Options),
-    /// Turns five knobs in the scripts of examples/ while they train, and keeps what the verdicts say.
+    /// Changes five knobs in the scripts of examples/ during training, and records the verdicts.
     Knobs(knobs::Options),
-    /// Trains every recipe on two nodes of two ranks, with the PyTorch of the tests or another release of it.
+    /// Trains every recipe on two nodes of two ranks, with the PyTorch of the tests or another release.
     Recipes(recipes::Options),
-    /// Runs training with an old agent and a new collector, the other way round, and through both upgrades; keeps the table in docs/upgrade.md.
+    /// Runs training with an old agent and a new collector, with a new agent and an old collector, and through both upgrades. Writes the
+    /// table to docs/upgrade.md.
     Upgrade(upgrade::Options),
 }
 
-/// Runs it; fails when something was not as it must be.
+/// Runs the command. Fails if a check failed.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     match &options.what {
         What::Detection(options) => detection::run(layout, options),
@@ -73,9 +74,9 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// A test of crates/lockstep that is run for the table it prints.
+/// A test of crates/lockstep that prints a table.
 pub(crate) struct Matrix {
-    /// Its log's name.
+    /// The name of its log.
     pub(crate) step: &'static str,
     pub(crate) binary: &'static str,
     pub(crate) test: &'static str,
@@ -85,7 +86,7 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// The table, and whether all in it is as it must be.
+    /// Runs the test. Returns the table, and whether all checks passed.
     pub(crate) fn run(
         &self,
         layout: &Layout,
@@ -110,7 +111,7 @@ impl Matrix {
     }
 }
 
-/// An ignored test of crates/lockstep: the name of its test target, and its own.
+/// Runs an ignored test of crates/lockstep: the name of its test target, and its own name.
 fn ignored_test(
     layout: &Layout,
     step: &str,

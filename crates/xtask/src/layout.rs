@@ -1,13 +1,13 @@
-//! Where things lie: the checkout, and the cache folder that outlives it.
+//! Paths: the checkout, and the cache folder that all checkouts share.
 //!
 //! ```text
 //! $LOCKSTEP_CACHE, else $XDG_CACHE_HOME/lockstep, else ~/.cache/lockstep
-//!   wasm-toolchain/   a compiler for the dashboard, where rustup could not bring one
+//!   wasm-toolchain/   a compiler for the dashboard, if rustup could not install one
 //!   venv -> venv-…/   PyTorch and the Python test tools
-//!   venv-torch-2.7/   the same with another release of PyTorch, for who looks whether all runs there as well
-//!   apt/              Prometheus and the like, unpacked, not installed
+//!   venv-torch-2.7/   the same with another release of PyTorch, for tests with that release
+//!   apt/              Prometheus and similar servers, unpacked, not installed
 //!   npm/              node_modules by the hash of their lock file
-//!   all-smi-…/        another NVML client, for who compares with it
+//!   all-smi-…/        another NVML client, for comparisons
 //!   revisions/        binaries of earlier revisions, see `measure::revision`
 //! ```
 
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// The folders every subcommand works in.
+/// The folders that every subcommand uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     /// The root of the checkout.
     pub(crate) root: PathBuf,
-    /// What is fetched once for all checkouts.
+    /// The folder for downloads that all checkouts share.
     pub(crate) cache: PathBuf,
 }
 
 impl Layout {
-    /// Finds the checkout this program was started from.
+    /// Finds the checkout from which this program was started.
     pub(crate) fn of_this_checkout() -> Result<Self> {
         let root = checkout()?;
         let cache = cache_folder()?;
@@ -36,22 +36,22 @@ impl Layout {
         Ok(Self { root, cache })
     }
 
-    /// The dashboard's sources.
+    /// Returns the folder of the dashboard's sources.
     pub(crate) fn web(&self) -> PathBuf {
         self.root.join("web")
     }
 
-    /// The dashboard as the collector serves it.
+    /// Returns the folder of the dashboard that the collector serves.
     pub(crate) fn dist(&self) -> PathBuf {
         self.root.join("web/dist")
     }
 
-    /// What children printed, one file a step, kept until the same step runs again.
+    /// Returns the folder of the children's output: one file per step, kept until the same step runs again.
     pub(crate) fn logs(&self) -> PathBuf {
         self.root.join("target/xtask")
     }
 
-    /// Where cargo puts what it builds for this machine.
+    /// Returns cargo's target folder for this machine.
     pub(crate) fn target(&self) -> PathBuf {
         match env::var_os("CARGO_TARGET_DIR") {
             Some(folder) => self.root.join(folder),
@@ -60,8 +60,8 @@ impl Layout {
     }
 }
 
-/// `cargo run` names the package's folder at run time; the compiled-in name serves when started by hand. The run-time one
-/// is preferred because a shared target folder may hold a binary that another checkout built.
+/// `cargo run` gives the package's folder at run time; the path compiled into the binary is used if the binary is started by hand. The path
+/// at run time is preferred, because another checkout may have built the binary in a shared target folder.
 fn checkout() -> Result<PathBuf> {
     let package = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -82,7 +82,7 @@ fn cache_folder() -> Result<PathBuf> {
     if let Some(xdg) = env::var_os("XDG_CACHE_HOME") {
         return Ok(PathBuf::from(xdg).join("lockstep"));
     }
-    let home =
-        env::var_os("HOME").context("neither LOCKSTEP_CACHE nor HOME is set: no place to keep downloads")?;
+    let home = env::var_os("HOME")
+        .context("neither LOCKSTEP_CACHE nor HOME is set: set one of them to store downloads")?;
     Ok(PathBuf::from(home).join(".cache/lockstep"))
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::progress;
 
-/// Holds the lock until dropped, also when the program dies: the system frees it.
+/// Holds the lock until dropped. The system frees it if the program dies.
 pub(crate) struct Lock {
     _file: File,
 }
@@ -18,7 +18,7 @@ pub(crate) fn hold(cache: &Path, name: &str) -> Result<Lock> {
     let path = cache.join(format!("{name}.lock"));
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     if file.try_lock().is_err() {
-        progress::say(name, "another set-up is at work on this; waiting for it");
+        progress::say(name, "another set-up is running; waiting for it");
         file.lock()
             .with_context(|| format!("cannot lock {}", path.display()))?;
     }

@@ -1,7 +1,7 @@
-//! Everything a person types that is not the product itself: building the dashboard, running it all, testing it all.
+//! All development commands: build the dashboard, run everything, test everything.
 //!
-//! A subcommand is a file. What they need from the machine (a wasm compiler, PyTorch, Chromium, Prometheus) is found or
-//! fetched by `toolchain`, into one cache folder outside the checkout, so that a second clone costs nothing.
+//! Each subcommand is one file. `toolchain` finds or downloads what they need from the machine (a wasm compiler, PyTorch, Chromium,
+//! Prometheus). It uses one cache folder outside the checkout, so a second clone downloads nothing.
 
 mod bench;
 mod generate;
@@ -35,19 +35,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Builds the dashboard into web/dist and prints what each step took and what the page weighs.
+    /// Builds the dashboard into web/dist. Prints the time of each step and the size of the page.
     Web(web::Options),
-    /// Sets everything up, then starts collector and agent; simulates GPUs, and says so, where none is found.
+    /// Sets everything up, then starts collector and agent. Simulates GPUs, with a notice, if there are none.
     Run(run::Options),
-    /// Sets everything up, then runs every check and test; the last line counts them.
+    /// Sets everything up, then runs all checks and tests. The last line shows the totals.
     Test(test::Options),
-    /// Writes the files that are made from definitions: docs/metrics.md, docs/nvml-fields.md, grafana/. Tests hold them against those.
+    /// Writes the generated files: docs/metrics.md, docs/nvml-fields.md, grafana/. Tests compare them with their definitions.
     Generate,
-    /// Measures Lockstep beside what people run today, and keeps the table in docs/benchmarks.md.
+    /// Measures Lockstep and other tools side by side, and writes the table to docs/benchmarks.md.
     Bench(bench::Options),
-    /// Runs what takes too long for every change: kills, power losses, fuzzing, load, a full disk. Writes docs/soak.md.
+    /// Runs tests that take too long for every change: kills, power losses, fuzzing, load, a full disk. Writes docs/soak.md.
     Soak(soak::Options),
-    /// Does faults to real training on this machine and keeps the table of what Lockstep made of them.
+    /// Injects faults into real training on this machine, and writes tables of the results.
     Lab(lab::Options),
 }
 

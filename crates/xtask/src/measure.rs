@@ -1,16 +1,15 @@
-//! What `bench`, `soak` and `lab` share: programs built as users have them, the binary of an earlier revision, servers on loopback
-//! that are started, asked, killed and started again, the generator, what processes and folders take, and the section of a
-//! document that a run replaces.
+//! What `bench`, `soak` and `lab` share: release builds, binaries of earlier revisions, servers on loopback that are started, queried,
+//! killed and restarted, the load generator, resource use of processes and folders, and the section of a document that a run replaces.
 
 pub(crate) mod build;
 pub(crate) mod server;
 
-pub(crate) mod ask;
 pub(crate) mod generator;
+pub(crate) mod http;
 
+pub(crate) mod background_load;
 pub(crate) mod folder;
 pub(crate) mod machine;
-pub(crate) mod others;
 pub(crate) mod process;
 pub(crate) mod revision;
 pub(crate) mod section;

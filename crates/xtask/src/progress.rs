@@ -1,23 +1,23 @@
-//! What a person sees while a long step runs: one line when it starts, one now and then, one when it ends.
+//! Progress output of long steps: one line at the start, one from time to time, one at the end.
 //!
-//! Lines go to standard error; standard output keeps what may be piped on (the table of results).
+//! Progress goes to standard error. Standard output contains only results that may be piped, such as the table of results.
 
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Seconds since the program started, so that lines of concurrent steps can be put in order.
+/// Seconds since the program started, so that lines of concurrent steps can be ordered.
 fn clock() -> f64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_secs_f64()
 }
 
-/// One line about a step. A broken terminal is no reason to stop working.
+/// Prints one line about a step. Ignores errors of the terminal.
 pub(crate) fn say(step: &str, text: &str) {
     writeln!(io::stderr(), "{:>7.1}s {step:<14} {text}", clock()).ok();
 }
 
-/// A block of text under a heading, such as a failed child's last words.
+/// Prints a block of text under a heading, such as the end of a failed child's log.
 pub(crate) fn block(heading: &str, text: &str) {
     let mut out = io::stderr().lock();
     writeln!(out, "──── {heading}").ok();
@@ -25,14 +25,14 @@ pub(crate) fn block(heading: &str, text: &str) {
     writeln!(out, "────").ok();
 }
 
-/// A result, on standard output.
+/// Prints a result on standard output.
 pub(crate) fn result(text: &str) {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}").ok();
     out.flush().ok();
 }
 
-/// Why the whole command ends.
+/// Prints why the whole command failed.
 pub(crate) fn failure(error: &anyhow::Error) {
     writeln!(io::stderr(), "error: {error:#}").ok();
 }

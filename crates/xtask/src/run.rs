@@ -1,4 +1,4 @@
-//! `cargo xtask run`: from a fresh clone to a running collector and agent, with nothing to install by hand that can be fetched.
+//! `cargo xtask run`: from a fresh clone to a running collector and agent. Downloads everything that can be downloaded.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,28 +17,28 @@ use crate::progress::say;
 use crate::toolchain::venv;
 use crate::web;
 
-/// What may be asked, and what is handed on.
+/// Options of this command, and arguments for `lockstep up`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Builds the binary with full optimisation: slower to build, what a cluster wants.
+    /// Builds the binary with full optimisation: a slower build, for use on a cluster.
     #[arg(long)]
     release: bool,
-    /// Leaves PyTorch alone: runs then need an environment of their own.
+    /// Does not install PyTorch. Runs then need an environment of their own.
     #[arg(long)]
     no_venv: bool,
-    /// Handed on to `lockstep up`, such as `--listen 127.0.0.1:9000` or `--simulate h100x8:thermal`.
+    /// Passed to `lockstep up`, such as `--listen 127.0.0.1:9000` or `--simulate h100x8:thermal`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
 
-/// What the binary loads or carries, built before it.
+/// Libraries that the binary loads or contains; built before it.
 const COMPANIONS: [&str; 2] = ["sim-nvml", "nccl-probe"];
-/// A cold build of 650 crates took three minutes on two cores; a slow laptop and `--release` get their time.
+/// A cold build of 650 crates took three minutes on two cores; slow laptops and `--release` need longer.
 const BUILD_LIMIT: Duration = Duration::from_secs(45 * 60);
-/// Where no GPU is found: one healthy node as sold.
+/// The simulation if there is no GPU: one healthy node.
 const SIMULATION: &str = "h100x8:healthy";
 
-/// Sets all up and becomes `lockstep up`; returns only when something failed.
+/// Sets everything up and replaces this process with `lockstep up`. Returns only on failure.
 pub(crate) fn start(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let python = set_up(layout, options)?;
     let mut lockstep = Command::new(binary(layout, options.release));
@@ -58,7 +58,7 @@ pub(crate) fn start(layout: &Layout, options: &Options) -> Result<ExitCode> {
     Err(anyhow!(lockstep.exec()).context("cannot start lockstep"))
 }
 
-/// The downloads and the compilers work at the same time; the compilers queue, for they would share the cores anyway.
+/// Downloads and compilers run at the same time. The compilers run one after the other, because they would share the cores anyway.
 fn set_up(layout: &Layout, options: &Options) -> Result<Option<PathBuf>> {
     thread::scope(|scope| {
         let python = scope.spawn(|| python(layout, options.no_venv));
@@ -70,7 +70,7 @@ fn set_up(layout: &Layout, options: &Options) -> Result<Option<PathBuf>> {
     })
 }
 
-/// An interpreter the person chose stays chosen.
+/// Keeps an interpreter that the user chose.
 fn python(layout: &Layout, no_venv: bool) -> Result<Option<PathBuf>> {
     if no_venv || env::var_os("LOCKSTEP_PYTHON").is_some() {
         return Ok(None);
@@ -97,7 +97,7 @@ fn binary(layout: &Layout, release: bool) -> PathBuf {
         .join("lockstep")
 }
 
-/// Why GPUs have to be simulated; `None` where they are real, or where the person decided.
+/// Returns why GPUs have to be simulated; `None` if there are real GPUs, or if the user decided.
 fn simulation_reason(args: &[OsString]) -> Option<&'static str> {
     let decided = args.iter().any(|arg| {
         let arg = arg.to_string_lossy();

@@ -1,8 +1,8 @@
-//! `cargo xtask soak`: what takes too long for every change. Kills, power losses, failing disks, fuzzing, twenty minutes' load, a
-//! month's store, a full disk, an agent's hour.
+//! `cargo xtask soak`: tests that take too long for every change. Kills, power losses, failing disks, fuzzing, twenty minutes of load, a
+//! month's store, a full disk, an agent for one hour.
 //!
-//! Every part can fail, and says in docs/soak.md what it saw, with date, revision, command and machine. A part that fails is
-//! named, and the others go on.
+//! Every part can fail, and writes its results into docs/soak.md with date, revision, command and machine. If a part fails, it is named,
+//! and the others continue.
 
 mod agent;
 mod disk;
@@ -23,9 +23,9 @@ use clap::{Args, Subcommand};
 use crate::layout::Layout;
 use crate::measure::machine;
 use crate::progress::{block, result, say};
-use report::Seen;
+use report::PartReport;
 
-/// What to run; all of it when nothing is said.
+/// What to run. Default: all parts.
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -38,32 +38,32 @@ enum Part {
     Kill(store::KillOptions),
     /// Simulated power losses at random calls, and disks that fail.
     Power(store::PowerOptions),
-    /// libFuzzer on every door for bytes from outside.
+    /// libFuzzer on every parser of bytes from outside.
     Fuzz(fuzz::Options),
     /// A thousand nodes at 1 Hz for ten minutes; then the same with the collector killed twice.
     Sustained(sustained::Options),
-    /// How long a collector takes to be ready on 30 days of 8,000 series.
+    /// The time until a collector is ready on 30 days of 8,000 series.
     Start(start::Options),
-    /// A data folder that fills up: ingest stops, queries go on, and all comes back with the space.
+    /// A data folder that fills up: ingest stops, queries continue, and ingest resumes when there is space.
     Disk(disk::Options),
-    /// An agent on eight simulated GPUs for an hour, with its burst: it must not grow.
+    /// An agent on eight simulated GPUs for one hour, with its burst: it must not grow.
     Agent(agent::Options),
     /// Healthy but noisy training for two hours, two runs at a time: no alert above info may fire.
     Quiet(quiet::Options),
-    /// All of the above, as they are by default.
+    /// All of the above, with their defaults.
     All,
 }
 
-/// What names the log of a part's collector, and the logs of what is run against it.
+/// Names the log of a part's collector, and the logs of programs that run against it.
 const COLLECTOR: &str = "soak-collector";
 
-/// Runs the parts; fails when one did.
+/// Runs the parts. Fails if one failed.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
-    let well = match options.part.as_ref().unwrap_or(&Part::All) {
+    let passed = match options.part.as_ref().unwrap_or(&Part::All) {
         Part::All => all(layout),
         part => one(layout, part),
     };
-    Ok(if well {
+    Ok(if passed {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -81,31 +81,31 @@ fn all(layout: &Layout) -> bool {
         Part::Quiet(quiet::Options::default()),
         Part::Fuzz(fuzz::Options::default()),
     ];
-    // Not `all`: the ones after a failure run too.
+    // Not `all`: parts after a failure run too.
     parts.iter().filter(|part| !one(layout, part)).count() == 0
 }
 
 fn one(layout: &Layout, part: &Part) -> bool {
     let name = part.name();
-    // Now, and not at the end: the checkout may go on meanwhile.
+    // Read now, because the checkout may change during the run.
     let revision = machine::revision(layout);
     say(name, "begins");
-    let seen = match part.run(layout) {
-        Ok(seen) => seen,
+    let report = match part.run(layout) {
+        Ok(report) => report,
         Err(error) => {
             block(&format!("{name} failed"), &format!("{error:#}"));
-            Seen::failed(name, &format!("{error:#}"))
+            PartReport::failed(name, &format!("{error:#}"))
         }
     };
-    result(&seen.in_words());
-    if let Err(error) = report::keep(layout, &seen, &revision) {
+    result(&report.to_text());
+    if let Err(error) = report::keep(layout, &report, &revision) {
         say(name, &format!("{error:#}"));
         return false;
     }
-    seen.well
+    report.passed
 }
 
-/// Where a part keeps what it makes.
+/// Returns the folder in which a part writes its files.
 fn folder_of(layout: &Layout, part: &str) -> PathBuf {
     layout.target().join("soak").join(part)
 }
@@ -125,7 +125,7 @@ impl Part {
         }
     }
 
-    fn run(&self, layout: &Layout) -> Result<Seen> {
+    fn run(&self, layout: &Layout) -> Result<PartReport> {
         match self {
             Self::Kill(options) => store::kill(layout, options),
             Self::Power(options) => store::lose_power(layout, options),
@@ -135,7 +135,7 @@ impl Part {
             Self::Disk(options) => disk::run(layout, options),
             Self::Agent(options) => agent::run(layout, options),
             Self::Quiet(options) => quiet::run(layout, options),
-            Self::All => anyhow::bail!("all parts are run one by one"),
+            Self::All => anyhow::bail!("all parts are run separately"),
         }
     }
 }

@@ -1,8 +1,7 @@
-//! `cargo xtask test`: every check and test there is, with all they need set up first.
+//! `cargo xtask test`: all checks and tests, with everything they need set up first.
 //!
-//! Set-up runs in three lanes at once: what is fetched, the dashboard, and everything native. The tests come after, one part
-//! at a time, because several of them measure time. A part whose tools are missing fails and says how to get them; only
-//! `--skip` leaves one out.
+//! Set-up runs in three lanes at once: downloads, the dashboard, and all native code. The tests run afterwards, one part at a time, because
+//! several of them measure time. A part without its tools fails and says how to get them; only `--skip` leaves a part out.
 
 mod count;
 mod examples;
@@ -44,9 +43,9 @@ pub(crate) enum Part {
     Fmt,
     /// Clippy over every target; a warning is a failure.
     Clippy,
-    /// Licences, bans and sources, where cargo-deny is installed.
+    /// Licences, bans and sources, if cargo-deny is installed.
     Deny,
-    /// The dashboard builds, within its budget.
+    /// The dashboard builds, within its size limit.
     Web,
     /// Every Rust test: units, integration, peers.
     Rust,
@@ -54,11 +53,11 @@ pub(crate) enum Part {
     Doc,
     /// torch-probe's tests.
     Python,
-    /// Other people's NVML clients read the simulator.
+    /// Other NVML clients read the simulator.
     NvmlClients,
-    /// The checks for machines with GPUs run to their ends here, on simulated ones.
+    /// The checks for machines with GPUs run to their end here, on simulated GPUs.
     Hardware,
-    /// The shipped rules and their tests, by promtool and by `lockstep rules`.
+    /// The shipped rules and their tests, with promtool and with `lockstep rules`.
     Rules,
     /// Chromium uses the dashboard.
     Browser,
@@ -96,7 +95,7 @@ impl Options {
 }
 
 impl Part {
-    /// The name a person types after `--only`.
+    /// Returns the name for `--only`.
     pub(crate) fn name(self) -> String {
         self.to_possible_value()
             .map(|value| value.get_name().to_owned())
@@ -104,7 +103,7 @@ impl Part {
     }
 }
 
-/// Runs one part and turns whatever went wrong into a failed row.
+/// Runs one part. Any error becomes a failed row.
 pub(crate) fn run_part(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Row {
     say(&part.name(), "begins");
     let start = Instant::now();

@@ -1,6 +1,6 @@
-//! What the work needs from the machine: found when it is there, fetched where that is possible, else named with the way to get it.
+//! Tools that the commands need from the machine: found if installed, downloaded if possible, else reported with instructions.
 //!
-//! Everything fetched lands in the cache folder, is put in place whole or not at all, and is used again next time.
+//! Downloads go to the cache folder. They are put in place completely or not at all, and are used again next time.
 
 pub(crate) mod all_smi;
 pub(crate) mod apt;

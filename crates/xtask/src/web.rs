@@ -3,8 +3,8 @@
 //! ```text
 //! compile (wasm32) → bindgen (web.js, web_bg.wasm) → wasm-opt → style sheet → page and public files → .br and .gz → web/dist
 //! ```
-//! All is built in a folder aside and moved into place at the end, so that `web/dist` is never half a dashboard. Nothing is
-//! done when the inputs are those of the `web/dist` that is there, or of a dashboard in the cache folder.
+//! The build uses a separate folder and moves it into place at the end, so that `web/dist` is always complete. Nothing is built if the
+//! inputs are unchanged since `web/dist` or a cached dashboard was built.
 
 mod assets;
 mod bindgen;
@@ -27,24 +27,24 @@ use crate::lock;
 use crate::progress::{result, say};
 use crate::toolchain::{npm, wasm};
 
-/// What may be asked of the build.
+/// Options of the build.
 #[derive(Args, Clone, Default)]
 pub(crate) struct Options {
-    /// Less optimisation and no wasm-opt: for working on the dashboard, not for shipping it.
+    /// Less optimisation and no wasm-opt: for development of the dashboard, not for release.
     #[arg(long)]
     pub(crate) fast: bool,
-    /// Builds even when nothing changed since the last build.
+    /// Builds even if nothing changed since the last build.
     #[arg(long)]
     pub(crate) force: bool,
 }
 
-/// The dashboard's share of a user's patience: all files together, compressed, in bytes, as long as all pages are one program.
+/// The size limit in bytes for all files together, compressed, because all pages are one program: the page must load fast.
 const BUDGET_BYTES: u64 = 450 << 10;
-/// Names the inputs of a finished `web/dist`.
+/// Contains the fingerprint of the inputs of a finished `web/dist`.
 const STAMP: &str = ".stamp";
 const STEP: &str = "web";
 
-/// Builds the dashboard unless it is there already.
+/// Builds the dashboard unless it is up to date.
 pub(crate) fn build(layout: &Layout, options: &Options) -> Result<()> {
     let _lock = lock::hold(&layout.logs(), STEP)?;
     if !options.force && is_fresh(layout, options)? {
@@ -54,7 +54,7 @@ pub(crate) fn build(layout: &Layout, options: &Options) -> Result<()> {
     let inputs = fingerprint(layout, options.fast)?;
     let stage = empty_stage(layout)?;
     if !options.force && cache::restore(layout, &inputs, &stage)? {
-        say(STEP, "built before from the same inputs: taken from the cache");
+        say(STEP, "restored from the cache: the inputs are unchanged");
         return put_in_place(&stage, &layout.dist());
     }
     let mut steps = Steps::default();
@@ -65,7 +65,7 @@ pub(crate) fn build(layout: &Layout, options: &Options) -> Result<()> {
     report(&files, &steps)
 }
 
-/// Makes sure that `web/dist` exists, because the collector embeds the folder when it is compiled, whatever it holds by then.
+/// Creates `web/dist` if it is missing, because the collector embeds the folder when it is compiled, with any contents.
 pub(crate) fn ensure_folder(layout: &Layout) -> Result<()> {
     fs::create_dir_all(layout.dist()).context("cannot make web/dist")
 }
@@ -83,7 +83,7 @@ fn fill(layout: &Layout, options: &Options, stage: &Path, steps: &mut Steps) -> 
     steps.time("compress", || compress::run(layout, stage, fast))
 }
 
-/// What each step took, in the order of the steps.
+/// The duration of each step, in the order of the steps.
 #[derive(Default)]
 struct Steps(Vec<(&'static str, Duration)>);
 
@@ -97,7 +97,7 @@ impl Steps {
     }
 }
 
-/// A full build also serves who asks for a fast one.
+/// Returns true if `web/dist` is up to date. A full build is also valid if a fast one is requested.
 fn is_fresh(layout: &Layout, options: &Options) -> Result<bool> {
     let Ok(stamp) = fs::read_to_string(layout.dist().join(STAMP)) else {
         return Ok(false);
@@ -142,7 +142,7 @@ fn put_in_place(stage: &Path, dist: &Path) -> Result<()> {
     fs::rename(stage, dist).with_context(|| format!("cannot put {} in place", dist.display()))
 }
 
-/// Prints what was built. Fails if it is over the budget.
+/// Prints what was built. Fails if it is larger than the size limit.
 fn report(files: &[compress::Sizes], Steps(times): &Steps) -> Result<()> {
     result("step               seconds");
     for (name, time) in times {

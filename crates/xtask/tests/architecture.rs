@@ -1,6 +1,6 @@
-//! Holds the shape of the workspace: which crate may depend on which, and what must never be linked.
+//! Checks the structure of the workspace: which crate may depend on which, and what must never be linked.
 //!
-//! The table here is the one in `crates/README.md`. A new edge is a visible one-line change in this file, with a reason.
+//! The table here is the one in `crates/README.md`. A new dependency is a visible one-line change in this file, with a reason.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -14,9 +14,9 @@ mod workspace;
 use circles::Imports;
 use workspace::{dependencies, locked_dependencies, locked_versions, own_crates};
 
-/// Each of our crates with those of ours it may use. What is absent is forbidden, in particular: agent → store or collector,
-/// web → collector, and anything of ours from `sim-nvml`, which must share no code with what it tests, and from `nccl-probe`, which is
-/// loaded into other people's processes.
+/// Each of our crates with the crates of ours that it may use. All others are forbidden, in particular: agent → store or collector, web →
+/// collector, and any of our crates from `sim-nvml`, which must share no code with what it tests, and from `nccl-probe`, which is loaded
+/// into users' processes.
 const ALLOWED: [(&str, &[&str]); 15] = [
     ("domain", &[]),
     ("query", &["domain"]),
@@ -46,7 +46,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "store",
         ],
     ),
-    // Speaks the agents' protocol from outside, as an agent does.
+    // Uses the agents' protocol from outside, like an agent.
     ("sim-cluster", &["domain", "wire"]),
     ("sim-nvml", &[]),
     ("nccl-probe", &[]),
@@ -55,7 +55,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("xtask", &[]),
 ];
 
-/// What would let the pure crates do I/O, wait, or ask what time it is.
+/// Crates with which the pure crates could do I/O, wait, or read the clock.
 const IMPURE: [&str; 18] = [
     "tokio",
     "tokio-stream",
@@ -77,10 +77,10 @@ const IMPURE: [&str; 18] = [
     "prometheus",
 ];
 
-/// What brings threads of its own: a shim has one thread, and lives as long as the training.
+/// Crates with threads of their own: a shim has one thread, and lives as long as the training.
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "rayon"];
 
-/// Crates that only one of ours may know.
+/// Crates that only the listed crates of ours may use.
 const RESERVED: [(&str, &[&str]); 7] = [
     ("sqlx", &["store"]),
     ("pco", &["store"]),
@@ -108,7 +108,7 @@ fn every_edge_between_our_crates_is_in_the_table() {
     }
 }
 
-/// Files of a crate that may import each other in a circle.
+/// Maximum number of files of a crate that import each other in a circle.
 const CIRCLE_MAX: usize = 6;
 
 #[test]

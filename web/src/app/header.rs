@@ -1,4 +1,4 @@
-//! The header: where one is, how old what one sees is, and who is logged in.
+//! The header: the current page, the age of the values, and the session.
 
 use leptos::prelude::*;
 use leptos::task::spawn_local;
@@ -6,20 +6,20 @@ use leptos::task::spawn_local;
 use super::palette::Palette;
 use crate::live::{Freshness, Live};
 use crate::route::{NavLink, Page, Route};
-use crate::session::Who;
+use crate::session::UserSession;
 use crate::ui::{UTC, When, Zone, offset, text};
 
-/// Name, navigation and states of the dashboard.
+/// The product name, the navigation and the states of the dashboard.
 #[component]
 pub(super) fn Header(
-    /// The zone that times are shown in.
+    /// The zone in which times are shown.
     zone: RwSignal<Zone>,
-    /// The page one is on.
+    /// The current page.
     page: Memo<Page>,
-    /// Finds things.
+    /// The command palette.
     palette: Palette,
 ) -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     view! {
         <header class="bg-base-200 border-b border-base-300 sm:sticky sm:top-0 z-10 px-4 py-1 flex flex-wrap gap-x-4 gap-y-1 items-center">
             <a href="/" class="text-base font-bold">"Lockstep"</a>
@@ -35,13 +35,13 @@ pub(super) fn Header(
                 <NavLink href="/diagnoses" name="Diagnoses" />
                 <NavLink href="/runs/new" name="New run" />
                 <NavLink href="/rules" name="Rules" />
-                <button class="btn btn-ghost btn-sm px-2 sm:px-3 ml-auto sm:ml-0" title="Find a page, run, node or rule (Ctrl K)" on:click=move |_| palette.open(who)>"Find"</button>
+                <button class="btn btn-ghost btn-sm px-2 sm:px-3 ml-auto sm:ml-0" title="Find a page, run, node or rule (Ctrl K)" on:click=move |_| palette.open(session)>"Find"</button>
             </nav>
         </header>
     }
 }
 
-/// Simulated GPUs are never shown in silence.
+/// A badge that is always shown if GPUs are simulated.
 #[component]
 fn SimulatedBadge() -> impl IntoView {
     let live = expect_context::<Live>();
@@ -52,18 +52,18 @@ fn SimulatedBadge() -> impl IntoView {
     });
     view! {
         <When on=move || { nodes.get() > 0 }>
-            <span class="state state-warning text-xs" data-testid="simulated" title="Readings of these GPUs come from a simulator, not from hardware">
+            <span class="state state-warning text-xs" data-testid="simulated" title="These values come from a simulator, not from hardware">
                 <span>"SIMULATED" <span class="hidden sm:inline">" GPUs" {of}</span></span>
             </span>
         </When>
     }
 }
 
-/// Live, paused, past, stale or offline.
+/// The state of the connection: live, paused, past, stale or offline.
 #[component]
 fn FreshnessState(page: Memo<Page>) -> impl IntoView {
     let live = expect_context::<Live>();
-    // The page of a run that has ended shows its last minutes.
+    // The page of an ended run shows the last minutes of the run.
     let past = Signal::derive(move || match page.get() {
         Page::Run(id) => live.runs.count(|run| run.id == id && run.state.is_final()) > 0,
         _ => false,
@@ -80,7 +80,7 @@ fn FreshnessState(page: Memo<Page>) -> impl IntoView {
     }
 }
 
-/// Stops the changes, for who wants to look at something.
+/// A button that pauses and resumes updates.
 #[component]
 fn Pause() -> impl IntoView {
     let live = expect_context::<Live>();
@@ -92,7 +92,7 @@ fn Pause() -> impl IntoView {
     }
 }
 
-/// The browser's zone or UTC.
+/// A choice between the browser's zone and UTC.
 #[component]
 fn ZoneChoice(zone: RwSignal<Zone>) -> impl IntoView {
     let route = expect_context::<Route>();
@@ -118,12 +118,12 @@ fn ZoneChoice(zone: RwSignal<Zone>) -> impl IntoView {
 
 #[component]
 fn LogOut() -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let problem = RwSignal::new(None::<String>);
     let log_out = move |_| {
         spawn_local(async move {
-            if let Err(error) = who.log_out().await {
-                // The page may be the log-in by now.
+            if let Err(error) = session.log_out().await {
+                // The log-in page may have replaced this page.
                 let _gone = problem.try_set(Some(error.message));
             }
         });

@@ -1,26 +1,26 @@
-//! What keys do, as a pure function: which command a key press stands for.
+//! Maps key presses to commands, as a pure function.
 
 use domain::time::TimestampMs;
 
-/// The second key of `g o` may come so much later.
+/// The longest time between `g` and `o` in `g o`.
 const SEQUENCE_MS: i64 = 1_500;
 
-/// Something that a key asks for.
+/// A command of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     /// Opens the command palette.
     Palette,
     /// Shows the list of keys.
     Help,
-    /// Goes to the page's own filter.
+    /// Moves the focus to the page's filter.
     Filter,
-    /// Stops the changes, or lets them go on.
+    /// Pauses or resumes updates.
     Pause,
     /// Opens a page.
     Go(&'static str),
 }
 
-/// The second key of a sequence that begins with `g`, with the page it opens and its name.
+/// The second key of a sequence that starts with `g`, the page that it opens, and the page's name.
 pub(super) const PAGES: [(&str, &str, &str); 4] = [
     ("o", "/", "Overview"),
     ("d", "/diagnoses", "Diagnoses"),
@@ -35,11 +35,11 @@ pub(super) struct Press<'a> {
     /// Control, or ⌘.
     pub(super) control: bool,
     pub(super) alt: bool,
-    /// A field has the focus, or a dialog is open: single keys are text there.
+    /// Whether a field has the focus or a dialog is open: single keys are text there.
     pub(super) typing: bool,
 }
 
-/// The keys pressed so far that are not a command yet.
+/// The keys of a sequence that is not complete.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Keys {
     /// When `g` was pressed.
@@ -47,7 +47,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// The command that is whole with this key. Single keys count only while they are `enabled`.
+    /// Returns the command that this key completes. Single keys count only if `enabled`.
     pub(super) fn press(&mut self, press: Press<'_>, at_ms: TimestampMs, enabled: bool) -> Option<Command> {
         let began_ms = self.began_ms.take();
         if press.control && !press.alt && press.key.eq_ignore_ascii_case("k") {

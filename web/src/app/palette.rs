@@ -1,4 +1,4 @@
-//! The command palette: a few letters lead to any page, run, node or rule.
+//! The command palette: opens any page, run, node or rule from a few letters.
 
 mod entries;
 mod fuzzy;
@@ -11,22 +11,22 @@ use leptos::task::spawn_local;
 
 use crate::live::Live;
 use crate::route::Route;
-use crate::session::Who;
-use crate::ui::{changing, text};
+use crate::session::UserSession;
+use crate::ui::{dynamic_view, text};
 use entries::{Entry, all, found};
 
-/// Opens and closes it. Cheap to copy.
+/// A handle that opens and closes the palette. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct Palette {
     place: NodeRef<Dialog>,
     typed: RwSignal<String>,
     chosen: RwSignal<usize>,
-    /// Asked for when it is opened first.
+    /// Names of the rules, requested when the palette first opens.
     rules: RwSignal<Option<Vec<String>>>,
 }
 
 impl Palette {
-    /// Closed.
+    /// Creates a closed palette.
     pub(super) fn new() -> Self {
         Self {
             place: NodeRef::new(),
@@ -36,21 +36,21 @@ impl Palette {
         }
     }
 
-    /// Shows it, empty.
-    pub(super) fn open(self, who: Who) {
+    /// Opens the palette with an empty input.
+    pub(super) fn open(self, session: UserSession) {
         self.typed.set(String::new());
         self.chosen.set(0);
         if let Some(dialog) = self.place.get_untracked() {
-            // Fails only when it is open already.
+            // Fails only if the dialog is already open.
             let _already_open = dialog.show_modal();
         }
         if self.rules.with_untracked(Option::is_some) {
             return;
         }
         spawn_local(async move {
-            if let Ok(rules) = who.get::<Vec<RuleView>>("/api/rules").await {
+            if let Ok(rules) = session.get::<Vec<RuleView>>("/api/rules").await {
                 let names = rules.into_iter().map(|rule| rule.name).collect();
-                // The viewer may have logged out by now.
+                // The user may have logged out.
                 let _gone = self.rules.try_set(Some(names));
             }
         });
@@ -63,7 +63,7 @@ impl Palette {
     }
 }
 
-/// The dialog.
+/// The dialog of the palette.
 #[component]
 pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
     let live = expect_context::<Live>();
@@ -99,7 +99,7 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
         palette.typed.set(event_target_value(&event));
         palette.chosen.set(0);
     };
-    let options = changing(move || {
+    let options = dynamic_view(move || {
         let chosen = palette.chosen.get();
         let option = |(n, entry): (usize, Entry)| {
             let class = if n == chosen {
@@ -148,7 +148,7 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
                     on:keydown=pressed
                 />
                 <ul id="palette-options" role="listbox" aria-label="Matches" class="mt-2 max-h-96 overflow-y-auto">{options}</ul>
-                <p class="px-2 text-muted" hidden=move || !matches.with(Vec::is_empty)>"Nothing has this name."</p>
+                <p class="px-2 text-muted" hidden=move || !matches.with(Vec::is_empty)>"No results."</p>
             </div>
             <form method="dialog" class="modal-backdrop"><button>"Close"</button></form>
         </dialog>

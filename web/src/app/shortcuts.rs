@@ -1,4 +1,4 @@
-//! Listens to keys, and shows what they do.
+//! Handles keyboard shortcuts and lists them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,24 +11,24 @@ use super::keys::{Command, Keys, PAGES, Press};
 use super::palette::Palette;
 use crate::live::Live;
 use crate::route::Route;
-use crate::session::Who;
-use crate::ui::{Dialog, Question, keep, recall};
+use crate::session::UserSession;
+use crate::ui::{Dialog, Modal, keep, recall};
 
-/// The name under which the browser keeps whether single keys are commands.
+/// The key in the browser's storage for whether single keys are commands.
 const KEY: &str = "lockstep-keys";
 const OFF: &str = "off";
-/// Where single keys are text.
+/// Selector of the elements in which single keys are text.
 const FIELDS: &str = "input, textarea, select, [contenteditable], dialog[open]";
-/// A page's own filter.
+/// Selector of the page's own filter.
 const FILTER: &str = "main input[type=search]";
 
-/// Follows the keys until the current owner is cleaned up, and holds the dialog that lists them.
+/// Handles keys until the current owner is cleaned up. Contains the dialog that lists the keys.
 #[component]
 pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
-    let (live, route, who) = (
+    let (live, route, session) = (
         expect_context::<Live>(),
         expect_context::<Route>(),
-        expect_context::<Who>(),
+        expect_context::<UserSession>(),
     );
     let enabled = RwSignal::new(recall(KEY).as_deref() != Some(OFF));
     let help = Dialog::new();
@@ -46,7 +46,7 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
         let Some(command) = command else { return };
         event.prevent_default();
         match command {
-            Command::Palette => palette.open(who),
+            Command::Palette => palette.open(session),
             Command::Help => help.open(),
             Command::Filter => focus_filter(),
             Command::Pause => live.toggle_pause(),
@@ -60,25 +60,25 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
         enabled.set(on);
     };
     view! {
-        <Question dialog=help title="Keys" leave="Close">
+        <Modal dialog=help title="Keys" leave="Close">
             <table class="rows mt-2" data-testid="keys">
                 <tbody>
                     <tr><td><kbd>"Ctrl K"</kbd>", "<kbd>"⌘ K"</kbd></td><td>"Find a page, run, node or rule"</td></tr>
                     {PAGES.map(|(key, _, name)| view! { <tr><td><kbd>"g"</kbd> " " <kbd>{key}</kbd></td><td>{name}</td></tr> }).collect_view()}
                     <tr><td><kbd>"/"</kbd></td><td>"Filter this page"</td></tr>
-                    <tr><td><kbd>"p"</kbd></td><td>"Pause, and continue"</td></tr>
-                    <tr><td><kbd>"?"</kbd></td><td>"This list"</td></tr>
+                    <tr><td><kbd>"p"</kbd></td><td>"Pause or continue"</td></tr>
+                    <tr><td><kbd>"?"</kbd></td><td>"Show this list"</td></tr>
                 </tbody>
             </table>
             <label class="flex gap-2 items-center mt-2">
                 <input type="checkbox" class="checkbox checkbox-sm" prop:checked=enabled on:change=switch />
-                "Single keys are commands. Ctrl K always is."
+                "Single-key shortcuts. Ctrl K always works."
             </label>
-        </Question>
+        </Modal>
     }
 }
 
-/// Whether the key goes into a field or a dialog.
+/// Returns true if the key goes to a field or a dialog.
 fn is_text(event: &KeyboardEvent) -> bool {
     let target = event
         .target()
@@ -90,7 +90,7 @@ fn focus_filter() {
     let field = document().query_selector(FILTER).ok().flatten();
     let field = field.and_then(|field| field.dyn_into::<web_sys::HtmlElement>().ok());
     if let Some(field) = field {
-        // Fails only for an element that is gone.
+        // Fails only for a removed element.
         let _gone = field.focus();
     }
 }

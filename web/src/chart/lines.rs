@@ -1,4 +1,4 @@
-//! The columns of a chart: one time axis, and for each line one value a time, NaN where it has none.
+//! The columns of a chart: one time axis, and per line one value per time (NaN if there is none).
 
 use domain::api::prometheus::MatrixSeries;
 use domain::api::stream::Column;
@@ -8,21 +8,21 @@ use domain::time::TimestampMs;
 use super::naming::Naming;
 use crate::ui::{number, sorted};
 
-/// Lines that one chart keeps; a band stands for them where they are too many to be told apart.
+/// Maximum number of lines that one chart keeps. If they are too many to distinguish, a band summarises them.
 const LINES_MAX: usize = 1_024;
 
-/// One line: a value per time, NaN where it has none.
+/// One line: one value per time, NaN if there is none.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Line {
-    /// Its name.
+    /// The name of the line.
     pub(super) name: String,
-    /// Whether it stands out.
+    /// Whether the line is drawn bold.
     pub(super) is_bold: bool,
-    /// Its values.
+    /// The values of the line.
     pub(super) values: Vec<f64>,
 }
 
-/// What a chart keeps.
+/// The data of one chart.
 #[derive(Default)]
 pub(super) struct Lines {
     times_ms: Vec<TimestampMs>,
@@ -32,7 +32,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Takes a frame of the stream: in place of what is there, or behind it.
+    /// Adds a frame of the stream; with `reset`, replaces all data.
     pub(super) fn take(&mut self, reset: bool, times_ms: &[TimestampMs], series: &[Column], range_ms: i64) {
         if reset {
             *self = Self::default();
@@ -55,7 +55,7 @@ impl Lines {
         self.forget_older_than(range_ms);
     }
 
-    /// What a range query gave, put on the grid it was asked for.
+    /// Builds lines from the result of a range query, on the grid of the request.
     pub(super) fn of_past(
         series: &[MatrixSeries],
         start_ms: TimestampMs,
@@ -78,20 +78,20 @@ impl Lines {
         all
     }
 
-    /// How many times have a value.
+    /// Returns the number of times that have a value.
     pub(super) fn measured(&self) -> usize {
         let has_value = |at: &usize| self.lines.iter().any(|(_, line)| !line[*at].is_nan());
         (0..self.times_ms.len()).filter(has_value).count()
     }
 
-    /// The times at which a value was NaN or infinite, in seconds.
+    /// Returns the times at which a value was NaN or infinite, in seconds.
     pub(super) fn not_finite_s(&self) -> Vec<f64> {
         self.not_finite_ms.iter().map(|at_ms| seconds(*at_ms)).collect()
     }
 
-    /// Times in seconds and the lines, beginning with the first value, in the order of their names. Lines of one name are one line:
-    /// a rank that went on on another node, where the old node's last value may be heard for a while yet. Lines that have all labels
-    /// of one of `bold` stand out.
+    /// Returns the times in seconds, starting at the first value, and the lines in the order of their names. Lines with the same name are
+    /// joined: a rank may have moved to another node, while the old node's last value arrives for a short time. Lines that have all labels
+    /// of an entry of `bold` are bold.
     pub(super) fn named(&self, naming: &Naming, bold: &[Labels]) -> (Vec<f64>, Vec<Line>) {
         let first_value = |(_, line): &(Labels, Vec<f64>)| line.iter().position(|value| !value.is_nan());
         let begin = self
@@ -124,7 +124,7 @@ impl Lines {
         (times, lines)
     }
 
-    /// The line of these labels; a new one begins with `before` gaps. `None` where there is no room for it.
+    /// Returns the line with these labels; a new line starts with `before` gaps. `None` if the chart is full.
     fn line(&mut self, labels: &Labels, before: usize) -> Option<&mut Vec<f64>> {
         let known = self.lines.iter().position(|(known, _)| known == labels);
         if known.is_none() {
@@ -137,7 +137,7 @@ impl Lines {
         self.lines.get_mut(at).map(|(_, line)| line)
     }
 
-    /// Several ranks may have such a value at one time.
+    /// Adds a time with a value that is not finite. Several ranks may have one at the same time.
     fn add_not_finite(&mut self, at_ms: TimestampMs) {
         if !self.not_finite_ms.contains(&at_ms) {
             self.not_finite_ms.push(at_ms);
@@ -160,7 +160,7 @@ impl Lines {
     }
 }
 
-/// Whether labels contain all of `wanted`; the name of the metric does not count.
+/// Returns true if the labels contain all of `wanted`. The metric's name is ignored.
 fn has_all(labels: &Labels, wanted: &Labels) -> bool {
     let mut wanted = wanted
         .iter()
@@ -169,7 +169,7 @@ fn has_all(labels: &Labels, wanted: &Labels) -> bool {
     wanted.peek().is_some() && wanted.all(|label| labels.get(&label.name) == Some(&*label.value))
 }
 
-/// Puts another part of the same line in: at each time the part counts that began later.
+/// Joins another part of the same line. If both have a value at a time, the part that started later counts.
 fn join(line: &mut [f64], other: &[f64]) {
     let begin = |line: &[f64]| {
         line.iter()
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Values as text, so that gaps compare.
+    /// Values as text, so that gaps compare as equal.
     fn shown(lines: &Lines) -> (Vec<String>, Vec<f64>, Vec<String>) {
         let (times, named) = lines.named(&Naming::by("rank"), &[]);
         let values = named.iter().map(|line| format!("{:?}", line.values));

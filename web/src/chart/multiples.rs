@@ -1,4 +1,4 @@
-//! Many small charts of one query, a line each: values that have no scale in common.
+//! Small charts of one query, one per line, for values without a common scale.
 
 use std::collections::BTreeMap;
 
@@ -9,40 +9,40 @@ use wasm_bindgen::prelude::*;
 
 use super::role::{Drawn, Role};
 use super::{Drawing, Marks, Naming, Window, create, destroy, put_lines, put_marks};
-use crate::ui::{When, changing, chart_unit, show, text, whenever};
+use crate::ui::{When, chart_unit, dynamic_view, effect, show, text};
 
-/// What one looks at without asking for more. The query's own bound is that of a chart.
+/// The number of charts shown at first. The query has the same limit as a chart.
 const SHOWN: usize = 12;
 
-/// Lines by name, on one axis of times.
+/// Lines by name, on one time axis.
 #[derive(Default)]
 struct Columns {
     times: Vec<f64>,
     by_name: BTreeMap<String, Vec<f64>>,
 }
 
-/// What is drawn, and where. Cheap to copy.
+/// The data of the charts and their canvases. Cheap to copy.
 #[derive(Clone, Copy)]
 struct Small {
     columns: RwSignal<Columns, LocalStorage>,
     marks: Signal<Marks>,
 }
 
-/// A small chart for each value of the label `by`; nothing where there are none.
+/// One small chart per value of the label `by`. Nothing if there are none.
 #[component]
 pub(crate) fn Multiples(
-    /// Above the charts.
+    /// The title above the charts.
     title: &'static str,
-    /// What one should know to read them.
+    /// A hint on how to read the charts.
     hint: &'static str,
-    /// PromQL.
+    /// The PromQL query.
     query: String,
     /// The label that names a chart.
     by: &'static str,
-    /// Which time they show.
+    /// The period shown.
     #[prop(into)]
     window: Signal<Window>,
-    /// Times that stand out.
+    /// Marked times.
     #[prop(into)]
     marks: Signal<Marks>,
 ) -> impl IntoView {
@@ -53,8 +53,8 @@ pub(crate) fn Multiples(
         columns: RwSignal::new_local(Columns::default()),
         marks,
     };
-    whenever(move || {
-        // Told whenever something was taken in.
+    effect(move || {
+        // Changes whenever data is added.
         data.points.track();
         let lines = data.lines.get_value();
         let (times, named) = lines.borrow().named(&naming, &[]);
@@ -82,7 +82,7 @@ pub(crate) fn Multiples(
             <section class="mt-4 min-w-0" data-testid="multiples">
                 <h3 class="font-semibold">{title}</h3>
                 <p class="text-xs opacity-70 mb-2">{hint}</p>
-                <div class="grid grid-cols-1 gap-2 sm:grid-cols-2 lg:grid-cols-4">{changing(charts)}</div>
+                <div class="grid grid-cols-1 gap-2 sm:grid-cols-2 lg:grid-cols-4">{dynamic_view(charts)}</div>
                 <When on=has_more>
                     <button class="btn btn-sm mt-2" on:click=move |_| all.set(true)>{more}</button>
                 </When>
@@ -112,18 +112,18 @@ fn chart(name: String, small: Small) -> AnyView {
         });
     };
     let is_there = RwSignal::new(false);
-    whenever(move || {
+    effect(move || {
         if let Some(element) = place.get() {
             canvas.set_value(Some(create(&element, chart_unit(Unit::Number), true, "time")));
             is_there.set(true);
         }
     });
-    whenever(move || {
+    effect(move || {
         if is_there.get() {
             draw();
         }
     });
-    whenever(move || {
+    effect(move || {
         if is_there.get() {
             small.marks.with(|marks| {
                 canvas.with_value(|canvas| canvas.iter().for_each(|canvas| put_marks(canvas, marks)))

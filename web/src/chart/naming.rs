@@ -1,25 +1,25 @@
-//! How a chart's lines are named and ordered, and whether they are drawn beside or on top of each other.
+//! How the lines of a chart are named and ordered, and whether they are stacked.
 
 use domain::series::Labels;
 
-/// Lines that are drawn one by one; a band stands for more, since no one can tell them apart.
+/// Maximum number of lines that are drawn separately. More cannot be distinguished, so a band summarises them.
 const LINES_MOST: usize = 16;
 
-/// How a chart's lines are named, ordered and drawn.
+/// How the lines of a chart are named, ordered and drawn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Naming {
-    /// The label that tells the lines apart; empty: all labels in which they differ.
+    /// The label that names the lines. Empty: all labels in which the lines differ.
     by: &'static str,
-    /// The order of the lines, where their names are not numbers.
+    /// The order of the lines if their names are not numbers.
     order: &'static [&'static str],
-    /// Whether they are parts of a whole.
+    /// Whether the lines are parts of a whole.
     pub(super) is_stacked: bool,
-    /// Lines that are drawn one by one.
+    /// Maximum number of lines that are drawn separately.
     pub(super) most: usize,
 }
 
 impl Naming {
-    /// Lines named by this label.
+    /// Names lines by this label.
     pub(crate) const fn by(label: &'static str) -> Self {
         Self {
             by: label,
@@ -29,17 +29,17 @@ impl Naming {
         }
     }
 
-    /// Lines named by the labels in which they differ.
+    /// Names lines by the labels in which they differ.
     pub(crate) const fn by_difference() -> Self {
         Self::by("")
     }
 
-    /// Lines of these names first, in this order.
+    /// Puts lines with these names first, in this order.
     pub(crate) const fn ordered(self, order: &'static [&'static str]) -> Self {
         Self { order, ..self }
     }
 
-    /// Lines that are parts of a whole: drawn on top of each other.
+    /// Stacks the lines, as parts of a whole.
     pub(crate) const fn stacked(self) -> Self {
         Self {
             is_stacked: true,
@@ -47,12 +47,12 @@ impl Naming {
         }
     }
 
-    /// A band stands for more lines than this.
+    /// Draws a band if there are more lines than this.
     pub(crate) const fn at_most(self, most: usize) -> Self {
         Self { most, ..self }
     }
 
-    /// A line's place among the others: as the order says, else by number, so that `rank 10` comes behind `rank 9`.
+    /// Returns the position of a line: by the given order, else by number, so that `rank 10` comes after `rank 9`.
     pub(super) fn place(&self, labels: &Labels) -> u64 {
         let by = if self.by.is_empty() { "rank" } else { self.by };
         let value = labels.get(by).or_else(|| labels.get("gpu")).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Naming {
         named.or_else(|| value.parse().ok()).unwrap_or(u64::MAX)
     }
 
-    /// The names of labels that do not tell the lines apart, because all have them with the same value.
+    /// Returns the names of the labels that all lines have with the same value.
     pub(super) fn common<'a>(&self, mut lines: impl Iterator<Item = &'a Labels>) -> Vec<String> {
         let Some(first) = lines.next().filter(|_| self.by.is_empty()) else {
             return vec![];
@@ -76,7 +76,7 @@ impl Naming {
         shared.iter().map(|label| label.name.to_string()).collect()
     }
 
-    /// The name of a line.
+    /// Returns the name of a line.
     pub(super) fn name(&self, labels: &Labels, common: &[String]) -> String {
         if self.by.is_empty() {
             return by_difference(labels, common);
@@ -89,7 +89,7 @@ impl Naming {
     }
 }
 
-/// The rank alone where there is one: which node it runs on is no news. Else each label that differs.
+/// Returns only the rank if there is one, without its node. Else each label that differs.
 fn by_difference(labels: &Labels, common: &[String]) -> String {
     let differs = |name: &str| common.iter().all(|shared| shared != name);
     if let Some(rank) = labels.get("rank").filter(|_| differs("rank")) {

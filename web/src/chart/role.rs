@@ -1,35 +1,35 @@
-//! What is drawn of a chart's lines: each of them, or what most of them do and those that stand out.
+//! Decides what is drawn of a chart's lines: each line, or a band of most lines and the bold lines.
 
 use super::lines::Line;
 use super::naming::Naming;
 use crate::ui::quantile;
 
-/// The names of the lines that stand for many.
+/// The names of the lines that summarise other lines.
 const MEDIAN: &str = "median of the others";
 const LOW: &str = "10th percentile";
 const HIGH: &str = "90th percentile";
-/// Fewer lines than this make no band.
+/// Minimum number of lines for a band.
 const BAND_OF_AT_LEAST: usize = 3;
 
 /// How a line is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// As one of several.
+    /// One of several lines.
     Line,
-    /// So that it stands out.
+    /// A bold line.
     Bold,
-    /// As the lower edge of the band.
+    /// The lower edge of the band.
     Low,
-    /// As the upper edge of the band.
+    /// The upper edge of the band.
     High,
-    /// As the middle of the band.
+    /// The median in the band.
     Median,
-    /// As a part of a whole, on top of the part before it.
+    /// A part of a whole, stacked on the part before it.
     Area,
 }
 
 impl Role {
-    /// The word by which `chart.js` knows it.
+    /// The role's name in `chart.js`.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Line => "line",
@@ -42,18 +42,18 @@ impl Role {
     }
 }
 
-/// A line as it is drawn.
+/// A line to draw.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Drawn {
-    /// Its name.
+    /// The name of the line.
     pub(super) name: String,
-    /// How it is drawn.
+    /// How the line is drawn.
     pub(super) role: Role,
-    /// One value per time, NaN where it has none.
+    /// One value per time, NaN if there is none.
     pub(super) values: Vec<f64>,
 }
 
-/// What is drawn of these lines. With more than `most` of them those that stand out, and a band for the others.
+/// Returns what is drawn of these lines. If there are more than `most`: the bold lines, and a band for the others.
 pub(super) fn drawn(naming: &Naming, lines: Vec<Line>, most: usize) -> Vec<Drawn> {
     let is_band = !naming.is_stacked && lines.len() > most.max(BAND_OF_AT_LEAST);
     let (mut shown, mut bold) = (Vec::with_capacity(lines.len()), Vec::new());
@@ -76,14 +76,14 @@ pub(super) fn drawn(naming: &Naming, lines: Vec<Line>, most: usize) -> Vec<Drawn
         let list = if role == Role::Bold { &mut bold } else { &mut shown };
         list.push(Drawn { name, role, values });
     }
-    // What stands out is drawn last, above the others.
+    // Bold lines are drawn last, above the others.
     let mut all = if is_band { band(&others) } else { vec![] };
     all.append(&mut shown);
     all.append(&mut bold);
     all
 }
 
-/// The 10th and 90th percentile and the median at each time.
+/// Returns the 10th percentile, the 90th percentile and the median at each time.
 fn band(lines: &[Vec<f64>]) -> Vec<Drawn> {
     let times = lines.iter().map(Vec::len).max().unwrap_or(0);
     let [mut low, mut high, mut median] = [LOW, HIGH, MEDIAN].map(|_| Vec::with_capacity(times));

@@ -1,36 +1,36 @@
-//! The time a chart shows.
+//! The period that a chart shows.
 
 use domain::time::TimestampMs;
 
-/// Points across a chart: about as many as it has pixels on a phone, and enough on a desktop.
+/// Points per chart: about as many as a phone has pixels, and enough on a desktop.
 const POINTS: i64 = 600;
-/// Samples come once a second; nothing lies between.
+/// Samples arrive once per second, so a smaller step gives no more values.
 const STEP_MS_MIN: i64 = 1_000;
 
-/// A stretch of time.
+/// A period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Window {
-    /// The last so many milliseconds, moving on.
+    /// The last `range_ms` milliseconds; moves on.
     Last {
-        /// How far back.
+        /// Length in milliseconds.
         range_ms: i64,
     },
-    /// A time that is over.
+    /// A past period.
     Past {
-        /// Its begin.
+        /// Its start.
         start_ms: TimestampMs,
         /// Its end.
         end_ms: TimestampMs,
     },
 }
 
-/// Distance of points, whole seconds.
+/// Returns the distance of points in milliseconds, a multiple of one second.
 pub(super) fn step_ms(range_ms: i64) -> i64 {
     let seconds = (range_ms / POINTS + STEP_MS_MIN - 1) / STEP_MS_MIN;
     seconds.max(1) * STEP_MS_MIN
 }
 
-/// Where a time that is over is asked for.
+/// Returns the API path of a past period.
 pub(super) fn path(query: &str, start_ms: TimestampMs, end_ms: TimestampMs) -> String {
     let query = js_sys::encode_uri_component(query);
     let step_s = step_ms(end_ms - start_ms) / 1_000;

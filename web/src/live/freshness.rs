@@ -1,35 +1,35 @@
-//! How old what the page shows is: one of five named states.
+//! The age of the values on the page: one of five states.
 
 use domain::time::TimestampMs;
 
-/// Without news for this long, values that come each second are old. A loaded collector may skip a second or two.
+/// The age from which values that arrive each second are stale. A loaded collector may skip one or two seconds.
 const STALE_MS: i64 = 5_000;
 
-/// What is known about the stream.
+/// The state of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream {
-    /// The connection is up.
+    /// Whether the stream is connected.
     pub(crate) connected: bool,
-    /// The viewer has stopped the changes.
+    /// Whether the user has paused updates.
     pub(crate) paused: bool,
-    /// The page shows a time that is over.
+    /// Whether the page shows a past period.
     pub(crate) past: bool,
-    /// Something is watched that brings news each second.
-    pub(crate) expects_news: bool,
-    /// When the last message came.
-    pub(crate) heard_ms: TimestampMs,
+    /// Whether a watch gets messages each second.
+    pub(crate) expects_messages: bool,
+    /// When the last message arrived.
+    pub(crate) last_message_ms: TimestampMs,
 }
 
 /// The state in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// What one sees is what is.
+    /// The page shows current values.
     Live,
-    /// Stopped by the viewer.
+    /// Paused by the user.
     Paused,
-    /// A time that is over.
+    /// A past period.
     Past,
-    /// Connected, and nothing came for so long.
+    /// Connected, but no message arrived for `age_ms`.
     Stale {
         /// Age of the last message.
         age_ms: i64,
@@ -39,21 +39,22 @@ pub(crate) enum Freshness {
 }
 
 impl Freshness {
-    /// The state at `now_ms`. A lost connection is said first: nothing the viewer chose explains it.
+    /// Returns the state at `now_ms`. A lost connection comes first, because no choice of the user explains it.
     pub(crate) fn at(now_ms: TimestampMs, stream: Stream) -> Self {
-        let age_ms = now_ms - stream.heard_ms;
+        let age_ms = now_ms - stream.last_message_ms;
         match stream {
             Stream { connected: false, .. } => Self::Offline,
             Stream { paused: true, .. } => Self::Paused,
             Stream { past: true, .. } => Self::Past,
             Stream {
-                expects_news: true, ..
+                expects_messages: true,
+                ..
             } if age_ms > STALE_MS => Self::Stale { age_ms },
             _ => Self::Live,
         }
     }
 
-    /// The word.
+    /// Returns the state as a word.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Live => "live",
@@ -64,7 +65,7 @@ impl Freshness {
         }
     }
 
-    /// Colour and shape.
+    /// Returns the CSS class for colour and shape.
     pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Live => "state state-ok",
@@ -74,16 +75,14 @@ impl Freshness {
         }
     }
 
-    /// What it means, and what one can do.
+    /// Returns what the state means and what the user can do.
     pub(crate) fn hint(self) -> &'static str {
         match self {
             Self::Live => "Values change as they are measured.",
-            Self::Paused => "Values stand still until you press Continue.",
-            Self::Past => "This page shows a time that is over.",
-            Self::Stale { .. } => "The collector is connected and sends nothing.",
-            Self::Offline => {
-                "No connection to the collector. The page tries again by itself; values are the last known."
-            }
+            Self::Paused => "Values do not change until you press Continue.",
+            Self::Past => "This page shows a past period.",
+            Self::Stale { .. } => "Connected, but the collector sends nothing.",
+            Self::Offline => "No connection to the collector. Reconnecting; values are the last known.",
         }
     }
 }
@@ -96,8 +95,8 @@ mod tests {
         connected: true,
         paused: false,
         past: false,
-        expects_news: true,
-        heard_ms: 0,
+        expects_messages: true,
+        last_message_ms: 0,
     };
 
     #[test]
@@ -105,10 +104,10 @@ mod tests {
         for (stream, now_ms, expected) in [
             (LIVE, 1_000, Freshness::Live),
             (LIVE, 5_001, Freshness::Stale { age_ms: 5_001 }),
-            // A page that watches nothing hears nothing.
+            // A page without watches gets no messages.
             (
                 Stream {
-                    expects_news: false,
+                    expects_messages: false,
                     ..LIVE
                 },
                 60_000,

@@ -1,4 +1,4 @@
-//! The keys of what arrives by the stream and the API.
+//! The keys of the items in lists of the stream and the API.
 
 use domain::api::alerts::{AlertView, Diagnosis, RuleView, WebhookView};
 use domain::api::checkpoints::CheckpointView;
@@ -20,7 +20,7 @@ impl Keyed for Diagnosis {
 }
 
 impl Keyed for AlertView {
-    /// The history holds the same alert as often as it fired.
+    /// The history contains one entry for each time that an alert fired.
     fn key(&self) -> String {
         format!("{}@{}", self.fingerprint, self.active_ms)
     }

@@ -1,22 +1,22 @@
-//! A list that arrives whole, again and again, whose rows keep their identity.
+//! A list that always arrives whole and whose rows keep their identity.
 //!
-//! Each row is a signal of its own, found again by its key. A push that changes one row redraws that row; nothing is built anew,
-//! so an opened `<details>` stays open and a screen reader stays where it is.
+//! Each row is a signal, found by its key. A push that changes one row redraws only that row. So an opened `<details>` stays open, and a
+//! screen reader keeps its position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leptos::prelude::*;
 
-/// What tells an item from its siblings, for as long as it lives.
+/// An item with a stable, unique key.
 pub(crate) trait Keyed {
-    /// The key, unique in its list.
+    /// Returns the key, unique in its list.
     fn key(&self) -> String;
 }
 
 /// A row: its key, and its value, which may change.
 pub(crate) struct Row<T: 'static> {
-    /// For `<For key=…>`.
+    /// The key for `<For key=…>`.
     pub(crate) key: String,
     value: ArcRwSignal<T>,
 }
@@ -31,12 +31,12 @@ impl<T> Clone for Row<T> {
 }
 
 impl<T: Send + Sync> Row<T> {
-    /// The value as a signal of the current owner.
+    /// Returns the value as a signal of the current owner.
     pub(crate) fn signal(&self) -> RwSignal<T> {
         RwSignal::from(self.value.clone())
     }
 
-    /// The value as it is; tracked.
+    /// Returns the value; tracked.
     pub(crate) fn get(&self) -> T
     where
         T: Clone,
@@ -44,13 +44,13 @@ impl<T: Send + Sync> Row<T> {
         self.value.get()
     }
 
-    /// Looks at the value without following its changes.
+    /// Reads the value without tracking it.
     pub(crate) fn peek<U>(&self, look: impl FnOnce(&T) -> U) -> U {
         self.value.with_untracked(look)
     }
 }
 
-/// The rows, in their order; `None` until the first arrive.
+/// The rows in order; `None` until the first list arrives.
 pub(crate) struct List<T: 'static>(RwSignal<Option<Vec<Row<T>>>>);
 
 impl<T> Clone for List<T> {
@@ -62,33 +62,33 @@ impl<T> Clone for List<T> {
 impl<T> Copy for List<T> {}
 
 impl<T: Keyed + PartialEq + Send + Sync + 'static> List<T> {
-    /// Nothing has arrived yet.
+    /// Creates a list without rows.
     pub(crate) fn new() -> Self {
         Self(RwSignal::new(None))
     }
 
-    /// The rows, none where they are not known; follows coming, going and order, not the values.
+    /// Returns the rows; none before the first list arrives. Tracks added and removed rows and the order, not the values.
     pub(crate) fn rows(self) -> Vec<Row<T>> {
         self.0.get().unwrap_or_default()
     }
 
-    /// Whether anything has arrived; tracked.
+    /// Returns true if a list has arrived; tracked.
     pub(crate) fn is_known(self) -> bool {
         self.0.with(Option::is_some)
     }
 
-    /// Whether it is known that there is nothing; tracked.
+    /// Returns true if a list has arrived and is empty; tracked.
     pub(crate) fn is_empty(self) -> bool {
         self.0.with(|rows| rows.as_ref().is_some_and(Vec::is_empty))
     }
 
-    /// How many rows' values satisfy `wanted`; follows values too.
+    /// Returns the number of rows whose values satisfy `wanted`; also tracks the values.
     pub(crate) fn count(self, wanted: impl Fn(&T) -> bool) -> usize {
         let rows = self.rows();
         rows.iter().filter(|row| row.value.with(&wanted)).count()
     }
 
-    /// Takes the list as it is now.
+    /// Replaces the list.
     pub(crate) fn take(self, fresh: Vec<T>) {
         let before = self.0.get_untracked();
         let order = |rows: &[Row<T>]| rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>();
@@ -99,14 +99,14 @@ impl<T: Keyed + PartialEq + Send + Sync + 'static> List<T> {
         }
     }
 
-    /// Forgets everything: somebody else may log in.
+    /// Removes everything, because another user may log in.
     pub(crate) fn forget(self) {
         self.0.set(None);
     }
 }
 
 fn merged<T: Keyed + PartialEq + Send + Sync>(before: Vec<Row<T>>, fresh: Vec<T>) -> Vec<Row<T>> {
-    // Places instead of rows, and put in one by one: a map of rows, or one that sorts first, would be compiled for each type.
+    // Positions instead of rows, inserted one by one: a map of rows, or a sorted list, would be compiled for each type.
     let mut places = BTreeMap::new();
     for (place, row) in before.iter().enumerate() {
         places.insert(row.key.clone(), place);
@@ -116,7 +116,7 @@ fn merged<T: Keyed + PartialEq + Send + Sync>(before: Vec<Row<T>>, fresh: Vec<T>
     for item in fresh {
         let key = item.key();
         if !taken.insert(key.clone()) {
-            // Twice the same: showing it once is right, and two rows of one key would confuse the page.
+            // A duplicate: it is shown once, because two rows with one key would break the page.
             continue;
         }
         let value = match places.get(&key).map(|place| before[*place].value.clone()) {
@@ -133,31 +133,32 @@ fn merged<T: Keyed + PartialEq + Send + Sync>(before: Vec<Row<T>>, fresh: Vec<T>
     rows
 }
 
-/// Shows rows, a view each; a view lives as long as its row's key.
+/// Shows one view per row. A view lives as long as its row's key.
 pub(crate) fn each<T: Send + Sync + 'static>(
     rows: impl Fn() -> Vec<Row<T>> + Send + Sync + 'static,
     view: impl Fn(Row<T>) -> AnyView + Send + Sync + 'static,
 ) -> AnyView {
     let view = Arc::new(view);
-    let made = move |row: Row<T>| {
+    let erased = move |row: Row<T>| {
         let view = Arc::clone(&view);
-        Made {
+        ErasedRow {
             key: row.key.clone(),
             make: Box::new(move || view(row)),
         }
     };
-    listed(Box::new(move || rows().into_iter().map(&made).collect()))
+    listed(Box::new(move || rows().into_iter().map(&erased).collect()))
 }
 
-/// A row whose type is forgotten, so that Leptos' way with lists is compiled once.
-struct Made {
+/// A row without its type, so that Leptos' code for lists is compiled once.
+struct ErasedRow {
     key: String,
     make: Box<dyn FnOnce() -> AnyView + Send>,
 }
 
-fn listed(rows: Box<dyn Fn() -> Vec<Made> + Send + Sync>) -> AnyView {
+fn listed(rows: Box<dyn Fn() -> Vec<ErasedRow> + Send + Sync>) -> AnyView {
     let each = move || rows();
-    view! { <For each key=|row: &Made| row.key.clone() children=|row: Made| (row.make)() /> }.into_any()
+    view! { <For each key=|row: &ErasedRow| row.key.clone() children=|row: ErasedRow| (row.make)() /> }
+        .into_any()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What this tab watches, and the way to the socket while there is one.
+//! The watches of this tab, and the channel to the socket while there is one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use std::rc::Rc;
 use domain::api::stream::Request;
 use futures::channel::mpsc::UnboundedSender;
 
-use super::News;
+use super::StreamMessage;
 
-/// A range query with this step or a smaller one is pushed often enough to miss it.
+/// A range query with at most this step is pushed often enough to notice a lost connection.
 const FREQUENT_MS: i64 = 2_000;
 
-type Handler = Rc<dyn Fn(News)>;
+type Handler = Rc<dyn Fn(StreamMessage)>;
 
 /// A handle to the tab's watches.
 #[derive(Clone, Default)]
@@ -26,8 +26,12 @@ struct Inner {
 }
 
 impl Watches {
-    /// Begins a watch; asked for now, and again on each new connection.
-    pub(super) fn open(&self, request: impl FnOnce(u32) -> Request, handler: impl Fn(News) + 'static) -> u32 {
+    /// Starts a watch: requests it now and again on each new connection.
+    pub(super) fn open(
+        &self,
+        request: impl FnOnce(u32) -> Request,
+        handler: impl Fn(StreamMessage) + 'static,
+    ) -> u32 {
         let mut inner = self.0.borrow_mut();
         inner.last_id += 1;
         let id = inner.last_id;
@@ -44,8 +48,8 @@ impl Watches {
         inner.send(Request::Unwatch { id });
     }
 
-    /// Whether something is watched that brings news every second or so.
-    pub(super) fn expects_news(&self) -> bool {
+    /// Returns true if a watch gets messages about every second.
+    pub(super) fn expects_messages(&self) -> bool {
         let frequent = |(request, _): &(Request, Handler)| match request {
             Request::WatchInstant { .. } => true,
             Request::WatchRange { step_ms, .. } => *step_ms <= FREQUENT_MS,
@@ -54,7 +58,7 @@ impl Watches {
         self.0.borrow().open.values().any(frequent)
     }
 
-    /// There is a socket: everything is asked for on it.
+    /// Sets the socket and requests all watches on it.
     pub(super) fn connected(&self, socket: UnboundedSender<Request>) {
         let mut inner = self.0.borrow_mut();
         inner.socket = Some(socket);
@@ -64,14 +68,14 @@ impl Watches {
             .for_each(|(request, _)| inner.send(request.clone()));
     }
 
-    /// The socket is gone.
+    /// Removes the socket.
     pub(super) fn disconnected(&self) {
         self.0.borrow_mut().socket = None;
     }
 
-    /// Gives what arrived to who watches. A watch that has just ended gets nothing.
-    pub(super) fn hand_over(&self, id: u32, news: News) {
-        // The handler may open and close watches itself, so nothing may be borrowed while it runs.
+    /// Passes a message to its watch. A watch that has just ended gets nothing.
+    pub(super) fn dispatch(&self, id: u32, message: StreamMessage) {
+        // The handler may open and close watches, so nothing may be borrowed while it runs.
         let handler = self
             .0
             .borrow()
@@ -79,7 +83,7 @@ impl Watches {
             .get(&id)
             .map(|(_, handler)| Rc::clone(handler));
         if let Some(handler) = handler {
-            handler(news);
+            handler(message);
         }
     }
 }
@@ -87,7 +91,7 @@ impl Watches {
 impl Inner {
     fn send(&self, request: Request) {
         if let Some(socket) = &self.socket {
-            // A socket that has just closed: the watch is asked for again on the next one.
+            // The socket has just closed: the next one requests the watch again.
             let _closed = socket.unbounded_send(request);
         }
     }

@@ -8,10 +8,10 @@ use leptos::prelude::*;
 
 use crate::live::{Live, Row, each};
 use crate::route::Route;
-use crate::ui::{Heading, Title, Trouble, When};
+use crate::ui::{ErrorMessage, Heading, Title, When};
 use ended::Ended;
 
-/// The page.
+/// The page of all diagnoses.
 #[component]
 pub(crate) fn DiagnosesPage() -> impl IntoView {
     let route = expect_context::<Route>();
@@ -35,20 +35,20 @@ pub(crate) fn DiagnosesPage() -> impl IntoView {
         <h1 class="sr-only">"Diagnoses"</h1>
         <div class="grid grid-cols-1 gap-6">
             <label class="flex gap-2 items-center text-sm max-w-xl">"Filter"
-                <input class="input input-sm grow" type="search" name="q" placeholder="rule, run, node or words" prop:value=move || wanted.get().unwrap_or_default() on:input=filter />
+                <input class="input input-sm grow" type="search" name="q" placeholder="rule, run, node or text" prop:value=move || wanted.get().unwrap_or_default() on:input=filter />
             </label>
             <section class="min-w-0">
-                <Heading text="Now" hint="What is wrong, who causes it, and since when; the worst first. Open one for its evidence and what to do." />
+                <Heading text="Now" hint="Problems with culprit and start time, worst first. Open one for its evidence and actions." />
                 <When on=move || !firing.is_known()><p class="opacity-70">"Loading…"</p></When>
-                <When on=move || firing.is_empty()><p class="opacity-70" data-testid="nothing-wrong">"No rule finds anything wrong."</p></When>
-                <When on=move || none_of(firing.rows().len(), now().len())><p class="opacity-70">"None matches the filter."</p></When>
+                <When on=move || firing.is_empty()><p class="opacity-70" data-testid="nothing-wrong">"No active diagnoses."</p></When>
+                <When on=move || none_of(firing.rows().len(), now().len())><p class="opacity-70">"No diagnosis matches."</p></When>
                 <ul class="grid grid-cols-1 gap-2" data-testid="firing">{each(now, |one| row::row(&one))}</ul>
             </section>
             <section class="min-w-0">
-                <Heading text="Ended" hint="The latest first." />
-                <Trouble what=ended.problem />
-                <When on=move || ended.list.is_empty()><p class="opacity-70">"None has ended yet."</p></When>
-                <When on=move || none_of(ended.list.rows().len(), before().len())><p class="opacity-70">"None matches the filter."</p></When>
+                <Heading text="Ended" hint="Newest first." />
+                <ErrorMessage what=ended.problem />
+                <When on=move || ended.list.is_empty()><p class="opacity-70">"No ended diagnoses."</p></When>
+                <When on=move || none_of(ended.list.rows().len(), before().len())><p class="opacity-70">"No diagnosis matches."</p></When>
                 <ul class="grid grid-cols-1 gap-2" data-testid="ended">{each(before, |one| row::row(&one))}</ul>
             </section>
         </div>

@@ -1,46 +1,46 @@
-//! One diagnosis as an incident: what, who, since when, how sure, why, what to do, what changed before; then the evidence.
+//! The page of one diagnosis: summary, culprit, start, confidence, reasons, advice, changes before it; then the evidence.
 
-mod act;
+mod actions;
 mod changed;
+mod diagnosis_state;
 mod evidence;
 mod facts;
-mod handle;
+mod handling;
 mod history;
-mod loaded;
-mod words;
+mod text;
 
 use leptos::prelude::*;
 
-use crate::ui::{Title, Trouble, When};
-use act::Actions;
+use crate::ui::{ErrorMessage, Title, When};
+use actions::Actions;
 use changed::ChangedBefore;
+use diagnosis_state::DiagnosisState;
 use evidence::EvidenceCharts;
 use facts::Facts;
-use handle::Handle;
+use handling::HandlingButtons;
 use history::{Similar, Timeline};
-use loaded::Loaded;
 
-/// The page.
+/// The page of one diagnosis.
 #[component]
 pub(crate) fn OneDiagnosis(
-    /// The diagnosis' id.
+    /// The id of the diagnosis.
     id: String,
 ) -> impl IntoView {
-    let loaded = Loaded::of(id);
-    let is_known = Memo::new(move |_| loaded.view.with(Option::is_some));
+    let state = DiagnosisState::of(id);
+    let is_known = Memo::new(move |_| state.view.with(Option::is_some));
     view! {
         <Title of="Diagnosis" />
         <div class="grid grid-cols-1 gap-6 max-w-7xl">
-            <Trouble what=loaded.problem><a href="/diagnoses" class="link">"All diagnoses"</a></Trouble>
-            <When on=move || !is_known.get() && loaded.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+            <ErrorMessage what=state.problem><a href="/diagnoses" class="link">"All diagnoses"</a></ErrorMessage>
+            <When on=move || !is_known.get() && state.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
             <When on=move || is_known.get()>
-                <Facts loaded />
-                <Actions loaded />
-                <Handle loaded />
-                <ChangedBefore loaded />
-                <EvidenceCharts loaded />
-                <Similar loaded />
-                <Timeline loaded />
+                <Facts state />
+                <Actions state />
+                <HandlingButtons state />
+                <ChangedBefore state />
+                <EvidenceCharts state />
+                <Similar state />
+                <Timeline state />
             </When>
         </div>
     }

@@ -1,23 +1,23 @@
-//! Logging in with an API token.
+//! The log-in page.
 
 use leptos::html::Input;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
-use crate::session::Who;
-use crate::ui::{Title, Trouble, text, whenever};
+use crate::session::UserSession;
+use crate::ui::{ErrorMessage, Title, effect, text};
 
-/// Asks for a token and opens a session.
+/// Reads a token from the user and opens a session.
 #[component]
 pub(crate) fn Login() -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let token = RwSignal::new(String::new());
     let error = RwSignal::new(None::<String>);
     let busy = RwSignal::new(false);
     let field = NodeRef::<Input>::new();
-    whenever(move || {
+    effect(move || {
         if let Some(field) = field.get() {
-            // Fails only for an element that is gone.
+            // Fails only for a removed element.
             let _gone = field.focus();
         }
     });
@@ -26,7 +26,7 @@ pub(crate) fn Login() -> impl IntoView {
         busy.set(true);
         error.set(None);
         spawn_local(async move {
-            if let Err(refused) = who.log_in(&token.get_untracked()).await {
+            if let Err(refused) = session.log_in(&token.get_untracked()).await {
                 error.set(Some(refused.message));
                 busy.set(false);
             }
@@ -38,9 +38,9 @@ pub(crate) fn Login() -> impl IntoView {
             <form class="card bg-base-200 w-full max-w-md" method="post" on:submit=submit>
                 <div class="card-body gap-3">
                     <h1 class="card-title text-2xl">"Lockstep"</h1>
-                    <p>"Log in with a token. The collector printed the admin's at its first start, and keeps it in its data folder as "
-                        <code>"admin.token"</code>"; " <code>"lockstep token create"</code>" makes others."</p>
-                    // Password managers keep a token under a name.
+                    <p>"Log in with a token. The collector printed the admin token at its first start and keeps it in its data folder as "
+                        <code>"admin.token"</code>"; " <code>"lockstep token create"</code>" creates others."</p>
+                    // Password managers store a token under a user name.
                     <input type="text" name="username" value="lockstep" autocomplete="username" readonly hidden />
                     <label class="fieldset">
                         <span class="label">"Token"</span>
@@ -55,7 +55,7 @@ pub(crate) fn Login() -> impl IntoView {
                             bind:value=token
                         />
                     </label>
-                    <Trouble what=error />
+                    <ErrorMessage what=error />
                     <button class="btn btn-primary" type="submit" disabled=move || busy.get()>
                         {text(move || if busy.get() { "Logging in…" } else { "Log in" })}
                     </button>

@@ -1,4 +1,4 @@
-//! The pages, a file each.
+//! The pages, one file each.
 
 mod diagnoses;
 mod diagnosis;

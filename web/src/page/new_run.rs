@@ -1,4 +1,4 @@
-//! The form for a new run; checked while one types by the code the server uses.
+//! The form for a new run. The code that the server uses also checks the form while the user types.
 
 mod field;
 mod fields;
@@ -12,22 +12,22 @@ use serde::Deserialize;
 
 use crate::api::ApiError;
 use crate::route::Route;
-use crate::session::Who;
-use crate::ui::{Title, When, text, whenever};
+use crate::session::UserSession;
+use crate::ui::{Title, When, effect, text};
 use field::{Area, Mistakes, Text};
 use fields::{Fields, OWN_SCRIPT};
 
-/// The page.
+/// The page with the form.
 #[component]
 pub(crate) fn NewRun() -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let route = expect_context::<Route>();
     let fields = Fields::new();
     let refused = RwSignal::new(None::<ApiError>);
     let busy = RwSignal::new(false);
     let problems = Memo::new(move |_| problems(fields, refused));
-    // What the server said is about what was sent, not about what is typed now.
-    whenever(move || {
+    // The server's errors refer to the sent form, not to the current text.
+    effect(move || {
         let _typed = fields.spec();
         refused.set(None);
     });
@@ -36,34 +36,34 @@ pub(crate) fn NewRun() -> impl IntoView {
         let (spec, _) = untrack(|| fields.spec());
         busy.set(true);
         spawn_local(async move {
-            match who.post::<Made>("/api/runs", &spec).await {
+            match session.post::<CreatedRun>("/api/runs", &spec).await {
                 Ok(run) => route.go(&format!("/runs/{}", run.id)),
                 Err(error) => {
-                    // The page may be the log-in by now.
+                    // The log-in page may have replaced this page.
                     let _gone = refused.try_set(Some(error));
                     let _gone = busy.try_set(false);
                 }
             }
         });
     };
-    let allowed = move || who.may(Role::Operator);
+    let allowed = move || session.may(Role::Operator);
     view! {
         <Title of="New run" />
         <form class="grid grid-cols-1 gap-4 max-w-3xl" method="post" on:submit=submit novalidate data-testid="new-run">
             <div>
                 <h1 class="text-2xl font-bold">"New run"</h1>
-                <p class="text-sm opacity-70">"Starts a training on the nodes through torchrun, a process a GPU. Your script needs no change; a recipe is a small real program to try things with."</p>
+                <p class="text-sm opacity-70">"Starts a training run with torchrun, one process per GPU. Your script needs no changes. A recipe is a small built-in training program."</p>
             </div>
             <Program fields problems />
             <div class="grid grid-cols-1 sm:grid-cols-3 gap-3">
-                <Text label="Nodes" hint="how many" field="nodes" value=fields.nodes problems />
-                <Text label="Processes a node" hint="empty: one a GPU" field="nproc_per_node" value=fields.nproc problems />
-                <Text label="Restarts" hint="at most, after failures" field="max_restarts" value=fields.max_restarts problems />
+                <Text label="Nodes" hint="number of nodes" field="nodes" value=fields.nodes problems />
+                <Text label="Processes per node" hint="default: one per GPU" field="nproc_per_node" value=fields.nproc problems />
+                <Text label="Restarts" hint="maximum, after failures" field="max_restarts" value=fields.max_restarts problems />
             </div>
             <details>
                 <summary class="cursor-pointer">"More: name, Python, working directory"</summary>
                 <div class="grid grid-cols-1 gap-2 mt-2">
-                    <Text label="Name" hint="the run's id is made from it" field="name" value=fields.name problems />
+                    <Text label="Name" hint="part of the run ID" field="name" value=fields.name problems />
                     <Text label="Python" hint="interpreter or virtual environment on the nodes" field="python" value=fields.python problems />
                     <Text label="Working directory" hint="absolute path on the nodes" field="workdir" value=fields.workdir problems />
                 </div>
@@ -71,7 +71,7 @@ pub(crate) fn NewRun() -> impl IntoView {
             <When on=move || refused.with(Option::is_some)>
                 <p class="alert alert-error" role="alert">{text(move || refused.get().map(|error| error.message).unwrap_or_default())}</p>
             </When>
-            <When on=move || !allowed()><p class="alert alert-warning">"Your token may look, but not start runs."</p></When>
+            <When on=move || !allowed()><p class="alert alert-warning">"You need the operator role to start runs."</p></When>
             <button class="btn btn-primary justify-self-start" type="submit" data-testid="submit-run"
                 disabled=move || busy.get() || !allowed() || problems.with(|problems| !problems.is_empty())>
                 {text(move || if busy.get() { "Starting…" } else { "Start" })}
@@ -80,13 +80,13 @@ pub(crate) fn NewRun() -> impl IntoView {
     }
 }
 
-/// What is looked at of the run that was made; its page hears the rest by the stream.
+/// The part of the response that is read; the stream delivers the rest to the run's page.
 #[derive(Deserialize)]
-struct Made {
+struct CreatedRun {
     id: String,
 }
 
-/// A recipe with its settings, or a script with its arguments.
+/// The choice between a recipe with its settings and a script with its arguments.
 #[component]
 fn Program(fields: Fields, problems: Memo<Vec<FieldError>>) -> impl IntoView {
     view! {
@@ -94,25 +94,25 @@ fn Program(fields: Fields, problems: Memo<Vec<FieldError>>) -> impl IntoView {
             <label class="label" for="recipe">"Program"</label>
             <select class="select w-full" id="recipe" name="recipe" aria-describedby="recipe-mistakes" bind:value=fields.recipe>
                 {RECIPES.iter().map(|recipe| view! { <option value=recipe.name>{format!("{}: {}", recipe.name, recipe.summary)}</option> }).collect_view()}
-                <option value=OWN_SCRIPT>"a script of my own"</option>
+                <option value=OWN_SCRIPT>"your own script"</option>
             </select>
             <Mistakes field="recipe" problems />
         </div>
-        <When on=move || !fields.is_own_script()><Area label="Settings" hint="NAME=VALUE, one a line; like steps=200 or lr=0.001" field="set" value=fields.settings problems /></When>
+        <When on=move || !fields.is_own_script()><Area label="Settings" hint="NAME=VALUE, one per line; such as steps=200 or lr=0.001" field="set" value=fields.settings problems /></When>
         <When on=move || fields.is_own_script()>
             <Text label="Script" hint="absolute path on the nodes, or relative to the working directory" field="script" value=fields.script problems />
-            <Area label="Arguments" hint="one a line, as they are" field="args" value=fields.args problems />
+            <Area label="Arguments" hint="one per line, unquoted" field="args" value=fields.args problems />
         </When>
     }
 }
 
-/// What keeps the form from being sent: by the code the server uses, and by the server itself.
+/// Returns all errors of the form: from the code that the server uses, and from the server itself.
 fn problems(fields: Fields, refused: RwSignal<Option<ApiError>>) -> Vec<FieldError> {
     let (spec, mut problems) = fields.spec();
     problems.extend(spec.problems());
     problems.extend(refused.get().map(|error| error.fields).unwrap_or_default());
     if fields.is_own_script() {
-        // The program is chosen; what is missing is its path.
+        // The user has chosen a script; its path is missing.
         let missing = problems.iter_mut().filter(|problem| problem.field == "recipe");
         missing.for_each(|problem| {
             problem.field = "script".to_owned();

@@ -1,15 +1,15 @@
-//! An address that is none of ours.
+//! The page for an unknown address.
 
 use leptos::prelude::*;
 
 use crate::ui::Title;
 
-/// Says so, and leads back.
+/// Shows that the page does not exist, with a link to the overview.
 #[component]
 pub(crate) fn NotFound() -> impl IntoView {
     view! {
-        <Title of="No such page" />
-        <h1 class="text-2xl font-bold mb-2">"There is no such page"</h1>
-        <p>"Everything begins at the " <a href="/" class="link">"overview"</a>"."</p>
+        <Title of="Page not found" />
+        <h1 class="text-2xl font-bold mb-2">"Page not found"</h1>
+        <p>"Go to the " <a href="/" class="link">"overview"</a>"."</p>
     }
 }

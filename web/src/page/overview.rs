@@ -1,4 +1,4 @@
-//! Who is to blame, what needs you, the runs, every GPU, and the five indicators, in this order.
+//! The overview, in this order: one sentence with the worst diagnosis, what needs attention, the runs, every GPU, the five indicators.
 
 mod attention;
 mod first_steps;
@@ -18,7 +18,7 @@ use indicators::Indicators;
 use runs::Runs;
 use sentence::Sentence;
 
-/// The first page, also the one on the wall.
+/// The overview, also used as a wall display.
 #[component]
 pub(crate) fn Overview() -> impl IntoView {
     view! {

@@ -1,4 +1,4 @@
-//! The rules in force, alerts of late, and who is told.
+//! The loaded rules, recent alerts, and webhooks.
 
 mod alerts;
 mod filter;
@@ -10,17 +10,17 @@ use domain::api::alerts::AlertView;
 use domain::api::session::Role;
 use leptos::prelude::*;
 
-use crate::session::Who;
+use crate::session::UserSession;
 use crate::ui::{Title, When};
 use alerts::Alerts;
 use polled::Polled;
 use table::Rules;
 use webhooks::Webhooks;
 
-/// The page.
+/// The page of rules and alerts.
 #[component]
 pub(crate) fn RulesPage() -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let alerts = Polled::<AlertView>::of("/api/alerts?resolved=50");
     view! {
         <Title of="Rules" />
@@ -28,7 +28,7 @@ pub(crate) fn RulesPage() -> impl IntoView {
         <div class="grid grid-cols-1 gap-6">
             <Rules alerts />
             <Alerts alerts />
-            <When on=move || who.may(Role::Admin)><Webhooks /></When>
+            <When on=move || session.may(Role::Admin)><Webhooks /></When>
         </div>
     }
 }

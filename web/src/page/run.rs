@@ -1,48 +1,48 @@
-//! One run: where it stands, what is wrong with it, its charts, checkpoints, attempts and logs.
+//! One run: its state, diagnoses, charts, checkpoints, attempts and logs.
 
 mod attempts;
 mod charts;
+mod checkpoint_list;
 mod checkpoints;
 mod findings;
 mod gpus;
 mod head;
-mod known;
 mod log;
 mod logged;
 mod memory;
 mod network;
 mod resume;
-mod saved;
+mod run_signal;
 mod span;
 mod stacks;
 mod stop;
 mod tabs;
 mod topology;
+mod unobserved;
 mod unread;
-mod unseen;
 
 use domain::api::stream::Request;
 use leptos::prelude::*;
 
-use crate::live::{Live, News, Run, each};
-use crate::ui::{DiagnosisCard, Title, Trouble, When, changing};
+use crate::live::{Live, Run, StreamMessage, each};
+use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
 use charts::{Charts, ChooseSpan, View};
+use checkpoint_list::CheckpointList;
 use checkpoints::Checkpoints;
 use findings::Findings;
 use gpus::Gpus;
 use head::Head;
-use known::Known;
 use log::Log;
 use memory::Memory;
 use network::Network;
-use saved::Saved;
+use run_signal::RunSignal;
 use tabs::{Tab, Tabs};
 use topology::Topology;
+use unobserved::Unobserved;
 use unread::NotRead;
-use unseen::NotSeen;
 
-/// The page.
+/// The page of a run.
 #[component]
 pub(crate) fn OneRun(
     /// The run's id.
@@ -54,7 +54,7 @@ pub(crate) fn OneRun(
     view! {
         <Title of=id.get_value() />
         <div class="grid grid-cols-1 gap-6">
-            <Trouble what=problem><a href="/" class="link">"All runs"</a></Trouble>
+            <ErrorMessage what=problem><a href="/" class="link">"All runs"</a></ErrorMessage>
             <When on=move || !is_known.get() && problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
             <When on=move || is_known.get()>
                 <Shown id=id.get_value() run />
@@ -63,14 +63,14 @@ pub(crate) fn OneRun(
     }
 }
 
-/// The page of a run that is known.
+/// The page after the run has loaded.
 #[component]
-fn Shown(id: String, run: Known) -> impl IntoView {
-    let saved = Saved::of(&id, run);
+fn Shown(id: String, run: RunSignal) -> impl IntoView {
+    let checkpoints = CheckpointList::of(&id, run);
     let view = View::of(run);
     let chosen = Tab::chosen();
     let (inside, View { window, marks, .. }) = (id.clone(), view);
-    let part = changing(move || {
+    let part = dynamic_view(move || {
         let id = inside.clone();
         match chosen.get() {
             Tab::Summary => view! { <Charts id view /> }.into_any(),
@@ -86,33 +86,33 @@ fn Shown(id: String, run: Known) -> impl IntoView {
             }
             .into_any(),
             Tab::Log => view! { <Log id run /> }.into_any(),
-            Tab::Checkpoints => view! { <Checkpoints id run saved /> }.into_any(),
+            Tab::Checkpoints => view! { <Checkpoints id run checkpoints /> }.into_any(),
             Tab::Attempts => view! { <Attempts run /> }.into_any(),
         }
     });
     view! {
-        <Head id=id.clone() run saved />
+        <Head id=id.clone() run checkpoints />
         <Findings id=id.clone() run />
         <RunDiagnoses id=id.clone() run />
         <NotRead run />
-        <NotSeen run />
+        <Unobserved run />
         <Tabs chosen />
         {part}
     }
 }
 
-/// The run as it changes, and why it cannot be shown.
-fn watched(id: String) -> (Known, RwSignal<Option<String>>) {
+/// Watches a run. Returns the run, and the error if it cannot be shown.
+fn watched(id: String) -> (RunSignal, RwSignal<Option<String>>) {
     let run = RwSignal::new(None::<Run>);
     let problem = RwSignal::new(None::<String>);
     expect_context::<Live>().watch(
         |watch| Request::WatchRun { id: watch, run: id },
-        move |news| match news {
-            News::Run { run: view, .. } => {
+        move |message| match message {
+            StreamMessage::Run { run: view, .. } => {
                 problem.set(None);
                 run.set(Some(*view));
             }
-            News::Failed { message, .. } => problem.set(Some(message)),
+            StreamMessage::Failed { message, .. } => problem.set(Some(message)),
             _ => {}
         },
     );
@@ -120,17 +120,17 @@ fn watched(id: String) -> (Known, RwSignal<Option<String>>) {
 }
 
 #[component]
-fn RunDiagnoses(id: String, run: Known) -> impl IntoView {
+fn RunDiagnoses(id: String, run: RunSignal) -> impl IntoView {
     let all = expect_context::<Live>().diagnoses;
-    let unseen = unseen::lines(run);
+    let unobserved = unobserved::lines(run);
     let ours = move || {
         let mut rows = all.rows();
-        // What could not be seen has a part of its own, unless its nodes are too old to tell of it there.
-        let said_below = unseen.with(|lines| !lines.is_empty());
+        // Unobserved actions have their own section, unless the nodes are too old to report them for it.
+        let has_section = unobserved.with(|lines| !lines.is_empty());
         rows.retain(|row| {
             row.peek(|diagnosis| {
                 let alert = &diagnosis.alert;
-                alert.labels.get("run") == Some(id.as_str()) && !(said_below && alert.is_shown_as_notes())
+                alert.labels.get("run") == Some(id.as_str()) && !(has_section && alert.is_shown_as_notes())
             })
         });
         rows

@@ -1,15 +1,15 @@
-//! The part of an address behind `?`: what a page shows, so that a copied address shows the same.
+//! The query of an address: it contains what a page shows, so a copied address shows the same.
 
 use std::fmt::Write as _;
 
-/// The value of a parameter, decoded; `None` where the query does not have it.
+/// Returns the decoded value of a parameter; `None` if the query does not have it.
 pub(super) fn param(query: &str, name: &str) -> Option<String> {
     pairs(query)
         .find(|(known, _)| *known == name)
         .map(|(_, value)| decoded(value))
 }
 
-/// The query with one parameter set, or removed. The others keep their order.
+/// Returns the query with one parameter set or removed. The others keep their order.
 pub(super) fn with_param(query: &str, name: &str, value: Option<&str>) -> String {
     let mut all: Vec<String> = pairs(query)
         .filter(|(known, _)| *known != name)

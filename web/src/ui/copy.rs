@@ -1,4 +1,4 @@
-//! A button that copies a text.
+//! A button that copies text.
 
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
@@ -7,15 +7,15 @@ use super::text;
 
 #[wasm_bindgen]
 extern "C" {
-    /// Puts a text where it can be pasted from; false where the browser does not let it.
+    /// Copies text to the clipboard. Returns false if the browser refuses.
     #[wasm_bindgen(js_name = lockstepCopy)]
     fn copy(text: &str) -> bool;
 }
 
-/// Copies the address of the page as it is, whatever host it was opened from.
+/// Copies the current address of the page with the host of the browser.
 #[component]
 pub(crate) fn CopyLink(
-    /// The button's classes.
+    /// The CSS classes of the button.
     class: &'static str,
 ) -> impl IntoView {
     let copied = RwSignal::new(None::<bool>);

@@ -1,18 +1,18 @@
-//! A diagnosis: what is wrong, who, why, what to do, and what was measured.
+//! A diagnosis: summary, culprit, reasons, advice and evidence.
 
 use domain::api::alerts::{Diagnosis, Evidence, EvidenceValue};
 use domain::metric::Unit;
 use leptos::prelude::*;
 
-use super::{Ago, changing, number, severity_class, severity_word, show, text};
+use super::{Ago, dynamic_view, number, severity_class, severity_word, show, text};
 use crate::live::Row;
 
-/// One diagnosis, its evidence folded. The values in it change while it lasts; the card stays the same.
+/// One diagnosis with folded evidence. Its values change in place; the card stays.
 #[component]
 pub(crate) fn DiagnosisCard(
     /// The diagnosis.
     row: Row<Diagnosis>,
-    /// Whether to lead to the run it is about; not on the run's own page.
+    /// Whether to link to its run; not needed on the run's page.
     linked: bool,
 ) -> impl IntoView {
     let diagnosis = row.signal();
@@ -51,7 +51,7 @@ pub(crate) fn DiagnosisCard(
             <div class="flex flex-wrap gap-4 mt-2 items-start">
                 <details class="grow min-w-0">
                     <summary class="cursor-pointer">"Evidence: what was measured"</summary>
-                    {changing(move || {
+                    {dynamic_view(move || {
                         let all: Vec<AnyView> = evidence.get().into_iter().map(|evidence| view! { <MeasuredValues evidence /> }.into_any()).collect();
                         all.into_any()
                     })}
@@ -62,7 +62,7 @@ pub(crate) fn DiagnosisCard(
     }
 }
 
-/// What an evidence query gave when the diagnosis began.
+/// The result of an evidence query at the start of the diagnosis.
 #[component]
 pub(crate) fn MeasuredValues(
     /// The query and its values.
@@ -73,20 +73,20 @@ pub(crate) fn MeasuredValues(
         let number = number(&one.value).map_or(one.value.clone(), |value| show(value, Unit::Number));
         view! { <li><b>{number}</b> " " <span class="opacity-70">{different(one, &common)}</span></li> }
     };
-    let nothing = evidence.values.is_empty() && evidence.lines.is_empty();
+    let is_empty = evidence.values.is_empty() && evidence.lines.is_empty();
     let lines = (!evidence.lines.is_empty()).then(|| evidence.lines.join("\n"));
     view! {
         <section class="mt-2" data-testid="evidence">
             <h4 class="font-semibold text-sm">{evidence.title}</h4>
             <ul class="flex flex-wrap gap-x-4 text-sm">{evidence.values.iter().map(value).collect_view()}</ul>
             {lines.map(|lines| view! { <pre class="text-xs overflow-x-auto">{lines}</pre> })}
-            {nothing.then(|| view! { <p class="text-sm opacity-70">"gave nothing"</p> })}
+            {is_empty.then(|| view! { <p class="text-sm opacity-70">"no data"</p> })}
             <code class="text-xs break-all opacity-70">{evidence.query}</code>
         </section>
     }
 }
 
-/// Labels that all values of a query share tell none of them apart.
+/// Returns the labels that all values of a query share; they do not distinguish the values.
 fn common(values: &[EvidenceValue]) -> Vec<String> {
     let Some((first, rest)) = values.split_first() else {
         return vec![];

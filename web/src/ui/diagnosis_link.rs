@@ -2,7 +2,7 @@
 
 use domain::api::alerts::Diagnosis;
 
-/// The page that shows a diagnosis with its evidence.
+/// Returns the address of the page that shows a diagnosis with its evidence.
 pub(crate) fn diagnosis_href(diagnosis: &Diagnosis) -> String {
     format!("/diagnoses/{}", diagnosis.id)
 }

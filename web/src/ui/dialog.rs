@@ -1,18 +1,18 @@
-//! A question that has to be answered before one goes on.
+//! A modal dialog that the user must answer.
 
 use leptos::html::Dialog as Element;
 use leptos::prelude::*;
 
-/// A dialog that is opened by its owner. Cheap to copy.
+/// A dialog that its owner opens. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Dialog {
     place: NodeRef<Element>,
-    /// How often it was opened; 0 while it never was, so that nothing in it is made or asked for before.
+    /// How often the dialog was opened; while 0, its content is not built or requested.
     opened: RwSignal<u32>,
 }
 
 impl Dialog {
-    /// Closed.
+    /// Creates a closed dialog.
     pub(crate) fn new() -> Self {
         Self {
             place: NodeRef::new(),
@@ -20,16 +20,16 @@ impl Dialog {
         }
     }
 
-    /// Shows it, its content made anew.
+    /// Opens the dialog and rebuilds its content.
     pub(crate) fn open(self) {
         self.opened.update(|times| *times += 1);
         if let Some(dialog) = self.place.get_untracked() {
-            // Fails only when it is open already.
+            // Fails only if the dialog is already open.
             let _already_open = dialog.show_modal();
         }
     }
 
-    /// Hides it.
+    /// Closes the dialog.
     pub(crate) fn close(self) {
         if let Some(dialog) = self.place.get_untracked() {
             dialog.close();
@@ -37,20 +37,20 @@ impl Dialog {
     }
 }
 
-/// The dialog's frame: heading, content, a button that answers nothing. What is in it is made each time that it is opened.
+/// The frame of a dialog: heading, content, and a button that cancels. The content is built each time the dialog opens.
 #[component]
-pub(crate) fn Question(
+pub(crate) fn Modal(
     /// The dialog.
     dialog: Dialog,
-    /// The heading; also names the dialog for a screen reader.
+    /// The heading, also the dialog's name for a screen reader.
     title: &'static str,
-    /// The words of the button that does nothing.
+    /// The label of the button that cancels.
     leave: &'static str,
     /// The content, and the buttons that do something.
     children: ChildrenFn,
 ) -> impl IntoView {
-    let inside = super::changing(move || match dialog.opened.get() {
-        0 => super::nothing(),
+    let inside = super::dynamic_view(move || match dialog.opened.get() {
+        0 => super::empty_view(),
         _ => children(),
     });
     view! {
@@ -64,7 +64,7 @@ pub(crate) fn Question(
     }
 }
 
-/// One of several answers. `value` is what `chosen` becomes; one that cannot be chosen says why in its label.
+/// One radio button. `chosen` becomes `value`; the label of a disabled one gives the reason.
 pub(crate) fn choice(
     name: &'static str,
     value: String,

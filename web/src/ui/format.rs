@@ -1,8 +1,8 @@
-//! Numbers for people.
+//! Formats numbers for users.
 
 use domain::metric::Unit;
 
-/// The name by which `chart.js` knows how to write a unit's values.
+/// Returns the name of a unit in `chart.js`.
 pub(crate) fn chart_unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Ratio => "ratio",
@@ -15,7 +15,7 @@ pub(crate) fn chart_unit(unit: Unit) -> &'static str {
     }
 }
 
-/// A value with its unit, three digits or so.
+/// Formats a value with its unit and about three digits.
 pub(crate) fn show(value: f64, unit: Unit) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -33,8 +33,7 @@ pub(crate) fn show(value: f64, unit: Unit) -> String {
     }
 }
 
-/// A value with so many digits behind the point. Whole numbers do it: the library's way with floats knows every digit of every
-/// number there is, and weighs as much as a page.
+/// Formats a value with this number of decimals. It uses integers, because the library's formatting of floats is as large as a whole page.
 pub(crate) fn fixed(value: f64, digits: u32) -> String {
     let unit = 10_u64.pow(digits);
     #[expect(
@@ -52,7 +51,7 @@ pub(crate) fn fixed(value: f64, digits: u32) -> String {
     }
 }
 
-/// A number as Prometheus writes it.
+/// Parses a number in Prometheus' notation.
 pub(crate) fn number(text: &str) -> Option<f64> {
     match text {
         "NaN" => Some(f64::NAN),
@@ -62,7 +61,7 @@ pub(crate) fn number(text: &str) -> Option<f64> {
     }
 }
 
-/// The browser reads numbers, so the program need not bring the code for it.
+/// The browser parses numbers, so the program contains no code for it.
 #[cfg(target_arch = "wasm32")]
 fn finite(text: &str) -> Option<f64> {
     Some(js_sys::Number::parse_float(text)).filter(|value| value.is_finite())
@@ -74,7 +73,7 @@ fn finite(text: &str) -> Option<f64> {
     text.parse().ok()
 }
 
-/// Bytes in the unit that says enough.
+/// Formats bytes in a suitable unit.
 pub(crate) fn bytes(count: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
     let mut value = count as f64;
@@ -104,7 +103,7 @@ fn scaled(value: f64) -> String {
     fixed(value, if size < 1.0 { 4 } else { 2 })
 }
 
-/// `3.00e30`. Ten times at most three hundred times: no logarithm is as exact.
+/// Formats as `3.00e30`. Multiplies by ten, at most three hundred times: a logarithm is less exact.
 fn with_exponent(value: f64) -> String {
     let (mut digits, mut exponent) = (value, 0);
     while digits.abs() >= 10.0 {

@@ -1,15 +1,15 @@
-//! Headings, and the words in the browser's tab.
+//! Headings, and the title of the browser's tab.
 
 use leptos::prelude::*;
 
-/// What a part of a page is, and a sentence for who sees it for the first time.
+/// The heading of a section, and a sentence that explains the section to new users.
 #[component]
 pub(crate) fn Heading(
     /// The heading.
     text: &'static str,
     /// The sentence.
     hint: &'static str,
-    /// Beside the heading.
+    /// Content beside the heading.
     #[prop(optional)]
     children: Option<Children>,
 ) -> impl IntoView {
@@ -24,10 +24,10 @@ pub(crate) fn Heading(
     }
 }
 
-/// Names the browser's tab while the page is open.
+/// Sets the title of the browser's tab while the page is open.
 #[component]
 pub(crate) fn Title(
-    /// The page.
+    /// The name of the page.
     #[prop(into)]
     of: String,
 ) -> impl IntoView {

@@ -1,14 +1,14 @@
-//! Preferences that this browser remembers.
+//! Preferences that this browser stores.
 
-/// What was kept under this name.
+/// Returns the value stored under this name.
 pub(crate) fn recall(name: &str) -> Option<String> {
     storage()?.get_item(name).ok()?
 }
 
-/// Keeps a preference for the next visit.
+/// Stores a preference for the next visit.
 pub(crate) fn keep(name: &str, value: &str) {
     if let Some(storage) = storage() {
-        // A browser that is told to keep nothing forgets it.
+        // The user may have disabled storage: the preference is lost.
         let _refused = storage.set_item(name, value);
     }
 }

@@ -1,17 +1,17 @@
-//! One way to sort for the whole program.
+//! One sort function for the whole program.
 //!
-//! Each type that is sorted by the library's own methods brings a copy of them, five kilobytes of program each. This sorts places.
+//! Each type that is sorted with the library's methods adds five kilobytes to the program. This module sorts positions instead.
 
 use std::cmp::Ordering;
 
-/// The places of `count` things in the order of `compare`; equal ones keep their order.
+/// Returns the positions of `count` items in the order of `compare`; equal items keep their order.
 pub(crate) fn order(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
     let mut places: Vec<usize> = (0..count).collect();
     places.sort_by(|a, b| compare(*a, *b));
     places
 }
 
-/// Things in the order of `compare`; equal ones keep their order.
+/// Returns the items in the order of `compare`; equal items keep their order.
 pub(crate) fn sorted<T>(things: Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
     let places = order(things.len(), &|a, b| compare(&things[a], &things[b]));
     let mut things: Vec<Option<T>> = things.into_iter().map(Some).collect();
@@ -21,7 +21,7 @@ pub(crate) fn sorted<T>(things: Vec<T>, compare: impl Fn(&T, &T) -> Ordering) ->
         .collect()
 }
 
-/// Places of the scores from the highest to the lowest; equal ones keep their order, and those without a number come last.
+/// Returns the positions of the scores, highest first. Equal scores keep their order; NaN is last.
 pub(crate) fn highest_first(scores: &[f64]) -> Vec<usize> {
     let key = |place: usize| match scores[place] {
         score if score.is_nan() => f64::NEG_INFINITY,
@@ -30,7 +30,7 @@ pub(crate) fn highest_first(scores: &[f64]) -> Vec<usize> {
     order(scores.len(), &|a, b| key(b).total_cmp(&key(a)))
 }
 
-/// The value that this share of the others are below, by rank; NaN of none. NaN among the values counts for nothing.
+/// Returns the value below which this share of the values lies, by rank. NaN if there are no values. NaN values are ignored.
 pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     let measured: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
     let Some(last) = measured.len().checked_sub(1) else {

@@ -1,4 +1,4 @@
-//! Colours and shapes of states; the word is always beside them.
+//! Colours and shapes of states; a word is always shown beside them.
 
 use domain::api::alerts::AlertState;
 use domain::event::Severity;
@@ -7,7 +7,7 @@ use leptos::prelude::*;
 
 use super::text;
 
-/// A run's state.
+/// The state of a run.
 #[component]
 pub(crate) fn StateBadge(
     /// The state.
@@ -18,7 +18,7 @@ pub(crate) fn StateBadge(
     view! { <span class=class data-testid="run-state">{text(move || state.get().as_str())}</span> }
 }
 
-/// Colour and shape of a run's state.
+/// Returns the CSS class of a run's state.
 pub(crate) fn run_state_class(state: RunState) -> &'static str {
     match state {
         RunState::Running => "state state-info",
@@ -29,7 +29,7 @@ pub(crate) fn run_state_class(state: RunState) -> &'static str {
     }
 }
 
-/// Class and word of an alert's state.
+/// Returns CSS class and word of an alert's state.
 pub(crate) fn alert_badge(state: AlertState) -> (&'static str, &'static str) {
     match state {
         AlertState::Pending => ("state state-info", "pending"),
@@ -38,7 +38,7 @@ pub(crate) fn alert_badge(state: AlertState) -> (&'static str, &'static str) {
     }
 }
 
-/// The border's colour of a diagnosis.
+/// Returns the CSS class for the border of a diagnosis.
 pub(crate) fn severity_class(severity: Severity) -> &'static str {
     match severity {
         Severity::Critical => "border-error",
@@ -47,7 +47,7 @@ pub(crate) fn severity_class(severity: Severity) -> &'static str {
     }
 }
 
-/// Class and word of a severity.
+/// Returns CSS class and word of a severity.
 pub(crate) fn severity_word(severity: Severity) -> (&'static str, &'static str) {
     match severity {
         Severity::Critical => ("state state-critical", "critical"),

@@ -1,4 +1,4 @@
-//! Times for people.
+//! Formats times for users.
 
 use domain::time::TimestampMs;
 use leptos::prelude::*;
@@ -8,10 +8,10 @@ use super::zone::Zone;
 
 use crate::live::Live;
 
-/// How long ago something was, kept up to date; the exact time is its tool tip.
+/// The age of something, kept up to date; the tooltip shows the exact time.
 #[component]
 pub(crate) fn Ago(
-    /// When it was.
+    /// The time.
     #[prop(into)]
     at_ms: Signal<TimestampMs>,
 ) -> impl IntoView {
@@ -19,7 +19,7 @@ pub(crate) fn Ago(
     view! { <time class="whitespace-nowrap" title=text(move || clock(at_ms.get()))>{text(move || ago(now_ms.get() - at_ms.get()))}</time> }
 }
 
-/// `42 s ago`, in the largest unit that says enough.
+/// Returns `42 s ago`, in the largest suitable unit.
 fn ago(age_ms: i64) -> String {
     let seconds = age_ms.max(0) / 1_000;
     match seconds {
@@ -31,7 +31,7 @@ fn ago(age_ms: i64) -> String {
     }
 }
 
-/// The time of day in the chosen zone, with the date when it is not today.
+/// Formats the time of day in the chosen zone, with the date if it is not today.
 pub(crate) fn clock(at_ms: TimestampMs) -> String {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
     let date = js_sys::Date::new(&(at_ms as f64).into());
@@ -44,7 +44,7 @@ pub(crate) fn clock(at_ms: TimestampMs) -> String {
     format!("{year}-{month:02}-{day:02} {time}")
 }
 
-/// Year, month, day, hours, minutes and seconds of a date in the chosen zone.
+/// Returns year, month, day, hours, minutes and seconds of a date in the chosen zone.
 fn shown(date: &js_sys::Date) -> [u32; 6] {
     if Zone::is_utc_now() {
         [

@@ -1,13 +1,13 @@
-//! Attempts that nodes hold and that the collector does not know, because a backup was restored.
+//! Unknown attempts: nodes hold them, but the collector's state, restored from a backup, does not contain them.
 
 use domain::api::runs::{StopUnknown, UnknownAttemptView};
 use domain::api::session::Role;
 use leptos::prelude::*;
 
-use super::{Dialog, Question, Trouble, When, Wish, changing};
-use crate::session::Who;
+use super::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view};
+use crate::session::UserSession;
 
-/// One notice for each, with a way to stop it.
+/// One notice per attempt, with a button to stop it.
 #[component]
 pub(crate) fn UnknownAttempts(
     /// The attempts.
@@ -15,15 +15,15 @@ pub(crate) fn UnknownAttempts(
     of: Signal<Vec<UnknownAttemptView>>,
 ) -> AnyView {
     let held = Memo::new(move |_| of.get());
-    changing(move || {
+    dynamic_view(move || {
         let notices: Vec<AnyView> = held.get().into_iter().map(notice).collect();
         notices.into_any()
     })
 }
 
 fn notice(held: UnknownAttemptView) -> AnyView {
-    let who = expect_context::<Who>();
-    let (dialog, wish) = (Dialog::new(), Wish::new());
+    let session = expect_context::<UserSession>();
+    let (dialog, request) = (Dialog::new(), PendingRequest::new());
     let UnknownAttemptView {
         node,
         run,
@@ -35,12 +35,12 @@ fn notice(held: UnknownAttemptView) -> AnyView {
     let state = if stopping {
         "It is stopping."
     } else {
-        "It is left alone, and the node gets no other run until it ends or is stopped."
+        "The node gets no other run until it ends or is stopped."
     };
-    let can_stop = move || who.may(Role::Operator) && !stopping;
+    let can_stop = move || session.may(Role::Operator) && !stopping;
     let stop = StoredValue::new(move || {
         let run = run.clone();
-        wish.send(
+        request.send(
             "/api/unknown-attempts/stop".to_owned(),
             &StopUnknown { run, grace_ms: None },
             move |_| dialog.close(),
@@ -48,15 +48,15 @@ fn notice(held: UnknownAttemptView) -> AnyView {
     });
     view! {
         <div class="alert alert-warning text-sm w-full" role="status" data-testid="unknown-attempt">
-            <span class="min-w-0 break-words">{words} ", which this collector does not know: it began after the backup that was restored. " {state}</span>
+            <span class="min-w-0 break-words">{words} ", which is missing in the collector's state: it began after the restored backup. " {state}</span>
             <When on=can_stop><button class="btn btn-sm" on:click=move |_| dialog.open()>"Stop"</button></When>
-            <Question dialog title="Stop this attempt?" leave="Let it run">
+            <Modal dialog title="Stop this attempt?" leave="Cancel">
                 <p class="py-2">"Its ranks get SIGTERM on every node that holds it, and SIGKILL 30 seconds later."</p>
-                <Trouble what=wish.problem />
+                <ErrorMessage what=request.problem />
                 <div class="text-right">
-                    <button class="btn btn-error" disabled=wish.busy on:click=move |_| stop.with_value(|stop| stop())>"Stop it"</button>
+                    <button class="btn btn-error" disabled=request.busy on:click=move |_| stop.with_value(|stop| stop())>"Stop it"</button>
                 </div>
-            </Question>
+            </Modal>
         </div>
     }
     .into_any()

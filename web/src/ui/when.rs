@@ -1,64 +1,64 @@
-//! Parts that come and go, and texts that change, at a small price.
+//! Conditional parts and changing texts with little code.
 //!
-//! Leptos builds a copy of its machinery for each closure it meets in a view. Behind these there is one copy for all, which
-//! is a good part of what a browser has to load.
+//! Leptos compiles a copy of its code for each closure in a view. These wrappers need only one copy, which saves a large part of the
+//! download.
 
 use leptos::prelude::*;
 
-/// Shows its content while something holds.
+/// Shows its content while a condition is true.
 #[component]
 pub(crate) fn When(
-    /// What has to hold.
+    /// The condition.
     #[prop(into)]
     on: Signal<bool>,
     /// The content.
     children: ChildrenFn,
 ) -> AnyView {
     let holds = Memo::new(move |_| on.get());
-    changing(move || if holds.get() { children() } else { nothing() })
+    dynamic_view(move || if holds.get() { children() } else { empty_view() })
 }
 
-/// A view that is made anew whenever something it looks at changes.
-pub(crate) fn changing(make: impl Fn() -> AnyView + Send + 'static) -> AnyView {
+/// Returns a view that is rebuilt whenever a signal that it reads changes.
+pub(crate) fn dynamic_view(make: impl Fn() -> AnyView + Send + 'static) -> AnyView {
     fn boxed(make: Box<dyn Fn() -> AnyView + Send>) -> AnyView {
         (move || make()).into_any()
     }
     boxed(Box::new(make))
 }
 
-/// No view.
-pub(crate) fn nothing() -> AnyView {
+/// Returns an empty view.
+pub(crate) fn empty_view() -> AnyView {
     ().into_any()
 }
 
-/// A text that changes, for a view or an attribute.
+/// Returns a text that changes, for a view or an attribute.
 pub(crate) fn text<T: Into<String>>(words: impl Fn() -> T + Send + Sync + 'static) -> Signal<String> {
     Signal::derive(move || words().into())
 }
 
-/// Does something now, and again whenever something it looks at changes.
-pub(crate) fn whenever(act: impl Fn() + 'static) {
+/// Runs a closure now, and again whenever a signal that it reads changes.
+pub(crate) fn effect(act: impl Fn() + 'static) {
     fn boxed(act: Box<dyn Fn()>) {
         Effect::new(act);
     }
     boxed(Box::new(act));
 }
 
-/// What went wrong, while something is; read out when it comes.
+/// Shows an error if there is one; a screen reader announces it.
 #[component]
-pub(crate) fn Trouble(
-    /// What is wrong, if anything.
+pub(crate) fn ErrorMessage(
+    /// The error.
     what: RwSignal<Option<String>>,
-    /// Beside the sentence.
+    /// Content beside the error.
     #[prop(optional)]
     children: Option<ChildrenFn>,
 ) -> AnyView {
     let more = StoredValue::new(children);
-    changing(move || match what.get() {
+    dynamic_view(move || match what.get() {
         Some(sentence) => {
             let more = more.get_value().map(|more| more());
             view! { <p class="alert alert-error text-sm" role="alert"><span class="min-w-0 break-words">{sentence} " " {more}</span></p> }.into_any()
         }
-        None => nothing(),
+        None => empty_view(),
     })
 }

@@ -1,28 +1,28 @@
-//! The zone that times are shown in: the browser's or UTC. This browser remembers it.
+//! The zone in which times are shown: the browser's or UTC. The browser stores the choice.
 
 use js_sys::Reflect;
 use wasm_bindgen::JsValue;
 
 use super::memory;
 
-/// The name under which the browser keeps the choice.
+/// The key of the choice in the browser's storage.
 const KEY: &str = "lockstep-zone";
-/// Tells `chart.js` that times are shown in UTC.
+/// The global variable that makes `chart.js` show times in UTC.
 const FLAG: &str = "lockstepUtc";
-/// The value of both `?tz=` and the browser's memory that means UTC.
+/// The value for UTC in `?tz=` and in the browser's storage.
 pub(crate) const UTC: &str = "utc";
 
-/// A zone.
+/// A time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Zone {
-    /// The browser's own.
+    /// The browser's own zone.
     Browser,
     /// Coordinated universal time.
     Utc,
 }
 
 impl Zone {
-    /// The zone that the address asks for, else the one chosen before.
+    /// Returns the zone in the address, else the stored choice.
     pub(crate) fn chosen(asked: Option<&str>) -> Self {
         let name = asked.map(str::to_owned).or_else(|| memory::recall(KEY));
         if name.as_deref() == Some(UTC) {
@@ -32,25 +32,25 @@ impl Zone {
         }
     }
 
-    /// Uses this zone from now on. What is on the page already has to be made anew.
+    /// Uses this zone from now on. The caller must rebuild what the page already shows.
     pub(crate) fn apply(self) {
         let utc = JsValue::from_bool(self == Self::Utc);
         // Setting a plain property of the window cannot fail.
         let _set = Reflect::set(&js_sys::global(), &JsValue::from_str(FLAG), &utc);
     }
 
-    /// Remembers this zone for the next visit.
+    /// Stores this zone for the next visit.
     pub(crate) fn remember(self) {
         memory::keep(KEY, if self == Self::Utc { UTC } else { "browser" });
     }
 
-    /// Whether times are shown in UTC.
+    /// Returns true if times are shown in UTC.
     pub(super) fn is_utc_now() -> bool {
         Reflect::get(&js_sys::global(), &JsValue::from_str(FLAG)).is_ok_and(|flag| flag.is_truthy())
     }
 }
 
-/// The browser's zone, such as `UTC+08:00`, from the minutes that UTC is ahead of it.
+/// Returns the browser's zone, such as `UTC+08:00`, from the minutes that UTC is ahead of it.
 pub(crate) fn offset(minutes_behind_utc: i32) -> String {
     let ahead = -minutes_behind_utc;
     let sign = if ahead < 0 { '−' } else { '+' };

@@ -1,12 +1,12 @@
-//! dcgm-exporter's default metrics from our own values, byte for byte as dcgm-exporter 4.5 writes them: names, HELP, order of
-//! fields and labels, units, digits. Dashboards made for it (Grafana 12239) work unchanged, without DCGM.
+//! The default metrics of dcgm-exporter, computed from the agent's own values and written byte for byte as dcgm-exporter 4.5 writes them:
+//! names, HELP texts, order of fields and labels, units, digits. Dashboards made for it (Grafana 12239) work unchanged, without DCGM.
 //!
 //! ```text
 //! NAME{gpu="0",UUID="GPU-…",pci_bus_id="…",device="nvidia0",modelName="…",hostname="…",DCGM_FI_DRIVER_VERSION="…"} value
 //! ```
-//! Families come in the order of DCGM's field numbers. Whole numbers are cut, not rounded, and ratios and watts have six digits.
-//! A value nobody has read is left out, as DCGM's blanks are. Sources: `etc/default-counters.csv` and `rendermetrics` of
-//! NVIDIA/dcgm-exporter, `DcgmCacheManager.cpp` of NVIDIA/DCGM for units.
+//! Families are in the order of DCGM's field numbers. Whole numbers are truncated, not rounded; ratios and watts have six digits. A value
+//! that was not read is left out, as DCGM leaves out its blank values. Sources: `etc/default-counters.csv` and `rendermetrics` of
+//! NVIDIA/dcgm-exporter, and for units `DcgmCacheManager.cpp` of NVIDIA/DCGM.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -18,16 +18,16 @@ use domain::time::TimestampMs;
 use super::text::Writer;
 use crate::sample::sink::Sample;
 
-/// What the label with the host's name is called: dcgm-exporter changed it in May 2026.
+/// The name of the label with the host name. dcgm-exporter changed it in May 2026.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostLabel {
-    /// `hostname`, as dcgm-exporter has it now.
+    /// `hostname`, the name that dcgm-exporter uses now.
     Lower,
-    /// `Hostname`, as it was before 4.8.3, and as most dashboards still have it.
+    /// `Hostname`, the name before 4.8.3, which most dashboards still use.
     Upper,
 }
 
-/// One of dcgm-exporter's metrics.
+/// One metric of dcgm-exporter.
 struct Field {
     name: &'static str,
     kind: Kind,
@@ -61,8 +61,8 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Gpu<'_>) -> 
 
 const MIB: f64 = 1_048_576.0;
 
-/// By the numbers of their fields: 100, 101, 140, 150, 155, 156, 202, 203, 204, 206, 207, 230, 251 to 253, 393 to 395, 449, 526, 1001,
-/// 1004, 1005, 1009, 1010.
+/// The metrics in the order of their field numbers: 100, 101, 140, 150, 155, 156, 202, 203, 204, 206, 207, 230, 251 to 253, 393 to 395,
+/// 449, 526, 1001, 1004, 1005, 1009, 1010.
 const FIELDS: [Field; 25] = [
     gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", |gpu| {
         gpu.whole("gpu_sm_clock_hertz", 1e-6)
@@ -142,7 +142,7 @@ const FIELDS: [Field; 25] = [
         "Whether remapping of rows has failed",
         |gpu| gpu.by("gpu_remapped_rows", "failed"),
     ),
-    // DCGM calls it a counter, but gives thousands of KiB a second.
+    // DCGM calls this a counter, but its value is a rate in thousands of KiB per second.
     counter(
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
         "Total number of NVLink bandwidth counters for all lanes.",
@@ -151,7 +151,7 @@ const FIELDS: [Field; 25] = [
             Some(Value::Whole((rates[0] + rates[1]) / 1_024.0 / 1e3))
         },
     ),
-    // DCGM gives 0 to a GPU that is no vGPU; of one that is we do not know, and say nothing.
+    // DCGM reports 0 for a GPU that is not a vGPU. The license status of a vGPU is not known here, so no value is written.
     gauge("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "vGPU License status", |gpu| {
         (!gpu.is_virtual()).then_some(Value::Whole(0.0))
     }),
@@ -182,7 +182,7 @@ const FIELDS: [Field; 25] = [
     ),
 ];
 
-/// What one GPU's values are.
+/// The values of one GPU.
 #[derive(Default)]
 struct Gpu<'a> {
     index: &'a str,
@@ -190,32 +190,32 @@ struct Gpu<'a> {
     name: &'a str,
     pci_bus_id: &'a str,
     driver: &'a str,
-    /// By metric, and by the value of the label `type`, if it has one.
+    /// The values by metric and by the value of the label `type` (empty if the metric has no such label).
     values: HashMap<(&'a str, &'a str), f64>,
-    /// Bytes so far over each link, sent and received, and when.
+    /// The time of the last reading of each link, and the bytes sent and received until then.
     sent: HashMap<&'a str, (TimestampMs, [f64; 2])>,
     rates: HashMap<&'a str, [f64; 2]>,
     xids: Vec<(u32, f64)>,
     last_xid: u32,
 }
 
-/// Writes the page. Remembers what a rate needs two readings for, and which Xid came last.
+/// Writes the page. Stores the previous readings that rates need, and the last Xid of each GPU.
 #[derive(Debug)]
 pub(super) struct Dcgm {
     host_label: &'static str,
     host: String,
-    memory: Mutex<HashMap<String, Memory>>,
+    histories: Mutex<HashMap<String, GpuHistory>>,
 }
 
-/// What is remembered of a GPU.
+/// The stored state of one GPU.
 #[derive(Debug, Default)]
-struct Memory {
+struct GpuHistory {
     links: HashMap<String, Link>,
     xids: HashMap<u32, f64>,
     last_xid: u32,
 }
 
-/// A link at the last reading, and the rate then.
+/// The last reading of a link, and the rate at that time.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     at_ms: TimestampMs,
@@ -231,17 +231,17 @@ impl Dcgm {
                 HostLabel::Upper => "Hostname",
             },
             host: node.to_string(),
-            memory: Mutex::default(),
+            histories: Mutex::default(),
         }
     }
 
-    /// Writes all families that have a value.
+    /// Writes all families that have at least one value.
     pub(super) fn write(&self, out: &mut Writer, latest: &[Sample]) {
         let mut gpus = gather(latest);
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.retain(|index, _| gpus.values().any(|gpu| gpu.index == index));
+        let mut histories = self.histories.lock().unwrap_or_else(PoisonError::into_inner);
+        histories.retain(|index, _| gpus.values().any(|gpu| gpu.index == index));
         for gpu in gpus.values_mut() {
-            memory.entry(gpu.index.to_owned()).or_default().recall(gpu);
+            histories.entry(gpu.index.to_owned()).or_default().update(gpu);
         }
         for field in &FIELDS {
             let values: Vec<_> = gpus
@@ -282,13 +282,13 @@ impl Dcgm {
     }
 }
 
-impl Memory {
-    /// Completes a GPU by what was remembered, and remembers what it is now.
-    fn recall(&mut self, gpu: &mut Gpu<'_>) {
+impl GpuHistory {
+    /// Adds the stored rates and last Xid to `gpu`, and stores its current values.
+    fn update(&mut self, gpu: &mut Gpu<'_>) {
         for (name, (at_ms, bytes)) in &gpu.sent {
             let now = match self.links.get(*name) {
                 Some(before) => before.after(*at_ms, *bytes),
-                // As DCGM: the first answer is zero.
+                // As in DCGM, the first rate is zero.
                 None => Link {
                     at_ms: *at_ms,
                     bytes: *bytes,
@@ -309,7 +309,8 @@ impl Memory {
 }
 
 impl Link {
-    /// The same link later. A counter that began anew gives no rate, and the same reading again gives the same one.
+    /// Returns the state of the link after a new reading. If the counter was reset, the rate is 0; if the reading is the same one, the rate
+    /// does not change.
     fn after(&self, at_ms: TimestampMs, bytes: [f64; 2]) -> Self {
         let seconds = (at_ms - self.at_ms) as f64 / 1e3;
         if seconds <= 0.0 {
@@ -320,7 +321,7 @@ impl Link {
     }
 }
 
-/// The GPUs by their numbers.
+/// Returns the GPUs by index.
 fn gather(latest: &[Sample]) -> BTreeMap<u32, Gpu<'_>> {
     let mut gpus: BTreeMap<u32, Gpu<'_>> = BTreeMap::new();
     for sample in latest {
@@ -332,7 +333,7 @@ fn gather(latest: &[Sample]) -> BTreeMap<u32, Gpu<'_>> {
         gpu.index = index;
         gpu.take(metric, sample);
     }
-    // One that never said what it is has no labels to be told by.
+    // A GPU without `gpu_info` has no identifying labels.
     gpus.retain(|_, gpu| !gpu.uuid.is_empty());
     gpus
 }
@@ -381,13 +382,13 @@ impl<'a> Gpu<'a> {
         self.values.get(&(metric, kind)).copied().map(Value::Whole)
     }
 
-    /// NVIDIA's names of vGPUs: a product, a dash, a size, a letter, as in `GRID A100-40C`.
+    /// Returns true for NVIDIA's names of vGPUs: a product, a dash, a size, a letter, as in `GRID A100-40C`.
     fn is_virtual(&self) -> bool {
         self.name.starts_with("GRID ")
     }
 }
 
-/// A number that was whole before we made it one of base units: 0.29 × 100 must not become 28.
+/// Truncates a value, but rounds if it was a whole number before the conversion to base units: 0.29 × 100 must not become 28.
 fn nearly_whole(value: f64) -> i64 {
     let rounded = value.round();
     let whole = if (value - rounded).abs() < 1e-6 * value.abs().max(1.0) {
@@ -398,7 +399,7 @@ fn nearly_whole(value: f64) -> i64 {
     whole as i64
 }
 
-/// The text beside an Xid. dcgm-exporter has a table of its own; the number beside it says what matters.
+/// Returns the text beside an Xid. dcgm-exporter has its own table of texts; here the number beside the text is enough.
 fn xid_text(xid: u32) -> &'static str {
     if xid == 0 { "No Error" } else { "Unknown Error" }
 }

@@ -1,4 +1,4 @@
-//! One GPU with every value, as dcgm-exporter writes it.
+//! Tests that one GPU with all values is written as dcgm-exporter writes it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -36,7 +36,7 @@ const VALUES: [(&str, f64); 17] = [
 ];
 const REMAPPED: [(&str, f64); 3] = [("uncorrected", 1.0), ("corrected", 2.0), ("failed", 0.0)];
 
-/// Samples of names that the catalogue need not have.
+/// Adds a sample whose metric need not be in the catalogue.
 fn put(samples: &Samples, metric: &str, labels: &[(&str, &str)], at_ms: TimestampMs, value: f64) {
     let name = std::iter::once(("__name__", metric));
     let labels = domain::series::Labels::new(name.chain(labels.iter().copied())).unwrap();

@@ -1,4 +1,4 @@
-//! The listener of `/metrics`: HTTP or HTTPS, open or with a token, and nothing but that one page.
+//! The server of `/metrics`: HTTP or HTTPS, with or without a token. It serves only this page.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,68 +13,68 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
-use listener::{Connection, Connections, HEAD_WITHIN, Limits};
+use listener::{Connection, Connections, HEAD_TIMEOUT, Limits};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
-use super::{Exporter, Wanted};
+use super::{Exporter, MetricSelection};
 use crate::config::{MetricsConfig, Secret, TlsFiles};
 
-/// Scrapers keep one connection each. A connection without a token's proof may be closed for a newer one; one that is closed while it
-/// is idle is made again.
+/// Each scraper keeps one connection. The server may close a connection that has not presented the token, to accept a newer one. A scraper
+/// whose idle connection is closed connects again.
 const CONNECTIONS: Limits = Limits {
     total: 256,
     unauthenticated: 192,
     unauthenticated_per_address: 64,
-    head_within: HEAD_WITHIN,
+    head_timeout: HEAD_TIMEOUT,
 };
-/// How long answers under way may take when the agent ends.
+/// How long responses in progress may take when the agent stops.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why metrics cannot be served as asked.
+/// Errors of the metrics server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address.
+    /// The address cannot be used.
     #[error("cannot serve metrics at {address}; choose another address with --metrics-listen")]
     Listen {
-        /// Where.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The certificate or its key.
+    /// The certificate or its private key cannot be used.
     #[error(
         "cannot serve metrics with the certificate {cert:?}; check --metrics-tls-cert and --metrics-tls-key (PEM)"
     )]
     Tls {
-        /// The certificate's file.
+        /// The certificate file.
         cert: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The token's file.
+    /// The token file cannot be read.
     #[error("cannot read the token of --metrics-token-file {path:?}")]
     Token {
-        /// The file.
+        /// The token file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// An empty file would let everybody in, or nobody; neither is meant.
+    /// The token file is empty. An empty token would accept all clients or none, and neither is intended.
     #[error("--metrics-token-file {path:?} is empty; write a token into it")]
     NoToken {
-        /// The file.
+        /// The token file.
         path: PathBuf,
     },
 }
 
-/// A listener that is bound, with all it needs to answer.
+/// A bound listener with everything that it needs to serve.
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
@@ -83,11 +83,11 @@ pub(crate) struct Server {
     token: Option<Token>,
 }
 
-/// Only what a token's digest is: two digests are compared in the same time wherever they differ.
+/// The digest of a token. Comparing two digests takes the same time wherever they differ.
 #[derive(Debug, Clone)]
 struct Token([u8; 32]);
 
-/// What answers need.
+/// The state that requests use.
 #[derive(Debug)]
 struct Shared {
     exporter: Exporter,
@@ -95,8 +95,8 @@ struct Shared {
 }
 
 impl Server {
-    /// Binds the address and reads certificate, key and token. `None` when nothing is to be served, or when the usual address
-    /// is taken and nobody asked for it.
+    /// Binds the address and reads the certificate, its key and the token. Returns `None` if no address is configured, or if the address is
+    /// in use and is not required.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -113,7 +113,7 @@ impl Server {
         let listener = match TcpListener::bind(wish) {
             Ok(listener) => listener,
             Err(error) if !config.required && error.kind() == io::ErrorKind::AddrInUse => {
-                tracing::warn!(address = %wish, "another program serves there, so this agent's metrics are not served; choose an address with --metrics-listen");
+                tracing::warn!(address = %wish, "the metrics address is already in use, so this agent's metrics are not served; choose another address with --metrics-listen");
                 return Ok(None);
             }
             Err(source) => return Err(failed(source)),
@@ -128,7 +128,7 @@ impl Server {
         }))
     }
 
-    /// Serves until `shutdown`.
+    /// Serves metrics until `shutdown` is cancelled.
     pub(crate) async fn serve(self, exporter: Exporter, shutdown: CancellationToken) {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         tracing::info!(
@@ -138,7 +138,7 @@ impl Server {
         );
         if self.token.is_some() && self.tls.is_none() && !self.address.ip().is_loopback() {
             tracing::warn!(
-                "the token of /metrics crosses the network in clear text; give --metrics-tls-cert and --metrics-tls-key"
+                "the token for /metrics is sent without encryption; enable TLS with --metrics-tls-cert and --metrics-tls-key"
             );
         }
         let shared = Shared {
@@ -156,7 +156,7 @@ impl Server {
         });
         let connections = Connections::new(CONNECTIONS, Vec::new());
         if let Err(error) = listener::serve(self.listener, self.tls, app, connections, handle).await {
-            tracing::warn!(%error, "the metrics listener ended");
+            tracing::warn!(%error, "the metrics server stopped");
         }
     }
 }
@@ -170,20 +170,20 @@ async fn metrics(
     if let Some(token) = &shared.token {
         if !bearer(&headers).is_some_and(|shown| token.is(shown)) {
             let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
-            let words = "metrics of this node need a token: Authorization: Bearer TOKEN\n";
+            let words = "a token is required: send the header Authorization: Bearer TOKEN\n";
             return (StatusCode::UNAUTHORIZED, ask, words).into_response();
         }
         connection.authenticate();
     }
-    let wanted = match Wanted::parse(query.as_deref().unwrap_or_default()) {
-        Ok(wanted) => wanted,
+    let selection = match MetricSelection::parse(query.as_deref().unwrap_or_default()) {
+        Ok(selection) => selection,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
     let accept = headers
         .get(header::ACCEPT)
         .and_then(|accept| accept.to_str().ok());
-    let format = shared.exporter.format(&wanted, accept);
-    let page = shared.exporter.page(&wanted, format);
+    let format = shared.exporter.format(&selection, accept);
+    let page = shared.exporter.page(&selection, format);
     ([(header::CONTENT_TYPE, format.content_type())], page).into_response()
 }
 

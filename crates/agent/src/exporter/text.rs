@@ -1,5 +1,5 @@
-//! The two text formats: Prometheus' 0.0.4 and OpenMetrics 1.0.0. They differ in the names of counters, in units, in what is
-//! escaped, and in the end.
+//! The two text formats: Prometheus 0.0.4 and OpenMetrics 1.0.0. They differ in the names of counters, in units, in escaping, and in the
+//! last line.
 //!
 //! ```text
 //! # HELP node_disk_io_seconds_total …          # HELP node_disk_io_seconds …
@@ -13,17 +13,18 @@ use std::fmt::Write as _;
 
 use domain::metric::{Kind, Unit};
 
-/// How values are written.
+/// The text format of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Prometheus' own, 0.0.4.
+    /// The Prometheus text format 0.0.4.
     Text,
-    /// 1.0.0.
+    /// OpenMetrics 1.0.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// What an `Accept` header prefers: OpenMetrics only if it is named, and not less welcome than plain text.
+    /// Returns the format that an `Accept` header prefers. Returns OpenMetrics only if the header names it with at least the weight of
+    /// plain text.
     pub(super) fn accepted(accept: Option<&str>) -> Self {
         let weight = |wanted: &str| {
             let ranges = accept.unwrap_or_default().split(',');
@@ -55,11 +56,11 @@ fn quality(range: &str) -> f64 {
     weight.map_or(1.0, |weight| weight.trim().parse().unwrap_or(0.0))
 }
 
-/// Writes a page, family by family.
+/// Writes a page, one family after another.
 pub(super) struct Writer {
     text: String,
     format: Format,
-    /// The name that the samples of this family carry.
+    /// The metric name in the samples of the current family.
     name: String,
 }
 
@@ -72,46 +73,46 @@ impl Writer {
         }
     }
 
-    /// Begins a family.
+    /// Starts a family.
     pub(super) fn family(&mut self, name: &str, kind: Kind, unit: Option<Unit>, help: &str) {
         name.clone_into(&mut self.name);
         let is_open = self.format == Format::OpenMetrics;
         let (family, kind) = match (is_open, name.strip_suffix("_total")) {
             (true, Some(family)) if kind == Kind::Counter => (family, kind.as_str()),
-            // There a counter's samples must end in _total.
+            // In OpenMetrics, the samples of a counter must end in `_total`.
             (true, None) if kind == Kind::Counter => (name, "unknown"),
             _ => (name, kind.as_str()),
         };
         self.put(&["# HELP ", family, " "]);
         self.escape(help, is_open);
         self.put(&["\n# TYPE ", family, " ", kind, "\n"]);
-        // OpenMetrics takes a unit only if it ends the family's name.
+        // OpenMetrics allows a unit only if the name of the family ends with it.
         let unit = unit.and_then(Unit::open_metrics);
         if let Some(unit) = unit.filter(|unit| is_open && family.ends_with(unit)) {
             self.put(&["# UNIT ", family, " ", unit, "\n"]);
         }
     }
 
-    /// One value of the family.
+    /// Writes one sample of the family.
     pub(super) fn sample<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>, value: f64) {
         self.series(labels);
-        // Rust writes infinities without a sign and in lower case.
+        // Rust writes infinities without a plus sign and in lower case.
         let written = match value {
             f64::INFINITY => write!(self.text, " +Inf"),
             f64::NEG_INFINITY => write!(self.text, " -Inf"),
             value => write!(self.text, " {value}"),
         };
-        written.expect("a string takes everything");
+        written.expect("writing to a string cannot fail");
         self.text.push('\n');
     }
 
-    /// The same, the value already written.
+    /// Writes one sample whose value is already formatted.
     pub(super) fn written<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>, value: &str) {
         self.series(labels);
         self.put(&[" ", value, "\n"]);
     }
 
-    /// The page.
+    /// Returns the page.
     pub(super) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -135,7 +136,7 @@ impl Writer {
         parts.iter().for_each(|part| self.text.push_str(part));
     }
 
-    /// Prometheus' HELP escapes all that label values do but quotes.
+    /// Escapes a text. HELP texts of the Prometheus format escape the same characters as label values, except quotes.
     fn escape(&mut self, text: &str, quotes: bool) {
         for c in text.chars() {
             match c {

@@ -1,7 +1,8 @@
-//! What a training process needs from us, carried in the binary: the probe and the recipes, unpacked where Python finds them.
+//! The companions of a training process, embedded in the binary: the probe and the recipes. The agent unpacks them where Python finds them.
 //!
-//! `DATA/lib/SHA256/{inject,recipes}`: named by its content, so two versions of the agent never fight over it and a running
-//! training keeps the probe it began with. Folders 0755, files 0444; every launch checks each file against what is embedded.
+//! The folder is `DATA/lib/SHA256/{inject,recipes}`, named by a hash of its content. So two versions of the agent can run side by side, and
+//! a running training keeps the probe with which it started. Folders have mode 0755, files 0444. Every launch compares each file with the
+//! embedded one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,31 +24,31 @@ struct Embedded;
 /// Why the companions cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CompanionsError {
-    /// The file system.
+    /// Unpacking failed.
     #[error(
-        "cannot unpack the training companions to {path:?}; look at the space and the rights of the data folder"
+        "cannot unpack the training companions to {path:?}; check the free space and the permissions of the data folder"
     )]
     Unpack {
-        /// Where.
+        /// The folder to unpack to.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
-    /// Somebody changed them.
+    /// A file was changed after it was unpacked, or belongs to another user.
     #[error(
-        "{path:?} is not what this agent unpacked (changed, or owned by somebody else); remove its folder to unpack it again"
+        "{path:?} was changed after this agent unpacked it, or belongs to another user; remove its folder to unpack it again"
     )]
     Changed {
-        /// The file.
+        /// The changed file.
         path: PathBuf,
     },
 }
 
-/// Makes sure that the companions are unpacked and unchanged; returns their folder.
+/// Unpacks the companions if needed, verifies them, and returns their folder.
 ///
 /// # Errors
-/// When they cannot be written, or are not what was written.
+/// If the files cannot be written, or differ from the embedded files.
 pub fn unpack(data_dir: &Path) -> Result<PathBuf, CompanionsError> {
     let files = embedded();
     let lib = data_dir.join("lib");
@@ -55,7 +56,7 @@ pub fn unpack(data_dir: &Path) -> Result<PathBuf, CompanionsError> {
     if !folder.exists() {
         let beside = lib.join(format!(".unpacking-{}", std::process::id()));
         let unpacked = write_all(&beside, &files).and_then(|()| std::fs::rename(&beside, &folder));
-        // Another agent with the same data folder may have been quicker.
+        // Another agent with the same data folder may have created the folder first.
         if let Err(source) = unpacked.or_else(|error| if folder.exists() { Ok(()) } else { Err(error) }) {
             return Err(CompanionsError::Unpack { path: folder, source });
         }
@@ -70,7 +71,7 @@ fn embedded() -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Names and contents, each behind its length, so that no two sets give the same bytes.
+/// Computes a hash over names and contents, each preceded by its length, so that different sets of files give different hashes.
 fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
     let mut hash = Sha256::new();
     for (name, bytes) in files {

@@ -1,4 +1,4 @@
-//! A run's container on this node: what is mounted into it, whom it runs as, and how it is taken away.
+//! A run's container on this node: its mounts, its user, and its removal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,49 +7,49 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use domain::container::{Mount, Runtime, check};
-use domain::run::container::{ContainerWish, Place};
+use domain::run::container::{ContainerOptions, Place};
 use domain::run::spec::{Backend, Spec};
 use serde::{Deserialize, Serialize};
 use shim::{Folder, files};
 use tokio::process::Command;
 
-use super::preflight::asked::{Surroundings, checkpoint_folder};
+use super::preflight::request::{Surroundings, checkpoint_folder};
 
-/// A daemon that works removes a container within seconds; one that hangs must not hold up the rest.
+/// A working daemon removes a container within seconds. A daemon that hangs must not delay the clean-up.
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
-/// Folders of an image that a folder of the machine must not cover as a whole: of a script in one of them, only the file is mounted.
+/// Folders of the image that must not be covered by a mount. For a script in one of them, only the script file is mounted.
 const OF_THE_IMAGE: [&str; 9] = [
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/sbin", "/usr",
 ];
 
-/// What preflight found out, in the attempt's folder.
+/// What preflight found about the container, stored in the attempt's folder.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Noted {
+pub(crate) struct StoredContainerCheck {
     pub(crate) runtime: Runtime,
-    /// Whether the container gets GPUs. Older agents did not note it, and asked at the start.
+    /// Whether the container gets GPUs. Older agents did not store it and decided at the start.
     #[serde(default)]
     pub(crate) has_gpus: Option<bool>,
 }
 
-/// What a run needs of this node beside its own folder.
+/// What a run needs from this node in addition to the attempt's folder.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Needs<'a> {
+pub(crate) struct ContainerNeeds<'a> {
     pub(crate) resume_from: Option<&'a str>,
     pub(crate) plugin: Option<&'a Path>,
-    /// Where Kineto and the agent meet.
+    /// The folder in which Kineto and the agent communicate.
     pub(crate) kineto: Option<&'a Path>,
 }
 
-/// What this node adds to what the run says of its container.
+/// Returns the node's part of a container's settings.
 ///
 /// # Errors
-/// A path that no mount can carry, in words.
+/// A message about a path that cannot be mounted.
 pub(crate) fn place(
     spec: &Spec,
-    noted: Noted,
+    check: StoredContainerCheck,
     folder: &Folder,
     around: &Surroundings,
-    needs: Needs<'_>,
+    needs: ContainerNeeds<'_>,
 ) -> Result<Place, String> {
     let own = rustix::process::geteuid();
     let (user, env) = if own.is_root() {
@@ -57,31 +57,31 @@ pub(crate) fn place(
     } else {
         let group = rustix::process::getegid();
         of_user(
-            noted.runtime,
+            check.runtime,
             &format!("{}:{}", own.as_raw(), group.as_raw()),
             folder,
         )
     };
     Ok(Place {
-        runtime: noted.runtime,
+        runtime: check.runtime,
         name: folder.unique_name(),
         pid_file: folder.file(files::CONTAINER_PID).display().to_string(),
         env_file: folder.file(files::CONTAINER_ENV).display().to_string(),
         mounts: mounts(spec, folder, around, needs)?,
-        has_gpus: noted.has_gpus.unwrap_or(gets_gpus(spec, around)),
+        has_gpus: check.has_gpus.unwrap_or(gets_gpus(spec, around)),
         user,
         env,
     })
 }
 
-/// Whether a container of this run gets GPUs here.
+/// Returns true if a container of this run gets GPUs on this node.
 pub(crate) fn gets_gpus(spec: &Spec, around: &Surroundings) -> bool {
     spec.backend != Backend::Gloo && around.has_gpus
 }
 
-/// The ranks must be the agent's to watch and to end, and their files its to read. Root in a container of a Podman without rights
-/// is the agent's user outside; Docker's root is the machine's. A user whom the image does not know has no home, and no name,
-/// which PyTorch's compiler asks for.
+/// Returns the container's user and the variables for it. The agent must be able to watch and end the ranks and to read their files. Root
+/// in a rootless Podman container is the agent's user outside; with Docker, root is the machine's root. A user that the image does not
+/// define has no home folder and no name, which PyTorch's compiler needs.
 fn of_user(runtime: Runtime, own: &str, folder: &Folder) -> (Option<String>, BTreeMap<String, String>) {
     match runtime {
         Runtime::Podman => (Some("0:0".to_owned()), BTreeMap::new()),
@@ -93,22 +93,22 @@ fn of_user(runtime: Runtime, own: &str, folder: &Folder) -> (Option<String>, BTr
     }
 }
 
-/// At the same path on both sides, so that one command line is true in both.
+/// Returns the mounts. Each path is the same inside and outside, so the same command line works in both places.
 fn mounts(
     spec: &Spec,
     folder: &Folder,
     around: &Surroundings,
-    needs: Needs<'_>,
+    needs: ContainerNeeds<'_>,
 ) -> Result<Vec<Mount>, String> {
     let mut mounts = Vec::new();
-    let wished = spec.container.as_ref().map(ContainerWish::wished_mounts);
-    let wished = wished.unwrap_or_default();
+    let requested = spec.container.as_ref().map(ContainerOptions::requested_mounts);
+    let requested = requested.unwrap_or_default();
     let mut add = |path: &Path, read_only: bool| {
         let text = path.display().to_string();
         check::path(&text)?;
-        // Of a folder of ours that the run puts another over, what lies below is not seen.
+        // A mount of the run over one of our folders hides what is below it.
         let hidden = |folder: &str| {
-            let mut targets = wished.iter().map(|mount| Path::new(&mount.target));
+            let mut targets = requested.iter().map(|mount| Path::new(&mount.target));
             targets.any(|target| target.starts_with(folder) && path.starts_with(target))
         };
         let covered = |mount: &Mount| {
@@ -153,18 +153,18 @@ fn is_of_the_image(folder: &Path) -> bool {
     OF_THE_IMAGE.iter().any(|root| Path::new(root) == folder) || folder.starts_with("/usr")
 }
 
-/// Where a run's script is, or would be.
+/// Returns the path of a run's script, whether it exists or not.
 pub(crate) fn script_path(spec: &Spec) -> Option<PathBuf> {
     let workdir = spec.workdir.as_deref().map_or(Path::new("/"), Path::new);
     Some(workdir.join(spec.script.as_deref()?))
 }
 
-/// The script, where it is the machine's and not the image's.
+/// Returns the path of the script if it is on the machine, not in the image.
 pub(crate) fn script_on_host(spec: &Spec) -> Option<PathBuf> {
     script_path(spec).filter(|path| path.is_file())
 }
 
-/// Runs a command of a runtime.
+/// Runs a command of a container runtime and returns its output.
 pub(crate) async fn ask(words: &[String], limit: Duration) -> io::Result<Output> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
@@ -178,24 +178,24 @@ pub(crate) async fn ask(words: &[String], limit: Duration) -> io::Result<Output>
     }
 }
 
-/// Ends a container and takes it away; what stands in the way otherwise. One that is not there is as good as removed.
+/// Ends and removes a container. Returns a message if it cannot be removed. A container that does not exist is not an error.
 pub(crate) async fn remove(runtime: Runtime, name: &str) -> Option<String> {
     if let Err(error) = ask(&runtime.remove(name), REMOVED_WITHIN).await {
         return Some(error.to_string());
     }
     match ask(&runtime.inspect(name), REMOVED_WITHIN).await {
         Ok(output) if output.status.success() => {
-            Some(format!("it is still there after `{runtime} rm --force`"))
+            Some(format!("it still exists after `{runtime} rm --force`"))
         }
         _ => None,
     }
 }
 
-/// Takes a container away when what waits for its end does so no longer.
+/// Removes a container if the task that waits for its end is cancelled.
 pub(crate) struct RemovedOnDrop(pub(crate) Runtime, pub(crate) String);
 
 impl RemovedOnDrop {
-    /// It is gone by itself.
+    /// Cancels the removal: the container has ended by itself.
     pub(crate) fn done(mut self) {
         self.1.clear();
     }
@@ -213,7 +213,7 @@ impl Drop for RemovedOnDrop {
     }
 }
 
-/// Names of variables, each once.
+/// Returns the names of the variables.
 pub(crate) fn names(env: &BTreeMap<String, String>) -> BTreeSet<String> {
     env.keys().cloned().collect()
 }
@@ -239,10 +239,10 @@ mod tests {
             companions: lib.clone().into(),
             ..Surroundings::default()
         };
-        let told = |spec: &Spec, resume_from: Option<&str>| {
-            let needs = Needs {
+        let mounts_of = |spec: &Spec, resume_from: Option<&str>| {
+            let needs = ContainerNeeds {
                 resume_from,
-                ..Needs::default()
+                ..ContainerNeeds::default()
             };
             let mounts = mounts(spec, &folder, &around, needs).unwrap();
             mounts
@@ -258,31 +258,31 @@ mod tests {
             ..Spec::default()
         };
         assert_eq!(
-            told(&spec, Some(&format!("{checkpoints}/step-7"))),
+            mounts_of(&spec, Some(&format!("{checkpoints}/step-7"))),
             [own.clone(), (code.clone(), false), (lib.clone(), true)]
         );
-        // A script and a folder of the image are the image's.
+        // A script and a folder in the image need no mount.
         let spec = Spec {
             script: Some("/workspace/of/the/image/train.py".into()),
             workdir: Some("/workspace/of/the/image".into()),
             ..Spec::default()
         };
-        assert_eq!(told(&spec, None), [own.clone(), (lib.clone(), true)]);
-        // What the run mounts into a folder of ours hides what lies there.
+        assert_eq!(mounts_of(&spec, None), [own.clone(), (lib.clone(), true)]);
+        // A mount of the run inside one of our folders hides what is there.
         let deep = path("code/saved/run");
         let mounted_at = |target: &str| Spec {
             workdir: Some(code.clone()),
             checkpoint_dir: Some(deep.clone()),
-            container: Some(ContainerWish {
+            container: Some(ContainerOptions {
                 mounts: vec![format!("/data/other:{target}")],
-                ..ContainerWish::default()
+                ..ContainerOptions::default()
             }),
             ..Spec::default()
         };
         let [workdir, beside] = [(code.clone(), false), (lib.clone(), true)];
         for target in [&code, &checkpoints] {
             assert_eq!(
-                told(&mounted_at(target), None),
+                mounts_of(&mounted_at(target), None),
                 [
                     own.clone(),
                     workdir.clone(),
@@ -293,11 +293,11 @@ mod tests {
         }
         for target in ["/elsewhere", &format!("{code}/other"), &format!("{deep}/latest")] {
             assert_eq!(
-                told(&mounted_at(target), None),
+                mounts_of(&mounted_at(target), None),
                 [own.clone(), workdir.clone(), beside.clone()]
             );
         }
-        // The machine's system is never put over the image's.
+        // The machine's system folders are never mounted over those of the image.
         let system = std::fs::read_dir("/usr/bin")
             .unwrap()
             .flatten()
@@ -307,12 +307,12 @@ mod tests {
             script: Some(script.clone()),
             ..Spec::default()
         };
-        assert_eq!(told(&spec, None), [own, (script, false), (lib, true)]);
-        // Kineto's socket is one of the container's, in a folder that both sides see.
+        assert_eq!(mounts_of(&spec, None), [own, (script, false), (lib, true)]);
+        // Kineto's socket is in a folder that both sides can see.
         let meeting = path("k/0123abcd");
-        let needs = Needs {
+        let needs = ContainerNeeds {
             kineto: Some(Path::new(&meeting)),
-            ..Needs::default()
+            ..ContainerNeeds::default()
         };
         let mounts = mounts(&Spec::default(), &folder, &around, needs).unwrap();
         assert!(

@@ -1,11 +1,11 @@
-//! Training processes on this node: a shim owns each attempt's ranks; the agent prepares, starts, follows and stops.
+//! Training processes on this node. A shim owns the ranks of each attempt; the agent prepares, starts, follows and stops attempts.
 //!
 //! ```text
 //! collector ──Command──▶ supervise ──launch.json──▶ shim ──▶ torchrun ──▶ ranks
 //!     ▲                     │ ▲                      │                     │ datagrams
 //!     └──RunEvent, LogChunk─┘ └───files of a folder──┴◀────────────────────┘
 //! ```
-//! Agent and shim never talk: the files of [`shim::files`] are all they share, so either may die and come back.
+//! Agent and shim never talk to each other. They share only the files of [`shim::files`], so either of them can crash and restart.
 
 pub mod supervise;
 

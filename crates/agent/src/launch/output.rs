@@ -1,14 +1,14 @@
-//! The log files of an attempt, read from where the collector's copies end, and kept small behind that.
+//! The log files of an attempt. The agent sends what the collector does not have yet, and frees the disk space of what it has.
 //!
 //! ```text
 //!   0            kept_from          acknowledged      sent         length
-//!   │ punched out │ 4 MiB for people │  on its way …   │  …backlog  │
+//!   │ punched out │ 4 MiB for people │  in transit …   │  …backlog  │
 //! ```
-//! A rank holds its file open for as long as it runs, so the file can be neither moved nor cut: moving it leaves the rank writing
-//! to the moved one, cutting it loses what is written between the look and the cut, and leaves a writer without `O_APPEND` behind
-//! at its old offset. What the collector has acknowledged is instead punched out of the file (`FALLOC_FL_PUNCH_HOLE`): its blocks
-//! go back to the disk, its length and every offset stay, and bytes that are being written are not touched. On a file system that
-//! cannot do that the file stays whole until the attempt's folder goes.
+//! A rank keeps its file open while it runs, so the file cannot be moved or truncated. After a move, the rank would write to the moved
+//! file. Truncating would lose what is written between the check and the truncation, and a writer without `O_APPEND` would continue at its
+//! old offset. Instead the agent punches the acknowledged bytes out of the file (`FALLOC_FL_PUNCH_HOLE`): the file system frees their
+//! blocks, the length and all offsets stay the same, and bytes that are being written are not touched. On a file system that does not
+//! support this, the file stays complete until the attempt's folder is removed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,27 +19,28 @@ use std::time::{Duration, Instant};
 use rustix::fs::FallocateFlags;
 use shim::{Folder, Secrets, files};
 
-/// One piece on the wire.
+/// Size of one piece on the wire.
 pub const CHUNK_BYTES: usize = 64 << 10;
-/// Sent and not yet acknowledged, per file: enough for a long round trip, little enough that a flood of one rank does not
-/// fill the connection.
+/// Maximum of sent bytes that are not yet acknowledged, per file: enough for a long round trip, and small enough that the output of one
+/// rank does not fill the connection.
 const WINDOW_BYTES: u64 = 256 << 10;
-/// What stays of a file that the collector has: for people who look into the folder, and for a collector that lost its last
-/// seconds.
+/// How much acknowledged output stays in a file: for people who read the folder, and for a collector that lost its last seconds.
 const KEPT_BYTES: u64 = 4 << 20;
-/// Punched out at once, so that it is seldom done.
+/// Minimum size of one punch, so that punching is rare.
 const PUNCH_BYTES: u64 = 1 << 20;
-/// The most that may wait for the collector in one file: twenty seconds of a rank that writes 50 MB/s, weeks of one that behaves.
-/// Beyond, the older half of it is given up, which the log says.
+/// Maximum backlog of one file: 20 seconds of a rank that writes 50 MB/s, weeks of a normal one. Beyond this, the agent drops the older
+/// half and logs a warning.
 const BACKLOG_BYTES_MAX: u64 = 1 << 30;
-/// What may be the beginning of a secret is not sent before its end can be seen, or this long.
+/// How long a possible beginning of a secret is held back while the agent waits for the rest.
 const HELD_BACK: Duration = Duration::from_secs(1);
-/// As much of a secret at the end of what is there is hidden, though the rest of it may never come: less says little.
-const TELLING_BYTES: usize = 8;
-/// torchrun's own output, as the protocol numbers it. It is short, and read whole for its last words: nothing is punched out.
+/// Minimum length of a secret's beginning at the end of the output that is hidden although its rest may never be written. A shorter part
+/// reveals little.
+const HIDDEN_PREFIX_BYTES: usize = 8;
+/// The rank number of torchrun's own output in the protocol. This output is short and needed whole for its last lines, so nothing is
+/// punched out.
 pub const LAUNCHER: i32 = -1;
 
-/// A file that may still grow.
+/// A log file that may still grow.
 #[derive(Debug)]
 pub struct LogFile {
     /// The rank, or [`LAUNCHER`].
@@ -47,11 +48,11 @@ pub struct LogFile {
     /// `stdout` or `stderr`.
     pub stream: &'static str,
     path: PathBuf,
-    /// How much the collector has; `None` until it has said so once on this connection.
+    /// How many bytes the collector has. `None` until it has reported this on the current connection.
     acknowledged: Option<u64>,
-    /// How much was sent on this connection.
+    /// The offset up to which the file was sent on this connection.
     sent: u64,
-    /// What stands before this is gone from the disk.
+    /// The bytes before this offset are no longer on the disk.
     kept_from: u64,
     /// The file system cannot punch holes.
     stays_whole: bool,
@@ -59,30 +60,30 @@ pub struct LogFile {
     held_back: Option<(u64, Instant)>,
 }
 
-/// All of an attempt's log files.
+/// All log files of an attempt.
 #[derive(Debug, Default)]
 pub struct Logs {
     files: Vec<LogFile>,
 }
 
-/// A piece of a log.
+/// One piece of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
     /// The rank, or [`LAUNCHER`].
     pub rank: i32,
     /// `stdout` or `stderr`.
     pub stream: &'static str,
-    /// Where it belongs.
+    /// Its offset in the file.
     pub offset: u64,
-    /// What is there.
+    /// Its content.
     pub bytes: Vec<u8>,
-    /// What stands before this is not to be had any more.
+    /// The bytes before this offset are no longer available.
     pub kept_from: u64,
 }
 
 impl Logs {
-    /// Looks for files that have come since the last look. `first_rank` is the place in the world of local rank 0.
-    pub fn look(&mut self, folder: &Folder, first_rank: u32) {
+    /// Adds files that were created since the last call. `first_rank` is the rank number of local rank 0.
+    pub fn find_files(&mut self, folder: &Folder, first_rank: u32) {
         self.add(LAUNCHER, "stdout", folder.file(files::LAUNCHER_STDOUT));
         self.add(LAUNCHER, "stderr", folder.file(files::LAUNCHER_STDERR));
         for (local, stream, path) in of_ranks(folder) {
@@ -111,14 +112,14 @@ impl Logs {
         }
     }
 
-    /// The next piece of some file, secrets hidden; `None` when everything is sent or waits for an acknowledgement.
+    /// Returns the next piece of some file, with secrets hidden. Returns `None` if everything is sent or waits for an acknowledgement.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// If a file cannot be read.
     pub fn next_chunk(&mut self, secrets: &Secrets) -> io::Result<Option<Chunk>> {
         for at in 0..self.files.len() {
             if let Some(chunk) = self.files[at].next_chunk(secrets)? {
-                // The next call begins with another file.
+                // The next call starts with another file.
                 self.files.rotate_left(at + 1);
                 return Ok(Some(chunk));
             }
@@ -126,14 +127,14 @@ impl Logs {
         Ok(None)
     }
 
-    /// The collector has this much.
+    /// Records how many bytes of a file the collector has.
     pub fn acknowledge(&mut self, rank: i32, stream: &str, length: u64) {
         if let Some(file) = self
             .files
             .iter_mut()
             .find(|file| file.rank == rank && file.stream == stream)
         {
-            // Less than before: the collector lost something, and gets it again.
+            // If this is less than before, the collector lost data and gets it again.
             let lost = file.acknowledged.is_some_and(|before| length < before);
             file.sent = if lost { length } else { file.sent.max(length) };
             file.acknowledged = Some(length);
@@ -141,7 +142,7 @@ impl Logs {
         }
     }
 
-    /// Whether the collector has all there is.
+    /// Returns true if the collector has all output.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.files
@@ -177,7 +178,7 @@ impl LogFile {
         }))
     }
 
-    /// The next piece with what is secret hidden, which needs a look at what stands around it.
+    /// Reads the next piece with secrets hidden. It also reads the bytes around the piece, which may contain the rest of a secret.
     fn read_hidden(&mut self, file: &mut File, secrets: &Secrets) -> io::Result<Vec<u8>> {
         let reach = secrets.reach() as u64;
         let from = self.sent.saturating_sub(reach).max(self.kept_from.min(self.sent));
@@ -193,11 +194,11 @@ impl LogFile {
             let tail = bytes.len() - begun;
             if begun > 0 && self.holds_back(from + read as u64) {
                 end = end.min(tail);
-            } else if begun >= TELLING_BYTES {
+            } else if begun >= HIDDEN_PREFIX_BYTES {
                 hidden_from = tail;
             }
         }
-        // Whole ones first: the end of one may be the beginning of another.
+        // Complete secrets first: the end of one may be the beginning of another.
         secrets.hide(&mut bytes);
         bytes[hidden_from..].fill(b'*');
         bytes.truncate(end);
@@ -205,7 +206,7 @@ impl LogFile {
         Ok(bytes)
     }
 
-    /// Whether to wait for more, at this length of the file.
+    /// Returns true if the caller must wait for more output at this length of the file.
     fn holds_back(&mut self, length: u64) -> bool {
         match self.held_back {
             Some((before, since)) if before == length => since.elapsed() < HELD_BACK,
@@ -216,7 +217,7 @@ impl LogFile {
         }
     }
 
-    /// What was given up by [`bound`] since, or punched by an agent before this one.
+    /// Skips a hole: output that [`bound`] dropped since the last call, or that an earlier agent punched out.
     fn skip_hole(&mut self, file: &File) {
         if let Ok(data) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(self.sent))
             && data > self.sent
@@ -235,7 +236,7 @@ impl LogFile {
             Ok(()) => self.kept_from = until,
             Err(error) => {
                 self.stays_whole = true;
-                tracing::warn!(path = %self.path.display(), %error, "no holes can be punched into this log; it stays whole until its attempt's folder goes");
+                tracing::warn!(path = %self.path.display(), %error, "the file system cannot punch holes into this log; it keeps its full size until its attempt's folder is removed");
             }
         }
     }
@@ -245,8 +246,8 @@ impl LogFile {
     }
 }
 
-/// Bounds what waits for the collector on disk, also while no collector is there: of a file that takes too much the older half
-/// is given up. Called every few seconds.
+/// Limits the backlog on disk, also while no collector is connected: if a file is too large, its older half is dropped. Called every few
+/// seconds.
 pub(crate) fn bound(folder: &Folder) {
     for (_, stream, path) in of_ranks(folder) {
         let Ok(meta) = path.metadata() else { continue };
@@ -256,16 +257,16 @@ pub(crate) fn bound(folder: &Folder) {
         let until = meta.len().saturating_sub(BACKLOG_BYTES_MAX / 2);
         match punch_out(&path, 0, until - until % PUNCH_BYTES) {
             Ok(()) => {
-                tracing::warn!(path = %path.display(), stream, until, "a log grows faster than the collector takes it; its older part is given up");
+                tracing::warn!(path = %path.display(), stream, until, "a log grows faster than the collector receives it; its older part is dropped");
             }
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a log that is too large cannot be made smaller")
+                tracing::warn!(path = %path.display(), %error, "a log is too large and cannot be made smaller")
             }
         }
     }
 }
 
-/// The files torchrun writes, LOG_DIR/ID_RANDOM/attempt_0/LOCAL_RANK/std*.log: `(local rank, stream, path)`.
+/// Lists the files that torchrun writes, LOG_DIR/ID_RANDOM/attempt_0/LOCAL_RANK/std*.log: `(local rank, stream, path)`.
 fn of_ranks(folder: &Folder) -> Vec<(u32, &'static str, PathBuf)> {
     let mut files = Vec::new();
     for of_run in folders(&folder.file(files::RANKS)) {
@@ -285,7 +286,7 @@ fn punch_out(path: &Path, from: u64, until: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, flags, from, until - from)?)
 }
 
-/// Where a file begins that an agent before this one may have punched.
+/// Returns the offset of the first byte on disk. An earlier agent may have punched the bytes before it.
 fn first_kept(path: &Path) -> u64 {
     let data = File::open(path).and_then(|file| Ok(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0))?));
     data.unwrap_or(0)
@@ -315,8 +316,8 @@ mod tests {
         std::fs::create_dir_all(&of_rank).unwrap();
         std::fs::write(of_rank.join("stdout.log"), vec![b'a'; 400_000]).unwrap();
         let (mut logs, none) = (Logs::default(), Secrets::default());
-        logs.look(&folder, 4);
-        logs.look(&folder, 4);
+        logs.find_files(&folder, 4);
+        logs.find_files(&folder, 4);
         let first = logs.next_chunk(&none).unwrap().unwrap();
         assert_eq!(
             (first.rank, first.stream, first.offset, first.bytes.len()),
@@ -337,7 +338,7 @@ mod tests {
         assert!(logs.complete());
     }
 
-    /// An attempt with the log of rank 0, and the log, opened as a rank holds it.
+    /// An attempt with the log of rank 0, and the log, opened as a rank opens it.
     fn rank_0() -> (tempfile::TempDir, PathBuf, File) {
         let data = tempfile::tempdir().unwrap();
         let of_rank = data.path().join("ranks/x_1/attempt_0/0");
@@ -347,7 +348,7 @@ mod tests {
         (data, path, file)
     }
 
-    /// Sends all there is to a collector that takes it at once.
+    /// Sends everything to a collector that acknowledges it at once.
     fn send_all(logs: &mut Logs, secrets: &Secrets) -> Vec<u8> {
         let mut taken = Vec::new();
         while let Some(chunk) = logs.next_chunk(secrets).unwrap() {
@@ -364,7 +365,7 @@ mod tests {
         let mut sent = 0;
         for n in 0..24_u8 {
             rank.write_all(&vec![n + 1; 1 << 20]).unwrap();
-            logs.look(&Folder::at(data.path()), 0);
+            logs.find_files(&Folder::at(data.path()), 0);
             let taken = send_all(&mut logs, &none);
             assert!(
                 taken.iter().all(|byte| *byte == n + 1),
@@ -380,7 +381,7 @@ mod tests {
             "{on_disk} bytes are left of 24 MiB"
         );
         let mut again = Logs::default();
-        again.look(&Folder::at(data.path()), 0);
+        again.find_files(&Folder::at(data.path()), 0);
         let first = again.next_chunk(&none).unwrap().unwrap();
         assert!(
             first.offset > 0 && first.offset == first.kept_from,
@@ -399,10 +400,10 @@ mod tests {
         let (data, _, mut rank) = rank_0();
         let mut logs = Logs::default();
         let mut taken = Vec::new();
-        // The rank's second write ends in the midst of the value.
+        // The rank's second write ends in the middle of the value.
         for part in [&text[..10], &text[10..text.len() - 9], &text[text.len() - 9..]] {
             rank.write_all(part.as_bytes()).unwrap();
-            logs.look(&Folder::at(data.path()), 0);
+            logs.find_files(&Folder::at(data.path()), 0);
             taken.extend(send_all(&mut logs, &secrets));
         }
         let taken = String::from_utf8(taken).unwrap();
@@ -415,15 +416,15 @@ mod tests {
             tail.extend(send_all(&mut logs, &secrets));
         }
         assert_eq!(tail, b" sk-0", "it did not");
-        // The rank is killed in the midst of the value.
-        rank.write_all(format!(" {}", &value[..TELLING_BYTES]).as_bytes())
+        // The rank is killed in the middle of the value.
+        rank.write_all(format!(" {}", &value[..HIDDEN_PREFIX_BYTES]).as_bytes())
             .unwrap();
         let mut tail = send_all(&mut logs, &secrets);
         let deadline = Instant::now() + 10 * HELD_BACK;
-        while tail.len() < 1 + TELLING_BYTES && Instant::now() < deadline {
+        while tail.len() < 1 + HIDDEN_PREFIX_BYTES && Instant::now() < deadline {
             tail.extend(send_all(&mut logs, &secrets));
         }
-        assert_eq!(tail, format!(" {}", "*".repeat(TELLING_BYTES)).as_bytes());
+        assert_eq!(tail, format!(" {}", "*".repeat(HIDDEN_PREFIX_BYTES)).as_bytes());
         assert!(logs.complete());
     }
 
@@ -434,13 +435,13 @@ mod tests {
         let (data, _, mut rank) = rank_0();
         rank.write_all(value.as_bytes()).unwrap();
         let mut logs = Logs::default();
-        logs.look(&Folder::at(data.path()), 0);
+        logs.find_files(&Folder::at(data.path()), 0);
         let mut all_sent = || {
             let (mut taken, deadline) = (Vec::new(), Instant::now() + 10 * HELD_BACK);
             while taken.len() < value.len() && Instant::now() < deadline {
                 taken.extend(send_all(&mut logs, &secrets));
             }
-            // The collector has lost it, and gets it again.
+            // The collector has lost the output and gets it again.
             logs.acknowledge(0, "stdout", 0);
             String::from_utf8(taken).unwrap()
         };

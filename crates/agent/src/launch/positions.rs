@@ -1,11 +1,11 @@
-//! Where each rank of an attempt is, read twice per second: its mid-step page, and what the kernel says of its process.
+//! The position of each rank of an attempt, read twice per second: its mid-step page, and the state of its process in the kernel.
 //!
 //! ```text
 //! shim.reports ──started, exited──▶ ranks
-//! page-N  ─────record─────▶ train_phase, train_phase_age_seconds, train_moves_total    while the probe writes
-//! /proc/PID/stat ──state──▶ train_process_state                                        from the start of the rank to the end of the attempt
+//! page-N  ─────record─────▶ train_phase, train_phase_age_seconds, train_moves_total  while the probe writes
+//! /proc/PID/stat ──state──▶ train_process_state                                      from the start of the rank to the end of the attempt
 //! ```
-//! Nothing is asked of the rank, so a stopped one is seen as well as one that holds Python's lock.
+//! Nothing is requested from the rank, so this also works for a stopped rank and for one that holds Python's interpreter lock.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,15 +20,15 @@ use shim::{Folder, Owner, Process, Stat, files, read_from};
 use crate::sample::Samples;
 use crate::sample::series::series;
 
-/// How often ranks are read.
+/// Interval between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
 /// A rank that does not move is written at every second reading.
 const WRITE_WITHIN: Duration = Duration::from_millis(900);
-/// A process that waits for a disk is often seen in an uninterruptible sleep; one that hangs there is seen in it each time.
+/// A process that waits for a disk is often in an uninterruptible sleep. One that hangs there is in it at each of this many readings.
 const UNINTERRUPTIBLE_READINGS: u32 = 4;
 const PAGE_SERIES: [&str; 3] = ["train_phase", "train_phase_age_seconds", "train_moves_total"];
 
-/// What the kernel says of a rank's process. The numbers are the values of `train_process_state`.
+/// The state of a rank's process. The numbers are the values of `train_process_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Alive = 0,
@@ -43,25 +43,25 @@ pub(crate) struct Positions {
     run: RunId,
     ranks: BTreeMap<u32, RankPosition>,
     read: Option<Instant>,
-    /// How far the shim's reports were read.
+    /// The offset up to which the shim's reports were read.
     offset: u64,
 }
 
-/// One rank.
+/// The position of one rank.
 #[derive(Debug)]
 struct RankPosition {
     process: Option<Process>,
     page: Option<Page>,
-    /// Readings in a row that found the process in an uninterruptible sleep.
+    /// Number of consecutive readings at which the process was in an uninterruptible sleep.
     uninterruptible: u32,
-    /// What was written last, and when.
+    /// The last reading that was written, and when.
     written: Option<(Instant, Reading)>,
-    /// `train_process_state`, and those of the page in the order of `PAGE_SERIES`.
+    /// `train_process_state`; `page_series` are those of the page, in the order of `PAGE_SERIES`.
     state_series: Labels,
     page_series: [Labels; PAGE_SERIES.len()],
 }
 
-/// What one reading found.
+/// The result of one reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reading {
     condition: Condition,
@@ -78,7 +78,7 @@ impl Positions {
         }
     }
 
-    /// Reads all ranks when it is time to, and writes what has changed or was last written a second ago.
+    /// Reads all ranks when a reading is due. Writes values that changed or were last written one second ago.
     pub(crate) fn tick(&mut self, folder: &Folder, now_ms: TimestampMs, samples: &Samples) {
         if self.read.is_some_and(|at| at.elapsed() < PERIOD) {
             return;
@@ -101,7 +101,7 @@ impl Positions {
                 NodeReport::RankStarted { rank, pid, .. } => {
                     let pid = i32::try_from(pid).unwrap_or(0);
                     let noted = Owner::read(folder).ranks.get(&rank.0).copied();
-                    // `lockstep exec` notes none.
+                    // `lockstep exec` does not record processes.
                     let process = noted
                         .filter(|noted| noted.pid == pid)
                         .or_else(|| Process::of(pid));
@@ -155,7 +155,7 @@ impl RankPosition {
         self.see(stat.map_or(b'X', |stat| stat.state))
     }
 
-    /// Takes a state as `/proc/PID/stat` names it.
+    /// Takes a state in the form of `/proc/PID/stat`.
     fn see(&mut self, state: u8) -> Condition {
         self.uninterruptible = if state == b'D' {
             self.uninterruptible + 1
@@ -199,7 +199,7 @@ fn page_values(record: PageRecord, now_ns: u64) -> [f64; PAGE_SERIES.len()] {
     [f64::from(record.phase), age_s, record.moves() as f64]
 }
 
-/// `CLOCK_MONOTONIC`, which the probe writes.
+/// The time of `CLOCK_MONOTONIC`, which the probe uses too.
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap_or(0)
@@ -252,7 +252,7 @@ mod tests {
             }
         }
 
-        /// What is written at the next reading, without the labels that all have.
+        /// Returns what the next reading writes, without the labels that all series have.
         fn read(&mut self) -> Vec<(String, f64)> {
             self.positions.read = None;
             self.now_ms += 500;
@@ -268,7 +268,7 @@ mod tests {
             written.collect()
         }
 
-        /// The same when a second has passed since the last one.
+        /// Like `read`, but after one second.
         fn read_later(&mut self) -> Vec<(String, f64)> {
             let position = self.positions.ranks.get_mut(&5).unwrap();
             let (at, reading) = position.written.unwrap();
@@ -282,7 +282,7 @@ mod tests {
             waitpid(Some(pid), awaited).unwrap();
         }
 
-        /// What the probe writes in a process of the rank.
+        /// Makes these calls of the probe in a process of the rank.
         fn moves(&self, calls: &str) {
             shim::page::create(&self.folder, 5).unwrap();
             let inject = concat!(env!("CARGO_MANIFEST_DIR"), "/../torch-probe/inject");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_told_with_its_age_and_ends_with_the_rank() {
+    fn a_page_is_reported_with_its_age_and_ends_with_the_rank() {
         let mut scene = Scene::new();
         scene.moves("page.stepped(9); page.begin_backward()");
         let written = scene.read();

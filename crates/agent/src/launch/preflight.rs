@@ -1,6 +1,5 @@
-//! Whether a run could start on this node, found out before it does; and what nodes tell of each other meanwhile.
+//! The preflight checks of a run on this node, and what nodes exchange during them.
 
-pub(super) mod asked;
 pub(super) mod bandwidth;
 pub(super) mod checkout;
 mod container;
@@ -10,5 +9,6 @@ mod image;
 pub(super) mod lease;
 mod nics;
 mod prepare;
+pub(super) mod request;
 
 pub(super) use prepare::prepare;

@@ -1,10 +1,10 @@
-//! The probe's records become training series.
+//! Converts the probe's records to training series.
 //!
 //! ```text
 //! probe/N.jsonl ──lines──▶ Reader ──Record──▶ RankSeries ──▶ Samples
-//!                                              └ pool: about a second of steps, up to the same step number on all ranks
+//!                                              └ pool: about one second of steps, up to the same step number on all ranks
 //! ```
-//! Pools follow the records' own numbers and times, so reading late (an agent that was away) gives the same series.
+//! Pools depend only on the records' own step numbers and times. So a late reader (after an agent was away) produces the same series.
 
 mod baseline;
 mod flop_utilization;
@@ -25,28 +25,28 @@ use shim::{Folder, files, segment_path, segments};
 
 use crate::sample::Samples;
 
-/// Read at once; more waits for the next look.
+/// Maximum bytes of one read. The next read continues from there.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// How far the agent has read.
+/// The position up to which the agent has read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cursor {
     segment: u64,
     offset: u64,
 }
 
-/// Reads an attempt's segments in order.
+/// Reads the segments of an attempt in order.
 #[derive(Debug)]
 pub(crate) struct Reader {
     folder: Folder,
     cursor: Cursor,
     saved: Cursor,
-    /// As far as it will be noted, once so many drains of the samples are stored.
+    /// A cursor that will be saved once the samples are stored up to this number of drains.
     unsaved: Option<(Cursor, u64)>,
 }
 
 impl Reader {
-    /// Goes on where an agent before this one had come to.
+    /// Continues at the position that the previous agent saved.
     pub(crate) fn open(folder: &Folder) -> Self {
         let cursor = folder.read(files::PROBE_CURSOR).unwrap_or_default();
         Self {
@@ -57,7 +57,7 @@ impl Reader {
         }
     }
 
-    /// The records that have come; empty when there are none.
+    /// Returns the new records.
     pub(crate) fn read(&mut self) -> io::Result<Vec<Record>> {
         let numbers = segments(&self.folder);
         let Some(segment) = numbers
@@ -79,7 +79,7 @@ impl Reader {
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |at| at + 1);
         self.cursor.offset += whole as u64;
-        // A closed segment that is read to its end gives way to the next.
+        // After the end of a closed segment, continue with the next one.
         if whole == 0 && numbers.last() != Some(&segment) {
             self.cursor = Cursor {
                 segment: segment + 1,
@@ -93,8 +93,8 @@ impl Reader {
             .collect())
     }
 
-    /// Notes how far it came, so that the next agent does not begin anew: not as far as it read, but as far as what was made of it
-    /// survives this agent.
+    /// Saves a position for the next agent: not the position up to which this agent has read, but one whose samples survive the end of this
+    /// agent.
     pub(crate) fn save(&mut self, samples: &Samples) -> io::Result<()> {
         match self.unsaved {
             None if self.saved == self.cursor => return Ok(()),

@@ -1,49 +1,49 @@
-//! A systemd scope for a shim and all it starts, where the machine has systemd and the agent may use it.
+//! A systemd scope for a shim and all its processes, if the machine uses systemd and the agent may create scopes.
 //!
 //! ```text
 //! lockstep-agent.service      the agent
-//! lockstep-RUN.ATTEMPT-….scope      shim, and below it the group of torchrun and ranks (cgroup.rs): Delegate=yes
+//! lockstep-RUN.ATTEMPT-….scope      the shim, and below it the cgroup of torchrun and ranks (cgroup.rs): Delegate=yes
 //! ```
-//! The scope is the shim's from its first instruction, so what becomes of the agent's service (a restart, a stop without
-//! `KillMode=process`, the end of the session it was started from) is nothing to the training. `systemd-run --scope` registers itself and then
-//! becomes the command, under the same process id: nothing is in between, and no D-Bus library is in the agent. Whether it may is
-//! found out once, with a scope for a command that does nothing; where it may not, shims start as they do without systemd.
+//! The shim is in its scope from its first instruction. So a restart of the agent's service, a stop without `KillMode=process`, or the end
+//! of the session that started it does not affect the training. `systemd-run --scope` registers itself and then executes the command with
+//! the same process id: no other process remains in between, and the agent needs no D-Bus library. The agent checks once whether it may
+//! create scopes, with a scope for a command that does nothing. If it may not, shims start as they do without systemd.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use shim::Kinds;
+use shim::CgroupKinds;
 use tokio::process::Command;
 
-/// A manager that is busy takes a second; one that asks a person for a password is not for us.
+/// A busy manager needs about one second. One that waits for a person's password cannot be used.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// What the running program is called by itself; systemd-run would take itself for it.
+/// The path by which the running program names itself. systemd-run would resolve it to its own executable.
 const SELF: &str = "/proc/self/exe";
 
-/// How scopes are made here.
+/// How scopes are created on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scope {
     systemd_run: PathBuf,
-    /// Of the user's own manager instead of the machine's.
+    /// Use the user's own manager instead of the machine's.
     user: bool,
 }
 
-/// What decides.
+/// What the choice depends on.
 #[derive(Debug)]
 struct Surroundings<'a> {
     root: &'a Path,
-    /// `PATH`.
+    /// The value of `PATH`.
     path: OsString,
     is_root: bool,
-    /// `XDG_RUNTIME_DIR`.
+    /// The value of `XDG_RUNTIME_DIR`.
     runtime_dir: Option<PathBuf>,
-    kinds: Kinds,
+    kinds: CgroupKinds,
 }
 
 impl Scope {
-    /// What this machine allows, tried out.
+    /// Returns how this machine creates scopes, after a test. Returns `None` if it cannot.
     pub(crate) async fn of_this_machine() -> Option<Self> {
         let variable = |name: &str| std::env::var_os(name);
         let kinds = variable("LOCKSTEP_CGROUPS").unwrap_or_default();
@@ -52,24 +52,24 @@ impl Scope {
             path: variable("PATH").unwrap_or_default(),
             is_root: rustix::process::geteuid().is_root(),
             runtime_dir: variable("XDG_RUNTIME_DIR").map(PathBuf::from),
-            kinds: Kinds::parse(&kinds.to_string_lossy()),
+            kinds: CgroupKinds::parse(&kinds.to_string_lossy()),
         })?;
         match scope.try_out().await {
             Ok(()) => Some(scope),
             Err(reason) => {
                 tracing::info!(
                     reason,
-                    "systemd makes no scopes for this agent; shims start beside it"
+                    "systemd does not create scopes for this agent; shims start without them"
                 );
                 None
             }
         }
     }
 
-    /// systemd runs the machine, its program is there, and there is a manager that is ours to ask.
+    /// Checks that the machine runs systemd, that `systemd-run` exists, and that there is a manager that this user may use.
     fn choose(around: &Surroundings<'_>) -> Option<Self> {
         let booted = around.root.join("run/systemd/system").is_dir();
-        if !booted || around.kinds != Kinds::Any {
+        if !booted || around.kinds != CgroupKinds::Any {
             return None;
         }
         let systemd_run = std::env::split_paths(&around.path)
@@ -110,18 +110,18 @@ impl Scope {
         }
     }
 
-    /// The command that runs a command in a scope of its own.
+    /// Returns the command that runs `command` in a scope of its own.
     pub(crate) fn around(&self, name: &str, command: Vec<OsString>) -> Vec<OsString> {
         self.with_suffix(name, &hex::encode(rand::random::<[u8; 4]>()), command)
     }
 
-    /// The suffix keeps a scope that systemd has not forgotten yet from standing in the way.
+    /// Adds a random suffix, so that an old scope that systemd has not removed yet does not conflict.
     fn with_suffix(&self, name: &str, suffix: &str, command: Vec<OsString>) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![self.systemd_run.clone().into()];
         if self.user {
             words.push("--user".into());
         }
-        // Delegated, so that the groups below are the shim's and an out-of-memory kill of one rank is no end of the scope.
+        // Delegated, so that the shim controls the groups below, and the out-of-memory kill of one rank does not end the scope.
         words.extend(
             [
                 "--scope",
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine with these parts, and a `systemd-run` that does this.
+    /// A machine with these files, and a `systemd-run` that runs this script.
     fn machine(parts: &[&str], script: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for part in parts {
@@ -166,7 +166,7 @@ mod tests {
         root
     }
 
-    fn around(root: &Path, is_root: bool, kinds: Kinds) -> Surroundings<'_> {
+    fn around(root: &Path, is_root: bool, kinds: CgroupKinds) -> Surroundings<'_> {
         Surroundings {
             root,
             path: root.as_os_str().to_owned(),
@@ -180,15 +180,15 @@ mod tests {
     fn the_machines_manager_for_root_the_users_own_for_others_and_none_without() {
         const BOOTED: &str = "run/systemd/system";
         const OWN: &str = "user/systemd/private";
-        type Case<'a> = (&'a [&'a str], bool, Kinds, Option<bool>);
+        type Case<'a> = (&'a [&'a str], bool, CgroupKinds, Option<bool>);
         let cases: [Case<'_>; 7] = [
-            (&[], true, Kinds::Any, None),
-            (&[OWN], false, Kinds::Any, None),
-            (&[BOOTED], true, Kinds::Any, Some(false)),
-            (&[BOOTED], false, Kinds::Any, None),
-            (&[BOOTED, OWN], false, Kinds::Any, Some(true)),
-            (&[BOOTED], true, Kinds::Off, None),
-            (&[BOOTED], true, Kinds::V1, None),
+            (&[], true, CgroupKinds::Any, None),
+            (&[OWN], false, CgroupKinds::Any, None),
+            (&[BOOTED], true, CgroupKinds::Any, Some(false)),
+            (&[BOOTED], false, CgroupKinds::Any, None),
+            (&[BOOTED, OWN], false, CgroupKinds::Any, Some(true)),
+            (&[BOOTED], true, CgroupKinds::Off, None),
+            (&[BOOTED], true, CgroupKinds::V1, None),
         ];
         for (parts, is_root, kinds, expected) in cases {
             let root = machine(parts, "");
@@ -197,7 +197,10 @@ mod tests {
         }
         let without = machine(&[BOOTED], "");
         std::fs::remove_file(without.path().join("systemd-run")).unwrap();
-        assert_eq!(Scope::choose(&around(without.path(), true, Kinds::Any)), None);
+        assert_eq!(
+            Scope::choose(&around(without.path(), true, CgroupKinds::Any)),
+            None
+        );
     }
 
     #[test]
@@ -238,7 +241,7 @@ mod tests {
         let fails = "echo 'Access denied' >&2; exit 1";
         for (script, expected) in [(passes, Ok(())), (fails, Err("Access denied".to_owned()))] {
             let root = machine(&["run/systemd/system"], script);
-            let scope = Scope::choose(&around(root.path(), true, Kinds::Any)).unwrap();
+            let scope = Scope::choose(&around(root.path(), true, CgroupKinds::Any)).unwrap();
             assert_eq!(scope.try_out().await, expected);
         }
         let missing = Scope {

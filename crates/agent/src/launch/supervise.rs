@@ -1,11 +1,11 @@
-//! The agent's side of the attempts on this node: takes commands, starts shims, follows what they write, adopts what an
-//! agent before this one left.
+//! The agent's side of the attempts on this node. It takes commands, starts shims, follows the files that they write, and adopts the
+//! attempts of a previous agent.
 //!
-//! Everything that must survive lies in the attempt's folder; what is in memory can be made from it. A command is noted
-//! before it is carried out, so the same command twice does nothing twice.
+//! Everything that must survive a restart is in the attempt's folder; the state in memory can be rebuilt from it. A command is stored
+//! before it is executed, so a repeated command has no further effect.
 
 mod attempt;
-mod burial;
+mod shim_cleanup;
 
 pub(crate) use attempt::Attempt;
 use attempt::Follower;
@@ -26,39 +26,39 @@ use tokio_util::task::TaskTracker;
 use crate::config::AgentConfig;
 use crate::launch::companions;
 use crate::launch::inspect::kineto;
-use crate::launch::preflight::asked::Surroundings;
+use crate::launch::preflight::request::Surroundings;
 use crate::launch::probe::SharedInventory;
 use crate::launch::scope::Scope;
 use crate::sample::Samples;
-use crate::sample::nvml::reader::SETTLES_WITHIN;
+use crate::sample::nvml::reader::DETECTION_TIMEOUT;
 
-/// Attempts one node follows at once: far more than have room on it; beyond, new ones are refused.
+/// Maximum number of attempts that one node follows at once: far more than fit on it. Beyond this, new attempts are refused.
 const ATTEMPTS_MAX: usize = 64;
-/// How often commands that are only watched are looked for.
-const LOOK_FOR_WATCHED: Duration = Duration::from_secs(1);
-/// Folders of attempts that are over are kept this long for people who want to look.
+/// Interval between checks for watched commands.
+const WATCHED_SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the folders of finished attempts are kept for people to read.
 const KEEP_DONE: Duration = Duration::from_secs(24 * 3_600);
-/// How often older ones are looked for.
-const LOOK_FOR_OLD: Duration = Duration::from_secs(600);
+/// Interval between checks for older folders.
+const OLD_FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What the supervisor needs to know of the agent.
+/// The settings of the supervisor.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// This node.
+    /// The name of this node.
     pub node: NodeName,
     /// The agent's data folder.
     pub data_dir: PathBuf,
-    /// The Python for runs that name none.
+    /// The Python for runs that specify none.
     pub python: Option<PathBuf>,
     /// The collector's URL.
     pub collector: Option<String>,
-    /// Where the host's `/etc` hangs.
+    /// Where the host's root folder is mounted, to read its `/etc`.
     pub root: PathBuf,
-    /// The folder of the executable, where companions lie that it does not carry.
+    /// The folder of the executable, with companions that are not embedded in it.
     pub beside: PathBuf,
-    /// Whether runs may be started here.
+    /// Whether runs may be started on this node.
     pub accepts_runs: bool,
-    /// How to start a shim: a program and arguments, behind which the folder goes.
+    /// How to start a shim: a program and its arguments. The folder is appended.
     pub shim: Vec<OsString>,
 }
 
@@ -83,7 +83,7 @@ impl Setting {
         executable.parent().map(PathBuf::from).unwrap_or_default()
     }
 
-    /// This executable's own hidden subcommand: the program that runs, also when its file was replaced by a newer one.
+    /// Returns the hidden subcommand of this executable: the running program, even if its file was replaced by a newer one.
     #[must_use]
     pub fn own_shim() -> Vec<OsString> {
         ["/proc/self/exe", "shim", "--dir"].map(OsString::from).into()
@@ -96,18 +96,18 @@ pub struct Supervisor {
     setting: Setting,
     samples: Samples,
     inventory: SharedInventory,
-    /// Whether the inventory names the GPUs, or that there are none.
+    /// True once the GPUs are in the inventory, or it is certain that there are none.
     settled: watch::Receiver<bool>,
     attempts: Mutex<BTreeMap<(RunId, AttemptNo), Arc<Attempt>>>,
-    taken_up: Notify,
+    attempt_added: Notify,
     tasks: TaskTracker,
     shutdown: CancellationToken,
-    /// How scopes for shims are made, once that was needed.
+    /// How scopes for shims are created; determined at the first use.
     scope: OnceCell<Option<Scope>>,
 }
 
 impl Supervisor {
-    /// Adopts what is there and follows it until `shutdown`, which leaves every shim alone.
+    /// Adopts the existing attempts and follows them until `shutdown`. The shims continue to run after it.
     #[must_use]
     pub fn start(
         setting: Setting,
@@ -122,29 +122,29 @@ impl Supervisor {
             inventory,
             settled,
             attempts: Mutex::default(),
-            taken_up: Notify::new(),
+            attempt_added: Notify::new(),
             tasks: TaskTracker::new(),
             shutdown,
             scope: OnceCell::new(),
         });
         supervisor.adopt();
-        let looking = supervisor.clone();
+        let scanning = supervisor.clone();
         supervisor.tasks.spawn(async move {
             tokio::select! {
-                () = looking.shutdown.cancelled() => {}
-                () = looking.look_for_watched() => {}
+                () = scanning.shutdown.cancelled() => {}
+                () = scanning.scan_for_watched() => {}
             }
         });
         supervisor
     }
 
-    /// Waits until nobody follows anything any more; after `shutdown`.
+    /// Waits until all followers have ended. Call it after `shutdown`.
     pub async fn stopped(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Carries out a command, once. Returns what to tell the collector: the acceptance, also when it came before.
+    /// Executes a command once. Returns the report for the collector: the acceptance, also for a repeated command.
     pub fn command(
         self: &Arc<Self>,
         run: &RunId,
@@ -156,16 +156,16 @@ impl Supervisor {
             command,
             Ok(NodeCommand::Stop { .. } | NodeCommand::StopAfter { .. })
         );
-        let turns = matches!(command, Ok(NodeCommand::TurnLive { .. }));
+        let changes_knobs = matches!(command, Ok(NodeCommand::TurnLive { .. }));
         let prunes = matches!(command, Ok(NodeCommand::Remove(_) | NodeCommand::Checkpoints(_)));
         let followed = match self.attempt(run, attempt) {
             Some(followed) => followed,
-            None => self.take_up(run, attempt, stops)?,
+            None => self.open_attempt(run, attempt, stops)?,
         };
-        // What was started here before the agent was told to take no runs.
-        let looked_after = (prunes || turns) && followed.folder().has(files::START);
+        // These commands also apply to attempts that started before the agent was told to accept no runs.
+        let already_started = (prunes || changes_knobs) && followed.folder().has(files::START);
         match command {
-            _ if !(self.setting.accepts_runs || stops || looked_after) => followed.refuse(
+            _ if !(self.setting.accepts_runs || stops || already_started) => followed.refuse(
                 id,
                 "this node does not accept runs: its agent was started with --no-runs",
             ),
@@ -179,56 +179,57 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the node's GPUs are known, but not for a driver that hangs: it must not hold up a run on CPUs.
+    /// Waits until the node's GPUs are known, but only for a limited time: a driver that hangs must not delay a run on CPUs.
     pub(crate) async fn gpus_known(&self) {
         let mut settled = self.settled.clone();
-        let _known_or_late = tokio::time::timeout(SETTLES_WITHIN, settled.wait_for(|settled| *settled)).await;
+        let _known_or_late =
+            tokio::time::timeout(DETECTION_TIMEOUT, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// The scope that a shim gets around it, where the machine has systemd.
+    /// Returns the kind of scope for shims, or `None` if the machine has no usable systemd.
     pub(crate) async fn scope(&self) -> Option<&Scope> {
         self.scope.get_or_init(Scope::of_this_machine).await.as_ref()
     }
 
-    /// What is followed.
+    /// Returns all attempts that are followed.
     pub(crate) fn attempts(&self) -> Vec<Arc<Attempt>> {
         self.lock().values().cloned().collect()
     }
 
-    /// Waits until an attempt is followed that was not before.
-    pub(crate) async fn taken_up(&self) {
-        self.taken_up.notified().await;
+    /// Waits until a new attempt is followed.
+    pub(crate) async fn attempt_added(&self) {
+        self.attempt_added.notified().await;
     }
 
-    /// Whether nothing is followed.
+    /// Returns true if no attempt is followed.
     pub(crate) fn is_idle(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// One attempt.
+    /// Returns one attempt, if it is followed.
     pub(crate) fn attempt(&self, run: &RunId, attempt: AttemptNo) -> Option<Arc<Attempt>> {
         self.lock().get(&(run.clone(), attempt)).cloned()
     }
 
-    /// The folder of an attempt, also of one that is over and not removed yet.
+    /// Returns the folder of an attempt, also of one that is over and not removed yet.
     pub(crate) fn folder(&self, run: &RunId, attempt: AttemptNo) -> Option<Folder> {
         Some(Folder::of(&self.setting.data_dir, run, attempt)).filter(|folder| folder.path().is_dir())
     }
 
-    /// Whether a run was told to stop and has not ended yet.
+    /// Returns true if the run was told to stop and has not ended yet.
     pub(crate) fn is_stopping(&self, run: &str) -> bool {
         let stopping =
             |attempt: &Arc<Attempt>| attempt.run().as_str() == run && attempt.folder().has(files::STOP);
         self.attempts().iter().any(stopping)
     }
 
-    /// Checkpoints that attempts on this node went on from, whatever run they are of.
+    /// Returns the checkpoints from which attempts on this node resumed, of any run.
     pub(crate) fn resumed_from(&self) -> BTreeSet<String> {
         let from = |attempt: &Arc<Attempt>| attempt.folder().read::<Start>(files::START).ok()?.resume_from;
         self.attempts().iter().filter_map(from).collect()
     }
 
-    /// The collector has everything: the attempt is closed and forgotten.
+    /// Closes an attempt and stops following it: the collector has all reports.
     pub(crate) fn forget(&self, attempt: &Attempt) {
         Secrets::remove(attempt.folder());
         kineto::remove(attempt.folder());
@@ -240,7 +241,7 @@ impl Supervisor {
 
     fn adopt(self: &Arc<Self>) {
         let folders = Folder::all(&self.setting.data_dir).unwrap_or_else(|error| {
-            tracing::error!(%error, "the attempts on this node cannot be listed; running ones go on unwatched");
+            tracing::error!(%error, "the attempts on this node cannot be listed; running ones continue without being watched");
             Vec::new()
         });
         for (run, attempt, folder) in folders {
@@ -250,27 +251,27 @@ impl Supervisor {
             }
             let owner = Owner::read(&folder);
             if owner.format > FORMAT {
-                tracing::warn!(%run, %attempt, shim = owner.version, "a newer version started this attempt; what it notes beyond this version is not seen");
+                tracing::warn!(%run, %attempt, shim = owner.version, "a newer version started this attempt; data that this version does not know is ignored");
             }
             if let Err(error) = self.follow(&run, attempt, folder) {
-                tracing::error!(%run, %attempt, %error, "an attempt cannot be adopted; look at its folder");
+                tracing::error!(%run, %attempt, %error, "an attempt cannot be adopted; check its folder");
             } else {
-                tracing::info!(%run, %attempt, "an attempt of an earlier agent is adopted");
+                tracing::info!(%run, %attempt, "adopted an attempt of an earlier agent");
             }
         }
     }
 
-    /// Takes up what `lockstep exec` started meanwhile, and removes what is over since long.
-    async fn look_for_watched(self: &Arc<Self>) {
-        let mut looks = tokio::time::interval(LOOK_FOR_WATCHED);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        // Those that are old now are gone with the adoption.
-        let mut looked_for_old = Instant::now();
+    /// Adopts new attempts of `lockstep exec`, and removes the folders of attempts that ended long ago.
+    async fn scan_for_watched(self: &Arc<Self>) {
+        let mut interval = tokio::time::interval(WATCHED_SCAN_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // The adoption has already removed the old ones.
+        let mut old_removed_at = Instant::now();
         loop {
-            looks.tick().await;
+            interval.tick().await;
             let folders = Folder::all(&self.setting.data_dir).unwrap_or_default();
-            if looked_for_old.elapsed() >= LOOK_FOR_OLD {
-                looked_for_old = Instant::now();
+            if old_removed_at.elapsed() >= OLD_FOLDER_SCAN_INTERVAL {
+                old_removed_at = Instant::now();
                 remove_old(folders.iter().map(|(.., folder)| folder.clone()).collect()).await;
             }
             for (run, attempt, folder) in folders {
@@ -278,7 +279,7 @@ impl Supervisor {
                     folder.is_watched() && !folder.has(files::DONE) && self.attempt(&run, attempt).is_none();
                 if fresh && self.lock().len() < ATTEMPTS_MAX {
                     match self.follow(&run, attempt, folder) {
-                        Ok(_) => tracing::info!(%run, %attempt, "a command of lockstep exec is watched"),
+                        Ok(_) => tracing::info!(%run, %attempt, "watching a command of lockstep exec"),
                         Err(error) => tracing::error!(%run, %attempt, %error, "a command cannot be watched"),
                     }
                 }
@@ -286,14 +287,14 @@ impl Supervisor {
         }
     }
 
-    fn take_up(self: &Arc<Self>, run: &RunId, attempt: AttemptNo, stops: bool) -> Option<Arc<Attempt>> {
+    fn open_attempt(self: &Arc<Self>, run: &RunId, attempt: AttemptNo, stops: bool) -> Option<Arc<Attempt>> {
         if self.lock().len() >= ATTEMPTS_MAX && !stops {
             tracing::error!(%run, "this node follows {ATTEMPTS_MAX} attempts already; the command waits");
             return None;
         }
         let folder = Folder::of(&self.setting.data_dir, run, attempt);
         let made = folder.create().and_then(|()| self.follow(run, attempt, folder));
-        made.inspect_err(|error| tracing::error!(%run, %attempt, %error, "an attempt's folder cannot be made; the command waits")).ok()
+        made.inspect_err(|error| tracing::error!(%run, %attempt, %error, "an attempt's folder cannot be created; the command waits")).ok()
     }
 
     fn follow(
@@ -305,7 +306,7 @@ impl Supervisor {
         let (attempt, commands) = Attempt::open(run.clone(), number, folder)?;
         let attempt = Arc::new(attempt);
         self.lock().insert((run.clone(), number), attempt.clone());
-        self.taken_up.notify_one();
+        self.attempt_added.notify_one();
         let follower = Follower::new(attempt.clone(), self.clone(), commands);
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
@@ -325,7 +326,7 @@ impl Supervisor {
             collector: self.setting.collector.clone(),
             driver: inventory.driver_version.clone(),
             has_gpus: !inventory.gpus.is_empty() && inventory.simulated.is_none(),
-            // Its own: an agent in a container starts the ranks in it.
+            // The agent's own root folder: an agent in a container starts the ranks in the same container.
             root: PathBuf::from("/"),
         })
     }
@@ -335,14 +336,14 @@ impl Supervisor {
     }
 }
 
-/// Traces may be large, and take their time.
+/// Removes old folders on another thread: traces may be large and take long to delete.
 async fn remove_old(folders: Vec<Folder>) {
     let removed = tokio::task::spawn_blocking(move || {
         let done = folders.iter().filter(|folder| folder.has(files::DONE));
         done.for_each(remove_when_old);
     });
     if let Err(error) = removed.await {
-        tracing::error!(%error, "old attempts could not be looked for");
+        tracing::error!(%error, "the search for old attempts failed");
     }
 }
 

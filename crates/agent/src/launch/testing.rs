@@ -1,4 +1,4 @@
-//! What the tests of this module share.
+//! Shared helpers of this module's tests.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Makes the test executable a shim, with the folder behind.
+/// Arguments that make the test executable a shim. The folder follows.
 const SHIM_ARGUMENTS: [&str; 3] = ["--ignored", "--exact", "launch::testing::shim_process"];
 
 /// The shim itself: this test's own executable, started again.
@@ -18,7 +18,7 @@ fn shim_process() {
     std::process::exit(shim::main(Path::new(&dir)).into());
 }
 
-/// How tests start shims: this executable again.
+/// Returns how tests start shims: this executable again.
 pub(crate) fn shim_command() -> Vec<OsString> {
     let exe = std::env::current_exe().unwrap();
     std::iter::once(exe.into())
@@ -26,8 +26,8 @@ pub(crate) fn shim_command() -> Vec<OsString> {
         .collect()
 }
 
-/// A stand-in for a Python with PyTorch: answers the agent's question, and spawns, polls and reaps ranks as torchrun does, with
-/// plain Python. Starts in a blink, where PyTorch needs seconds.
+/// A stand-in for a Python with PyTorch. It answers the agent's preflight question, and spawns, polls and reaps ranks as torchrun does, in
+/// plain Python. It starts at once, while PyTorch needs seconds.
 pub(crate) fn fake_python(folder: &Path) -> PathBuf {
     const PYTHON: &str = r#"#!/usr/bin/env python3
 import os, subprocess, sys, time
@@ -60,7 +60,7 @@ sys.exit(int(any(rank.returncode for rank in ranks)))
     path
 }
 
-/// The Python with PyTorch that `cargo xtask test` sets up; `None`, said aloud, where there is none.
+/// Returns the Python with PyTorch that `cargo xtask test` installs. If there is none, prints a message and returns `None`.
 pub(crate) fn python_with_torch() -> Option<PathBuf> {
     let venv = std::env::var_os("LOCKSTEP_TEST_VENV").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/lockstep/venv"));

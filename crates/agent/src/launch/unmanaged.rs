@@ -1,20 +1,20 @@
-//! Training that nobody told Lockstep of: ranks that torchrun or a Slurm script started by hand, found among the node's processes
-//! and watched as a run, minus all control.
+//! Training that was not started by Lockstep: ranks that torchrun or a Slurm script started by hand. The agent finds them among the node's
+//! processes and watches them as a run, but cannot control them.
 //!
 //! ```text
-//! /proc, every 10 s ──▶ new processes ──▶ claim: RANK, WORLD_SIZE, … and no LOCKSTEP_RUN ──▶ gang (run, this node's ranks)
+//! /proc, every 10 s ──▶ new processes ──▶ claim: RANK, WORLD_SIZE, … and no LOCKSTEP_RUN ──▶ job (run, this node's ranks)
 //!                                                                                              │ watch.json, shim.reports
-//!      pidfds of ranks ──▶ exits, as long as nobody has taken them ────────────────────────────┘ as `lockstep exec` writes them
+//!      pidfds of ranks ──▶ exits, until the parent reaps them ─────────────────────────────────┘ as `lockstep exec` writes them
 //!                                                                                              ▼
 //!                                                                               supervise, and the collector
 //! ```
-//! The agent is the shim of these runs: it holds the lock of the folder while it watches. There is no `launch.json`, so that the
-//! next agent does not take a run for dead whose watcher was replaced; it finds the ranks by `gang.json` and watches on.
+//! The agent acts as the shim of these runs: it holds the lock of the folder while it watches. There is no `launch.json`, so the next agent
+//! does not report the run as failed. It finds the ranks by `gang.json` and continues to watch them.
 //!
-//! A node is watched by one agent: a test's, or a second one beside it, would tell of the same ranks under another node's name.
+//! Only one agent watches a node. A second agent, such as one in a test, would report the same ranks under another node's name.
 
 mod claim;
-mod gang;
+mod job;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -32,33 +32,33 @@ use tokio::sync::watch as seen;
 use tokio_util::sync::CancellationToken;
 
 use self::claim::Claim;
-use self::gang::Gang;
+use self::job::UnmanagedJob;
 
-/// How often new processes are looked for: a training that ends sooner is not worth a page.
+/// Interval between scans for new processes. A shorter training is not worth a page.
 const SCAN: Duration = Duration::from_secs(10);
-/// The longest wait for an exit before the shutdown is looked at.
+/// Maximum wait for an exit before the shutdown is checked.
 const WAIT: Duration = Duration::from_secs(1);
-/// Gangs watched at once; a node has fewer GPUs than this by far. What comes beyond is not watched.
-const GANGS_MAX: usize = 16;
-/// Ranks of one gang on one node; torchrun starts one for each GPU.
+/// Maximum number of jobs that are watched at once; a node has far fewer GPUs than this. Additional jobs are not watched.
+const JOBS_MAX: usize = 16;
+/// Maximum number of ranks of one job on one node. torchrun starts one per GPU.
 const RANKS_MAX: usize = 64;
-/// A process that was just forked still shows its parent's environment: the second look sees its own.
-const LOOKS: u8 = 2;
-/// Where a process's ancestors are looked at for the same rank.
+/// How often a process is examined. A process that was just forked still shows its parent's environment; the second time it shows its own.
+const EXAMINATIONS: u8 = 2;
+/// How many ancestors of a process are checked for the same rank.
 const ANCESTORS_MAX: usize = 8;
 
-/// What the watching needs to know.
+/// The settings of the watcher.
 pub(crate) struct Setting {
     pub(crate) node: NodeName,
     pub(crate) data_dir: PathBuf,
-    /// What a person says; else real GPUs decide.
+    /// Whether a person enabled or disabled watching. `None`: watch if the node has real GPUs.
     pub(crate) wish: Option<bool>,
     pub(crate) inventory: seen::Receiver<Arc<Inventory>>,
-    /// Whether the GPUs have been looked for.
+    /// True once the search for GPUs has finished.
     pub(crate) settled: seen::Receiver<bool>,
 }
 
-/// Watches until `shutdown`, where that is wished.
+/// Watches until `shutdown`, if watching is enabled.
 pub(crate) async fn watch(mut setting: Setting, shutdown: CancellationToken) {
     let wished = tokio::select! {
         () = shutdown.cancelled() => return,
@@ -86,7 +86,7 @@ impl Setting {
     }
 }
 
-/// Held by the agent that watches on this machine, for each user one.
+/// Takes the lock of the agent that watches this machine. There is one lock per user.
 fn only_one() -> io::Result<Option<File>> {
     let user = rustix::process::geteuid().as_raw();
     let path = std::env::temp_dir().join(format!("lockstep-jobs-{user}.lock"));
@@ -102,13 +102,13 @@ fn only_one() -> io::Result<Option<File>> {
     }
 }
 
-/// The processes that were looked at, and what was found.
+/// The processes that were examined, and the jobs that were found.
 struct Watcher {
     node: NodeName,
     data_dir: PathBuf,
-    /// How often a process was looked at.
+    /// How often each process was examined.
     seen: HashMap<i32, u8>,
-    gangs: BTreeMap<RunId, Gang>,
+    jobs: BTreeMap<RunId, UnmanagedJob>,
 }
 
 impl Watcher {
@@ -117,12 +117,12 @@ impl Watcher {
             node: setting.node,
             data_dir: setting.data_dir,
             seen: HashMap::new(),
-            gangs: BTreeMap::new(),
+            jobs: BTreeMap::new(),
         }
     }
 
     fn run(mut self, shutdown: &CancellationToken) {
-        self.take_up();
+        self.adopt();
         let mut scanned = None::<Instant>;
         while !shutdown.is_cancelled() {
             if scanned.is_none_or(|at| at.elapsed() >= SCAN) {
@@ -130,7 +130,7 @@ impl Watcher {
                 self.scan();
             }
             self.wait();
-            self.gangs.retain(|run, gang| match gang.tick() {
+            self.jobs.retain(|run, job| match job.tick() {
                 Ok(goes_on) => goes_on,
                 Err(error) => {
                     tracing::error!(%run, %error, "a job cannot be watched any more; is the disk full?");
@@ -140,14 +140,14 @@ impl Watcher {
         }
     }
 
-    /// Those of the agent before this one.
-    fn take_up(&mut self) {
+    /// Adopts the jobs of the previous agent.
+    fn adopt(&mut self) {
         for (run, _, folder) in Folder::all(&self.data_dir).unwrap_or_default() {
-            match Gang::take_up(folder) {
-                Ok(Some(gang)) => {
-                    tracing::info!(%run, "a job that was started by hand is watched on");
-                    self.seen.extend(gang.pids().map(|pid| (pid, LOOKS)));
-                    self.gangs.insert(run, gang);
+            match UnmanagedJob::adopt(folder) {
+                Ok(Some(job)) => {
+                    tracing::info!(%run, "continuing to watch a job that was started by hand");
+                    self.seen.extend(job.pids().map(|pid| (pid, EXAMINATIONS)));
+                    self.jobs.insert(run, job);
                 }
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%run, %error, "a job of an earlier agent cannot be watched"),
@@ -155,16 +155,17 @@ impl Watcher {
         }
     }
 
-    /// What a process was started with does not change, and numbers are given again after millions.
+    /// Examines new processes. The initial environment of a process does not change, and process ids are reused only after millions of
+    /// processes.
     fn scan(&mut self) {
         let all: HashSet<i32> = all_processes().collect();
         self.seen.retain(|pid, _| all.contains(pid));
         for pid in all {
-            let looks = self.seen.entry(pid).or_default();
-            if *looks == LOOKS {
+            let examined = self.seen.entry(pid).or_default();
+            if *examined == EXAMINATIONS {
                 continue;
             }
-            *looks += 1;
+            *examined += 1;
             if let Some(claim) = Claim::of(&environment(pid), self.node.as_str())
                 && is_first(pid, &claim, self.node.as_str())
                 && let Err(error) = self.note(pid, &claim)
@@ -175,24 +176,24 @@ impl Watcher {
     }
 
     fn note(&mut self, pid: i32, claim: &Claim) -> io::Result<()> {
-        let room = self.gangs.len() < GANGS_MAX;
+        let room = self.jobs.len() < JOBS_MAX;
         let launcher = || Stat::read(pid).map_or(0, |stat| stat.parent);
-        match self.gangs.get_mut(&claim.run) {
-            Some(gang) if gang.has_room(RANKS_MAX) => gang.note(pid, claim),
+        match self.jobs.get_mut(&claim.run) {
+            Some(job) if job.has_room(RANKS_MAX) => job.note(pid, claim),
             None if room => {
-                let mut gang = Gang::found(&self.data_dir, claim, pid, launcher())?;
-                tracing::info!(run = %claim.run, "a job that was started by hand is watched");
-                gang.note(pid, claim)?;
-                self.gangs.insert(claim.run.clone(), gang);
+                let mut job = UnmanagedJob::watch(&self.data_dir, claim, pid, launcher())?;
+                tracing::info!(run = %claim.run, "watching a job that was started by hand");
+                job.note(pid, claim)?;
+                self.jobs.insert(claim.run.clone(), job);
                 Ok(())
             }
-            _ => Err(io::Error::other("there are too many already")),
+            _ => Err(io::Error::other("too many jobs or ranks are watched already")),
         }
     }
 
-    /// Until a rank ends, or for a second.
+    /// Waits until a rank ends, at most one second.
     fn wait(&self) {
-        let living = self.gangs.values().flat_map(Gang::living);
+        let living = self.jobs.values().flat_map(UnmanagedJob::living);
         let mut fds: Vec<PollFd<'_>> = living.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let timeout = Timespec {
             tv_sec: i64::try_from(WAIT.as_secs()).unwrap_or(1),
@@ -206,7 +207,8 @@ impl Watcher {
     }
 }
 
-/// What a rank starts inherits its variables: only the first on the way down is the rank.
+/// Returns true if no ancestor claims the same rank. Child processes of a rank inherit its variables, so only the topmost process is the
+/// rank.
 fn is_first(pid: i32, claim: &Claim, node: &str) -> bool {
     let mut pid = pid;
     for _ in 0..ANCESTORS_MAX {

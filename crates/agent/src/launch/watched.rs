@@ -1,16 +1,16 @@
-//! `lockstep exec -- COMMAND`: a command in the foreground, watched as a run is, and left alone in all else.
+//! `lockstep exec -- COMMAND`: a command in the foreground that is watched like a run and otherwise not changed.
 //!
 //! ```text
 //! terminal ── stdin, stdout, stderr, Ctrl-C ──▶ COMMAND (same process group) ──▶ torchrun ──▶ ranks
-//!                                                  ▲ signals sent to us alone, its exit status │ datagrams
+//!                                                  ▲ signals sent only to us, its exit status  │ datagrams
 //!                                              lockstep exec ◀─────────────────────────────────┘
 //!                                                  │ files of a folder, as a shim writes them
 //!                                                  ▼
 //!                                                agent
 //! ```
-//! It does for a run that is only watched what the shim does for a managed one: the same folder, lock, reports and socket ([`files`](shim::files)), and
-//! a `watch.json` by which the agent knows that it must never stop it. What the command prints stays where it was printed. Nothing
-//! that goes wrong with watching ends the command or changes what it returns.
+//! For a watched run, it does what the shim does for a managed one: the same folder, lock, reports and socket ([`files`](shim::files)). In
+//! addition it writes `watch.json`, so that the agent never stops the command. The command's output stays in its terminal. An error
+//! in watching never ends the command or changes its exit code.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,20 +31,20 @@ use domain::run::torchrun::{FLIGHT_RECORDER_ENTRIES, FLIGHT_RECORDER_VARIABLES, 
 use rustix::process::{Pid, PidfdFlags, Signal};
 use shim::time::{now_ms, now_ns, wait_for};
 use shim::{
-    Datagrams, End, Folder, Heard, Hierarchies, LastWords, MemoryKills, RankProcess, Reports, SHIM_IDS_FROM,
-    children, files, newly_ended, page,
+    Datagrams, End, ErrorRecord, Folder, Hierarchies, MemoryKills, ProbeMessage, RankProcess, Reports,
+    SHIM_IDS_FROM, children, files, newly_ended, page,
 };
 
 use crate::launch::Setting;
 use crate::launch::companions;
 use crate::sample::nccl::{self, plugin::Choice};
 
-/// How often ranks are looked for until there are some, and after that: torchrun may start them again.
-const LOOK_AT_FIRST: Duration = Duration::from_millis(50);
-const LOOK_LATER: Duration = Duration::from_secs(1);
-/// No rank has come for so long: all of them are there.
+/// Interval between searches for ranks until they are found, and afterwards: torchrun may restart them.
+const FIRST_SCAN_INTERVAL: Duration = Duration::from_millis(50);
+const LATER_SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// If no new rank was found for this long, all ranks are considered found.
 const SETTLED: Duration = Duration::from_secs(3);
-/// Passed on when sent to us alone. SIGKILL and SIGSTOP cannot be.
+/// Signals that are forwarded if they were sent only to this process. SIGKILL and SIGSTOP cannot be forwarded.
 const PASSED_ON: [(i32, Signal); 6] = [
     (libc::SIGTERM, Signal::TERM),
     (libc::SIGHUP, Signal::HUP),
@@ -53,60 +53,60 @@ const PASSED_ON: [(i32, Signal); 6] = [
     (libc::SIGUSR1, Signal::USR1),
     (libc::SIGUSR2, Signal::USR2),
 ];
-/// What our own environment holds that is nobody else's business.
-const OURS_ALONE: [&str; 3] = ["LOCKSTEP_TOKEN", "LOCKSTEP_ADMIN_TOKEN", "LOCKSTEP_JOIN"];
-/// What a shell returns for a command that is not there, and for one that cannot be started.
+/// Variables of our own environment that the command must not see.
+const PRIVATE_VARIABLES: [&str; 3] = ["LOCKSTEP_TOKEN", "LOCKSTEP_ADMIN_TOKEN", "LOCKSTEP_JOIN"];
+/// The exit codes of a shell for a command that does not exist, and for one that cannot be started.
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 
-/// What to run, and under which name to watch it.
+/// What to run, and the names under which to watch it.
 #[derive(Debug, Clone)]
 pub struct Exec {
     /// The data folder of this machine's agent.
     pub data_dir: PathBuf,
-    /// The run it is, or joins.
+    /// The run that the command is or joins.
     pub run: RunId,
-    /// The run's name for people.
+    /// The run's display name.
     pub name: String,
     /// This node's name, for the probe's records.
     pub node: NodeName,
-    /// Whether NCCL is to load `nccl-probe`.
+    /// Whether NCCL loads `nccl-probe`.
     pub nccl_probe: bool,
     /// The program and its arguments; not empty.
     pub command: Vec<OsString>,
 }
 
-/// Runs the command, watched where that can be; returns its exit code, 128 and the signal's number where a signal ended it.
-/// `say` gets what a person should know, once.
-pub fn exec(exec: &Exec, say: &mut dyn FnMut(String)) -> u8 {
+/// Runs the command, watched if possible. Returns its exit code, or 128 plus the signal number if a signal ended it. `warn` receives
+/// messages for the user.
+pub fn exec(exec: &Exec, warn: &mut dyn FnMut(String)) -> u8 {
     match Watch::open(exec) {
-        Ok(watch) => watch.run(exec, say),
+        Ok(watch) => watch.run(exec, warn),
         Err(error) => {
-            say(format!("the command runs unwatched: {error}"));
-            unwatched(&exec.command, say)
+            warn(format!("the command runs unwatched: {error}"));
+            unwatched(&exec.command, warn)
         }
     }
 }
 
-/// Becomes the command: nothing of us is left.
-pub fn unwatched(command: &[OsString], say: &mut dyn FnMut(String)) -> u8 {
+/// Replaces this process by the command.
+pub fn unwatched(command: &[OsString], warn: &mut dyn FnMut(String)) -> u8 {
     let mut replaced = plain(command);
     let error = std::os::unix::process::CommandExt::exec(&mut replaced);
-    not_started(command, &error, say)
+    not_started(command, &error, warn)
 }
 
 fn plain(command: &[OsString]) -> Command {
     let (program, arguments) = command.split_first().expect("the command line has a command");
     let mut plain = Command::new(program);
     plain.args(arguments);
-    OURS_ALONE.iter().for_each(|name| {
+    PRIVATE_VARIABLES.iter().for_each(|name| {
         plain.env_remove(name);
     });
     plain
 }
 
-fn not_started(command: &[OsString], error: &io::Error, say: &mut dyn FnMut(String)) -> u8 {
-    say(format!(
+fn not_started(command: &[OsString], error: &io::Error, warn: &mut dyn FnMut(String)) -> u8 {
+    warn(format!(
         "{:?} cannot be started: {error}",
         command.first().cloned().unwrap_or_default()
     ));
@@ -117,22 +117,22 @@ fn not_started(command: &[OsString], error: &io::Error, say: &mut dyn FnMut(Stri
     }
 }
 
-/// What watching needs; made before the command is started.
+/// What watching needs, created before the command starts.
 struct Watch {
     folder: Folder,
     attempt: AttemptNo,
     reports: Reports,
     datagrams: Datagrams,
     variables: BTreeMap<String, OsString>,
-    /// Held until the end, by which the agent knows that we live.
+    /// Held until the end. It shows the agent that this process is alive.
     _lock: std::fs::File,
     ranks: BTreeMap<u32, RankProcess>,
-    words: BTreeMap<u32, LastWords>,
-    /// The last of each rank.
+    errors: BTreeMap<u32, ErrorRecord>,
+    /// The last step of each rank.
     steps: BTreeMap<u32, u64>,
     memory: MemoryKills,
     first_rank_noted: bool,
-    /// When a rank was last found: more may follow at once.
+    /// When a rank was last found. More ranks may follow shortly.
     found: Instant,
 }
 
@@ -143,7 +143,7 @@ impl Watch {
         folder.create()?;
         let lock = folder
             .lock()?
-            .ok_or("another lockstep exec has just taken the same run")?;
+            .ok_or("another lockstep exec has just started the same run")?;
         let companions = companions::unpack(&exec.data_dir)?;
         let mut reports = Reports::open(&folder.file(files::SHIM_REPORTS), SHIM_IDS_FROM)?;
         let datagrams = Datagrams::open(&folder)?;
@@ -158,7 +158,7 @@ impl Watch {
         };
         let json = serde_json::to_vec(&watched)?;
         reports.add(now_ms(), NodeReport::Watched(watched))?;
-        // Last: by this file the agent finds the folder.
+        // Written last: the agent finds the folder by this file.
         folder.write(files::WATCH, &json)?;
         Ok(Self {
             folder,
@@ -168,7 +168,7 @@ impl Watch {
             variables,
             _lock: lock,
             ranks: BTreeMap::new(),
-            words: BTreeMap::new(),
+            errors: BTreeMap::new(),
             steps: BTreeMap::new(),
             memory: MemoryKills::watch(&Hierarchies::read(Path::new("/proc/self")), None, Instant::now()),
             first_rank_noted: false,
@@ -176,23 +176,23 @@ impl Watch {
         })
     }
 
-    fn run(mut self, exec: &Exec, say: &mut dyn FnMut(String)) -> u8 {
+    fn run(mut self, exec: &Exec, warn: &mut dyn FnMut(String)) -> u8 {
         let signals = Signals::listen();
         let mut child = match plain(&exec.command).envs(&self.variables).spawn() {
             Ok(child) => child,
             Err(error) => {
                 let message = error.to_string();
-                let _said_on_stderr = self.report(NodeReport::StartFailed { message });
-                return not_started(&exec.command, &error, say);
+                let _printed_on_stderr = self.report(NodeReport::StartFailed { message });
+                return not_started(&exec.command, &error, warn);
             }
         };
         let watched = signals
             .map_err(Box::from)
             .and_then(|mut signals| self.watch(exec, &mut child, &mut signals));
-        let (status, asked) = match watched {
+        let (status, stop_requested) = match watched {
             Ok(ended) => ended,
             Err(error) => {
-                say(format!("the command goes on unwatched: {error}"));
+                warn(format!("the command continues unwatched: {error}"));
                 match child.wait() {
                     Ok(status) => (status, false),
                     Err(_) => return NOT_STARTED,
@@ -200,13 +200,13 @@ impl Watch {
             }
         };
         let command = i32::try_from(child.id()).unwrap_or(0);
-        if let Err(error) = self.finish(command, status, asked) {
-            say(format!("the end of the command could not be noted: {error}"));
+        if let Err(error) = self.finish(command, status, stop_requested) {
+            warn(format!("the end of the command could not be recorded: {error}"));
         }
         exit_code(status)
     }
 
-    /// Until the command has ended; also whether a signal that was passed on may have been why.
+    /// Watches until the command has ended. Also returns whether a forwarded signal may have ended it.
     fn watch(
         &mut self,
         exec: &Exec,
@@ -214,22 +214,26 @@ impl Watch {
         signals: &mut Signals,
     ) -> Result<(ExitStatus, bool), Box<dyn std::error::Error>> {
         let pid = i32::try_from(child.id())?;
-        let handle = Pid::from_raw(pid).ok_or("a process without a number")?;
+        let handle = Pid::from_raw(pid).ok_or("the process has no id")?;
         let pidfd = rustix::process::pidfd_open(handle, PidfdFlags::empty())?;
-        let (mut asked, mut looked) = (false, None::<Instant>);
+        let (mut stop_requested, mut scanned_at) = (false, None::<Instant>);
         loop {
-            asked |= signals.pass_on(&pidfd);
+            stop_requested |= signals.pass_on(&pidfd);
             self.take_datagrams()?;
             self.memory.tick(Instant::now());
             let settled = !self.ranks.is_empty() && self.found.elapsed() > SETTLED;
-            let period = if settled { LOOK_LATER } else { LOOK_AT_FIRST };
-            if looked.is_none_or(|at| at.elapsed() >= period) {
-                looked = Some(Instant::now());
+            let period = if settled {
+                LATER_SCAN_INTERVAL
+            } else {
+                FIRST_SCAN_INTERVAL
+            };
+            if scanned_at.is_none_or(|at| at.elapsed() >= period) {
+                scanned_at = Some(Instant::now());
                 self.find_ranks(exec, pid)?;
             }
             self.note_exits()?;
             if let Some(status) = child.try_wait()? {
-                return Ok((status, asked));
+                return Ok((status, stop_requested));
             }
             let living = self
                 .ranks
@@ -245,7 +249,7 @@ impl Watch {
         }
     }
 
-    /// The first process on each way down from the command that says it is a rank; what a rank starts inherits its variables.
+    /// Finds the topmost processes below the command that claim to be a rank. Child processes of a rank inherit its variables.
     fn find_ranks(&mut self, exec: &Exec, command: i32) -> io::Result<()> {
         let mut todo = vec![command];
         while let Some(pid) = todo.pop() {
@@ -261,7 +265,7 @@ impl Watch {
     }
 
     fn note_rank(&mut self, exec: &Exec, local_rank: u32, process: RankProcess) -> io::Result<()> {
-        // A rank that lives keeps its place; another with its number is not ours to judge.
+        // A living rank keeps its local rank. Another process with the same number is ignored.
         if self.ranks.get(&local_rank).is_some_and(RankProcess::lives) {
             return Ok(());
         }
@@ -270,7 +274,7 @@ impl Watch {
             note_launch(&self.folder, exec, process.rank.saturating_sub(local_rank))?;
         }
         if let Err(error) = page::create(&self.folder, process.rank) {
-            tracing::debug!(rank = process.rank, %error, "its mid-step page cannot be made");
+            tracing::debug!(rank = process.rank, %error, "the rank's mid-step page cannot be created");
         }
         let (rank, pid) = (Rank(process.rank), u32::try_from(process.pid).unwrap_or(0));
         self.ranks.insert(local_rank, process);
@@ -285,17 +289,17 @@ impl Watch {
     fn take_datagrams(&mut self) -> io::Result<()> {
         let Self {
             datagrams,
-            words,
+            errors,
             steps,
             reports,
             ..
         } = self;
         let mut result = Ok(());
-        datagrams.take(|line| match Heard::parse(line) {
-            Some(Heard::Error(said)) => {
-                words.insert(said.rank, said);
+        datagrams.take(|line| match ProbeMessage::parse(line) {
+            Some(ProbeMessage::Error(record)) => {
+                errors.insert(record.rank, record);
             }
-            Some(Heard::Step(step)) if steps.insert(step.rank, step.step).is_none() => {
+            Some(ProbeMessage::Step(step)) if steps.insert(step.rank, step.step).is_none() => {
                 let report = NodeReport::FirstStep {
                     rank: Rank(step.rank),
                     step: step.step,
@@ -310,23 +314,23 @@ impl Watch {
     fn note_exits(&mut self) -> io::Result<()> {
         let seen_ns = now_ns();
         let exits = newly_ended(&mut self.ranks, |rank, end| {
-            let memory = end.signal == Some(libc::SIGKILL) && self.memory.lately();
+            let memory = end.signal == Some(libc::SIGKILL) && self.memory.has_recent_kill();
             let last_step = self.steps.get(&rank.rank).copied();
-            rank.describe(end, self.words.get(&rank.rank), seen_ns, memory, last_step)
+            rank.describe(end, self.errors.get(&rank.rank), seen_ns, memory, last_step)
         });
         exits
             .into_iter()
             .try_for_each(|exit| self.report(NodeReport::RankExited(exit)))
     }
 
-    fn finish(mut self, command: i32, status: ExitStatus, asked: bool) -> io::Result<()> {
+    fn finish(mut self, command: i32, status: ExitStatus, stop_requested: bool) -> io::Result<()> {
         self.take_datagrams()?;
         self.note_exits()?;
-        // Whose parent took their status before we saw it: with a command that ended well they did too.
+        // The parent reaped these ranks before this process read their status. If the command succeeded, so did they.
         let unseen = self.ranks.values().filter(|rank| rank.exit.is_none());
         let end = |rank: &RankProcess| match status.code() {
             Some(0) => End::from_python(0),
-            // The command itself is the rank: its status is ours to take.
+            // If the command itself is the rank, its status is known.
             _ if rank.pid == command => End {
                 code: status.code(),
                 signal: status.signal(),
@@ -335,14 +339,14 @@ impl Watch {
         };
         let exits: Vec<_> = unseen
             .map(|rank| {
-                let (words, step) = (self.words.get(&rank.rank), self.steps.get(&rank.rank).copied());
-                rank.describe(end(rank), words, now_ns(), false, step)
+                let (error, step) = (self.errors.get(&rank.rank), self.steps.get(&rank.rank).copied());
+                rank.describe(end(rank), error, now_ns(), false, step)
             })
             .collect();
         exits
             .into_iter()
             .try_for_each(|exit| self.report(NodeReport::RankExited(exit)))?;
-        let cause = if asked && !status.success() {
+        let cause = if stop_requested && !status.success() {
             EndCause::Stopped
         } else {
             EndCause::Finished
@@ -363,7 +367,7 @@ impl Watch {
     }
 }
 
-/// A run that was watched here before goes on as its next attempt.
+/// Returns the number of the next attempt. A run that was watched here before continues with it.
 pub(super) fn next_attempt(data_dir: &Path, run: &RunId) -> io::Result<AttemptNo> {
     let all = Folder::all(data_dir)?;
     let before = all
@@ -373,7 +377,7 @@ pub(super) fn next_attempt(data_dir: &Path, run: &RunId) -> io::Result<AttemptNo
     Ok(AttemptNo(before.max().unwrap_or(0) + 1))
 }
 
-/// For the agent, which asks it for the place of this node's ranks in the world.
+/// Writes `launch.json` for the agent, which reads the first rank of this node from it.
 fn note_launch(folder: &Folder, exec: &Exec, first_rank: u32) -> io::Result<()> {
     let launch = Launch {
         argv: exec
@@ -387,7 +391,7 @@ fn note_launch(folder: &Folder, exec: &Exec, first_rank: u32) -> io::Result<()> 
     folder.write_json(files::LAUNCH, &launch)
 }
 
-/// As a managed launch sets them, before what the user has set.
+/// Returns the variables of a managed launch. Values that the user has set take precedence.
 fn variables(
     exec: &Exec,
     attempt: AttemptNo,
@@ -447,7 +451,7 @@ fn variables(
     Ok(variables)
 }
 
-/// The script of a command, or its program.
+/// Returns the script of a command, or its program.
 #[must_use]
 pub fn program_of(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
@@ -475,7 +479,7 @@ fn exit_code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Signals that came to us.
+/// Signals that this process received.
 struct Signals {
     wakes: UnixStream,
     came: Vec<(Arc<AtomicBool>, Signal)>,
@@ -495,9 +499,9 @@ impl Signals {
         Ok(Self { wakes, came })
     }
 
-    /// Passes on what the command did not get itself; says whether anything that ends it came at all. A terminal sends Ctrl-C to
-    /// the whole foreground, and Slurm its signals to each process of a step: those have it already, and torchrun takes a second
-    /// one as impatience.
+    /// Forwards the signals that the command did not receive itself. Returns true if any signal arrived that ends a command. A terminal
+    /// sends Ctrl-C to the whole foreground group, and Slurm sends its signals to each process of a step. In these cases the command
+    /// already has the signal, and torchrun takes a second one as a request to stop immediately.
     fn pass_on(&mut self, command: &OwnedFd) -> bool {
         let mut drain = [0_u8; 64];
         let _nothing_there = io::Read::read(&mut self.wakes, &mut drain);
@@ -553,7 +557,7 @@ mod tests {
         assert_eq!(next_attempt(data.path(), &run).unwrap(), AttemptNo(4));
     }
 
-    /// What was noted of a command, and its exit code.
+    /// Returns the reports about a command, and its exit code.
     fn watched(command: &[&str]) -> (u8, Vec<NodeReport>) {
         let data = tempfile::tempdir().unwrap();
         let run = RunId::new("train-1").unwrap();
@@ -565,7 +569,7 @@ mod tests {
             nccl_probe: false,
             command: command.iter().map(OsString::from).collect(),
         };
-        let code = exec(&watched, &mut |said| panic!("nothing is to be said, not {said}"));
+        let code = exec(&watched, &mut |text| panic!("unexpected message: {text}"));
         let folder = Folder::of(data.path(), &run, AttemptNo(1));
         assert!(folder.is_watched() && !folder.shim_lives());
         let (entries, _) = shim::read_from(&folder.file(files::SHIM_REPORTS), 0).unwrap();
@@ -573,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_below_a_command_are_found_and_their_ends_told() {
+    fn ranks_below_a_command_are_found_and_their_ends_reported() {
         let rank = "RANK=5 LOCAL_RANK=1 sh -c 'test \"$TORCH_FR_BUFFER_SIZE\" = 2000 || exit 5; sleep 0.5; \
              test -s \"${LOCKSTEP_PROBE_SOCKET%/*}/page-5\" && exit 3'; test $? = 3 && exit 4";
         let (code, reports) = watched(&["sh", "-c", rank]);
@@ -617,7 +621,7 @@ mod tests {
         assert!(reports.iter().any(killed), "{reports:?}");
         assert!(matches!(reports.last(), Some(NodeReport::Ended(end)) if end.signal == Some(9)));
         let data = tempfile::tempdir().unwrap();
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         let missing = Exec {
             data_dir: data.path().to_owned(),
             run: RunId::new("x").unwrap(),
@@ -626,8 +630,8 @@ mod tests {
             nccl_probe: false,
             command: vec!["/nonexistent/program".into()],
         };
-        assert_eq!(exec(&missing, &mut |text| said.push(text)), NOT_FOUND);
-        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(exec(&missing, &mut |text| messages.push(text)), NOT_FOUND);
+        assert_eq!(messages.len(), 1, "{messages:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! `gpu_assignment_info`: which run, rank, Slurm job, container and pod uses a GPU.
+//! `gpu_assignment_info`: the run, rank, Slurm job, container and pod that use a GPU.
 //!
-//! Two know it: the probe inside a rank knows run and rank, NVML's process list with `/proc` knows the rest as well. For joins on
-//! (node, gpu) there must be one series for each use, so the one that says more stands and the other gives way.
+//! There are two sources: the probe inside a rank provides the run and the rank, and NVML's process list with `/proc` also provides the
+//! rest. Joins on (node, gpu) need one series per use, so only the series with more labels is kept.
 
 use domain::series::Labels;
 use domain::time::TimestampMs;
@@ -12,7 +12,7 @@ use crate::sample::Samples;
 
 const NAME: &str = "gpu_assignment_info";
 
-/// The series of a use; `None` when nobody knows whose it is.
+/// Returns the series of a use, or `None` if nothing is known about the process.
 pub(crate) fn of(gpu: &str, identity: &Identity) -> Option<Labels> {
     let labels = [
         ("run", &identity.run),
@@ -33,7 +33,7 @@ pub(crate) fn of(gpu: &str, identity: &Identity) -> Option<Labels> {
     (!known.is_empty()).then(|| series(NAME, &labels))
 }
 
-/// Writes a use, unless another series says it with more labels; ends those that say it with fewer.
+/// Writes a use, unless another series has more labels for it. Ends the series that have fewer.
 pub(crate) fn put(samples: &Samples, assignment: &Labels, at_ms: TimestampMs) {
     let said = samples.living_where(|other| is_same_use(assignment, other));
     if said

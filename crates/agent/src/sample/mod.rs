@@ -1,11 +1,11 @@
-//! Reading: what a node's hardware, host and processes do, second by second.
+//! Reads the node's hardware, host and processes, once per second.
 
 pub mod sink;
 
 pub mod schedule;
 
-pub(crate) mod footprint;
 pub(crate) mod host;
+pub(crate) mod memory_limit;
 
 pub(crate) mod nccl;
 pub(crate) mod nvml;
@@ -13,8 +13,8 @@ pub(crate) mod nvml;
 pub(crate) mod kernel_log;
 pub(crate) mod xid;
 
+pub(crate) mod agent_metrics;
 pub(crate) mod assignment;
-pub(crate) mod own;
 pub(crate) mod process;
 pub(crate) mod series;
 mod sources;

@@ -1,12 +1,12 @@
-//! When to read what. Ticks fall on whole seconds of the node's clock, so that all nodes share a time axis.
+//! Decides when each tier is read. Ticks are on whole seconds of the node's clock, so that all nodes share a time axis.
 //!
 //! ```text
-//! tier       period   what
+//! tier       period   readings
 //! core       1 s      utilization, memory, clocks, power, traffic; host
 //! slow       10 s     links, ECC, PCIe, processes; file systems
 //! topology   60 s     inventory
 //! ```
-//! Each reader has a thread and room for one tick. One that is still busy misses ticks; they never queue up.
+//! Each reader has a thread and room for one tick. A busy reader misses ticks; ticks never queue up.
 
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -19,22 +19,22 @@ use crate::uplink::link::now_ms;
 
 const SLOW_EVERY: u64 = 10;
 const TOPOLOGY_EVERY: u64 = 60;
-/// Readers hold little on their stacks; eight megabytes of address space each would be for nothing.
+/// Readers use little stack. The default of 8 MB of address space each is not needed.
 const READER_STACK_BYTES: usize = 512 << 10;
 
-/// A moment to read at.
+/// One time to read at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// The time that everything read at this tick carries.
+    /// The time of everything that is read at this tick.
     pub at_ms: TimestampMs,
-    /// The slow tier is due.
+    /// True if the slow tier is due.
     pub slow: bool,
-    /// The slowest tier is due.
+    /// True if the slowest tier is due.
     pub topology: bool,
 }
 
 impl Tick {
-    /// The n-th tick; the first is of every tier.
+    /// Returns the n-th tick. The first one is of every tier.
     #[must_use]
     pub fn nth(n: u64, at_ms: TimestampMs) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Tick {
     }
 }
 
-/// A reader's thread, from outside.
+/// A handle to a reader's thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
     ticks: SyncSender<Tick>,
@@ -56,7 +56,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that reads whenever a tick comes, until the worker is dropped.
+    /// Starts a thread that reads at each tick, until the worker is dropped.
     pub(crate) fn spawn(name: &str, read: impl FnOnce(Receiver<Tick>) + Send + 'static) -> io::Result<Self> {
         let (ticks, receiver) = sync_channel(1);
         let builder = thread::Builder::new()
@@ -76,27 +76,27 @@ impl Worker {
         })
     }
 
-    /// Is told of the slow tier only: being woken for nothing costs more than some readings do.
+    /// Passes only ticks of the slow tier. Waking a thread for nothing costs more than some readings.
     pub(crate) fn slow(self) -> Self {
         Self { slow: true, ..self }
     }
 
-    /// How many ticks it has left out because it was still busy.
+    /// Returns how many ticks were skipped because the reader was busy.
     pub(crate) fn late(&self) -> u64 {
         self.late
     }
 
-    /// Ends the thread after what it is doing, or leaves it behind when that takes too long.
-    pub(crate) async fn finish(self, patience: Duration) {
+    /// Stops the thread after its current work. If that takes longer than `timeout`, the thread is left running.
+    pub(crate) async fn finish(self, timeout: Duration) {
         let Self { ticks, thread, .. } = self;
         drop(ticks);
-        let deadline = tokio::time::Instant::now() + patience;
+        let deadline = tokio::time::Instant::now() + timeout;
         while !thread.is_finished() && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Passes a tick on, or drops it when the reader is still busy. A slower tier that was missed is due at the next.
+    /// Passes a tick to the reader, or drops it if the reader is busy. A missed slower tier is due at the next tick.
     pub(crate) fn tick(&mut self, tick: Tick) {
         let slow = tick.slow || self.missed.slow;
         let topology = tick.topology || self.missed.topology;
@@ -118,24 +118,24 @@ impl Worker {
     }
 }
 
-/// Time for a thread to wait for, until the sender at the other end is dropped. A timer of the runtime would wake its thread several
-/// times for each wait.
+/// Lets a thread wait until a time has passed or the sender at the other end is dropped. A timer of the runtime would wake its thread
+/// several times for each wait.
 #[derive(Debug)]
-pub(crate) struct Waiting(Receiver<Infallible>);
+pub(crate) struct StopTimer(Receiver<Infallible>);
 
-impl Waiting {
-    /// Waits as long as what is given with it lives.
+impl StopTimer {
+    /// Returns a guard and a `StopTimer` that works while the guard lives.
     pub(crate) fn while_held() -> (impl Send, Self) {
         let (held, receiver) = sync_channel(0);
         (held, Self(receiver))
     }
 
-    /// Waits; whether to go on.
+    /// Waits. Returns false if the guard was dropped.
     pub(crate) fn pass(&self, time: Duration) -> bool {
         matches!(self.0.recv_timeout(time), Err(RecvTimeoutError::Timeout))
     }
 
-    /// Waits for the next whole second and gives its time; none when it is not to go on.
+    /// Waits for the next whole second and returns it, or `None` if the guard was dropped.
     pub(crate) fn next_second(&self) -> Option<TimestampMs> {
         let now = now_ms();
         let next = now - now.rem_euclid(1_000) + 1_000;
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiers_come_in_their_turn() {
+    fn each_tier_is_due_at_its_period() {
         let slow: Vec<u64> = (0..25).filter(|n| Tick::nth(*n, 0).slow).collect();
         assert_eq!(slow, [0, 10, 20]);
         assert!(Tick::nth(60, 0).topology && !Tick::nth(30, 0).topology);
@@ -181,7 +181,7 @@ mod tests {
         .unwrap();
         worker.tick(Tick::nth(1, 1));
         assert_eq!(saw.recv().unwrap().at_ms, 1);
-        // One waits in the channel, the rest is missed while the reader is busy.
+        // One tick waits in the channel; the others are missed while the reader is busy.
         worker.tick(Tick::nth(2, 2));
         worker.tick(Tick::nth(10, 10));
         worker.tick(Tick::nth(11, 11));

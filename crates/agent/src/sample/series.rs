@@ -1,4 +1,4 @@
-//! Names of series, made once and kept: a reader asks for them every second.
+//! The labels of series, created once and kept, because a reader needs them every second.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -9,9 +9,9 @@ use domain::time::TimestampMs;
 use foldhash::fast::RandomState;
 
 use crate::sample::Samples;
-use crate::sample::sink::Place;
+use crate::sample::sink::SeriesHint;
 
-/// Labels of a metric. Label values may be anything; empty ones vanish.
+/// Returns the labels of a metric. Label values may be any text; empty ones are left out.
 pub(crate) fn series(metric: &str, labels: &[(&str, &str)]) -> Labels {
     debug_assert!(
         domain::metric::catalogue::find(metric).is_some(),
@@ -24,13 +24,13 @@ pub(crate) fn series(metric: &str, labels: &[(&str, &str)]) -> Labels {
     )
 }
 
-/// File systems and processes are named by others; a name beyond the bound loses its end.
+/// Shortens a value to the limit: names of file systems and processes may have any length.
 fn shortened(value: &str) -> &str {
     let end = value.floor_char_boundary(domain::series::labels::VALUE_BYTES_MAX);
     &value[..end]
 }
 
-/// The series of one thing (a GPU, the host): all carry the same labels, and at most one more.
+/// The series of one object (a GPU, the host). All have the same labels, and at most one more.
 #[derive(Debug, Default)]
 pub(crate) struct Family {
     common: Vec<(&'static str, String)>,
@@ -40,11 +40,11 @@ pub(crate) struct Family {
 #[derive(Debug)]
 struct Named {
     series: Labels,
-    place: Place,
+    hint: SeriesHint,
 }
 
-/// A text of the program, known by where it lies: quicker than by its letters. The same letters may lie in two places, and then name
-/// the same series twice.
+/// A text literal of the program, compared by its address: this is faster than comparing letters. The same text may exist at two addresses;
+/// then the same series is stored twice.
 #[derive(Debug, Clone, Copy)]
 struct Literal(&'static str);
 
@@ -63,7 +63,7 @@ impl Hash for Literal {
 }
 
 impl Family {
-    /// A family whose series all carry these labels.
+    /// Creates a family whose series all have these labels.
     pub(crate) fn new(common: Vec<(&'static str, String)>) -> Self {
         Self {
             common,
@@ -80,12 +80,12 @@ impl Family {
                 let own = common.iter().map(|(name, value)| (*name, value.as_str()));
                 Named {
                     series: series(metric, &own.chain(extra).collect::<Vec<_>>()),
-                    place: Place::default(),
+                    hint: SeriesHint::default(),
                 }
             })
     }
 
-    /// Everything written through the result has this time.
+    /// Returns a writer whose samples have this time.
     pub(crate) fn at<'a>(&'a mut self, samples: &'a Samples, at_ms: TimestampMs) -> Writer<'a> {
         Writer {
             family: self,
@@ -95,7 +95,7 @@ impl Family {
     }
 }
 
-/// Writes the readings of one moment.
+/// Writes the readings of one time.
 pub(crate) struct Writer<'a> {
     family: &'a mut Family,
     samples: &'a Samples,
@@ -103,12 +103,12 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// A metric with the family's labels only.
+    /// Writes a metric with only the labels of the family.
     pub(crate) fn put(&mut self, metric: &'static str, value: impl Into<f64>) {
         self.push(metric, None, self.at_ms, value.into());
     }
 
-    /// A metric with one more label from a closed set of values.
+    /// Writes a metric with one more label from a closed set of values.
     pub(crate) fn put_by(
         &mut self,
         metric: &'static str,
@@ -118,7 +118,7 @@ impl Writer<'_> {
         self.push(metric, Some(label), self.at_ms, value.into());
     }
 
-    /// Says that a counter was zero a moment ago: one that is born higher shows no increase.
+    /// Writes that a counter was zero one second ago. A counter that starts above zero shows no increase.
     pub(crate) fn born_at_zero(&mut self, metric: &'static str, label: (&'static str, &'static str)) {
         self.push(metric, Some(label), self.at_ms - 1_000, 0.0);
     }
@@ -130,7 +130,7 @@ impl Writer<'_> {
         at_ms: TimestampMs,
         value: f64,
     ) {
-        let Named { series, place } = self.family.get(metric, label);
-        self.samples.push_at(place, series, at_ms, value);
+        let Named { series, hint } = self.family.get(metric, label);
+        self.samples.push_at(hint, series, at_ms, value);
     }
 }

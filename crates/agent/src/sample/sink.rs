@@ -1,6 +1,6 @@
-//! Where every reader puts what it read: the latest values for `/metrics`, and the samples waiting for the next batch.
+//! The sink of all readers: the latest values for `/metrics`, and the samples that wait for the next batch.
 //!
-//! Pushing takes a short lock and never waits for disk or network.
+//! Pushing takes a short lock and never waits for a disk or the network.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +9,12 @@ use domain::time::TimestampMs;
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-/// The most samples that wait for the next batch: some minutes of a large node, for a disk that stalls. Beyond, new samples
-/// are dropped and counted.
+/// The maximum number of samples that wait for the next batch: some minutes of a large node, for a disk that stalls. When it is reached,
+/// new samples are dropped and counted.
 const PENDING_MAX: usize = 262_144;
-/// Room for so many samples is kept from one batch to the next: more than a second's, less than what piled up once.
+/// The maximum room kept from one batch to the next, in samples: more than one second needs, less than a backlog.
 const ROOM_KEPT_MAX: usize = 8_192;
-/// The most series one node may have; a large node has some thousands. Beyond, new series are dropped and counted.
+/// The maximum number of series of a node. A large node has a few thousand. When it is reached, new series are dropped and counted.
 const SERIES_MAX: usize = 65_536;
 
 /// One value of one series at one time.
@@ -22,17 +22,17 @@ const SERIES_MAX: usize = 65_536;
 pub struct Sample {
     /// The series, without the label `node`.
     pub series: Labels,
-    /// When.
+    /// The time of the value.
     pub at_ms: TimestampMs,
-    /// How much, or [`STALE`].
+    /// The value, or [`STALE`].
     pub value: f64,
 }
 
-/// Where a series was found the last time: a guess, which the sink checks.
+/// The index where a series was last found. It is a hint that the sink verifies.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place(usize);
+pub(crate) struct SeriesHint(usize);
 
-/// The sink. Cheap to clone; all clones are one.
+/// The sink. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(Arc<Mutex<State>>);
 
@@ -43,33 +43,33 @@ struct State {
     taken: u64,
     dropped: u64,
     drains: u64,
-    /// The last drain of which everything lies on disk, or was not to.
+    /// The number of the last drain whose samples are all stored, or are not meant to be stored.
     stored: u64,
 }
 
 impl Samples {
-    /// An empty sink.
+    /// Creates an empty sink.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a sample. Never blocks on I/O; when a bound is reached the sample is dropped and counted.
+    /// Adds a sample. It never waits for I/O. At a limit, the sample is dropped and counted.
     pub fn push(&self, series: &Labels, at_ms: TimestampMs, value: f64) {
-        self.push_at(&mut Place::default(), series, at_ms, value);
+        self.push_at(&mut SeriesHint::default(), series, at_ms, value);
     }
 
-    /// The same for one who writes the series again and again, and is spared the search.
-    pub(crate) fn push_at(&self, place: &mut Place, series: &Labels, at_ms: TimestampMs, value: f64) {
+    /// Adds a sample like [`Samples::push`]. Callers that write the same series repeatedly pass `hint` and so avoid the lookup.
+    pub(crate) fn push_at(&self, hint: &mut SeriesHint, series: &Labels, at_ms: TimestampMs, value: f64) {
         let mut state = self.lock();
         state.taken += 1;
-        if let Some(latest) = state.find(place, series) {
-            // A sample that comes late does not hide a newer one.
+        if let Some(latest) = state.find(hint, series) {
+            // A late sample does not replace a newer one.
             if latest.0 <= at_ms {
                 *latest = (at_ms, value);
             }
         } else if state.latest.len() < SERIES_MAX {
-            place.0 = state.latest.len();
+            hint.0 = state.latest.len();
             state.latest.insert(series.clone(), (at_ms, value));
         } else {
             state.dropped += 1;
@@ -82,12 +82,12 @@ impl Samples {
         });
     }
 
-    /// Says that a series has ended: writes the staleness marker and forgets it. A series never seen stays unseen.
+    /// Ends a series: writes the staleness marker and removes the series. Does nothing if the series does not exist.
     pub fn end(&self, series: &Labels, at_ms: TimestampMs) {
         self.lock().end(series, at_ms);
     }
 
-    /// Ends every series that `gone` names.
+    /// Ends every series for which `gone` returns true.
     pub fn end_where(&self, at_ms: TimestampMs, gone: impl Fn(&Labels) -> bool) {
         let mut state = self.lock();
         let ended: Vec<Labels> = state
@@ -99,7 +99,7 @@ impl Samples {
         ended.iter().for_each(|series| state.end(series, at_ms));
     }
 
-    /// The living series that `wanted` names.
+    /// Returns the current series for which `wanted` returns true.
     #[must_use]
     pub fn living_where(&self, wanted: impl Fn(&Labels) -> bool) -> Vec<Labels> {
         let state = self.lock();
@@ -111,7 +111,7 @@ impl Samples {
             .collect()
     }
 
-    /// Takes what came since the last call, in the order it came.
+    /// Removes and returns the samples since the last call, in the order in which they were pushed.
     #[must_use]
     pub fn drain(&self) -> Vec<Sample> {
         let mut drained = Vec::new();
@@ -119,7 +119,7 @@ impl Samples {
         drained
     }
 
-    /// The same, in place of what `drained` holds; its room is used for what comes next.
+    /// Like [`Samples::drain`], but replaces the contents of `drained` and reuses its memory.
     pub(crate) fn drain_into(&self, drained: &mut Vec<Sample>) {
         drained.clear();
         drained.shrink_to(ROOM_KEPT_MAX);
@@ -128,23 +128,23 @@ impl Samples {
         std::mem::swap(drained, &mut state.pending);
     }
 
-    /// All that was drained is where it survives this process.
+    /// Records that all drained samples are stored where they survive this process.
     pub(crate) fn note_stored(&self) {
         let mut state = self.lock();
         state.stored = state.drains;
     }
 
-    /// What has to be reached by [`Samples::stored`] before all that was pushed until now survives this process.
+    /// Returns the value that [`Samples::stored`] must reach before everything pushed until now is stored.
     pub(crate) fn due(&self) -> u64 {
         self.lock().drains + 1
     }
 
-    /// How many drains are stored.
+    /// Returns the number of drains that are stored.
     pub(crate) fn stored(&self) -> u64 {
         self.lock().stored
     }
 
-    /// The newest value of each living series, in no order.
+    /// Returns the newest value of each current series, in any order.
     #[must_use]
     pub fn latest(&self) -> Vec<Sample> {
         let state = self.lock();
@@ -156,43 +156,43 @@ impl Samples {
         state.latest.iter().map(sample).collect()
     }
 
-    /// How many series live.
+    /// Returns the number of current series.
     #[must_use]
     pub fn series_count(&self) -> usize {
         self.lock().latest.len()
     }
 
-    /// Counts values that were read and are kept elsewhere.
-    pub fn read_besides(&self, values: usize) {
+    /// Counts values that were read but are stored elsewhere.
+    pub fn count_unstored(&self, values: usize) {
         self.lock().taken += values as u64;
     }
 
-    /// Values that readers brought since the start.
+    /// Returns the number of values that readers have read since the start.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.lock().taken
     }
 
-    /// Samples dropped at a bound since the start.
+    /// Returns the number of samples dropped at a limit since the start.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// A reader that panicked while pushing leaves whole values behind: go on with them.
+    /// A reader that panics while pushing leaves the state whole, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn find(&mut self, place: &mut Place, series: &Labels) -> Option<&mut (TimestampMs, f64)> {
-        let guess = self.latest.get_index(place.0);
-        // Clones of one name are equal at a glance.
+    fn find(&mut self, hint: &mut SeriesHint, series: &Labels) -> Option<&mut (TimestampMs, f64)> {
+        let guess = self.latest.get_index(hint.0);
+        // Clones of the same labels compare fast.
         if guess.is_none_or(|(there, _)| there != series) {
-            place.0 = self.latest.get_index_of(series)?;
+            hint.0 = self.latest.get_index_of(series)?;
         }
-        self.latest.get_index_mut(place.0).map(|(_, latest)| latest)
+        self.latest.get_index_mut(hint.0).map(|(_, latest)| latest)
     }
 
     fn keep(&mut self, sample: Sample) {
@@ -207,7 +207,7 @@ impl State {
         if let Some((last_ms, value)) = self.latest.swap_remove(series)
             && !is_stale(value)
         {
-            // A marker at the time of the last sample would fight with it for the same place.
+            // A marker with the time of the last sample would conflict with it.
             let at_ms = at_ms.max(last_ms + 1);
             self.keep(Sample {
                 series: series.clone(),

@@ -1,16 +1,17 @@
-//! What of a host can be read from here, and why the rest cannot: for the hello, and for people who ask why something is missing.
+//! Reports which sources of a host can be read, and why the others cannot: for the hello, and for users who wonder why something is
+//! missing.
 //!
-//! Each question is asked the way the reader asks it, and changes nothing: files are opened and closed again.
+//! Each source is tried in the same way as its reader does, and without side effects: files are opened and closed.
 
 use std::io;
 use std::path::Path;
 
 use domain::topology::Source;
 
-use super::kernel_log::Tap;
+use super::kernel_log::Kmsg;
 
-/// Kernel log, InfiniBand, Ethernet and processes, as seen under `root`. The GPUs' library speaks for itself, in the inventory's
-/// `gpus_missing`.
+/// Returns the state of the kernel log, InfiniBand, Ethernet and processes under `root`. The state of the GPUs' library is in the
+/// inventory's `gpus_missing`.
 #[must_use]
 pub fn sources(root: &Path) -> Vec<Source> {
     vec![
@@ -31,32 +32,32 @@ fn source(name: &str, answer: Result<String, String>) -> Source {
 }
 
 fn kernel_log(root: &Path) -> Source {
-    let readable = Tap::open(root).and_then(|mut tap| tap.fill());
+    let readable = Kmsg::open(root).and_then(|mut kmsg| kmsg.fill());
     let answer = match readable {
-        Ok(_) => Ok("/dev/kmsg is read: Xid errors come with process, link and sub-code".to_owned()),
+        Ok(_) => Ok("/dev/kmsg is readable: Xid errors include process, link and sub-code".to_owned()),
         Err(error) => Err(format!(
-            "{}; Xid errors come from NVML alone, which misses those of a GPU that is gone",
+            "{}; Xid errors come only from NVML, which does not report those of a GPU that is gone",
             why_not(&error)
         )),
     };
     source("kernel_log", answer)
 }
 
-/// What an error of `/dev/kmsg` means, and what would help.
+/// Explains an error of `/dev/kmsg`, and what the user can do about it.
 fn why_not(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "there is no /dev/kmsg here; in a container, hand the device in".to_owned(),
+        io::ErrorKind::NotFound => "/dev/kmsg does not exist; in a container, mount the device".to_owned(),
         io::ErrorKind::PermissionDenied => {
-            "/dev/kmsg may not be read; run the agent as root or with CAP_SYSLOG, and in a container let the device cgroup pass character device 1:11".to_owned()
+            "no permission to read /dev/kmsg; run the agent as root or with CAP_SYSLOG, and in a container allow character device 1:11 in the device cgroup".to_owned()
         }
-        _ => format!("/dev/kmsg cannot be read: {error}"),
+        _ => format!("cannot read /dev/kmsg: {error}"),
     }
 }
 
 fn infiniband(root: &Path) -> Source {
     let devices = names(&root.join("sys/class/infiniband"));
     let answer = match devices.as_slice() {
-        [] => Err("no RDMA device: /sys/class/infiniband is empty or absent (no such card, its driver not loaded, or /sys of a container)".to_owned()),
+        [] => Err("no RDMA device: /sys/class/infiniband is empty or missing (no such card, its driver is not loaded, or this is the /sys of a container)".to_owned()),
         some => Ok(format!("RDMA devices: {}", some.join(", "))),
     };
     source("infiniband", answer)
@@ -67,28 +68,28 @@ fn ethernet(root: &Path) -> Source {
     let mut physical = names(&folder);
     physical.retain(|name| folder.join(name).join("device").exists());
     let answer = match physical.as_slice() {
-        [] => Err("no physical network interface: those of a container or a virtual machine's bridge have no device behind them; run the agent in the host's network".to_owned()),
+        [] => Err("no physical network interface: the interfaces of a container or of a bridge for virtual machines have no device; run the agent in the host's network".to_owned()),
         some => Ok(format!("physical interfaces: {}", some.join(", "))),
     };
     source("ethernet", answer)
 }
 
-/// Process 1 stands for all that belong to others: who may not look at its environment may not look at a user's training either.
+/// Process 1 represents all processes of other users: if its environment cannot be read, the environment of a user's training cannot be
+/// read either.
 fn processes(root: &Path) -> Source {
-    let own_pids_only =
-        "only this container's processes are seen; give it the host's process ids (hostPID, --pid=host)";
+    let own_pids_only = "only this container's processes are visible; run the container with the host's process ids (hostPID, --pid=host)";
     let answer = match std::fs::read(root.join("proc/1/environ")) {
         Ok(_) if is_in_pid_namespace(root) => Err(own_pids_only.to_owned()),
-        Ok(_) => Ok("processes are named by run, rank, Slurm job, container and pod".to_owned()),
+        Ok(_) => Ok("processes are identified by run, rank, Slurm job, container and pod".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(
-            "environments of other users' processes may not be read, so their runs and ranks stay unknown; run the agent as root or with CAP_SYS_PTRACE".to_owned(),
+            "no permission to read the environments of other users' processes, so their runs and ranks are unknown; run the agent as root or with CAP_SYS_PTRACE".to_owned(),
         ),
-        Err(error) => Err(format!("/proc cannot be read: {error}")),
+        Err(error) => Err(format!("cannot read /proc: {error}")),
     };
     source("processes", answer)
 }
 
-/// Process 2 is the kernel's thread daemon wherever the host's processes are seen.
+/// Where the host's processes are visible, process 2 is the kernel's thread daemon.
 fn is_in_pid_namespace(root: &Path) -> bool {
     let comm = std::fs::read_to_string(root.join("proc/2/comm")).unwrap_or_default();
     comm.trim() != "kthreadd"

@@ -1,17 +1,17 @@
-//! From samples as readers push them to frames as they travel: series that share their times share a matrix.
+//! Converts samples, as readers push them, to frames, as they are sent. Series with the same times share one matrix.
 
 use std::collections::HashMap;
 
 use domain::series::Frame;
 use domain::time::TimestampMs;
 
-/// One sample of a series known by its index.
+/// One sample of a series, which is given by its index.
 pub(crate) type Indexed = (u32, TimestampMs, f64);
 
-/// Groups samples into frames. Of several samples of a series at one time the last one pushed wins.
+/// Groups samples into frames. If a series has several samples at one time, the last one pushed is kept.
 pub(crate) fn frames(samples: impl IntoIterator<Item = Indexed>) -> Vec<Frame> {
     let mut sorted: Vec<Indexed> = samples.into_iter().collect();
-    // Stable, so that the last one pushed is the last of its time.
+    // The sort is stable, so the last sample pushed stays the last one of its time.
     sorted.sort_by_key(|(series, at_ms, _)| (*series, *at_ms));
     let (mut frames, mut by_axis) = (Vec::<Frame>::new(), HashMap::<Vec<TimestampMs>, usize>::new());
     let (mut times_ms, mut values, mut recent) = (Vec::new(), Vec::new(), 0);
@@ -22,7 +22,7 @@ pub(crate) fn frames(samples: impl IntoIterator<Item = Indexed>) -> Vec<Frame> {
             times_ms.push(*at_ms);
             values.push(*value);
         }
-        // Most series of a second share its one time: no need to look far.
+        // Most series of one second have the same single time, so the most recent frame usually matches.
         if frames.get(recent).is_none_or(|frame| frame.times_ms != times_ms) {
             recent = by_axis.get(&times_ms).copied().unwrap_or(frames.len());
         }

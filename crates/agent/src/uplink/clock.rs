@@ -1,14 +1,14 @@
-//! How far this node's clock is from the collector's, measured on the acknowledgements that come anyway.
+//! Measures the offset between this node's clock and the collector's, from the acknowledgements that arrive anyway.
 //!
 //! ```text
-//! agent      t0 batch leaves                    t3 acknowledgement arrives
-//! collector        t1 batch is read … t2 acknowledgement leaves
+//! agent      t0 batch is sent                      t3 acknowledgement arrives
+//! collector        t1 batch is read … t2 acknowledgement is sent
 //!
-//! offset (agent − collector) = ((t0 − t1) + (t3 − t2)) / 2      wrong by half the delay at most
+//! offset (agent − collector) = ((t0 − t1) + (t3 − t2)) / 2      the error is at most half the delay
 //! delay                      = (t3 − t0) − (t2 − t1)
 //! ```
-//! As NTP does, the exchange with the least delay of the last minute counts: what waited in a queue on one way would be taken for
-//! a wrong clock. A clock that is set begins the minute anew.
+//! As in NTP, the exchange with the smallest delay of the last minute is used: time spent in a queue in one direction looks like a wrong
+//! clock. When a clock is set, the measurement starts again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,46 +20,47 @@ use domain::time::TimestampMs;
 use crate::sample::Samples;
 use crate::sample::series::series;
 
-/// How long an exchange counts: clocks drift by some parts in a hundred thousand, so by less than a millisecond.
+/// How long an exchange is used. Clocks drift by a few parts in 100,000, so by less than a millisecond in this time.
 const COUNTS_FOR: Duration = Duration::from_secs(60);
-/// Exchanges kept: one a second, and what a backfill adds.
+/// The number of exchanges kept: one per second, plus those of a backfill.
 const KEPT_MAX: usize = 128;
-/// Wall clock and monotonic clock differ by no more between two exchanges unless the clock was set.
+/// The largest difference, in microseconds, between the progress of the wall clock and of the monotonic clock from one exchange to the
+/// next. A larger one means that the clock was set.
 const SET_US: i64 = 50_000;
 
-/// The four times of an exchange, in microseconds since the epoch, each by the clock of where it was taken.
+/// The four times of an exchange, in microseconds since 1970, each by the clock of the side where it was taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchange {
-    /// Left the agent.
+    /// When the batch left the agent.
     pub(crate) left_us: i64,
-    /// Reached the collector.
+    /// When the batch reached the collector.
     pub(crate) received_us: i64,
-    /// The answer left the collector.
+    /// When the answer left the collector.
     pub(crate) answered_us: i64,
-    /// The answer reached the agent.
+    /// When the answer reached the agent.
     pub(crate) returned_us: i64,
 }
 
-/// How far the clock is off, and how long an exchange took.
+/// The offset of the clock, and the delay of the exchange that measured it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Estimate {
-    /// Agent minus collector.
+    /// The agent's clock minus the collector's, in microseconds.
     pub(crate) offset_us: i64,
     pub(crate) delay_us: i64,
 }
 
-/// The node's clock beside the collector's. Cheap to clone; all clones are one.
+/// The offset of the node's clock from the collector's. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock(Arc<Mutex<Filter>>);
 
 impl Clock {
-    /// Takes an exchange that ended now.
+    /// Records an exchange that ended now.
     pub(crate) fn note(&self, exchange: Exchange) {
         let mut filter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         filter.note(exchange, Instant::now());
     }
 
-    /// Writes the estimate, while there is one.
+    /// Adds the estimate to the samples, if there is one.
     pub(crate) fn read(&self, samples: &Samples, at_ms: TimestampMs) {
         let estimate = {
             let filter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +79,7 @@ impl Clock {
     }
 }
 
-/// The wall clock.
+/// Returns the time of the wall clock, in microseconds since 1970.
 pub(crate) fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
@@ -87,7 +88,7 @@ pub(crate) fn now_us() -> i64 {
 #[derive(Debug, Default)]
 struct Filter {
     kept: VecDeque<(Instant, Estimate)>,
-    /// Both clocks at the last exchange.
+    /// The monotonic time and the wall-clock time of the last exchange.
     last: Option<(Instant, i64)>,
 }
 
@@ -122,7 +123,7 @@ impl Filter {
 }
 
 impl Exchange {
-    /// `None` for times that cannot be: a clock was set in between.
+    /// Returns `None` for impossible times: a clock was set in between.
     fn estimate(self) -> Option<Estimate> {
         let there = self.left_us.checked_sub(self.received_us)?;
         let back = self.returned_us.checked_sub(self.answered_us)?;
@@ -141,7 +142,7 @@ mod tests {
 
     const COLLECTOR_US: i64 = 1_700_000_000_000_000;
 
-    /// An exchange at a collector's time, with an agent whose clock is ahead by so much.
+    /// An exchange at a time of the collector, with an agent whose clock is ahead by `ahead_us`.
     fn exchange(at_us: i64, ahead_us: i64, there_us: i64, back_us: i64) -> Exchange {
         let busy_us = 40_000;
         let received_us = COLLECTOR_US + at_us + there_us;
@@ -153,7 +154,7 @@ mod tests {
         }
     }
 
-    /// The estimate after exchanges at so many seconds, with (ahead, there, back) in microseconds each.
+    /// The estimate after exchanges at the given seconds, each with (ahead, there, back) in microseconds.
     fn estimate(exchanges: &[(u64, i64, i64, i64)], after_s: u64) -> Option<Estimate> {
         let (start, mut filter) = (Instant::now(), Filter::default());
         for (at_s, ahead_us, there_us, back_us) in exchanges {
@@ -184,7 +185,7 @@ mod tests {
             (3, 5_000, 200, 700_000),
         ];
         assert_eq!(estimate(&queued, 4), expect(4_990, 400));
-        // The good one is too old; of the others the best counts, wrong by half its delay at most.
+        // The good exchange is too old. The best of the others is used; its error is at most half its delay.
         let late = estimate(&queued, 63).expect("one is left");
         assert!((late.offset_us - 5_000).abs() <= late.delay_us / 2, "{late:?}");
         assert_eq!(estimate(&queued, 64), None, "nothing is told of a minute ago");

@@ -1,7 +1,7 @@
-//! The control stream: commands come down, what became of them goes up, logs behind it.
+//! The control stream: it receives commands and sends reports and logs.
 //!
-//! Nothing is kept here. On each connection the agent offers every report that the collector has not acknowledged and every
-//! log from where the collector's copy ends, so a lost connection, collector or agent costs repetition, not knowledge.
+//! This module stores nothing. On each connection the agent sends every report that the collector has not acknowledged, and every log from
+//! the end of the collector's copy on. So a lost connection, collector or agent costs repetition, but no data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use wire::proto::{
 };
 
 use crate::launch::Supervisor;
-use crate::launch::inspect::{self, Said};
+use crate::launch::inspect::{self, AnswerPart};
 use crate::launch::output::Logs;
 use crate::launch::supervise::Attempt;
 use crate::uplink::events::Events;
 use crate::uplink::link::{Link, LinkError, Retry, now_ms};
 
-/// How often files are looked at for something to send, while there is an attempt that may write them.
-const LOOK: Duration = Duration::from_millis(100);
-/// Messages waiting to be written. Reports go first; logs leave this much room for them.
+/// How often the agent checks files for something to send, while there is an attempt that may write them.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum number of messages that wait to be sent. Reports go first; logs leave [`RESERVED_FOR_REPORTS`] places for them.
 const OUTBOUND_MAX: usize = 64;
-/// Room that logs leave in the queue for reports.
-const KEPT_FOR_REPORTS: usize = 32;
-/// Answers of ranks that wait to be sent; a rank's question waits for room.
+/// The number of places in the queue that logs leave for reports.
+const RESERVED_FOR_REPORTS: usize = 32;
+/// The maximum number of answers of ranks that wait to be sent. When the queue is full, the next answer waits.
 const ANSWERS_MAX: usize = 4;
 
-/// Keeps a control stream open until `shutdown`.
+/// Keeps a control stream open until `shutdown` is cancelled.
 pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, events: Events, shutdown: CancellationToken) {
     let mut retry = Retry::default();
     loop {
@@ -45,7 +45,7 @@ pub async fn run(link: Arc<Link>, supervisor: Arc<Supervisor>, events: Events, s
             ended = session(&link, &supervisor, &events, &mut retry) => ended,
         };
         if let Err(error) = &ended {
-            tracing::warn!(collector = link.url(), %error, "no control connection; runs go on, commands wait");
+            tracing::warn!(collector = link.url(), %error, "no control connection; runs continue, commands wait");
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -66,14 +66,14 @@ async fn session(
     let opened = client
         .control(ReceiverStream::new(receiver))
         .await
-        .inspect_err(|status| link.turned_away(status))?;
+        .inspect_err(|status| link.handle_refusal(status))?;
     let mut inbound = opened.into_inner();
     let first = inbound
         .message()
         .await
-        .inspect_err(|status| link.turned_away(status))?;
+        .inspect_err(|status| link.handle_refusal(status))?;
     match first.and_then(|down| down.message) {
-        Some(control_down::Message::Hello(ack)) => link.welcomed(&ack)?,
+        Some(control_down::Message::Hello(ack)) => link.accept_hello(&ack)?,
         _ => return Err(LinkError::Closed),
     }
     retry.connected();
@@ -91,7 +91,7 @@ async fn session(
         supervisor: supervisor.clone(),
         events: events.clone(),
         outbound,
-        outlets: BTreeMap::new(),
+        senders: BTreeMap::new(),
         questions: JoinSet::new(),
     }
     .serve(&mut inbound)
@@ -111,28 +111,28 @@ struct Session {
     supervisor: Arc<Supervisor>,
     events: Events,
     outbound: mpsc::Sender<ControlUp>,
-    outlets: BTreeMap<(RunId, AttemptNo), Outlet>,
-    /// Questions being answered; whoever asked by another connection waits no more.
+    senders: BTreeMap<(RunId, AttemptNo), AttemptSender>,
+    /// The questions being answered. They are dropped with the connection: a client that asked over another connection no longer waits.
     questions: JoinSet<()>,
 }
 
-/// What of an attempt has been sent on this connection.
+/// What this connection has sent for one attempt.
 #[derive(Default)]
-struct Outlet {
+struct AttemptSender {
     agent_offset: u64,
     shim_offset: u64,
     checkpoints_id: u64,
     first_rank: u32,
     logs: Logs,
     waiting: Vec<Entry>,
-    /// Known from the start of the attempt.
+    /// The secrets of the attempt. `None` until the attempt starts.
     secrets: Option<Secrets>,
 }
 
 impl Session {
     async fn serve(mut self, inbound: &mut Streaming<ControlDown>) -> Result<(), LinkError> {
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut polls = tokio::time::interval(POLL_INTERVAL);
+        polls.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             tokio::select! {
                 message = inbound.message() => match message?.ok_or(LinkError::Closed)?.message {
@@ -145,28 +145,28 @@ impl Session {
                     Some(control_down::Message::LogAck(ack)) => {
                         let attempt = self.find(&ack.run, ack.attempt);
                         let key = RunId::new(ack.run).ok().map(|run| (run, AttemptNo(ack.attempt)));
-                        if let Some(outlet) = key.and_then(|key| self.outlets.get_mut(&key)) {
-                            outlet.logs.acknowledge(ack.rank, &ack.stream, ack.length);
-                            // At once: a rank that writes much must not wait for the next look with each window.
+                        if let Some(sender) = key.and_then(|key| self.senders.get_mut(&key)) {
+                            sender.logs.acknowledge(ack.rank, &ack.stream, ack.length);
+                            // Send the next chunk now, so that a rank that writes much does not wait for the next tick after each window.
                             if let Some(attempt) = attempt {
-                                outlet.send_logs(&attempt, &self.outbound);
+                                sender.send_logs(&attempt, &self.outbound);
                             }
                         }
                     }
                     Some(control_down::Message::Burst(burst)) => {
-                        tracing::info!(alert = burst.alert, "the last minutes of the GPUs are wanted");
+                        tracing::info!(alert = burst.alert, "the collector requested the burst of the GPUs' last minutes");
                         self.events.alarm(now_ms());
                     }
                     Some(control_down::Message::Question(question)) => {
                         self.questions.spawn(answer(self.supervisor.clone(), question, self.outbound.clone()));
                     }
-                    // A second hello, or something newer than this agent.
+                    // A second hello, or a message that is newer than this agent.
                     Some(control_down::Message::Hello(_)) | None => {}
                 },
-                // Some come by no command.
-                () = self.supervisor.taken_up() => {}
-                // Whoever has none needs not look.
-                _ = looks.tick(), if !self.supervisor.is_idle() => self.look(),
+                // Some attempts start without a command.
+                () = self.supervisor.attempt_added() => {}
+                // Without attempts there are no files to check.
+                _ = polls.tick(), if !self.supervisor.is_idle() => self.send_pending(),
                 Some(_) = self.questions.join_next() => {}
             }
         }
@@ -182,9 +182,9 @@ impl Session {
         let attempt = AttemptNo(command.attempt);
         let asked = serde_json::from_str(&command.command_json).map_err(|error| error.to_string());
         let answer = self.supervisor.command(&run, attempt, command.id, asked);
-        // An answer the collector had before is offered again: it asks because it does not know.
+        // A repeated command gets its earlier answer again: the collector repeats a command only if it does not have the answer.
         if let Some(entry) = answer {
-            self.outlets
+            self.senders
                 .entry((run, attempt))
                 .or_default()
                 .waiting
@@ -192,38 +192,38 @@ impl Session {
         }
     }
 
-    /// Sends what is new, as far as there is room; nothing here waits.
-    fn look(&mut self) {
+    /// Sends new reports and logs as far as the queue has room. It does not wait.
+    fn send_pending(&mut self) {
         let attempts = self.supervisor.attempts();
-        self.outlets.retain(|key, _| {
+        self.senders.retain(|key, _| {
             attempts
                 .iter()
                 .any(|attempt| (attempt.run(), attempt.number()) == (&key.0, key.1))
         });
         for attempt in &attempts {
-            let outlet = self
-                .outlets
+            let sender = self
+                .senders
                 .entry((attempt.run().clone(), attempt.number()))
                 .or_default();
-            outlet.read(attempt);
-            outlet.send_reports(attempt, &self.outbound);
+            sender.read(attempt);
+            sender.send_reports(attempt, &self.outbound);
         }
         for attempt in &attempts {
-            let Some(outlet) = self.outlets.get_mut(&(attempt.run().clone(), attempt.number())) else {
+            let Some(sender) = self.senders.get_mut(&(attempt.run().clone(), attempt.number())) else {
                 continue;
             };
-            outlet.look_for_logs(attempt);
-            outlet.send_logs(attempt, &self.outbound);
-            if outlet.waiting.is_empty() && attempt.all_reported() && outlet.logs.complete() {
+            sender.find_logs(attempt);
+            sender.send_logs(attempt, &self.outbound);
+            if sender.waiting.is_empty() && attempt.all_reported() && sender.logs.complete() {
                 self.supervisor.forget(attempt);
             }
         }
     }
 }
 
-/// Sends what is answered as it comes, and says when there is no more.
+/// Sends the answers to a question as they arrive, and then a last message that ends them.
 async fn answer(supervisor: Arc<Supervisor>, question: Question, outbound: mpsc::Sender<ControlUp>) {
-    let (said, mut answers) = mpsc::channel::<Said>(ANSWERS_MAX);
+    let (sender, mut answers) = mpsc::channel::<AnswerPart>(ANSWERS_MAX);
     let Question {
         id,
         run,
@@ -257,22 +257,22 @@ async fn answer(supervisor: Arc<Supervisor>, question: Question, outbound: mpsc:
     };
     let answered = async move {
         match (folder, serde_json::from_str(&question_json)) {
-            (Some(folder), Ok(asked)) => inspect::answer(&folder, asked, &said).await,
-            (None, _) => inspect::fail("nothing of this attempt is on the node any more", &said).await,
+            (Some(folder), Ok(asked)) => inspect::answer(&folder, asked, &sender).await,
+            (None, _) => inspect::fail("this node no longer has files of this attempt", &sender).await,
             (_, Err(error)) => {
                 let message = format!(
-                    "this agent does not understand the question, it may be older than the collector: {error}"
+                    "this agent does not support the question; it may be older than the collector: {error}"
                 );
-                inspect::fail(&message, &said).await;
+                inspect::fail(&message, &sender).await;
             }
         }
     };
     tokio::join!(answered, forwarded);
 }
 
-impl Outlet {
+impl AttemptSender {
     fn read(&mut self, attempt: &Attempt) {
-        // Before the start there are none, and nothing that could tell them.
+        // Before the start of the attempt there are no secrets and no output that could contain them.
         if self.secrets.is_none() && attempt.folder().has(files::START) {
             self.secrets = Some(Secrets::of(attempt.folder()));
         }
@@ -290,13 +290,13 @@ impl Outlet {
                     );
                 }
                 Err(error) => {
-                    tracing::warn!(run = %attempt.run(), name = name.as_str(), %error, "reports cannot be read")
+                    tracing::warn!(run = %attempt.run(), name = name.as_str(), %error, "cannot read reports")
                 }
             }
         }
         if let Some(parts) = attempt.checkpoints_after(self.checkpoints_id) {
             self.checkpoints_id = parts.last().map_or(self.checkpoints_id, |last| last.id);
-            // One that was not sent yet is out of date.
+            // An older report of checkpoints that was not sent yet is out of date.
             self.waiting
                 .retain(|waiting| !matches!(waiting.report, NodeReport::Checkpoints(_)));
             let fresh = parts.into_iter().filter(|part| !attempt.is_acknowledged(part.id));
@@ -327,21 +327,21 @@ impl Outlet {
         self.waiting.drain(..sent);
     }
 
-    fn look_for_logs(&mut self, attempt: &Attempt) {
+    fn find_logs(&mut self, attempt: &Attempt) {
         if self.first_rank == 0 {
             self.first_rank = attempt.first_rank();
         }
-        self.logs.look(attempt.folder(), self.first_rank);
+        self.logs.find_files(attempt.folder(), self.first_rank);
     }
 
     fn send_logs(&mut self, attempt: &Attempt, outbound: &mpsc::Sender<ControlUp>) {
         let none = Secrets::default();
         let secrets = self.secrets.as_ref().unwrap_or(&none);
-        while outbound.capacity() > KEPT_FOR_REPORTS {
+        while outbound.capacity() > RESERVED_FOR_REPORTS {
             let chunk = match self.logs.next_chunk(secrets) {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => return,
-                Err(error) => return tracing::warn!(run = %attempt.run(), %error, "a log cannot be read"),
+                Err(error) => return tracing::warn!(run = %attempt.run(), %error, "cannot read a log"),
             };
             let Ok(room) = outbound.try_reserve() else { return };
             let log = LogChunk {

@@ -1,4 +1,4 @@
-//! Things that happened on the node, on their way to the collector: at most once, never waited for.
+//! Events of the node on their way to the collector. Each is sent at most once, and nothing waits for its delivery.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,15 +7,15 @@ use domain::event::{Event, Severity};
 use domain::time::TimestampMs;
 use tokio::sync::{Mutex, mpsc};
 
-/// The most events that wait for a connection. A node that has more to tell in one outage has told enough.
+/// The maximum number of events that wait for a connection. More events from one outage add little.
 const WAITING_MAX: usize = 256;
 
-/// Takes events. Cheap to clone; when the queue is full the newest event is dropped, and the log has it all the same.
+/// A bounded queue of events. Cheap to clone. When the queue is full, the newest event is dropped; it is still in the log.
 #[derive(Debug, Clone)]
 pub struct Events {
     sender: mpsc::Sender<Event>,
     receiver: Arc<Mutex<mpsc::Receiver<Event>>>,
-    /// When the last critical one happened or was told of; 0 when none was.
+    /// The time of the last critical event or alarm, in milliseconds since 1970. 0 if there was none.
     alarmed_ms: Arc<AtomicI64>,
 }
 
@@ -44,24 +44,24 @@ impl Events {
             self.alarm(event.at_ms);
         }
         if self.sender.try_send(event).is_err() {
-            tracing::warn!("too many node events wait for the collector; this one stays in this log only");
+            tracing::warn!("too many node events wait for the collector; this event is only in this log");
         }
     }
 
-    /// Something critical is known of elsewhere: what is kept for such a case is wanted.
+    /// Records that something critical happened at this time, so that the data kept for this case (the burst) is sent.
     pub(crate) fn alarm(&self, at_ms: TimestampMs) {
         self.alarmed_ms.fetch_max(at_ms, Ordering::Relaxed);
     }
 
-    /// When the last critical event happened, or was told of, if one was.
+    /// Returns the time of the last critical event or alarm, or `None` if there was none.
     pub(crate) fn alarmed_at(&self) -> Option<TimestampMs> {
         Some(self.alarmed_ms.load(Ordering::Relaxed)).filter(|at_ms| *at_ms > 0)
     }
 
-    /// The next event; waits for one. Only one caller gets each.
+    /// Waits for the next event and returns it. Each event goes to only one caller.
     pub async fn next(&self) -> Event {
         let next = self.receiver.lock().await.recv().await;
-        // `self` holds a sender, so the channel cannot be closed; to be sure, wait rather than spin.
+        // `self` holds a sender, so the channel cannot be closed. If it were, wait here instead of spinning.
         match next {
             Some(event) => event,
             None => std::future::pending().await,

@@ -1,8 +1,8 @@
-//! How both streams reach the collector: address, TLS, who the agent says it is, and how long it waits between tries.
+//! How both streams connect to the collector: address, TLS, authentication, and the waits between attempts to connect.
 //!
 //! ```text
-//! credential file there?  yes ──▶ Bearer credential ──refused──▶ Bearer join token, if there is one
-//!                         no  ──▶ Bearer join token  (telemetry only; control waits for the credential)
+//! is there a credential file?  yes ──▶ Bearer credential ──refused──▶ Bearer join token, if there is one
+//!                              no  ──▶ Bearer join token  (telemetry only; control waits for the credential)
 //! HelloAck.credential not empty ──▶ DATA/credential, mode 0600
 //! ```
 
@@ -31,93 +31,95 @@ use wire::version::{MESSAGE_BYTES_MAX, NotOffered, PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::config::{AgentConfig, Secret};
 use crate::uplink::clock::Clock;
 
-/// How long to wait for the collector to pick up.
+/// How long a connection to the collector may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a silent connection is probed, and how long the answer may take: a dead peer is noticed within 20 s.
+/// How often a silent connection is probed, and how long the answer may take. So a dead collector is noticed within 20 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// The first wait after a failure, and the longest; each is jittered so that a thousand agents do not return as one.
+/// The first wait after a failure. All waits have jitter, so that a thousand agents do not reconnect at the same moment.
 const RETRY_MIN: Duration = Duration::from_millis(500);
-/// See [`RETRY_MIN`].
+/// The longest wait between two attempts to connect. See [`RETRY_MIN`].
 const RETRY_MAX: Duration = Duration::from_secs(15);
-/// A connection that stood this long was a good one.
-const LASTED: Duration = Duration::from_secs(10);
+/// A connection that lasted this long counts as a success.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// A client of the collector's control service that authenticates itself.
+/// A client of the collector's control service. It adds the agent's token to each request.
 pub type Client = UplinkClient<InterceptedService<Channel, Bearer>>;
 
-/// Why the collector cannot be reached, or does not want us.
+/// Errors of the connection to the collector.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Not a URL.
+    /// The URL is not valid.
     #[error("{url:?} is not a collector's URL; write it like http://collector:8470")]
     Url {
-        /// As it was given.
+        /// The URL as it was given.
         url: String,
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// An https URL without anything to check the certificate against.
+    /// The URL is https, but no certificate authority is configured to check the certificate.
     #[error("the collector's URL is https, so its certificate authority is needed; pass --tls-ca FILE (PEM)")]
     NoAuthority,
-    /// The CA file.
+    /// The file of the certificate authority cannot be read.
     #[error("cannot read the collector's certificate authority {path:?}; check --tls-ca")]
     Authority {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The credential file.
-    #[error("cannot {what} the agent's credential {path:?}; the agent needs its data folder to itself")]
+    /// The credential file cannot be read or written.
+    #[error(
+        "cannot {what} the agent's credential {path:?}; check that the data folder belongs to this agent only"
+    )]
     Credential {
-        /// Read or write.
+        /// `read` or `write`.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Nothing to show at the door.
+    /// The agent has neither a credential nor a join token.
     #[error(
-        "this agent has neither a credential nor a join token; make one with `lockstep token join` and pass it with --join"
+        "this agent has neither a credential nor a join token; create a token with `lockstep token join` and pass it with --join"
     )]
     NoToken,
-    /// A token that cannot travel in a header.
-    #[error("the join token or credential has characters no token has; copy it again")]
+    /// The token cannot be sent in a header.
+    #[error("the join token or credential contains invalid characters; copy it again")]
     Token,
-    /// No connection.
+    /// The connection failed.
     #[error("cannot connect to the collector at {url}")]
     Connect {
-        /// Where.
+        /// The collector's URL.
         url: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The collector answered, but not as hoped.
+    /// The collector answered with an error status.
     #[error("the collector ended the stream: {}", .0.message())]
     Status(#[from] Status),
-    /// The answer to the hello was something else.
-    #[error("the collector did not answer the hello as protocol {PROTOCOL_MIN} to {PROTOCOL_MAX} says")]
-    NotWelcomed,
-    /// The answer to the hello names a version that this agent does not speak.
+    /// The answer to the hello was not a hello.
+    #[error("the collector's answer to the hello does not follow protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}")]
+    NoHello,
+    /// The answer to the hello names a protocol version that this agent does not support.
     #[error(transparent)]
     Version(#[from] NotOffered),
-    /// Batches go out and nothing comes back.
+    /// Batches are sent but not acknowledged.
     #[error("the collector has acknowledged nothing for {} s", .0.as_secs())]
     Stalled(Duration),
-    /// Nothing comes back at all.
-    #[error("nothing was heard from the collector for {} s", .0.as_secs())]
+    /// Nothing was received from the collector.
+    #[error("nothing was received from the collector for {} s", .0.as_secs())]
     Silent(Duration),
-    /// The stream ended without a word.
+    /// The collector closed the stream without a status.
     #[error("the collector closed the stream")]
     Closed,
 }
 
-/// What both streams share. Connections are made anew each time.
+/// What both streams share. Each connection is a new one.
 #[derive(Debug)]
 pub struct Link {
     control: Endpoint,
@@ -130,15 +132,15 @@ pub struct Link {
     credential_file: PathBuf,
     credential: watch::Sender<Option<Secret>>,
     clock: Clock,
-    /// The credential was refused; the next telemetry connection shows the join token.
+    /// True if the credential was refused. The next telemetry connection then uses the join token.
     refused: Mutex<bool>,
 }
 
 impl Link {
-    /// Checks URL, TLS and credential; connects to nothing yet. `None` when the agent has no collector.
+    /// Checks the URL, TLS and the credential, but does not connect. Returns `None` if the agent has no collector.
     ///
     /// # Errors
-    /// When the URL is malformed, TLS lacks its authority, or there is neither credential nor token.
+    /// Returns an error if the URL is malformed, the certificate authority is missing, or there is neither a credential nor a join token.
     pub fn new(
         config: &AgentConfig,
         inventory: watch::Receiver<Arc<Inventory>>,
@@ -167,11 +169,11 @@ impl Link {
         })))
     }
 
-    /// Connects for samples. The first message on either stream must be [`Link::hello`], and the answer goes to
-    /// [`Link::welcomed`]; an error status goes to [`Link::turned_away`].
+    /// Connects the telemetry stream. The first message on either stream must be [`Link::hello`]. Pass the answer to
+    /// [`Link::accept_hello`] and an error status to [`Link::handle_refusal`].
     ///
     /// # Errors
-    /// When the collector cannot be reached.
+    /// Returns an error if the collector cannot be reached.
     pub async fn connect_telemetry(&self) -> Result<(Sending, Receiving), LinkError> {
         let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let credential = self.credential.borrow().clone().filter(|_| !refused);
@@ -185,10 +187,10 @@ impl Link {
         })
     }
 
-    /// Connects for commands, once there is a credential: one token is not exchanged twice.
+    /// Connects the control stream. Waits until there is a credential, because a join token is exchanged only once.
     ///
     /// # Errors
-    /// When the collector cannot be reached.
+    /// Returns an error if the collector cannot be reached.
     pub async fn connect_control(&self) -> Result<Client, LinkError> {
         let mut credential = self.credential.subscribe();
         let there = credential.wait_for(Option::is_some).await;
@@ -212,7 +214,7 @@ impl Link {
         }
     }
 
-    /// Who this agent is, now.
+    /// Returns the hello of this agent with its current inventory.
     ///
     /// # Panics
     /// Never: an inventory is plain data.
@@ -230,11 +232,11 @@ impl Link {
         }
     }
 
-    /// Keeps what the collector's welcome brought.
+    /// Checks the collector's answer to the hello, and stores the credential that it may contain.
     ///
     /// # Errors
-    /// When the collector speaks another protocol, or the credential cannot be stored.
-    pub fn welcomed(&self, ack: &HelloAck) -> Result<(), LinkError> {
+    /// Returns an error if the collector uses another protocol, or if the credential cannot be stored.
+    pub fn accept_hello(&self, ack: &HelloAck) -> Result<(), LinkError> {
         wire::version::accept(ack)?;
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if ack.credential.is_empty() {
@@ -250,39 +252,39 @@ impl Link {
         Ok(())
     }
 
-    /// Learns from a refusal: a credential the collector does not know (its data is gone, or the node was removed) gives
-    /// way to the join token.
-    pub fn turned_away(&self, status: &Status) {
+    /// Handles a refusal. If the collector does not accept the credential (it lost its data, or the node was removed), the next connection
+    /// uses the join token.
+    pub fn handle_refusal(&self, status: &Status) {
         if status.code() == Code::Unauthenticated && self.join_token.is_some() {
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = true;
         }
     }
 
-    /// A stream's wish to be told when the inventory changes.
+    /// Returns a receiver that reports changes of the inventory.
     #[must_use]
     pub fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
         self.inventory.clone()
     }
 
-    /// The node's clock beside the collector's.
+    /// Returns the offset of the node's clock from the collector's.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// The node's name.
+    /// Returns the name of the node.
     #[must_use]
     pub fn node(&self) -> &NodeName {
         &self.node
     }
 
-    /// The collector's URL, for messages.
+    /// Returns the collector's URL, for messages.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 }
 
-/// Where control and telemetry connect to.
+/// Returns the endpoints of the control stream and the telemetry stream.
 fn endpoints(url: &str, authority: Option<&Path>) -> Result<(Endpoint, telemetry::Endpoint), LinkError> {
     let malformed = |source: Option<Box<dyn std::error::Error + Send + Sync>>| LinkError::Url {
         url: url.to_owned(),
@@ -332,7 +334,7 @@ fn read_credential(path: &Path) -> Result<Option<Secret>, LinkError> {
     }
 }
 
-/// Writes beside, then renames: a crash leaves the old credential or the new one, never half.
+/// Writes a new file and renames it. After a crash the file contains the old credential or the new one, never half of it.
 fn write_credential(path: &Path, credential: &Secret) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = std::fs::OpenOptions::new()
@@ -346,7 +348,7 @@ fn write_credential(path: &Path, credential: &Secret) -> io::Result<()> {
     std::fs::rename(&beside, path)
 }
 
-/// Puts the token on each request.
+/// Adds the token to each request.
 #[derive(Clone)]
 pub struct Bearer(MetadataValue<Ascii>);
 
@@ -359,11 +361,11 @@ impl Interceptor for Bearer {
     }
 }
 
-/// The waits between tries of one stream.
+/// The waits between attempts to connect one stream.
 #[derive(Debug)]
 pub struct Retry {
     waits: ExponentialBackoff,
-    /// Since when the connection stands that was made last.
+    /// When the current connection was made.
     connected: Option<Instant>,
 }
 
@@ -381,7 +383,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Waits for the next try: as long as a busy collector asked for in `error`, else longer after each failure.
+    /// Waits before the next attempt to connect: as long as a busy collector requested in `error`, otherwise longer after each failure.
     pub async fn wait(&mut self, error: Option<&LinkError>) {
         let asked = match error {
             Some(LinkError::Status(status)) => wire::busy::retry_after(status),
@@ -395,27 +397,27 @@ impl Retry {
         if self
             .connected
             .take()
-            .is_some_and(|since| since.elapsed() >= LASTED)
+            .is_some_and(|since| since.elapsed() >= STABLE_AFTER)
         {
             *self = Self::default();
         }
         self.waits.next().unwrap_or(RETRY_MAX)
     }
 
-    /// A connection was made. If it lasts, the waits after it are short ones again: a collector that lets everyone in and
-    /// then can do nothing for them, because its disk is full, must not be tried twice a second.
+    /// Records that a connection was made. Waits become short again only after a connection that lasted: a collector that accepts all
+    /// agents but cannot store anything, because its disk is full, must not get a new connection twice per second.
     pub fn connected(&mut self) {
         self.connected = Some(Instant::now());
     }
 }
 
-/// A wait of one to three times what the collector asked for: a thousand agents behind one address are all asked for the same, and
-/// must not come back at the same moment. `random` is between 0 and 1.
+/// Returns one to three times the wait that the collector requested. All of a thousand agents behind one address get the same request, and
+/// they must not return at the same moment. `random` is between 0 and 1.
 fn spread(asked: Duration, random: f64) -> Duration {
     asked.max(RETRY_MIN).mul_f64(1.0 + 2.0 * random)
 }
 
-/// Everything below an error, in one line: the reason a connection fails is several layers down.
+/// Returns all sources of an error in one line. The reason why a connection fails is several levels down.
 #[must_use]
 pub fn causes(error: &LinkError) -> String {
     let first = std::error::Error::source(error);
@@ -424,13 +426,13 @@ pub fn causes(error: &LinkError) -> String {
     lines.dedup();
     if lines.iter().any(|line| line.contains("CaUsedAsEndEntity")) {
         lines.push(
-            "the collector shows a CA certificate as its own; make one with basicConstraints CA:FALSE".into(),
+            "the collector uses a CA certificate as its server certificate; create one with basicConstraints CA:FALSE".into(),
         );
     }
     lines.join(": ")
 }
 
-/// The node's clock.
+/// Returns the time of the node's clock, in milliseconds since 1970.
 #[must_use]
 pub fn now_ms() -> TimestampMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -442,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_collector_is_obeyed_and_not_by_all_at_once() {
+    fn agents_spread_the_wait_that_a_busy_collector_requests() {
         let second = Duration::from_secs(1);
         assert_eq!(spread(second, 0.0), second);
         assert_eq!(spread(second, 0.5), 2 * second);
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_while_connections_break_at_once_and_begin_anew_after_one_that_lasted() {
+    fn waits_grow_while_connections_fail_and_reset_after_a_stable_one() {
         let mut retry = Retry::default();
         let broken = |retry: &mut Retry| {
             retry.connected();
@@ -458,7 +460,7 @@ mod tests {
         };
         let waits: Vec<_> = (0..6).map(|_| broken(&mut retry)).collect();
         assert!(waits[5] >= RETRY_MIN * 16, "{waits:?}");
-        retry.connected = Instant::now().checked_sub(LASTED);
+        retry.connected = Instant::now().checked_sub(STABLE_AFTER);
         // The jitter adds less than the shortest wait.
         assert!(retry.next_wait() <= RETRY_MIN * 2);
     }

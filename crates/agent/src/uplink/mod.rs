@@ -1,4 +1,4 @@
-//! The way to the collector: the agent dials out, two streams, each with its own life.
+//! The connection to the collector. The agent connects with two independent streams.
 
 pub mod events;
 pub mod link;
@@ -9,7 +9,7 @@ pub(crate) mod session;
 pub(crate) mod spool;
 
 mod batch;
-mod join;
+mod join_batches;
 mod segment;
 
 pub use events::Events;

@@ -1,16 +1,17 @@
-//! A segment: a run of batches with a dictionary of its own, in a file (or in memory, while the disk takes nothing).
+//! A segment of the spool: consecutive batches with their own dictionary of series, in a file (or in memory, while the disk cannot be
+//! written).
 //!
 //! ```text
-//! file name   CREATED_MS-SEGMENT.seg       SEGMENT: 16 random hex digits, the name on the wire
+//! file name   CREATED_MS-SEGMENT.seg       SEGMENT: 16 random hex digits, the name in messages
 //! 0   magic   "lockspl1"
-//! 8   acked   u64 LE        batches up to this one are durable at the collector; overwritten in place
+//! 8   acked   u64 LE        batches up to this one are stored by the collector; overwritten in place
 //! 16  record* each          u32 LE length of kind + payload
 //!                           u32 LE crc32c of kind + payload
 //!                           u8     kind: 1 wire::Definitions, 2 wire::Batch
-//!                           …      payload, as it travels
+//!                           …      payload, as it is sent
 //! ```
-//! Records are appended before they are sent, and never changed. Nothing is forced to the disk: what a kill of the agent
-//! leaves is whole, and what a power failure tears ends at the first record whose checksum fails.
+//! Records are appended before they are sent, and never changed. The agent does not call fsync. A kill of the agent leaves all records
+//! whole. After a power failure the segment ends before the first record whose checksum is wrong.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -34,19 +35,19 @@ const HEADER_BYTES: u64 = 16;
 const RECORD_HEADER_BYTES: usize = 8;
 const DEFINITIONS: u8 = 1;
 const BATCH: u8 = 2;
-/// Series named in one record; more would near the bound of a message.
+/// The maximum number of series in one record of definitions. More would come close to the size limit of a message.
 const DEFINITIONS_MAX: usize = 4_096;
 
-/// What a segment holds, in the order it is sent.
+/// A record of a segment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Record {
-    /// Names of series.
+    /// The labels of series.
     Definitions(Definitions),
     /// Samples.
     Batch(Batch),
 }
 
-/// A run of batches.
+/// A segment of the spool.
 #[derive(Debug)]
 pub(crate) struct Segment {
     name: String,
@@ -56,22 +57,22 @@ pub(crate) struct Segment {
     dictionary: HashMap<Labels, u32, RandomState>,
     last_seq: u64,
     acked: u64,
-    /// Of the batches after `acked`, in their order.
-    waiting: VecDeque<Waiting>,
-    /// Refused, but with batches before them still on their way.
+    /// The batches after `acked`, in order.
+    waiting: VecDeque<PendingBatch>,
+    /// Batches that the collector refused while earlier batches are not acknowledged.
     refused: BTreeSet<u64>,
 }
 
 /// A batch that is not acknowledged.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct PendingBatch {
     samples: u64,
     bytes: u64,
 }
 
 #[derive(Debug)]
 enum Body {
-    /// Kept open only while it grows: after a long outage there are more segments than a process may hold files.
+    /// The file is open only while the segment grows: after a long outage there are more segments than a process may open files.
     File(Option<File>, PathBuf),
     Memory(Vec<u8>),
 }
@@ -91,19 +92,19 @@ impl Segment {
             .write_all_at(MAGIC, 0)
             .and_then(|()| file.write_all_at(&0_u64.to_le_bytes(), 8));
         if let Err(error) = written {
-            // An empty segment file helps nobody, on a full disk least of all.
+            // Remove the empty segment file: it has no use, least of all on a full disk.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
         Ok(Self::new(name, Body::File(Some(file), path)))
     }
 
-    /// Starts a segment that a restart will lose.
+    /// Starts a segment in memory. It is lost when the agent restarts.
     pub(crate) fn in_memory() -> Self {
         Self::new(random_name(), Body::Memory(vec![0; HEADER_BYTES as usize]))
     }
 
-    /// Takes up what an earlier agent left; `None` for a file that is no segment.
+    /// Opens a segment that an earlier agent wrote. Returns `None` if the file is not a segment.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         let stem = path
             .file_stem()
@@ -138,7 +139,7 @@ impl Segment {
         }
     }
 
-    /// Finds the last whole record and what waits for acknowledgement.
+    /// Finds the end of the last whole record, and the batches that are not acknowledged.
     fn scan(&mut self, acked: u64) -> io::Result<()> {
         let size = self.body.size()?;
         self.length = size;
@@ -147,7 +148,7 @@ impl Segment {
             if let Record::Batch(batch) = record {
                 self.last_seq = batch.seq;
                 if batch.seq > acked {
-                    self.waiting.push_back(Waiting {
+                    self.waiting.push_back(PendingBatch {
                         samples: samples(&batch),
                         bytes: next - offset,
                     });
@@ -160,56 +161,56 @@ impl Segment {
         Ok(())
     }
 
-    // === What it is ===
+    // === Properties ===
 
-    /// The name on the wire.
+    /// Returns the name of the segment in messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes it takes.
+    /// Returns the size in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// When it was started or taken up.
+    /// Returns when the segment was started or opened.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// The number of the last batch.
+    /// Returns the number of the last batch.
     pub(crate) fn last_seq(&self) -> u64 {
         self.last_seq
     }
 
-    /// Whether the disk holds it.
+    /// Returns true if the segment is on disk.
     pub(crate) fn is_on_disk(&self) -> bool {
         matches!(self.body, Body::File(..))
     }
 
-    /// Whether the collector has all of it.
+    /// Returns true if the collector has acknowledged (or refused) all batches.
     pub(crate) fn is_done(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Bytes of batches that wait for acknowledgement.
+    /// Returns the number of bytes of batches that are not acknowledged.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.waiting.iter().map(|batch| batch.bytes).sum()
     }
 
-    /// Samples that wait for acknowledgement.
+    /// Returns the number of samples that are not acknowledged.
     pub(crate) fn waiting_samples(&self) -> u64 {
         self.waiting.iter().map(|batch| batch.samples).sum()
     }
 
-    /// How many batches wait for acknowledgement.
+    /// Returns the number of batches that are not acknowledged.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     // === Writing ===
 
-    /// Appends a batch, and the names that are new in it. On error the segment is as it was.
+    /// Appends a batch, and the definitions of series that are new in it. After an error the segment is unchanged.
     pub(crate) fn append(&mut self, samples: &[Sample]) -> io::Result<()> {
         let mut fresh: Vec<&Labels> = Vec::new();
         let known = self.dictionary.len() as u32;
@@ -244,7 +245,7 @@ impl Segment {
         let batch = wire::frame::encode(&self.name, self.last_seq + 1, &batch::frames(indexed));
         put_record(&mut bytes, BATCH, &batch);
         self.body.write(self.length, &bytes)?;
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(PendingBatch {
             samples: crate::uplink::segment::samples(&batch),
             bytes: (bytes.len() - start) as u64,
         });
@@ -258,7 +259,7 @@ impl Segment {
         Ok(())
     }
 
-    /// The collector has all batches up to `seq`.
+    /// Records that the collector has stored all batches up to `seq`.
     pub(crate) fn acknowledge(&mut self, seq: u64) {
         let mut seq = seq.min(self.last_seq).max(self.acked);
         while self.refused.remove(&(seq + 1)) {
@@ -274,7 +275,7 @@ impl Segment {
         }
     }
 
-    /// The collector will never take `seq`. Gives how many samples are lost with it, once.
+    /// Records that the collector refused `seq`. Returns how many samples are lost, and 0 if it was refused before.
     pub(crate) fn refuse(&mut self, seq: u64) -> u64 {
         let Some(place) = seq
             .checked_sub(self.acked + 1)
@@ -292,14 +293,14 @@ impl Segment {
         batch.samples
     }
 
-    /// Nothing will be appended any more.
+    /// Closes the file. No more batches are appended.
     pub(crate) fn close(&mut self) {
         if let Body::File(file, _) = &mut self.body {
             *file = None;
         }
     }
 
-    /// Removes its file.
+    /// Deletes the file of the segment.
     pub(crate) fn delete(self) {
         if let Body::File(_, path) = self.body
             && let Err(error) = std::fs::remove_file(&path)
@@ -310,8 +311,8 @@ impl Segment {
 
     // === Reading ===
 
-    /// The next record behind `offset` that the collector needs: names always, batches it has not acknowledged. `None` at
-    /// the end.
+    /// Returns the next record after `offset` that the collector needs, and the offset after it: all definitions, and the batches that are
+    /// not acknowledged. Returns `None` at the end.
     pub(crate) fn next(&self, offset: u64) -> io::Result<Option<(Record, u64)>> {
         let mut offset = offset.max(HEADER_BYTES);
         while let Some((record, next)) = self.read(offset)? {
@@ -327,7 +328,7 @@ impl Segment {
         Ok(None)
     }
 
-    /// The record at `offset`; `None` where no whole record follows.
+    /// Returns the record at `offset`, or `None` if no whole record follows.
     fn read(&self, offset: u64) -> io::Result<Option<(Record, u64)>> {
         let left = self.length.saturating_sub(offset);
         if left < RECORD_HEADER_BYTES as u64 {
@@ -382,7 +383,7 @@ impl Body {
         }
     }
 
-    /// Writes at the end. Half a write is overwritten by the next one, or ends the segment at its checksum.
+    /// Writes at the end. A partial write is overwritten by the next write, or ends the segment because its checksum is wrong.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         match self {
             Body::File(..) => self.with_file(|file| file.write_all_at(bytes, offset)),
@@ -408,14 +409,14 @@ impl Body {
         }
     }
 
-    /// Lost, it costs only that some batches are sent again.
+    /// Stores the acknowledgement. If this is lost, some batches are sent again.
     fn note_acked(&self, seq: u64) {
         if let Err(error) = self.with_file(|file| file.write_all_at(&seq.to_le_bytes(), 8)) {
-            tracing::debug!(%error, "cannot note an acknowledgement in the spool");
+            tracing::debug!(%error, "cannot store an acknowledgement in the spool");
         }
     }
 
-    /// Uses the file, opening it for the moment where it is closed. Memory has none.
+    /// Calls `using` with the file. A closed file is opened for the call. For a segment in memory, returns the default value.
     fn with_file<T: Default>(&self, using: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         match self {
             Body::File(Some(file), _) => using(file),

@@ -1,17 +1,17 @@
-//! The telemetry stream: sends what the spool holds, live before backfill, and tells the spool what has arrived.
+//! The telemetry stream: sends the batches of the spool, live batches before backfill, and passes acknowledgements to the spool.
 //!
 //! ```text
-//! connect ─▶ Hello … HelloAck ─▶ what was live waits ─▶ it becomes backfill, a new live segment starts
+//! connect ─▶ Hello … HelloAck ─▶ if many live batches wait, they become backfill and a new live segment starts
 //!   ▲                              │
-//!   │   loop: live record, if any and fewer than LIVE_WINDOW unacknowledged
-//!   │         else backfill, up to a minute as one, if any and fewer than BACKFILL_WINDOW unacknowledged
+//!   │   loop: a live record, if there is one and fewer than LIVE_WINDOW are unacknowledged
+//!   │         else backfill, up to one minute joined, if there is some and fewer than BACKFILL_WINDOW are unacknowledged
 //!   │         Ack, Refusal ─▶ spool        node event ─▶ sent, at most once
-//!   │         a changed inventory ─▶ Hello again; to a collector that takes none, by a new connection at once
-//!   │         the agent stops ─▶ Close, which says so
-//!   └── wait with jitter ◀── any error, ACK_PATIENCE without progress
+//!   │         the inventory changed ─▶ Hello again; if the collector does not accept that, a new connection at once
+//!   │         the agent stops ─▶ Close, so that the collector knows the reason
+//!   └── wait with jitter ◀── any error, ACK_TIMEOUT without progress
 //! ```
-//! An inventory changes a minute after the start of every agent, when all has been asked once that a GPU may not answer: no
-//! reason to end a connection that carries samples.
+//! The inventory changes one minute after the start of every agent, when the reader has tried once everything that a GPU may not support.
+//! This is no reason to end a connection that carries samples.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,28 +26,28 @@ use wire::telemetry::{Receiving, Sending};
 
 use super::clock::{Exchange, now_us};
 use super::events::Events;
-use super::join;
+use super::join_batches;
 use super::link::{Link, LinkError, Retry, causes};
 use super::segment::Record;
 use super::spool::Spool;
 
-/// Live batches sent and not yet acknowledged: half a minute. Beyond, live is not live any more.
+/// The maximum number of live batches sent but not acknowledged: half a minute. Older batches are no longer live.
 const LIVE_WINDOW: u64 = 32;
-/// Backfill batches sent and not yet acknowledged: enough to keep the collector's committer busy between two of its rows,
-/// few enough that live data behind them waits for no more than these.
+/// The maximum number of backfill batches sent but not acknowledged. It is large enough to keep the collector's committer busy between two
+/// commits, and small enough that live data behind these batches does not wait for more.
 const BACKFILL_WINDOW: u64 = 64;
 /// How long the collector may take to answer the hello.
-const WELCOME_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the collector may acknowledge nothing while batches wait.
-const ACK_PATIENCE: Duration = Duration::from_secs(60);
-/// How long the collector's reason is waited for on a connection that takes nothing any more.
-const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
-/// How long the collector may take to be told that this agent stops.
-const STOP_WITHIN: Duration = Duration::from_millis(500);
-/// How often a silent connection is asked for a sign of life; after twice as long without one the collector is gone.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long batches may wait without any acknowledgement.
+const ACK_TIMEOUT: Duration = Duration::from_secs(60);
+/// After sending failed, how long the agent waits for the collector's reason.
+const CLOSE_REASON_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the message that this agent stops may take.
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often the connection is checked, and probed if it is silent. After twice this time without a message the collector counts as lost.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Keeps the telemetry stream open until `shutdown`.
+/// Keeps the telemetry stream open until `shutdown` is cancelled.
 pub(crate) async fn run(link: Arc<Link>, spool: Spool, events: Events, shutdown: CancellationToken) {
     let mut retry = Retry::default();
     loop {
@@ -58,7 +58,7 @@ pub(crate) async fn run(link: Arc<Link>, spool: Spool, events: Events, shutdown:
         }
         let Err(error) = ended else { continue };
         if let LinkError::Status(status) = &error {
-            link.turned_away(status);
+            link.handle_refusal(status);
         }
         let cause = causes(&error);
         tracing::warn!(collector = link.url(), cause, "{error}; samples wait on disk");
@@ -69,25 +69,25 @@ pub(crate) async fn run(link: Arc<Link>, spool: Spool, events: Events, shutdown:
     }
 }
 
-/// One connection's worth.
+/// The state of one connection.
 struct Session<'a> {
     link: &'a Link,
     spool: &'a Spool,
     events: &'a Events,
     cursors: HashMap<String, Cursor>,
-    /// When batches left that are not acknowledged yet, as many as the windows allow.
+    /// When each batch that is not acknowledged was sent, in microseconds since 1970. The windows bound its size.
     left: HashMap<(String, u64), i64>,
     progress: Instant,
 }
 
-/// How far a segment was sent and acknowledged on this connection.
+/// The position in a segment up to which this connection has sent batches and received acknowledgements.
 #[derive(Debug, Clone, Default)]
 struct Cursor {
     offset: u64,
     first: u64,
     sent: u64,
     acked: u64,
-    /// Batches that were sent as one: the last one's number, and the first one's.
+    /// Joined batches: the number of the last batch, and the number of the first one.
     joined: BTreeMap<u64, u64>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Ends well only when it should begin again at once.
+    /// Runs one connection. Returns `Ok` only if the agent stops, or if it should connect again at once.
     async fn run(mut self, retry: &mut Retry, shutdown: &CancellationToken) -> Result<(), LinkError> {
         let mut inventory = self.link.inventory();
         inventory.mark_unchanged();
@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
             opened = self.open() => opened?,
         };
         retry.connected();
-        // A few late batches hold nothing up; more of them become backfill.
+        // A few late batches do not matter; more than a window become backfill.
         self.spool.rotate_if_waiting_more_than(LIVE_WINDOW as usize);
         self.progress = Instant::now();
         let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
@@ -132,20 +132,20 @@ impl<'a> Session<'a> {
                 ready = self.next();
             }
             tokio::select! {
-                // The collector then knows that this is no failure.
+                // This message tells the collector that the end of the connection is no failure.
                 () = shutdown.cancelled() => {
-                    let _gone_already = tokio::time::timeout(STOP_WITHIN, sending.stop()).await;
+                    let _gone_already = tokio::time::timeout(STOP_TIMEOUT, sending.stop()).await;
                     return Ok(());
                 }
-                message = receiving.next() => self.heard(message?.ok_or(LinkError::Closed)?),
-                moved = make_way(&mut sending, ready.is_some()), if ready.is_some() || leaving => {
+                message = receiving.next() => self.receive(message?.ok_or(LinkError::Closed)?),
+                moved = wait_for_room(&mut sending, ready.is_some()), if ready.is_some() || leaving => {
                     leaving = ready.is_some();
                     if let Some(Up::Batch(batch)) = ready.as_ref() {
                         self.left.insert((batch.segment.clone(), batch.seq), now_us());
                     }
                     let put = moved.and_then(|()| ready.take().map_or(Ok(()), |message| sending.put(message)));
                     if let Err(broken) = put {
-                        return Err(last_words(&mut receiving, broken).await.into());
+                        return Err(close_reason(&mut receiving, broken).await.into());
                     }
                 }
                 () = self.spool.grown(), if ready.is_none() => {}
@@ -164,18 +164,18 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Also whether the collector takes another hello on the same stream.
+    /// Connects and exchanges hellos. The third value is true if the collector accepts another hello on the same stream.
     async fn open(&self) -> Result<(Sending, Receiving, bool), LinkError> {
         let (mut sending, mut receiving) = self.link.connect_telemetry().await?;
-        let greeted = async {
+        let hellos = async {
             sending.send(Up::Hello(self.link.hello())).await?;
             receiving.next().await?.ok_or(LinkError::Closed)
         };
-        let first = tokio::time::timeout(WELCOME_PATIENCE, greeted).await;
-        let Down::Hello(ack) = first.map_err(|_| LinkError::NotWelcomed)?? else {
-            return Err(LinkError::NotWelcomed);
+        let first = tokio::time::timeout(HELLO_TIMEOUT, hellos).await;
+        let Down::Hello(ack) = first.map_err(|_| LinkError::NoHello)?? else {
+            return Err(LinkError::NoHello);
         };
-        self.link.welcomed(&ack)?;
+        self.link.accept_hello(&ack)?;
         tracing::info!(
             collector = self.link.url(),
             version = ack.collector_version,
@@ -184,7 +184,7 @@ impl<'a> Session<'a> {
         Ok((sending, receiving, ack.takes_more_hellos))
     }
 
-    fn heard(&mut self, message: Down) {
+    fn receive(&mut self, message: Down) {
         self.progress = Instant::now();
         match message {
             Down::Ack(ack) => {
@@ -196,19 +196,19 @@ impl<'a> Session<'a> {
                 tracing::warn!(
                     seq = refusal.seq,
                     reason = refusal.reason,
-                    "the collector refuses a batch; it is dropped"
+                    "the collector refused a batch; the batch is dropped"
                 );
                 for seq in self.first_of(&refusal.segment, refusal.seq)..=refusal.seq {
                     self.spool.refuse(&refusal.segment, seq);
                 }
-                // A refusal says nothing of earlier batches, but their order is kept, so it is as good as an answer.
+                // A refusal does not acknowledge earlier batches, but batches are answered in order, so it settles them as well.
                 self.settled(&refusal.segment, refusal.seq);
             }
             Down::Hello(_) | Down::End(_) => {}
         }
     }
 
-    /// An acknowledgement tells the time.
+    /// Measures the clock offset with an acknowledgement.
     fn measure(&mut self, ack: &Ack) {
         let left_us = self.left.remove(&(ack.segment.clone(), ack.seq));
         self.left
@@ -223,7 +223,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The first batch of those that were sent under a number.
+    /// Returns the number of the first batch that was sent in the joined batch `seq`.
     fn first_of(&self, segment: &str, seq: u64) -> u64 {
         let joined = self
             .cursors
@@ -241,13 +241,13 @@ impl<'a> Session<'a> {
 
     fn check_progress(&self) -> Result<(), LinkError> {
         let waiting = self.cursors.values().any(|cursor| cursor.in_flight() > 0);
-        if waiting && self.progress.elapsed() > ACK_PATIENCE {
-            return Err(LinkError::Stalled(ACK_PATIENCE));
+        if waiting && self.progress.elapsed() > ACK_TIMEOUT {
+            return Err(LinkError::Stalled(ACK_TIMEOUT));
         }
         Ok(())
     }
 
-    /// What to send next, if anything may be sent.
+    /// Returns the next message to send, if the windows allow one.
     fn next(&mut self) -> Option<Up> {
         let (live, last) = self.spool.live();
         let cursor = self.cursors.get(&live).cloned().unwrap_or_default();
@@ -268,10 +268,10 @@ impl<'a> Session<'a> {
             .retain(|name, _| *name == live || backlog.contains(name));
         backlog
             .iter()
-            .find_map(|segment| self.next_of(segment, join::BATCHES_MAX))
+            .find_map(|segment| self.next_of(segment, join_batches::BATCHES_MAX))
     }
 
-    /// The next of a segment: names, or up to so many batches as one.
+    /// Returns the next record of a segment: definitions, or up to `batches_max` batches joined.
     fn next_of(&mut self, segment: &str, batches_max: usize) -> Option<Up> {
         let cursor = self.cursors.entry(segment.to_owned()).or_default();
         let (record, offset) = self.spool.next(segment, cursor.offset)?;
@@ -290,10 +290,10 @@ impl<'a> Session<'a> {
             return batches.into_iter().next().map(Up::Batch);
         }
         cursor.joined.insert(last.seq, first_seq);
-        match join::join(&batches) {
+        match join_batches::join(&batches) {
             Ok(batch) => Some(Up::Batch(batch)),
             Err(error) => {
-                tracing::error!(%segment, %error, "batches of the spool cannot be read; they are dropped");
+                tracing::error!(%segment, %error, "cannot decode batches of the spool; they are dropped");
                 for seq in first_seq..=cursor.sent {
                     self.spool.refuse(segment, seq);
                 }
@@ -305,7 +305,7 @@ impl<'a> Session<'a> {
 }
 
 impl Cursor {
-    /// A batch and those right behind it.
+    /// Returns a batch and the batches that follow it directly.
     fn gather(&mut self, spool: &Spool, first: Batch, batches_max: usize) -> Vec<Batch> {
         let segment = first.segment.clone();
         let mut values = values(&first);
@@ -314,9 +314,9 @@ impl Cursor {
             && let Some((Record::Batch(batch), offset)) = spool.next(&segment, self.offset)
         {
             values += self::values(&batch);
-            // Of numbers without a gap the last one stands for all.
+            // The last number stands for all only if the numbers have no gap.
             let follows = batches.last().is_some_and(|last| batch.seq == last.seq + 1);
-            if values > join::VALUES_MAX || !follows {
+            if values > join_batches::VALUES_MAX || !follows {
                 break;
             }
             self.offset = offset;
@@ -326,8 +326,8 @@ impl Cursor {
     }
 }
 
-/// Waits for room for a message, or until those before have left.
-async fn make_way(sending: &mut Sending, for_a_message: bool) -> Result<(), Status> {
+/// Waits for room for a message, or (without one) until the earlier messages are sent.
+async fn wait_for_room(sending: &mut Sending, for_a_message: bool) -> Result<(), Status> {
     if for_a_message {
         sending.ready().await
     } else {
@@ -335,9 +335,9 @@ async fn make_way(sending: &mut Sending, for_a_message: bool) -> Result<(), Stat
     }
 }
 
-/// Why the collector ended the stream, when it said so before sending failed.
-async fn last_words(receiving: &mut Receiving, broken: Status) -> Status {
-    let said = async {
+/// Returns the status with which the collector ended the stream, or `broken` if it did not send one.
+async fn close_reason(receiving: &mut Receiving, broken: Status) -> Status {
+    let status = async {
         loop {
             match receiving.next().await {
                 Ok(Some(_)) => {}
@@ -346,18 +346,18 @@ async fn last_words(receiving: &mut Receiving, broken: Status) -> Status {
             }
         }
     };
-    let said = tokio::time::timeout(LAST_WORDS_WITHIN, said).await;
-    said.ok().flatten().unwrap_or(broken)
+    let status = tokio::time::timeout(CLOSE_REASON_TIMEOUT, status).await;
+    status.ok().flatten().unwrap_or(broken)
 }
 
-/// Asks for a sign of life when nothing came since the last look; gives up when none came since the one before.
+/// Sends a ping if nothing was received for half of [`KEEP_ALIVE`]. Returns an error if nothing was received for twice that time.
 async fn check_alive(sending: &mut Sending, receiving: &Receiving) -> Result<(), LinkError> {
     let silence = receiving.heard().elapsed();
     if silence >= KEEP_ALIVE * 2 {
         return Err(LinkError::Silent(silence));
     }
     if silence >= KEEP_ALIVE / 2 {
-        // A connection that takes nothing is as silent as one that says nothing.
+        // A connection that accepts no data counts as silent.
         let pinged = tokio::time::timeout(KEEP_ALIVE, sending.ping()).await;
         pinged.map_err(|_| LinkError::Silent(silence + KEEP_ALIVE))??;
     }

@@ -1,13 +1,13 @@
-//! What the collector has not acknowledged yet, bounded, on disk.
+//! The spool: batches that the collector has not acknowledged, in files of limited total size.
 //!
 //! ```text
 //! DATA/spool/   oldest.seg  …  older.seg   newest.seg = live
-//!               └── backfill, oldest first ┘  └── grows by one batch a second, sent first
+//!               └── backfill, oldest first ┘  └── grows by one batch per second, sent first
 //! ```
-//! A new live segment starts when the old one is large or old, when an agent starts, and when the live data has fallen
-//! behind (no connection, or a slow one): so what is new never waits for what is late. Segments go when acknowledged, and
-//! the oldest goes, counted, when the bound is reached. When the disk takes nothing, the newest data is kept in memory: a
-//! full disk is just what one wants to see.
+//! A new live segment starts when the old one is large or old, when the agent starts, and when the live data is behind (no connection, or a
+//! slow one). So new data never waits for late data. A segment is deleted when it is acknowledged. At the size limit the oldest segment is
+//! dropped, and its samples are counted. While the disk cannot be written, the newest samples are kept in memory: a full disk is a problem
+//! that users want to see.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,14 +21,15 @@ use super::link::now_ms;
 use super::segment::{Record, Segment};
 use crate::sample::sink::Sample;
 
-/// A segment of this size is closed: some quarter of an hour of a large node, so that dropping the oldest drops little.
+/// A segment that reaches this size is closed. It contains about a quarter of an hour of a large node, so dropping the oldest segment drops
+/// little.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;
-/// A segment of this age is closed, to let go of what is acknowledged and of names that are gone.
+/// A segment that reaches this age is closed, so that acknowledged batches and the labels of ended series can be deleted.
 const SEGMENT_AGE_MAX: Duration = Duration::from_secs(600);
-/// The most the spool keeps in memory while the disk takes nothing: minutes of a large node.
+/// The maximum size in memory while the disk cannot be written: some minutes of a large node.
 const MEMORY_BYTES_MAX: u64 = 4 << 20;
 
-/// The spool. Cheap to clone; all clones are one.
+/// The spool. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
 pub(crate) struct Spool {
     state: Arc<Mutex<State>>,
@@ -39,17 +40,17 @@ pub(crate) struct Spool {
 struct State {
     folder: PathBuf,
     bytes_max: u64,
-    /// Oldest first; the last is live.
+    /// The oldest segment first; the last one is live.
     segments: VecDeque<Segment>,
     dropped_samples: u64,
     disk_failed: bool,
 }
 
 impl Spool {
-    /// Takes up what is there and starts a live segment.
+    /// Opens the existing segments and starts a live one.
     ///
     /// # Errors
-    /// When the folder cannot be made or read.
+    /// Returns an error if the folder cannot be created or read.
     pub(crate) fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)?
@@ -74,7 +75,7 @@ impl Spool {
         })
     }
 
-    /// Keeps a second's samples until they are acknowledged.
+    /// Stores the samples of one second until they are acknowledged.
     pub(crate) fn append(&self, samples: &[Sample]) {
         if samples.is_empty() {
             return;
@@ -83,12 +84,12 @@ impl Spool {
         self.grown.notify_one();
     }
 
-    /// Waits until there is something new.
+    /// Waits until samples are appended.
     pub(crate) async fn grown(&self) {
         self.grown.notified().await;
     }
 
-    /// Starts a new live segment if more batches than this wait in the old one.
+    /// Starts a new live segment if more than this number of batches wait in the old one.
     pub(crate) fn rotate_if_waiting_more_than(&self, batches: usize) {
         let mut state = self.lock();
         if state.live().waiting() > batches {
@@ -96,14 +97,14 @@ impl Spool {
         }
     }
 
-    /// The live segment, and the number of its last batch.
+    /// Returns the name of the live segment, and the number of its last batch.
     pub(crate) fn live(&self) -> (String, u64) {
         let mut state = self.lock();
         let live = state.live();
         (live.name().to_owned(), live.last_seq())
     }
 
-    /// Older segments that wait for the collector, the oldest first.
+    /// Returns the names of older segments with batches that are not acknowledged, the oldest first.
     pub(crate) fn backlog(&self) -> Vec<String> {
         let state = self.lock();
         let older = state.segments.iter().take(state.segments.len().saturating_sub(1));
@@ -113,7 +114,7 @@ impl Spool {
             .collect()
     }
 
-    /// The next record of a segment behind `offset` that the collector needs, and the offset behind it.
+    /// Returns the next record of a segment after `offset` that the collector needs, and the offset after it.
     pub(crate) fn next(&self, segment: &str, offset: u64) -> Option<(Record, u64)> {
         let mut state = self.lock();
         let next = state.find(segment)?.next(offset);
@@ -123,7 +124,7 @@ impl Spool {
         })
     }
 
-    /// The collector has all batches of a segment up to `seq`.
+    /// Records that the collector has stored all batches of a segment up to `seq`.
     pub(crate) fn acknowledge(&self, segment: &str, seq: u64) {
         let mut state = self.lock();
         if let Some(found) = state.find(segment) {
@@ -132,7 +133,7 @@ impl Spool {
         state.delete_done();
     }
 
-    /// The collector will never take a batch.
+    /// Records that the collector refused a batch.
     pub(crate) fn refuse(&self, segment: &str, seq: u64) {
         let mut state = self.lock();
         let lost = state.find(segment).map_or(0, |found| found.refuse(seq));
@@ -140,17 +141,17 @@ impl Spool {
         state.delete_done();
     }
 
-    /// Bytes that wait for acknowledgement.
+    /// Returns the number of bytes that are not acknowledged.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.lock().segments.iter().map(Segment::waiting_bytes).sum()
     }
 
-    /// Samples lost at the bound, or refused, since the start.
+    /// Returns the number of samples that were dropped at the size limit or refused, since the start.
     pub(crate) fn dropped_samples(&self) -> u64 {
         self.lock().dropped_samples
     }
 
-    /// A panic leaves whole segments behind: go on with them.
+    /// A panic leaves the segments whole, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,11 +165,11 @@ impl State {
             Ok(None) => {
                 tracing::warn!(
                     ?path,
-                    "not a spool segment (or one cut off at its start); removed"
+                    "removed a file that is not a spool segment or lacks its header"
                 );
                 let _ = std::fs::remove_file(path);
             }
-            Err(error) => tracing::warn!(?path, %error, "cannot read a spool segment; left where it is"),
+            Err(error) => tracing::warn!(?path, %error, "cannot read a spool segment; the file is kept"),
         }
     }
 
@@ -200,13 +201,13 @@ impl State {
         self.keep_bound();
     }
 
-    /// While in memory, each batch asks whether the disk is back.
+    /// While the live segment is in memory, each batch first tries the disk again.
     fn append_after_failure(&mut self, samples: &[Sample], full: bool) {
         let Ok(mut segment) = Segment::create(&self.folder, now_ms()) else {
             return self.append_in_memory(samples, full);
         };
         if segment.append(samples).is_ok() {
-            tracing::info!("the spool is on disk again");
+            tracing::info!("the spool writes to disk again");
             self.disk_failed = false;
             self.push(segment);
         } else {
@@ -219,7 +220,7 @@ impl State {
         if new_segment {
             self.push(Segment::in_memory());
         }
-        // Memory takes everything.
+        // Writing to memory cannot fail.
         let _ = self.live().append(samples);
     }
 
@@ -244,7 +245,7 @@ impl State {
 
     fn disk_refused(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.disk_failed, true) {
-            tracing::warn!(folder = ?self.folder, %error, "the spool cannot write; the newest samples are kept in memory");
+            tracing::warn!(folder = ?self.folder, %error, "cannot write to the spool; the newest samples are kept in memory");
         }
     }
 
@@ -260,7 +261,7 @@ impl State {
         self.segments.extend(live);
     }
 
-    /// Drops the oldest until the bounds are kept; the live segment stays.
+    /// Drops the oldest segments until the limits are met. The live segment stays.
     fn keep_bound(&mut self) {
         while self.segments.len() > 1 && self.bytes(true) + self.bytes(false) > self.bytes_max {
             self.drop_at(0);

@@ -1,4 +1,4 @@
-//! The spool against what happens to it: restarts, torn files, its bound, refusals, a disk that takes nothing.
+//! Tests of the spool: restarts, damaged files, the size limit, refusals, a disk that cannot be written.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::fs::OpenOptions;
@@ -19,14 +19,14 @@ fn sample(name: &str, at_ms: i64) -> Sample {
     }
 }
 
-/// Appends one batch a time, each with one sample of `up`.
+/// Appends one batch per time, each with one sample of `up`.
 fn append(spool: &Spool, times: impl IntoIterator<Item = i64>) {
     times
         .into_iter()
         .for_each(|at_ms| spool.append(&[sample("up", at_ms)]));
 }
 
-/// What a collector would see of a segment: the names, and (seq, time) of each batch.
+/// Returns what a collector would receive of a segment: the definitions, and (seq, time) of each batch.
 fn contents(spool: &Spool, segment: &str) -> (Vec<String>, Vec<(u64, i64)>) {
     let (mut names, mut batches, mut offset) = (Vec::new(), Vec::new(), 0);
     while let Some((record, next)) = spool.next(segment, offset) {
@@ -81,7 +81,7 @@ fn a_restart_offers_what_was_not_acknowledged_as_backfill() {
     append(&before, [10, 20, 30]);
     let (old, _) = before.live();
     before.acknowledge(&old, 1);
-    // As after kill -9: nothing is flushed or closed first.
+    // As after `kill -9`: nothing is flushed or closed first.
     std::mem::forget(before);
 
     let after = Spool::open(folder.path(), ROOMY).unwrap();
@@ -172,7 +172,7 @@ fn a_refused_batch_is_dropped_once_and_holds_nothing_up() {
     spool.refuse(&segment, 99);
     assert_eq!(spool.dropped_samples(), 1);
     assert_eq!(contents(&spool, &segment).1, [(1, 10), (2, 20)]);
-    // The third needs no acknowledgement of its own.
+    // The third batch needs no acknowledgement of its own.
     spool.acknowledge(&segment, 2);
     assert!(spool.backlog().is_empty());
     assert_eq!(spool.waiting_bytes(), 0);
@@ -184,7 +184,7 @@ fn a_disk_that_takes_nothing_is_bridged_in_memory() {
     let place = folder.path().join("spool");
     let spool = Spool::open(&place, ROOMY).unwrap();
     append(&spool, [10]);
-    // Gone with all that is in it, and not to be made again: a file is in the way.
+    // The folder is removed and cannot be created again, because a file has its name.
     std::fs::remove_dir_all(&place).unwrap();
     std::fs::write(&place, "in the way").unwrap();
     spool.rotate_if_waiting_more_than(0);

@@ -1,4 +1,4 @@
-//! The other end of the protocol: a collector that remembers what it was sent, and answers as a test wants.
+//! The other side of the protocol: a collector that stores what it receives, and answers as a test wants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -32,36 +32,36 @@ use crate::support::until;
 
 /// How the collector behaves.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Manners {
-    /// Acknowledges nothing.
+pub(crate) struct Behaviour {
+    /// It acknowledges nothing.
     pub(crate) silent: bool,
-    /// Refuses every batch with this number.
+    /// It refuses every batch with this number.
     pub(crate) refuse_seq: Option<u64>,
-    /// How far this collector's clock is ahead.
+    /// How far the collector's clock is ahead, in milliseconds.
     pub(crate) clock_ahead_ms: i64,
-    /// Asks for what is kept of the last minutes.
+    /// It requests the burst of the last minutes.
     pub(crate) wants_burst: bool,
-    /// Takes another hello on the same stream.
+    /// It accepts another hello on the same stream.
     pub(crate) takes_more_hellos: bool,
-    /// Ends the stream after this many batches of a connection.
-    pub(crate) hang_up_after: Option<u64>,
+    /// It ends the stream after this number of batches on one connection.
+    pub(crate) close_after: Option<u64>,
 }
 
-/// What was heard so far.
+/// What the collector has received.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     pub(crate) tokens: Vec<String>,
     pub(crate) inventories: Vec<Inventory>,
     pub(crate) events: Vec<Event>,
-    /// Each series' samples by time; a repeat must bring the same value.
+    /// The samples of each series by time. A repeated sample must have the same value.
     pub(crate) series: HashMap<String, BTreeMap<i64, f64>>,
-    /// Segment and number of each batch, in the order they came, and whether it was acknowledged.
+    /// The segment and number of each batch that was not refused, in the order of arrival.
     pub(crate) batches: Vec<(String, u64)>,
     dictionaries: HashMap<String, Vec<String>>,
 }
 
-impl Heard {
-    /// Values of a series in the order of time.
+impl Received {
+    /// Returns the values of a series in the order of time.
     pub(crate) fn values(&self, series: &str) -> Vec<f64> {
         self.series
             .get(series)
@@ -96,11 +96,11 @@ impl Heard {
 
 #[derive(Clone, Default)]
 struct Service {
-    heard: Arc<Mutex<Heard>>,
-    manners: Arc<Mutex<Manners>>,
+    received: Arc<Mutex<Received>>,
+    behaviour: Arc<Mutex<Behaviour>>,
 }
 
-/// A collector that runs until dropped, in a runtime of its own, so that its connections end with it.
+/// A collector that runs until dropped. It has its own runtime, so that its connections end with it.
 pub(crate) struct Collector {
     pub(crate) address: SocketAddr,
     service: Service,
@@ -112,7 +112,7 @@ impl Collector {
         Self::start_at("127.0.0.1:0".parse().unwrap()).await
     }
 
-    /// Starts where another one was, once that one has let go of the address.
+    /// Starts at the address of an earlier collector, when that one has released it.
     pub(crate) async fn start_at(address: SocketAddr) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -156,12 +156,12 @@ impl Collector {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.service.heard.lock().unwrap()
+    pub(crate) fn received(&self) -> MutexGuard<'_, Received> {
+        self.service.received.lock().unwrap()
     }
 
-    pub(crate) fn behave(&self, manners: Manners) {
-        *self.service.manners.lock().unwrap() = manners;
+    pub(crate) fn behave(&self, behaviour: Behaviour) {
+        *self.service.behaviour.lock().unwrap() = behaviour;
     }
 }
 
@@ -175,7 +175,7 @@ impl Drop for Collector {
 
 async fn telemetry(State(service): State<Service>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Answer {
     let token = headers["authorization"].to_str().unwrap().to_owned();
-    service.heard.lock().unwrap().tokens.push(token.clone());
+    service.received.lock().unwrap().tokens.push(token.clone());
     match token.as_str() {
         "Bearer lsj_test" | "Bearer lsc_credential" => upgrade
             .on_upgrade(|socket| service.converse(socket))
@@ -195,18 +195,18 @@ impl Uplink for Service {
         let burst = Burst {
             alert: "GpuFault".into(),
         };
-        let told = [
+        let messages = [
             control_down::Message::Hello(welcome()),
             control_down::Message::Burst(burst),
         ];
-        let told = told.map(|message| {
+        let messages = messages.map(|message| {
             Ok(ControlDown {
                 message: Some(message),
             })
         });
-        let wanted = self.manners.lock().unwrap().wants_burst;
-        let told = tokio_stream::iter(told.into_iter().filter(move |_| wanted));
-        Ok(Response::new(Box::pin(told.chain(tokio_stream::pending()))))
+        let wants_burst = self.behaviour.lock().unwrap().wants_burst;
+        let messages = tokio_stream::iter(messages.into_iter().filter(move |_| wants_burst));
+        Ok(Response::new(Box::pin(messages.chain(tokio_stream::pending()))))
     }
 }
 
@@ -220,9 +220,9 @@ impl Service {
             let message = TelemetryUp::decode(bytes).unwrap();
             let answer = self.answer(message.message.unwrap());
             batches += u64::from(matches!(answer, Some(Down::Ack(_) | Down::Refusal(_)) | None));
-            let manners = *self.manners.lock().unwrap();
+            let behaviour = *self.behaviour.lock().unwrap();
             if let Some(answer) = answer
-                && !(manners.silent && matches!(answer, Down::Ack(_)))
+                && !(behaviour.silent && matches!(answer, Down::Ack(_)))
             {
                 let down = TelemetryDown {
                     message: Some(answer),
@@ -235,22 +235,22 @@ impl Service {
                     return;
                 }
             }
-            if manners.hang_up_after.is_some_and(|after| batches >= after) {
+            if behaviour.close_after.is_some_and(|after| batches >= after) {
                 return;
             }
         }
     }
 
     fn answer(&self, message: Up) -> Option<Down> {
-        let mut heard = self.heard.lock().unwrap();
+        let mut received = self.received.lock().unwrap();
         match message {
             Up::Hello(hello) => {
                 assert_eq!(hello.node, "n1");
-                heard
+                received
                     .inventories
                     .push(serde_json::from_str(&hello.inventory_json).unwrap());
                 Some(Down::Hello(HelloAck {
-                    takes_more_hellos: self.manners.lock().unwrap().takes_more_hellos,
+                    takes_more_hellos: self.behaviour.lock().unwrap().takes_more_hellos,
                     ..welcome()
                 }))
             }
@@ -259,7 +259,7 @@ impl Service {
                     let labels = wire::labels::decode(series, "n1").unwrap();
                     labels.with("node", "").to_string()
                 });
-                let dictionary = heard.dictionaries.entry(definitions.segment).or_default();
+                let dictionary = received.dictionaries.entry(definitions.segment).or_default();
                 dictionary.truncate(definitions.first as usize);
                 assert_eq!(dictionary.len(), definitions.first as usize);
                 dictionary.extend(names);
@@ -267,15 +267,15 @@ impl Service {
             }
             Up::Batch(batch) => {
                 let (segment, seq) = (batch.segment.clone(), batch.seq);
-                if self.manners.lock().unwrap().refuse_seq == Some(seq) {
+                if self.behaviour.lock().unwrap().refuse_seq == Some(seq) {
                     return Some(Down::Refusal(Refusal {
                         segment,
                         seq,
                         reason: "as the test wants".into(),
                     }));
                 }
-                heard.take(&batch);
-                let ahead_us = self.manners.lock().unwrap().clock_ahead_ms * 1_000;
+                received.take(&batch);
+                let ahead_us = self.behaviour.lock().unwrap().clock_ahead_ms * 1_000;
                 let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 let now_us = since.unwrap().as_micros() as i64 + ahead_us;
                 Some(Down::Ack(Ack {
@@ -286,7 +286,7 @@ impl Service {
                 }))
             }
             Up::Event(event) => {
-                heard
+                received
                     .events
                     .push(serde_json::from_str(&event.event_json).unwrap());
                 None

@@ -1,4 +1,4 @@
-//! Errors of GPUs from both witnesses, through a whole agent: NVML (simulated) and a kernel log that is a file.
+//! Tests errors of GPUs from both witnesses with a whole agent: NVML (simulated), and a file as the kernel log.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::{Running, config_towards, folder, simulated, until};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// The driver writes a line to the log under `root`, now.
+/// Writes a line to the log under `root` with the current time, as the driver does.
 fn log(root: &Path, sequence: u32, line: &str) {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
     let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
@@ -49,13 +49,13 @@ async fn an_xid_of_the_kernel_s_log_finds_its_gpu_and_its_run() {
     });
     until("the GPUs", SOON, || {
         collector
-            .heard()
+            .received()
             .inventories
             .iter()
             .any(|inventory| inventory.gpus.len() == 2)
     })
     .await;
-    let inventory = collector.heard().inventories[0].clone();
+    let inventory = collector.received().inventories[0].clone();
     let sources: Vec<_> = inventory
         .sources
         .iter()
@@ -80,7 +80,7 @@ async fn an_xid_of_the_kernel_s_log_finds_its_gpu_and_its_run() {
     );
     until("both events", SOON, || {
         collector
-            .heard()
+            .received()
             .kinds()
             .iter()
             .filter(|kind| **kind == "xid")
@@ -88,7 +88,7 @@ async fn an_xid_of_the_kernel_s_log_finds_its_gpu_and_its_run() {
             == 2
     })
     .await;
-    let events = collector.heard().events.clone();
+    let events = collector.received().events.clone();
     let event = events
         .iter()
         .find(|event| event.message.contains("Xid 31"))
@@ -105,7 +105,7 @@ async fn an_xid_of_the_kernel_s_log_finds_its_gpu_and_its_run() {
     assert!(events.iter().all(|event| !event.message.contains("hush")));
     let counted = || {
         collector
-            .heard()
+            .received()
             .values("gpu_xid_errors_total{gpu=\"1\", xid=\"95\"}")
     };
     until("the count", SOON, || counted().last() == Some(&1.0)).await;

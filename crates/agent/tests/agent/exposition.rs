@@ -1,4 +1,4 @@
-//! A small reader of Prometheus text: enough to check every line of it.
+//! A small parser of Prometheus text, which checks every line.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{Running, config, folder, simulated, until};
 
-/// Every sample line by its series as written, checked against the catalogue.
+/// Returns every sample by its series as written, checked against the catalogue.
 pub(crate) fn parse(text: &str) -> HashMap<String, f64> {
     let mut samples = HashMap::new();
     let (mut helped, mut typed) = (String::new(), String::new());
@@ -41,7 +41,7 @@ pub(crate) fn parse(text: &str) -> HashMap<String, f64> {
     samples
 }
 
-/// All that an agent reads of simulated GPUs in one look.
+/// Returns all values that an agent reads of simulated GPUs at one time.
 pub(crate) async fn read_once(spec: &str) -> HashMap<String, f64> {
     let folder = folder();
     let config = AgentConfig {
@@ -51,7 +51,7 @@ pub(crate) async fn read_once(spec: &str) -> HashMap<String, f64> {
     parse(&agent::once(config).await.unwrap())
 }
 
-/// All labels are ones the catalogue knows, and `node` is there. (No label value of these tests holds a quotation mark.)
+/// Checks that all labels are in the catalogue and that `node` is present. (No label value in these tests contains a quotation mark.)
 fn check_labels(metric: &str, labels: &str) {
     let names: Vec<&str> = labels
         .split("\",")
@@ -65,7 +65,7 @@ fn check_labels(metric: &str, labels: &str) {
     );
 }
 
-/// One request over a connection of its own, as a scraper makes it.
+/// Sends one request over a new connection, as a scraper does.
 async fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
@@ -76,7 +76,7 @@ async fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
     Some((head.to_owned(), body.to_owned()))
 }
 
-/// Serving there, or not at all.
+/// A configuration that serves at this address, or fails.
 fn listening(address: SocketAddr) -> MetricsConfig {
     MetricsConfig {
         listen: Some(address),
@@ -85,19 +85,19 @@ fn listening(address: SocketAddr) -> MetricsConfig {
     }
 }
 
-/// An address that was free a moment ago.
+/// Returns an address that was free just now.
 fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// One crypto provider for all tests of the process; whoever was first decided.
+/// Creates a client. All tests of the process share the crypto provider that was installed first.
 fn client() -> reqwest::ClientBuilder {
     let _installed_before = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy()
 }
 
-/// The kind and the text of a page, once it holds a word: readers fill it reader by reader.
+/// Returns the content type and the text of a page when it contains `word`: readers add their values one after another.
 async fn page(client: &reqwest::Client, url: &str, header: (&str, &str), word: &str) -> (String, String) {
     let deadline = Instant::now() + Duration::from_secs(15);
     let mut last = String::new();
@@ -180,7 +180,7 @@ async fn clients_that_are_silent_or_send_too_much_hold_up_no_scraper() {
     });
     let url = format!("http://{free}/metrics");
     page(&client().build().unwrap(), &url, ("accept", "*/*"), "gpu_up").await;
-    // More than the agent keeps of one address: the oldest are closed.
+    // More connections than the agent allows per address: the oldest ones are closed.
     let mut silent = Vec::new();
     for _ in 0..80 {
         silent.push(TcpStream::connect(free).await.unwrap());
@@ -259,7 +259,7 @@ async fn simulated_gpus_have_dcgm_s_names_labels_and_units() {
     let url = format!("http://{free}/metrics");
     let accept = ("accept", "application/openmetrics-text");
     let only = format!("{url}?collect[]=DCGM_FI");
-    // The last of a GPU to come: it needs two readings.
+    // This value of a GPU appears last, because it needs two readings.
     let (_, only) = page(
         &client,
         &only,
@@ -354,28 +354,28 @@ async fn a_scrape_finds_the_latest_values() {
     .await;
 }
 
-/// A length-less answer would come in chunks, each headed by its size.
+/// A response without a length is sent in chunks, each preceded by its size.
 fn is_chunk_size(line: &str) -> bool {
     line.is_empty() || line.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 #[tokio::test]
-async fn a_taken_address_ends_only_an_agent_that_was_told_to_serve_there() {
+async fn a_taken_address_stops_only_an_agent_that_must_serve_there() {
     let folder = folder();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let told = |required| AgentConfig {
+    let config_with = |required| AgentConfig {
         metrics: MetricsConfig {
             required,
             ..listening(taken.local_addr().unwrap())
         },
         ..config(folder.path())
     };
-    let refused = agent::run(told(true), tokio_util::sync::CancellationToken::new()).await;
+    let refused = agent::run(config_with(true), tokio_util::sync::CancellationToken::new()).await;
     assert!(
         refused.unwrap_err().to_string().contains("--metrics-listen"),
         "the message says what to do"
     );
-    let agent = Running::start(told(false));
+    let agent = Running::start(config_with(false));
     let deadline = Instant::now() + Duration::from_secs(10);
     while agent::lock_holder(&folder.path().join("data")).is_none() {
         assert!(Instant::now() < deadline, "the agent does not run");

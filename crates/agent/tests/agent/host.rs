@@ -1,4 +1,4 @@
-//! A made-up host: every number in the fixture is known.
+//! A fixture host for which every value is known.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use agent::AgentConfig;
 use crate::exposition::parse;
 use crate::support::{config, folder};
 
-/// Files of a small machine: 2 processors, 8 GiB, one disk with a partition, one network card, one InfiniBand port.
+/// The files of a small machine: 2 processors, 8 GiB, one disk with a partition, one network card, one InfiniBand port.
 const FILES: &[(&str, &str)] = &[
     (
         "proc/stat",

@@ -1,4 +1,4 @@
-//! The agent from outside: its readings of simulated GPUs and of a made-up host, and what reaches a collector.
+//! Tests of the agent from outside: its readings of simulated GPUs and of a fixture host, and what a collector receives.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod collector;

@@ -1,4 +1,4 @@
-//! Simulated GPUs, read through the same door as real ones.
+//! Simulated GPUs, read in the same way as real ones.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::{Running, config, config_towards, folder, simulated, until};
 
 const SOON: Duration = Duration::from_secs(15);
 
-/// The one value of a metric of GPU 0 with no more labels than `gpu` and `node`.
+/// Returns the value of a metric of GPU 0 with only the labels `gpu` and `node`.
 fn of_gpu(samples: &HashMap<String, f64>, metric: &str) -> f64 {
     let series = format!("{metric}{{gpu=\"0\",node=\"n1\"}}");
     *samples.get(&series).unwrap_or_else(|| panic!("no {series}"))
@@ -32,8 +32,8 @@ async fn every_gpu_metric_of_an_h100_is_read() {
     let expected = domain::metric::catalogue::CATALOGUE
         .iter()
         .filter(|metric| metric.name.starts_with("gpu_"));
-    // No Xid happened, no link was in trouble, the simulator's processes are of no run, and rows are remapped, not pages
-    // retired. Rules of the collector record which run a GPU is of and its clock while busy.
+    // No Xid happened, no link failed, the simulator's processes belong to no run, and rows are remapped instead of pages being retired.
+    // Rules of the collector record the run of a GPU and its clock while busy.
     let not_now = [
         "gpu_xid_errors_total",
         "gpu_xid_judged_total",
@@ -108,10 +108,10 @@ async fn without_a_library_the_agent_runs_and_says_why() {
     let collector = Collector::start().await;
     let agent = Running::start(config_towards(folder.path(), &collector.url()));
     until("host samples", SOON, || {
-        !collector.heard().values("node_load1").is_empty()
+        !collector.received().values("node_load1").is_empty()
     })
     .await;
-    let inventory = collector.heard().inventories[0].clone();
+    let inventory = collector.received().inventories[0].clone();
     let why = inventory.gpus_missing.unwrap();
     assert!(why.contains("/nonexistent/libnvidia-ml.so.1"), "{why}");
     assert!(inventory.gpus.is_empty() && inventory.simulated.is_none() && inventory.cpus > 0);
@@ -127,8 +127,8 @@ async fn the_inventory_names_the_gpus_and_the_simulation() {
         nvml,
         ..config_towards(folder.path(), &collector.url())
     });
-    until("a hello", SOON, || !collector.heard().inventories.is_empty()).await;
-    let inventory = collector.heard().inventories[0].clone();
+    until("a hello", SOON, || !collector.received().inventories.is_empty()).await;
+    let inventory = collector.received().inventories[0].clone();
     assert_eq!(inventory.simulated.as_deref(), Some("h100x4:healthy"));
     assert_eq!((inventory.gpus.len(), inventory.gpus_missing), (4, None));
     let gpu = &inventory.gpus[3];
@@ -156,8 +156,8 @@ async fn a_simulated_library_is_never_passed_off_as_real() {
         nvml,
         ..config_towards(folder.path(), &collector.url())
     });
-    until("a hello", SOON, || !collector.heard().inventories.is_empty()).await;
-    assert!(collector.heard().inventories[0].simulated.is_some());
+    until("a hello", SOON, || !collector.received().inventories.is_empty()).await;
+    assert!(collector.received().inventories[0].simulated.is_some());
     agent.stop().await;
 }
 
@@ -196,7 +196,7 @@ async fn a_simulation_that_cannot_be_had_is_refused_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_hanging_driver_is_told_from_outside_and_survived() {
+async fn a_hanging_driver_is_reported_and_survived() {
     let folder = folder();
     let collector = Collector::start().await;
     let nvml = simulated(folder.path(), "h100x2:hang,gpu=1,after=3s,for=9s");
@@ -204,41 +204,41 @@ async fn a_hanging_driver_is_told_from_outside_and_survived() {
         nvml,
         ..config_towards(folder.path(), &collector.url())
     });
-    let values = |series: &str| collector.heard().values(series);
+    let values = |series: &str| collector.received().values(series);
     until("the hang", Duration::from_secs(20), || {
         values("gpu_up{gpu=\"1\"}").contains(&0.0)
     })
     .await;
     until("an event", SOON, || {
-        collector.heard().kinds().contains(&"nvml_unresponsive")
+        collector.received().kinds().contains(&"nvml_unresponsive")
     })
     .await;
-    let told = {
-        let heard = collector.heard();
-        let event = heard
+    let delay_ms = {
+        let received = collector.received();
+        let event = received
             .events
             .iter()
             .find(|event| event.kind == "nvml_unresponsive")
             .unwrap();
-        let power = &heard.series["gpu_power_watts{gpu=\"1\"}"];
+        let power = &received.series["gpu_power_watts{gpu=\"1\"}"];
         let mut before = power.range(..event.at_ms);
         let last = before.rfind(|(_, value)| value.is_finite());
         event.at_ms - last.unwrap().0
     };
-    // The call that hangs is made at most a second after the last that did not.
-    assert!(told <= 5_000, "told {told} ms after the last reading");
+    // The call that hangs starts at most one second after the last one that returned.
+    assert!(delay_ms <= 5_000, "reported {delay_ms} ms after the last reading");
     assert!(values("lockstep_agent_nvml_up").contains(&0.0));
-    // The rest of the node goes on.
+    // The other readers of the node continue.
     let seen = values("node_load1").len();
     until("host samples", SOON, || values("node_load1").len() > seen).await;
-    // The neighbour's readings have ended instead of standing still.
+    // The series of the other GPU have ended, and do not keep their last value.
     let neighbour = values("gpu_power_watts{gpu=\"0\"}");
     assert!(
         neighbour.last().copied().is_some_and(domain::series::is_stale),
         "{neighbour:?}"
     );
     until("recovery", Duration::from_secs(20), || {
-        collector.heard().kinds().contains(&"nvml_responsive")
+        collector.received().kinds().contains(&"nvml_responsive")
     })
     .await;
     until("readings", SOON, || {
@@ -261,7 +261,7 @@ async fn a_lost_gpu_is_down_and_comes_back_while_the_others_go_on() {
         nvml,
         ..config_towards(folder.path(), &collector.url())
     });
-    let values = |series: &str| collector.heard().values(series);
+    let values = |series: &str| collector.received().values(series);
     until("the loss", SOON, || values("gpu_up{gpu=\"1\"}").contains(&0.0)).await;
     until("its series end", SOON, || {
         values("gpu_power_watts{gpu=\"1\"}")
@@ -285,8 +285,8 @@ async fn a_lost_gpu_is_down_and_comes_back_while_the_others_go_on() {
     })
     .await;
     until("both events", SOON, || {
-        let heard = collector.heard();
-        heard.kinds().contains(&"gpu_lost") && heard.kinds().contains(&"gpu_recovered")
+        let received = collector.received();
+        received.kinds().contains(&"gpu_lost") && received.kinds().contains(&"gpu_recovered")
     })
     .await;
     agent.stop().await;
@@ -303,14 +303,17 @@ async fn an_xid_is_counted_and_reported() {
     });
     let counts = || {
         collector
-            .heard()
+            .received()
             .values("gpu_xid_errors_total{gpu=\"1\", xid=\"31\"}")
     };
     until("the count", SOON, || counts().last() == Some(&1.0)).await;
     assert_eq!(counts()[0], 0.0, "a counter born at one shows no increase");
-    until("the event", SOON, || collector.heard().kinds().contains(&"xid")).await;
+    until("the event", SOON, || {
+        collector.received().kinds().contains(&"xid")
+    })
+    .await;
     let event = collector
-        .heard()
+        .received()
         .events
         .iter()
         .find(|event| event.kind == "xid")

@@ -1,4 +1,4 @@
-//! The driver under the GPUs: it goes and comes back, is asked for by somebody else, and is slow.
+//! The driver of the GPUs: it goes away and comes back, another program needs the GPUs, and it is slow.
 #![allow(
     unsafe_code,
     reason = "the test does to NVML what a driver change does: it shuts it down under the agent, by NVML's own C function"
@@ -10,14 +10,14 @@ use std::time::Duration;
 use agent::{AgentConfig, NvmlSource, release};
 use libloading::Library;
 
-use crate::collector::{Collector, Manners};
+use crate::collector::{Behaviour, Collector};
 use crate::support::{Running, config, config_towards, folder, simulated, until};
 
 const SOON: Duration = Duration::from_secs(20);
 /// `NVML_ERROR_UNINITIALIZED`.
 const UNINITIALIZED: c_int = 1;
 
-/// The library the agent uses, from the side: the same file is the same library.
+/// The library that the agent uses, opened by the test: the same file is the same library.
 struct FromTheSide(Library);
 
 impl FromTheSide {
@@ -42,7 +42,7 @@ impl FromTheSide {
         assert_eq!(code, 0);
     }
 
-    /// Whether anybody uses NVML in this process.
+    /// Returns true if NVML is in use in this process.
     fn is_in_use(&self) -> bool {
         type Count = unsafe extern "C" fn(*mut c_uint) -> c_int;
         let mut count = 0;
@@ -62,14 +62,14 @@ async fn a_driver_that_goes_is_let_go_of_and_found_again() {
         nvml,
         ..config_towards(folder.path(), &collector.url())
     });
-    let values = |series: &str| collector.heard().values(series);
+    let values = |series: &str| collector.received().values(series);
     until("readings", SOON, || {
         values("gpu_power_watts{gpu=\"1\"}").len() > 1
     })
     .await;
     side.shut_down();
     until("the event", SOON, || {
-        collector.heard().kinds().contains(&"nvml_gone")
+        collector.received().kinds().contains(&"nvml_gone")
     })
     .await;
     until("the end of its readings", SOON, || {
@@ -78,7 +78,7 @@ async fn a_driver_that_goes_is_let_go_of_and_found_again() {
     })
     .await;
     until("its return", SOON, || {
-        collector.heard().kinds().contains(&"nvml_back")
+        collector.received().kinds().contains(&"nvml_back")
     })
     .await;
     until("readings again", SOON, || {
@@ -87,7 +87,7 @@ async fn a_driver_that_goes_is_let_go_of_and_found_again() {
     })
     .await;
     assert!(
-        !collector.heard().kinds().contains(&"gpu_lost"),
+        !collector.received().kinds().contains(&"gpu_lost"),
         "no GPU was lost"
     );
     agent.stop().await;
@@ -101,9 +101,9 @@ async fn a_driver_that_is_reloaded_is_waited_for() {
         nvml: simulated(folder.path(), "h100x1:driver-reload,after=3s,for=5s"),
         ..config_towards(folder.path(), &collector.url())
     });
-    let values = |series: &str| collector.heard().values(series);
+    let values = |series: &str| collector.received().values(series);
     until("the end of the driver", SOON, || {
-        collector.heard().kinds().contains(&"nvml_gone")
+        collector.received().kinds().contains(&"nvml_gone")
     })
     .await;
     until("every GPU to be down", SOON, || {
@@ -111,7 +111,7 @@ async fn a_driver_that_is_reloaded_is_waited_for() {
     })
     .await;
     until("its return", SOON, || {
-        collector.heard().kinds().contains(&"nvml_back")
+        collector.received().kinds().contains(&"nvml_back")
     })
     .await;
     until("readings", SOON, || {
@@ -122,15 +122,15 @@ async fn a_driver_that_is_reloaded_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_library_that_does_not_fit_the_driver_is_told_with_what_to_do() {
+async fn a_library_that_does_not_match_the_driver_is_reported_with_a_remedy() {
     let folder = folder();
     let collector = Collector::start().await;
     let agent = Running::start(AgentConfig {
         nvml: simulated(folder.path(), "h100x1:driver-mismatch,after=0s"),
         ..config_towards(folder.path(), &collector.url())
     });
-    until("the event", SOON, || !collector.heard().events.is_empty()).await;
-    let event = collector.heard().events[0].clone();
+    until("the event", SOON, || !collector.received().events.is_empty()).await;
+    let event = collector.received().events[0].clone();
     assert_eq!(event.kind, "nvml_version_mismatch");
     assert!(event.message.contains("restart the agent"), "{}", event.message);
     agent.stop().await;
@@ -148,7 +148,7 @@ async fn released_gpus_are_free_until_they_are_given_back() {
     };
     let data = config.data_dir.clone();
     let agent = Running::start(config);
-    let values = |series: &str| collector.heard().values(series);
+    let values = |series: &str| collector.received().values(series);
     until("readings", SOON, || {
         !values("gpu_power_watts{gpu=\"1\"}").is_empty()
     })
@@ -157,7 +157,7 @@ async fn released_gpus_are_free_until_they_are_given_back() {
     release::release(&data, Duration::from_secs(3_600)).await.unwrap();
     assert!(!side.is_in_use(), "NVML is shut down");
     until("the event", SOON, || {
-        collector.heard().kinds().contains(&"gpus_released")
+        collector.received().kinds().contains(&"gpus_released")
     })
     .await;
     until("gpu_up to end", SOON, || {
@@ -168,16 +168,16 @@ async fn released_gpus_are_free_until_they_are_given_back() {
     let seen = values("node_load1").len();
     until("host samples", SOON, || values("node_load1").len() > seen + 1).await;
     assert!(!side.is_in_use());
-    release::take_back(&data).unwrap();
+    release::end_release(&data).unwrap();
     until("them back", SOON, || {
-        collector.heard().kinds().contains(&"gpus_taken_back")
+        collector.received().kinds().contains(&"gpus_taken_back")
     })
     .await;
     until("readings", SOON, || {
         values("gpu_up{gpu=\"1\"}").last() == Some(&1.0)
     })
     .await;
-    assert!(side.is_in_use() && !collector.heard().kinds().contains(&"gpu_lost"));
+    assert!(side.is_in_use() && !collector.received().kinds().contains(&"gpu_lost"));
     agent.stop().await;
 }
 
@@ -204,31 +204,37 @@ async fn a_release_ends_by_itself_and_outlives_the_agent() {
 }
 
 #[tokio::test]
-async fn a_changed_inventory_is_told_on_the_connection_there_is() {
+async fn a_changed_inventory_is_sent_on_the_open_connection() {
     for (takes_more_hellos, connections) in [(true, 1), (false, 2)] {
         let folder = folder();
         let collector = Collector::start().await;
-        collector.behave(Manners {
+        collector.behave(Behaviour {
             takes_more_hellos,
-            ..Manners::default()
+            ..Behaviour::default()
         });
         let config = AgentConfig {
             nvml: simulated(folder.path(), "h100x1:healthy"),
             ..config_towards(folder.path(), &collector.url())
         };
         let agent = Running::start(config.clone());
-        until("a hello", SOON, || !collector.heard().inventories.is_empty()).await;
+        until("a hello", SOON, || !collector.received().inventories.is_empty()).await;
         release::release(&config.data_dir, Duration::from_secs(3_600))
             .await
             .unwrap();
         agent.stop().await;
-        let before = collector.heard().tokens.len();
+        let before = collector.received().tokens.len();
         let agent = Running::start(config.clone());
-        let gpus = || collector.heard().inventories.last().map(|last| last.gpus.len());
+        let gpus = || {
+            collector
+                .received()
+                .inventories
+                .last()
+                .map(|last| last.gpus.len())
+        };
         until("a hello without GPUs", SOON, || gpus() == Some(0)).await;
-        release::take_back(&config.data_dir).unwrap();
+        release::end_release(&config.data_dir).unwrap();
         until("a hello with one", SOON, || gpus() == Some(1)).await;
-        assert_eq!(collector.heard().tokens.len() - before, connections);
+        assert_eq!(collector.received().tokens.len() - before, connections);
         agent.stop().await;
     }
 }
@@ -241,7 +247,7 @@ async fn a_slow_driver_is_asked_more_rarely() {
         nvml: simulated(folder.path(), "h100x1:slow-call,after=2s,delay=60ms"),
         ..config_towards(folder.path(), &collector.url())
     });
-    let values = |series: &str| collector.heard().values(series);
+    let values = |series: &str| collector.received().values(series);
     until("a longer period", Duration::from_secs(40), || {
         values("lockstep_agent_nvml_period_seconds")
             .iter()
@@ -255,9 +261,9 @@ async fn a_slow_driver_is_asked_more_rarely() {
             .any(|period| *period > 0.5)
     })
     .await;
-    // Slow is not hung.
-    assert!(!collector.heard().kinds().contains(&"nvml_unresponsive"));
-    until("its calls to be told slow", SOON, || {
+    // A slow driver does not count as hung.
+    assert!(!collector.received().kinds().contains(&"nvml_unresponsive"));
+    until("its calls to be reported as slow", SOON, || {
         let p99 = values("lockstep_agent_nvml_call_p99_seconds");
         p99.iter().any(|seconds| (0.05..0.2).contains(seconds))
     })

@@ -1,10 +1,10 @@
-//! What single GPUs of several kinds say, and which series it becomes.
+//! What single GPUs of several kinds report, and the series that it becomes.
 
 use std::time::Duration;
 
 use agent::AgentConfig;
 
-use crate::collector::{Collector, Manners};
+use crate::collector::{Behaviour, Collector};
 use crate::exposition::read_once;
 use crate::support::{Running, config_towards, folder, simulated, until};
 
@@ -88,12 +88,12 @@ async fn links_without_counters_are_measured_by_rates() {
     });
     let of_link = |metric: &str, link: u32| {
         let series = format!("gpu_nvlink_{metric}_bytes_total{{gpu=\"0\", nvlink=\"{link}\"}}");
-        collector.heard().values(&series)
+        collector.received().values(&series)
     };
-    // The first round begins, the next is ten seconds later.
+    // Links are read every ten seconds.
     until("a second round", SOON, || of_link("transmit", 0).len() > 1).await;
     let total = "link_transmit_bytes_total{gpu=\"0\", link=\"nvlink\"}";
-    let total = collector.heard().values(total).last().copied().unwrap();
+    let total = collector.received().values(total).last().copied().unwrap();
     agent.stop().await;
     for metric in ["transmit", "receive"] {
         let sent = of_link(metric, 17);
@@ -101,10 +101,10 @@ async fn links_without_counters_are_measured_by_rates() {
         assert!(sent[1] > 1e9, "{metric}: {sent:?}");
         assert!(of_link(metric, 3).is_empty(), "it is down, and always was");
     }
-    // 17 links that are alike make the sum, which another metric of GPM tells each second.
+    // The sum over 17 equal links is also a metric of GPM, which is read every second.
     let (one, all) = (of_link("transmit", 0)[1], total / 17.0);
     assert!((0.6..1.7).contains(&(one / all)), "{one} of {all}");
-    let unanswered = collector.heard().inventories.last().unwrap().gpus[0]
+    let unanswered = collector.received().inventories.last().unwrap().gpus[0]
         .unanswered
         .clone();
     assert!(
@@ -128,8 +128,8 @@ async fn what_a_gpu_cannot_answer_is_in_the_inventory() {
         nvml: simulated(folder.path(), "a100x1:healthy"),
         ..config_towards(folder.path(), &collector.url())
     });
-    until("a hello", SOON, || !collector.heard().inventories.is_empty()).await;
-    let gpu = collector.heard().inventories[0].gpus[0].clone();
+    until("a hello", SOON, || !collector.received().inventories.is_empty()).await;
+    let gpu = collector.received().inventories[0].gpus[0].clone();
     assert!(!gpu.gpm && gpu.unanswered.contains(&"gpm".to_owned()), "{gpu:?}");
     assert!(
         !gpu.unanswered.contains(&"memory".to_owned()) && gpu.virtualization.is_empty(),
@@ -147,30 +147,33 @@ async fn the_seconds_before_a_fault_are_sent_at_ten_readings_each() {
         ..config_towards(folder.path(), &collector.url())
     });
     let power = "gpu_burst_power_watts{gpu=\"0\"}";
-    until("the burst", SOON, || collector.heard().values(power).len() > 50).await;
+    until("the burst", SOON, || {
+        collector.received().values(power).len() > 50
+    })
+    .await;
     check_burst(&collector, power);
     agent.stop().await;
 }
 
 fn check_burst(collector: &Collector, power: &str) {
-    let heard = collector.heard();
-    let fault = heard
+    let received = collector.received();
+    let fault = received
         .events
         .iter()
         .find(|event| event.kind == "gpu_lost")
         .unwrap()
         .at_ms;
-    let times: Vec<i64> = heard.series[power].keys().copied().collect();
+    let times: Vec<i64> = received.series[power].keys().copied().collect();
     let before = times.iter().filter(|at| **at < fault).count();
     assert!(before >= 20, "{before} readings before the fault");
     let mut steps: Vec<i64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     steps.sort_unstable();
     let median = steps[steps.len() / 2];
     assert!((95..=160).contains(&median), "a reading each {median} ms");
-    let busy = heard.values("gpu_burst_sm_active_ratio{gpu=\"1\"}");
+    let busy = received.values("gpu_burst_sm_active_ratio{gpu=\"1\"}");
     assert!(busy.iter().any(|ratio| (0.01..=1.0).contains(ratio)), "{busy:?}");
     assert!(
-        !heard
+        !received
             .values("gpu_burst_transmit_bytes_per_second{gpu=\"0\", link=\"nvlink\"}")
             .is_empty()
     );
@@ -180,16 +183,19 @@ fn check_burst(collector: &Collector, power: &str) {
 async fn what_an_alert_asks_for_is_sent_at_ten_readings_each_second() {
     let folder = folder();
     let collector = Collector::start().await;
-    collector.behave(Manners {
+    collector.behave(Behaviour {
         wants_burst: true,
-        ..Manners::default()
+        ..Behaviour::default()
     });
     let agent = Running::start(AgentConfig {
         nvml: simulated(folder.path(), "h100x1:healthy"),
         ..config_towards(folder.path(), &collector.url())
     });
     let power = "gpu_burst_power_watts{gpu=\"0\"}";
-    until("the burst", SOON, || collector.heard().values(power).len() > 30).await;
+    until("the burst", SOON, || {
+        collector.received().values(power).len() > 30
+    })
+    .await;
     agent.stop().await;
 }
 
@@ -225,14 +231,14 @@ async fn an_undivided_gpu_has_no_instances() {
     assert!(!samples.keys().any(|series| series.starts_with("gpu_mig_")));
 }
 
-/// Whether a series is of a GPU, its links or the switches between them.
+/// Returns true if a series is about GPUs, their links or the switches between them.
 fn is_of_gpus(name: &str) -> bool {
     ["gpu_", "link_", "nvswitch_"]
         .iter()
         .any(|start| name.starts_with(start))
 }
 
-/// Series of GPUs that are named in a text, in backticks.
+/// Returns the series of GPUs that a text names in backticks.
 fn named(text: &str) -> std::collections::BTreeSet<&str> {
     let codes = text.split('`').skip(1).step_by(2);
     codes.filter(|code| is_of_gpus(code)).collect()
@@ -243,7 +249,7 @@ fn the_pages_on_signals_and_the_catalogue_name_the_same_series() {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let pages =
         ["signals.md", "nvml-fields.md"].map(|page| std::fs::read_to_string(docs.join(page)).unwrap());
-    let told: std::collections::BTreeSet<&str> = pages.iter().flat_map(|page| named(page)).collect();
+    let documented: std::collections::BTreeSet<&str> = pages.iter().flat_map(|page| named(page)).collect();
     let catalogue = domain::metric::CATALOGUE.iter().map(|metric| metric.name);
-    assert_eq!(told, catalogue.filter(|name| is_of_gpus(name)).collect());
+    assert_eq!(documented, catalogue.filter(|name| is_of_gpus(name)).collect());
 }

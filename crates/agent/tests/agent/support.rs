@@ -1,4 +1,4 @@
-//! An agent under test: in its own folder, against a collector of its own, gone when dropped.
+//! An agent under test: in its own folder, with its own collector, and removed when dropped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Where the simulator is: as told, else where cargo puts it, building it when it is not there.
+/// Returns the path of the simulator: as configured, otherwise where cargo puts it. Builds it if it is missing.
 fn simulator() -> PathBuf {
     if let Ok(path) = std::env::var("LOCKSTEP_SIM_LIBRARY") {
         return path.into();
@@ -36,7 +36,7 @@ fn simulator() -> PathBuf {
     built
 }
 
-/// A copy of the simulator: each is a library of its own, with its own machine, in one process too.
+/// Copies the simulator. Each copy is a separate library with its own machine, also within one process.
 pub(crate) fn simulated(folder: &Path, spec: &str) -> NvmlSource {
     let copy = folder.join("libsim_nvml.so");
     std::fs::copy(simulator(), &copy).unwrap();
@@ -46,7 +46,7 @@ pub(crate) fn simulated(folder: &Path, spec: &str) -> NvmlSource {
     }
 }
 
-/// A node without GPUs, without a collector.
+/// The configuration of a node without GPUs and without a collector.
 pub(crate) fn config(folder: &Path) -> AgentConfig {
     AgentConfig {
         collector: None,
@@ -64,7 +64,7 @@ pub(crate) fn config(folder: &Path) -> AgentConfig {
     }
 }
 
-/// The same node, with a collector to report to.
+/// The configuration of the same node with a collector.
 pub(crate) fn config_towards(folder: &Path, collector: &str) -> AgentConfig {
     AgentConfig {
         collector: Some(collector.to_owned()),
@@ -88,7 +88,7 @@ impl Running {
         }
     }
 
-    /// Ends it in order.
+    /// Stops the agent and waits until it has ended.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         tokio::time::timeout(Duration::from_secs(20), self.task)
@@ -99,13 +99,13 @@ impl Running {
     }
 }
 
-/// Waits for a condition, and says what it waited for when it does not come.
-pub(crate) async fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + patience;
+/// Waits for a condition. If it does not become true in time, the panic names it.
+pub(crate) async fn until(what: &str, timeout: Duration, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + timeout;
     while !holds() {
         assert!(
             Instant::now() < deadline,
-            "{what} did not come within {patience:?}"
+            "{what} did not come within {timeout:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

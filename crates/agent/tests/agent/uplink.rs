@@ -1,24 +1,24 @@
-//! What reaches a collector through outages, refusals, restarts and bad tokens.
+//! Tests what a collector receives through outages, refusals, restarts and wrong tokens.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use agent::{AgentConfig, Secret};
 
-use crate::collector::{Collector, Manners};
+use crate::collector::{Behaviour, Collector};
 use crate::support::{Running, config_towards, folder, until};
 
 const SOON: Duration = Duration::from_secs(20);
 const LOAD: &str = "node_load1";
 
-/// Whether a sample came for each whole second between the first and the last, the unaligned first one aside.
+/// Returns true if there is a sample for each whole second between the first and the last, except for the first, unaligned one.
 fn gapless(times: &[i64]) -> bool {
     times.windows(2).skip(1).all(|pair| pair[1] - pair[0] == 1_000)
 }
 
 fn times(collector: &Collector) -> Vec<i64> {
     collector
-        .heard()
+        .received()
         .series
         .get(LOAD)
         .map(|samples| samples.keys().copied().collect())
@@ -39,10 +39,10 @@ async fn the_join_token_is_exchanged_once_for_a_credential_nobody_else_can_read(
         join_token: None,
         ..config_towards(folder.path(), &collector.url())
     });
-    until("the credential", SOON, || collector.heard().tokens.len() >= 2).await;
+    until("the credential", SOON, || collector.received().tokens.len() >= 2).await;
     agent.stop().await;
     assert_eq!(
-        collector.heard().tokens,
+        collector.received().tokens,
         ["Bearer lsj_test", "Bearer lsc_credential"]
     );
 }
@@ -57,7 +57,7 @@ async fn a_credential_that_is_no_longer_known_gives_way_to_the_join_token() {
     until("samples", SOON, || !times(&collector).is_empty()).await;
     agent.stop().await;
     assert_eq!(
-        collector.heard().tokens,
+        collector.received().tokens,
         ["Bearer lsc_forgotten", "Bearer lsj_test"]
     );
 }
@@ -132,28 +132,27 @@ async fn an_outage_leaves_no_gap() {
 async fn live_samples_come_before_the_backlog_of_an_earlier_agent() {
     let folder = folder();
     let silent = Collector::start().await;
-    silent.behave(Manners {
+    silent.behave(Behaviour {
         silent: true,
-        ..Manners::default()
+        ..Behaviour::default()
     });
     let address = silent.address;
     let agent = Running::start(config_towards(folder.path(), &silent.url()));
     until("unacknowledged batches", SOON, || {
-        silent.heard().batches.len() >= 3
+        silent.received().batches.len() >= 3
     })
     .await;
     agent.stop().await;
-    let unacknowledged = silent.heard().batches.clone();
+    let unacknowledged = silent.received().batches.clone();
     drop(silent);
 
     let collector = Collector::start_at(address).await;
     let agent = Running::start(config_towards(folder.path(), &collector.url()));
-    // Under the same numbers, the last of them standing for those that were put together, so that a collector which has them
-    // knows them.
+    // The batches have the same numbers; the last number stands for all joined ones. So a collector that already has them recognises them.
     until("the backlog", SOON, || {
-        let heard = collector.heard();
+        let received = collector.received();
         let stood_for = |(segment, seq): &(String, u64)| {
-            heard
+            received
                 .batches
                 .iter()
                 .any(|(name, last)| name == segment && last >= seq)
@@ -163,7 +162,7 @@ async fn live_samples_come_before_the_backlog_of_an_earlier_agent() {
     .await;
     until("live samples", SOON, || {
         collector
-            .heard()
+            .received()
             .batches
             .iter()
             .any(|(segment, _)| *segment != unacknowledged[0].0)
@@ -183,16 +182,16 @@ async fn live_samples_come_before_the_backlog_of_an_earlier_agent() {
 async fn a_collector_that_hangs_up_again_and_again_gets_everything() {
     let folder = folder();
     let collector = Collector::start().await;
-    collector.behave(Manners {
-        hang_up_after: Some(2),
-        ..Manners::default()
+    collector.behave(Behaviour {
+        close_after: Some(2),
+        ..Behaviour::default()
     });
     let agent = Running::start(config_towards(folder.path(), &collector.url()));
     until("several connections", Duration::from_secs(40), || {
-        collector.heard().inventories.len() >= 4
+        collector.received().inventories.len() >= 4
     })
     .await;
-    collector.behave(Manners::default());
+    collector.behave(Behaviour::default());
     let newest = times(&collector).last().copied().unwrap_or_default();
     until("live samples", SOON, || {
         times(&collector)
@@ -208,49 +207,49 @@ async fn a_collector_that_hangs_up_again_and_again_gets_everything() {
 async fn a_refused_batch_is_counted_and_the_next_ones_arrive() {
     let folder = folder();
     let collector = Collector::start().await;
-    collector.behave(Manners {
+    collector.behave(Behaviour {
         refuse_seq: Some(2),
-        ..Manners::default()
+        ..Behaviour::default()
     });
     let agent = Running::start(config_towards(folder.path(), &collector.url()));
     let dropped = || {
         collector
-            .heard()
+            .received()
             .values("lockstep_agent_spool_dropped_samples_total")
     };
     until("the count", SOON, || {
         dropped().last().is_some_and(|count| *count > 0.0)
     })
     .await;
-    let (first, _) = collector.heard().batches[0].clone();
+    let (first, _) = collector.received().batches[0].clone();
     until("later batches", SOON, || {
-        collector.heard().batches.contains(&(first.clone(), 4))
+        collector.received().batches.contains(&(first.clone(), 4))
     })
     .await;
-    assert!(!collector.heard().batches.contains(&(first, 2)));
+    assert!(!collector.received().batches.contains(&(first, 2)));
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_clock_that_is_seconds_off_is_measured_and_told() {
+async fn a_clock_that_is_seconds_off_is_measured_and_reported() {
     let folder = folder();
     let collector = Collector::start().await;
-    let behind = |ms| Manners {
+    let behind = |ms| Behaviour {
         clock_ahead_ms: ms,
-        ..Manners::default()
+        ..Behaviour::default()
     };
     collector.behave(behind(-7_000));
     let agent = Running::start(config_towards(folder.path(), &collector.url()));
     let offset = || {
         collector
-            .heard()
+            .received()
             .values("lockstep_agent_clock_offset_seconds")
             .last()
             .copied()
     };
     let near = |expected: f64| offset().is_some_and(|offset| (offset - expected).abs() < 0.25);
     until("seven seconds ahead", SOON, || near(7.0)).await;
-    let delay = collector.heard().values("lockstep_agent_clock_delay_seconds");
+    let delay = collector.received().values("lockstep_agent_clock_delay_seconds");
     assert!(delay.iter().all(|delay| (0.0..0.5).contains(delay)), "{delay:?}");
     agent.stop().await;
 }

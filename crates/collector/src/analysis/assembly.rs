@@ -1,8 +1,8 @@
-//! Puts the readings of one rank and time together to what the analysers take.
+//! Combines the values of one rank at one time into the input of the analysers.
 
 use std::collections::BTreeMap;
 
-use domain::diagnosis::analysis::Tick;
+use domain::diagnosis::analysis::Measurement;
 use domain::diagnosis::input::{
     GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position, ProcessCondition, Resources,
     StepParts,
@@ -13,7 +13,7 @@ use domain::time::TimestampMs;
 use super::column::{Field, Part, Subject};
 use super::feed::FedFrame;
 
-/// A value of a rank, with when and of whom.
+/// A value of a rank at a time.
 struct Reading<'a> {
     run: &'a RunId,
     rank: Rank,
@@ -22,40 +22,40 @@ struct Reading<'a> {
     value: f64,
 }
 
-/// What one node's messages have in common, kept between them.
+/// The state that is kept between the messages of one node.
 #[derive(Debug, Default)]
 pub(super) struct NodeMemory {
-    /// Why each GPU throttles now.
+    /// Which throttle reasons of each GPU are active.
     throttle: BTreeMap<String, BTreeMap<String, bool>>,
     /// The GPU of each rank.
     gpus: BTreeMap<(RunId, Rank), String>,
 }
 
 impl NodeMemory {
-    /// Forgets the GPUs of runs that are over.
+    /// Removes the GPUs of runs that have ended.
     pub(super) fn retain(&mut self, is_under_way: impl Fn(&RunId) -> bool) {
         self.gpus.retain(|(run, _), _| is_under_way(run));
     }
 }
 
-/// What readings say about a rank.
+/// What the values of a rank say.
 #[expect(
     clippy::large_enum_variant,
     reason = "made and taken apart at once, never kept"
 )]
-pub(super) enum Told {
+pub(super) enum RankInput {
     /// A measurement.
-    Tick(Tick),
-    /// It waits in pipeline receives: it is a stage of its own.
+    Measurement(Measurement),
+    /// The rank waits in pipeline receives, so it is its own pipeline stage.
     PipelineStage,
 }
 
-/// Gives what the frames of one message tell, rank by rank and in the order of time.
+/// Passes on what the frames of one message contain, rank by rank and in the order of time.
 pub(super) fn assemble(
     node: &NodeName,
     frames: &[FedFrame],
     memory: &mut NodeMemory,
-    mut give: impl FnMut(&RunId, Rank, Told),
+    mut pass_on: impl FnMut(&RunId, Rank, RankInput),
 ) -> Option<NodeResources> {
     let (mut readings, mut own) = (Vec::new(), None::<NodeResources>);
     for (column, at_ms, value) in frames.iter().flat_map(FedFrame::values) {
@@ -100,7 +100,7 @@ pub(super) fn assemble(
             draft.take(reading.field, reading.value);
         }
         if draft.is_stage {
-            give(run, rank, Told::PipelineStage);
+            pass_on(run, rank, RankInput::PipelineStage);
         }
         let gpu = || {
             let gpu = memory.gpus.get(&(run.clone(), rank))?;
@@ -113,19 +113,19 @@ pub(super) fn assemble(
                 ..GpuCondition::default()
             })
         };
-        let ticks = [
-            draft.pool(rank, node, at_ms).map(Tick::Pool),
-            draft.position(rank, node, at_ms).map(Tick::Position),
-            draft.resources(rank, at_ms, gpu).map(Tick::Resources),
+        let measurements = [
+            draft.pool(rank, node, at_ms).map(Measurement::Pool),
+            draft.position(rank, node, at_ms).map(Measurement::Position),
+            draft.resources(rank, at_ms, gpu).map(Measurement::Resources),
         ];
-        for tick in ticks.into_iter().flatten() {
-            give(run, rank, Told::Tick(tick));
+        for measurement in measurements.into_iter().flatten() {
+            pass_on(run, rank, RankInput::Measurement(measurement));
         }
     }
     own
 }
 
-/// What is known of one rank at one time.
+/// The values of one rank at one time.
 #[derive(Default)]
 struct Draft {
     steps: Option<f64>,
@@ -194,7 +194,7 @@ impl Draft {
         let process = ProcessCondition::from_value(self.process?)?;
         let page = || {
             Some(Page {
-                // Comes at other times than the position, and before the first step not at all.
+                // The step arrives at other times than the position, and before the first step not at all.
                 step: self.last_step.and_then(whole).unwrap_or_default(),
                 phase: Phase::from_value(self.phase?)?,
                 in_phase_s: self.phase_age?,
@@ -244,7 +244,7 @@ impl Part {
     }
 }
 
-/// A count that came as a sample; `None` for what is none.
+/// Returns a sample as a count, or `None` if it is not one.
 fn whole(value: f64) -> Option<u64> {
     let fits = (0.0..9e15).contains(&value);
     #[expect(
@@ -291,14 +291,14 @@ mod tests {
         FedFrame::of(&Arc::from(columns), &frame, times_ms[0]).expect("it is not old")
     }
 
-    fn assembled(memory: &mut NodeMemory, frames: &[FedFrame]) -> Vec<Tick> {
-        let (node, mut ticks) = (NodeName::new("a").expect("a good name"), vec![]);
-        assemble(&node, frames, memory, |_, _, told| {
-            if let Told::Tick(tick) = told {
-                ticks.push(tick);
+    fn assembled(memory: &mut NodeMemory, frames: &[FedFrame]) -> Vec<Measurement> {
+        let (node, mut measurements) = (NodeName::new("a").expect("a good name"), vec![]);
+        assemble(&node, frames, memory, |_, _, input| {
+            if let RankInput::Measurement(measurement) = input {
+                measurements.push(measurement);
             }
         });
-        ticks
+        measurements
     }
 
     #[test]
@@ -315,11 +315,11 @@ mod tests {
             ),
             frame(&[2_000], &[("train_sync_seconds_max", rank, &[0.5])]),
         ];
-        let ticks = assembled(&mut NodeMemory::default(), &frames);
-        let pools: Vec<_> = ticks
+        let measurements = assembled(&mut NodeMemory::default(), &frames);
+        let pools: Vec<_> = measurements
             .iter()
-            .filter_map(|tick| match tick {
-                Tick::Pool(pool) => Some((
+            .filter_map(|measurement| match measurement {
+                Measurement::Pool(pool) => Some((
                     pool.at_ms,
                     pool.first_step,
                     pool.last_step,
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_without_a_page_still_tells_of_the_process() {
+    fn a_position_without_a_page_still_describes_the_process() {
         let rank: &[(&str, &str)] = &[("run", "r"), ("rank", "0")];
         let stopped = frame(&[1_000], &[("train_process_state", rank, &[1.0])]);
         let with_page = frame(
@@ -348,9 +348,9 @@ mod tests {
                 ("train_moves_total", rank, &[15.0]),
             ],
         );
-        let ticks = assembled(&mut NodeMemory::default(), &[stopped, with_page]);
-        let [Tick::Position(first), Tick::Position(second)] = ticks.as_slice() else {
-            panic!("two positions: {ticks:?}");
+        let measurements = assembled(&mut NodeMemory::default(), &[stopped, with_page]);
+        let [Measurement::Position(first), Measurement::Position(second)] = measurements.as_slice() else {
+            panic!("two positions: {measurements:?}");
         };
         assert_eq!((first.process, first.page), (ProcessCondition::Stopped, None));
         assert_eq!(
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_throttles_is_told_with_the_rank_that_computes_on_it() {
+    fn a_throttled_gpu_is_reported_with_its_rank() {
         let mut memory = NodeMemory::default();
         let assignment: &[(&str, &str)] = &[("gpu", "G1"), ("run", "r"), ("rank", "0")];
         let throttle: &[(&str, &str)] = &[("gpu", "G1"), ("reason", "hw_thermal_slowdown")];
@@ -376,9 +376,9 @@ mod tests {
         ];
         assert_eq!(assembled(&mut memory, &frames), []);
         let used = frame(&[2_000], &[("train_cpu_seconds_total", rank, &[5.0])]);
-        let ticks = assembled(&mut memory, &[used]);
-        let [Tick::Resources(resources)] = ticks.as_slice() else {
-            panic!("one reading of resources: {ticks:?}");
+        let measurements = assembled(&mut memory, &[used]);
+        let [Measurement::Resources(resources)] = measurements.as_slice() else {
+            panic!("one reading of resources: {measurements:?}");
         };
         let reasons = resources.gpu.as_ref().map(|gpu| gpu.throttle_reasons.clone());
         assert_eq!(reasons, Some(vec!["hw_thermal_slowdown".to_owned()]));

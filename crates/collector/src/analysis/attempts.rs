@@ -1,4 +1,4 @@
-//! The attempts under way, with their ranks: whom the analysers look at.
+//! The active attempts with their ranks: the input of the analysers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,18 @@ use domain::ident::{AttemptNo, Rank, RunId};
 use domain::run::mesh::Mesh;
 use domain::run::state::{Machine, NodeTask};
 
-/// Names that scripts give to the axis along which layers, and so the work, differ.
+/// Names that scripts use for the pipeline axis. Along it, ranks have different layers and so different work.
 const PIPELINE_AXES: [&str; 5] = ["pp", "pipe", "pipeline", "stage", "pipeline_parallel"];
 
-/// The attempts under way, by run.
+/// The active attempts, by run.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Mutex<BTreeMap<RunId, Attempt>>);
 
-/// An attempt whose ranks run.
+/// An attempt whose ranks are running.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Attempt {
     pub(super) no: AttemptNo,
-    /// By rank.
+    /// The members, ordered by rank.
     pub(super) members: Arc<[Member]>,
     state: AttemptState,
 }
@@ -28,12 +28,12 @@ pub(super) struct Attempt {
 struct AttemptState {
     no: AttemptNo,
     ranks: usize,
-    /// Ranks whose pipeline stage is known.
+    /// Number of ranks whose pipeline stage is known.
     staged: usize,
 }
 
 impl Attempts {
-    /// What a run is now. Cheap when nothing has changed that the analysers see: this is called with each change of a run.
+    /// Updates a run. This is called at each change of a run, so it is cheap if nothing has changed for the analysers.
     pub(crate) fn set_run(&self, run: &Machine) {
         let Some(state) = state(run) else {
             self.lock().remove(&run.id);
@@ -51,7 +51,7 @@ impl Attempts {
         self.lock().insert(run.id.clone(), attempt);
     }
 
-    /// All of them.
+    /// Returns all active attempts.
     pub(super) fn all(&self) -> BTreeMap<RunId, Attempt> {
         self.lock().clone()
     }
@@ -61,7 +61,7 @@ impl Attempts {
     }
 }
 
-/// What of the current attempt decides who its members are; `None` until all its ranks have started, and when it ends.
+/// Returns the parts of the current attempt that decide who its members are. `None` until all its ranks have started, and when it ends.
 fn state(run: &Machine) -> Option<AttemptState> {
     let current = run.current();
     if !run.is_live(current.no) || current.progress.failing_since_ms.is_some() {
@@ -104,9 +104,9 @@ fn members(run: &Machine) -> Vec<Member> {
     members
 }
 
-/// The stage of a rank in a mesh that has a pipeline axis: ranks of different stages have different work.
+/// Returns the pipeline stage of a rank, if the mesh has a pipeline axis: ranks of different stages have different work.
 fn stage(mesh: &Mesh, rank: Rank) -> Option<String> {
-    let at = mesh.place(rank)?.coordinates.get(pipeline_axis(mesh)?)?;
+    let at = mesh.position(rank)?.coordinates.get(pipeline_axis(mesh)?)?;
     Some(format!("stage {at}"))
 }
 

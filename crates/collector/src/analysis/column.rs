@@ -1,27 +1,27 @@
-//! Which series feed the analysers, and as what.
+//! Which series feed the analysers, and with which meaning.
 
 use domain::ident::{Rank, RunId};
 use domain::series::Labels;
 
-/// What one series tells the analysers.
+/// The meaning of one series for the analysers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(super) subject: Subject,
     pub(super) field: Field,
 }
 
-/// Whom a series is about. The node is the one whose agent sent it.
+/// What a series is about. The node is always the one whose agent sent the series.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// A rank of a run.
     Rank { run: RunId, rank: Rank },
     /// A GPU of the node, by the value of the label `gpu`.
     Gpu(String),
-    /// The node.
+    /// The node itself.
     Node,
 }
 
-/// Parts of a step, as in [`StepParts`](domain::diagnosis::input::StepParts).
+/// The parts of a step, as in [`StepParts`](domain::diagnosis::input::StepParts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Step,
@@ -34,7 +34,7 @@ pub(super) enum Part {
     Host,
 }
 
-/// What is measured.
+/// What a series measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Field {
     PoolSteps,
@@ -49,7 +49,7 @@ pub(super) enum Field {
     LabelMean,
     LabelDeviation,
     GradientNorm,
-    /// Of this rank's part of a sharded gradient.
+    /// The square of the norm of this rank's part of a sharded gradient.
     GradientSquare,
     PipelineBubble,
     Phase,
@@ -68,11 +68,11 @@ pub(super) enum Field {
     StealSeconds,
 }
 
-/// Throttle reasons of a GPU that has nothing to do, or that does as it was told.
+/// Throttle reasons of a GPU that is idle, or whose clocks a user has limited.
 const HARMLESS_THROTTLE: [&str; 2] = ["idle", "applications_clocks_setting"];
 
 impl Column {
-    /// What a series tells the analysers; `None` for nearly all series.
+    /// Returns the meaning of a series for the analysers, or `None`, which holds for nearly all series.
     pub(crate) fn of(labels: &Labels) -> Option<Self> {
         let metric = labels.metric_name()?;
         match metric.split_once('_')?.0 {

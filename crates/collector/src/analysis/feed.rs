@@ -1,4 +1,4 @@
-//! The way of readings from the streams of agents to the analysers.
+//! The queue of values from the streams of agents to the analysers.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use tokio::sync::mpsc;
 
 use super::column::Column;
 
-/// Messages that wait for the analysers: some seconds of a thousand nodes. When full, a message is dropped and counted.
+/// Bound of the queue: some seconds of messages of a thousand nodes. If it is full, a message is dropped and counted.
 const WAITING_MAX: usize = 4_096;
-/// Older readings come from an agent that catches up. They are history, not the state of a run.
+/// Maximum age of a value. Older values come from an agent that catches up: they are history, not the current state of a run.
 pub(super) const AGE_MAX_MS: i64 = 30_000;
 
 /// A row of a frame that feeds the analysers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FedColumn {
-    /// Which row.
+    /// The index of the row.
     pub(crate) row: usize,
-    /// What it tells.
+    /// The meaning of the row.
     pub(crate) column: Column,
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct FedColumn {
 pub(crate) struct FedFrame {
     pub(super) columns: Arc<[FedColumn]>,
     pub(super) times_ms: Vec<TimestampMs>,
-    /// `columns.len() × times_ms.len()` values, by column.
+    /// `columns.len() × times_ms.len()` values, ordered by column.
     pub(super) values: Vec<f64>,
 }
 
 impl FedFrame {
-    /// Copies the rows out of a frame; `None` when it has none, or is old.
+    /// Copies the rows out of a frame. Returns `None` if the frame has none or is too old.
     pub(crate) fn of(columns: &Arc<[FedColumn]>, frame: &Frame, now_ms: TimestampMs) -> Option<Self> {
         let last = *frame.times_ms.last()?;
         if columns.is_empty() || last < now_ms - AGE_MAX_MS {
@@ -48,7 +48,7 @@ impl FedFrame {
         })
     }
 
-    /// Each value with its column and time.
+    /// Returns each value with its column and time.
     pub(super) fn values(&self) -> impl Iterator<Item = (&Column, TimestampMs, f64)> {
         let rows = self.values.chunks(self.times_ms.len().max(1));
         self.columns.iter().zip(rows).flat_map(|(column, row)| {
@@ -59,34 +59,34 @@ impl FedFrame {
     }
 }
 
-/// What one node has measured and the store has taken.
+/// Values that one node has measured and the store has stored.
 #[derive(Debug)]
 pub(super) struct Fed {
     pub(super) node: NodeName,
-    /// The latest time of all its samples, fed or not.
+    /// The latest time of all its samples, also of those that do not feed the analysers.
     pub(super) until_ms: TimestampMs,
     pub(super) frames: Vec<FedFrame>,
 }
 
-/// The streams' end of the queue.
+/// The sending end of the queue, for the streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Feed {
     queue: mpsc::Sender<Fed>,
     dropped: IntCounter,
 }
 
-/// A queue with its two ends; `dropped` counts messages for which there was no room.
+/// Creates the queue with its two ends. `dropped` counts messages that did not fit.
 pub(crate) fn feed(dropped: IntCounter) -> (Feed, FedQueue) {
     let (queue, waiting) = mpsc::channel(WAITING_MAX);
     (Feed { queue, dropped }, FedQueue(waiting))
 }
 
-/// The analysers' end of the queue.
+/// The receiving end of the queue, for the analysers.
 #[derive(Debug)]
 pub(crate) struct FedQueue(pub(super) mpsc::Receiver<Fed>);
 
 impl Feed {
-    /// Hands over what was stored. Never waits.
+    /// Sends stored values to the analysers. Never waits.
     pub(crate) fn send(&self, node: &NodeName, until_ms: TimestampMs, frames: Vec<FedFrame>) {
         let fed = Fed {
             node: node.clone(),

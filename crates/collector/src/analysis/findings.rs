@@ -1,4 +1,4 @@
-//! What the analysers have found, by run, for the API.
+//! The findings of the analysers by run, for the API.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,9 @@ use domain::api::findings::RunFindings;
 use domain::ident::RunId;
 use domain::time::TimestampMs;
 
-/// How long the findings of an attempt that is over are shown: whoever was woken looks within this time.
+/// How long the findings of an ended attempt are shown: a person who was woken by an alert looks within this time.
 const OVER_SHOWN_MS: i64 = 3_600_000;
-/// Runs whose findings are kept; the oldest go first.
+/// Bound of the runs whose findings are kept. The oldest are removed first.
 const RUNS_MAX: usize = 1_000;
 
 /// The latest findings of each run.
@@ -17,23 +17,23 @@ const RUNS_MAX: usize = 1_000;
 pub struct Findings(Mutex<BTreeMap<RunId, RunFindings>>);
 
 impl Findings {
-    /// What is known of a run; empty where nothing was found.
+    /// Returns the findings of a run, which are empty if nothing was found.
     #[must_use]
     pub fn of(&self, run: &RunId) -> RunFindings {
         self.lock().get(run).cloned().unwrap_or_default()
     }
 
-    /// Looks through what is known of a run.
+    /// Reads the findings of a run with `look`.
     pub(crate) fn with<T>(&self, run: &RunId, look: impl FnOnce(&RunFindings) -> Option<T>) -> Option<T> {
         look(self.lock().get(run)?)
     }
 
-    /// Replaces what is known of a run whose attempt is under way.
+    /// Replaces the findings of a run with an active attempt.
     pub(super) fn set(&self, run: &RunId, found: RunFindings) {
         self.lock().insert(run.clone(), found);
     }
 
-    /// Notes that attempts are over, whose last findings stay for a while.
+    /// Marks ended attempts, whose last findings are kept for a while.
     pub(super) fn keep_over(&self, now_ms: TimestampMs, is_under_way: impl Fn(&RunId) -> bool) {
         let mut runs = self.lock();
         for (run, found) in runs.iter_mut() {

@@ -1,19 +1,19 @@
-//! Feeds the analysers of [`domain::diagnosis`] with what is stored, and publishes what they find.
+//! Feeds the analysers of [`domain::diagnosis`] with stored values, and publishes their findings.
 //!
 //! ```text
-//! telemetry: a batch is durable ─▶ Feed ─(bounded queue)─▶ task ─▶ assembly: readings of one rank and time → one Tick
-//! Runs::tell ─▶ Attempts: who takes part ────────────────▶  │       twice per second: Analysis::advance
-//! ranks' answers ◀─ questions ◀──────────────────────────── │ ─▶ series `diagnosis_*`, which rules read
+//! telemetry: a batch is durable ─▶ Feed ─(bounded queue)─▶ task ─▶ assembly: values of one rank and time → one Measurement
+//! Runs::publish ─▶ Attempts: who takes part ─────────────▶  │       twice per second: Analysis::advance
+//! ranks' answers ◀─ requests ◀───────────────────────────── │ ─▶ series `diagnosis_*`, which rules read
 //!                                                           └ ─▶ Findings, which the API shows
 //! ```
-//! Nothing here waits for the analysers: when the queue is full, readings are dropped and counted.
+//! Nothing here waits for the analysers: if the queue is full, values are dropped and counted.
 
 mod assembly;
 mod attempts;
 mod column;
 mod feed;
 mod findings;
-mod questions;
+mod rank_requests;
 mod scores;
 mod task;
 
@@ -21,4 +21,4 @@ pub(crate) use self::attempts::Attempts;
 pub(crate) use self::column::Column;
 pub(crate) use self::feed::{FedColumn, FedFrame, FedQueue, Feed, feed};
 pub(crate) use self::findings::Findings;
-pub(crate) use self::task::{Analysts, run};
+pub(crate) use self::task::{AnalysisParts, run};

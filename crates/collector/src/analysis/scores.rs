@@ -4,7 +4,7 @@ use domain::diagnosis::analysis::Score;
 use domain::ident::RunId;
 use domain::series::{Labels, METRIC_NAME};
 
-/// The series of a score, and its value.
+/// Returns the series of a score, and its value.
 pub(super) fn series(run: &RunId, score: &Score) -> (Labels, f64) {
     let rank = score.rank.map(|rank| rank.0.to_string());
     let mut pairs = vec![(METRIC_NAME, score.metric), ("run", run.as_str())];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::api::findings::RunFindings;
-use domain::diagnosis::analysis::{Analysis, Member, Progress, Tick};
+use domain::diagnosis::analysis::{Analysis, AnalysisOutput, Measurement, Member};
 use domain::diagnosis::finding::Finding;
 use domain::event::Event;
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
@@ -14,11 +14,11 @@ use store::SeriesStore;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::assembly::{NodeMemory, Told, assemble};
+use super::assembly::{NodeMemory, RankInput, assemble};
 use super::attempts::{Attempt, Attempts};
 use super::feed::{Fed, FedQueue};
 use super::findings::Findings;
-use super::questions::{self, ANSWERS_MAX, Answered, RUNS_AT_ONCE};
+use super::rank_requests::{self, ANSWERS_MAX, Answered, RUNS_AT_ONCE};
 use super::scores;
 use crate::append::Publisher;
 use crate::clock;
@@ -26,13 +26,13 @@ use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::tasks::Tasks;
 
-/// How often the analysers decide. Positions are read twice per second, too.
+/// How often the analysers evaluate. Positions are also read twice per second.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Messages taken before others get their turn.
+/// Number of messages that are processed before other events get their turn.
 const MESSAGES_AT_ONCE: usize = 64;
 
-/// What the analysers' task uses.
-pub(crate) struct Analysts {
+/// The parts of the collector that the analysers' task uses.
+pub(crate) struct AnalysisParts {
     pub(crate) attempts: Arc<Attempts>,
     pub(crate) findings: Arc<Findings>,
     pub(crate) runs: Arc<Runs>,
@@ -42,23 +42,23 @@ pub(crate) struct Analysts {
 }
 
 /// The analysers of one attempt.
-struct UnderWay {
+struct ActiveAttempt {
     no: AttemptNo,
     members: Arc<[Member]>,
     analysis: Analysis,
-    /// Ranks whose role follows from what they measure, as no mesh names it.
+    /// Ranks whose role follows from their values, because no mesh names it.
     stages: HashSet<Rank>,
     /// The last step of each rank.
     steps: HashMap<Rank, u64>,
     findings: Vec<Finding>,
 }
 
-/// Feeds the analysers and publishes what they find, until the collector stops.
-pub(crate) async fn run(analysts: Analysts, queue: FedQueue) {
+/// Feeds the analysers and publishes their findings, until the collector stops.
+pub(crate) async fn run(parts: AnalysisParts, queue: FedQueue) {
     let (answers, mut answered) = mpsc::channel(ANSWERS_MAX);
     let FedQueue(mut queue) = queue;
-    let mut all = All {
-        analysts,
+    let mut all = AnalysisTask {
+        parts,
         runs: HashMap::new(),
         nodes: HashMap::new(),
         memories: HashMap::new(),
@@ -77,7 +77,7 @@ pub(crate) async fn run(analysts: Analysts, queue: FedQueue) {
                 }
                 messages.drain(..).for_each(|fed| all.take(&fed));
             }
-            // The verdict has waited for this answer.
+            // The analysers have waited for this answer.
             Some(answered) = answered.recv() => {
                 all.answer(answered);
                 all.advance().await;
@@ -87,9 +87,9 @@ pub(crate) async fn run(analysts: Analysts, queue: FedQueue) {
     }
 }
 
-struct All {
-    analysts: Analysts,
-    runs: HashMap<RunId, UnderWay>,
+struct AnalysisTask {
+    parts: AnalysisParts,
+    runs: HashMap<RunId, ActiveAttempt>,
     /// The runs of each node.
     nodes: HashMap<NodeName, Vec<RunId>>,
     memories: HashMap<NodeName, NodeMemory>,
@@ -98,26 +98,26 @@ struct All {
     answers: mpsc::Sender<Answered>,
 }
 
-impl All {
+impl AnalysisTask {
     fn take(&mut self, fed: &Fed) {
         let Some(of_node) = self.nodes.get(&fed.node) else {
             return;
         };
         let memory = self.memories.entry(fed.node.clone()).or_default();
         let runs = &mut self.runs;
-        let own = assemble(&fed.node, &fed.frames, memory, |run, rank, told| {
-            // A node speaks for its own ranks only.
+        let own = assemble(&fed.node, &fed.frames, memory, |run, rank, input| {
+            // A node may report values of its own ranks only.
             let of_run = runs.get_mut(run).filter(|of_run| of_run.is_on(rank, &fed.node));
             if let Some(of_run) = of_run {
-                of_run.take(rank, told);
+                of_run.take(rank, input);
             }
         });
         for run in of_node {
             let Some(of_run) = runs.get_mut(run) else { continue };
             if let Some(own) = &own {
-                of_run.analysis.take(Tick::Node(own.clone()));
+                of_run.analysis.take(Measurement::Node(own.clone()));
             }
-            of_run.analysis.take(Tick::Heard {
+            of_run.analysis.take(Measurement::CompleteUntil {
                 node: fed.node.clone(),
                 at_ms: fed.until_ms,
             });
@@ -127,49 +127,47 @@ impl All {
     fn answer(&mut self, answered: Answered) {
         let of_run = self.runs.get_mut(&answered.run);
         if let Some(of_run) = of_run.filter(|of_run| of_run.no == answered.attempt) {
-            of_run.analysis.take(answered.tick);
+            of_run.analysis.take(answered.measurement);
         }
     }
 
     async fn advance(&mut self) {
         let now_ms = clock::now_ms();
-        self.follow(&self.analysts.attempts.all());
+        self.follow(&self.parts.attempts.all());
         let (mut series, mut events) = (Vec::new(), Vec::new());
         for (run, of_run) in &mut self.runs {
-            let progress = of_run.analysis.advance(now_ms);
-            series.extend(progress.scores.iter().map(|score| scores::series(run, score)));
-            events.extend(of_run.news(run, &progress, now_ms));
-            for question in progress.questions {
-                let (runs, answers) = (Arc::clone(&self.analysts.runs), self.answers.clone());
-                let asked = questions::ask(runs, run.clone(), of_run.no, question, answers);
+            let output = of_run.analysis.advance(now_ms);
+            series.extend(output.scores.iter().map(|score| scores::series(run, score)));
+            events.extend(of_run.news(run, &output, now_ms));
+            for request in output.requests {
+                let (runs, answers) = (Arc::clone(&self.parts.runs), self.answers.clone());
+                let inspection = rank_requests::inspect(runs, run.clone(), of_run.no, request, answers);
                 let turns = Arc::clone(&self.asking);
-                self.analysts.tasks.spawn(async move {
+                self.parts.tasks.spawn(async move {
                     let _turn = turns.acquire_owned().await;
-                    asked.await;
+                    inspection.await;
                 });
             }
-            of_run.findings = progress.findings;
+            of_run.findings = output.findings;
             let found = RunFindings {
                 attempt: Some(of_run.no),
                 at_ms: now_ms,
                 over_since_ms: None,
                 findings: of_run.findings.iter().cloned().map(Into::into).collect(),
             };
-            self.analysts.findings.set(run, found);
+            self.parts.findings.set(run, found);
         }
         let runs = &self.runs;
-        self.analysts
+        self.parts
             .findings
             .keep_over(now_ms, |run| runs.contains_key(run));
         for event in events {
-            self.analysts.events.append(event).await;
+            self.parts.events.append(event).await;
         }
-        self.publisher
-            .publish(&self.analysts.series, series, now_ms)
-            .await;
+        self.publisher.publish(&self.parts.series, series, now_ms).await;
     }
 
-    /// Begins with attempts that are new, and forgets those that are over.
+    /// Adds new attempts, and removes ended ones.
     fn follow(&mut self, attempts: &BTreeMap<RunId, Attempt>) {
         let count = self.runs.len();
         self.runs
@@ -179,7 +177,7 @@ impl All {
             if let Some(of_run) = self.runs.get_mut(run) {
                 of_run.set_roles(attempt);
             } else {
-                self.runs.insert(run.clone(), UnderWay::new(attempt));
+                self.runs.insert(run.clone(), ActiveAttempt::new(attempt));
                 has_changed = true;
             }
         }
@@ -201,7 +199,7 @@ impl All {
     }
 }
 
-impl UnderWay {
+impl ActiveAttempt {
     fn new(attempt: &Attempt) -> Self {
         Self {
             no: attempt.no,
@@ -213,7 +211,7 @@ impl UnderWay {
         }
     }
 
-    /// Whether it is this attempt with these ranks in the same places.
+    /// Returns true if it is this attempt, with the same ranks on the same nodes.
     fn is_of(&self, attempt: &Attempt) -> bool {
         let is_same = |a: &Member, b: &Member| (a.rank, &a.node) == (b.rank, &b.node);
         self.no == attempt.no
@@ -226,7 +224,7 @@ impl UnderWay {
                         .all(|(a, b)| is_same(a, b)))
     }
 
-    /// The mesh is known some time after the ranks.
+    /// Updates the roles: the mesh is known some time after the ranks.
     fn set_roles(&mut self, attempt: &Attempt) {
         if Arc::ptr_eq(&self.members, &attempt.members) {
             return;
@@ -244,13 +242,13 @@ impl UnderWay {
         at.is_ok_and(|at| self.members[at].node == *node)
     }
 
-    fn take(&mut self, rank: Rank, told: Told) {
-        match told {
-            Told::Tick(tick) => {
-                let tick = self.with_step(tick);
-                self.analysis.take(tick);
+    fn take(&mut self, rank: Rank, input: RankInput) {
+        match input {
+            RankInput::Measurement(measurement) => {
+                let measurement = self.with_step(measurement);
+                self.analysis.take(measurement);
             }
-            Told::PipelineStage => {
+            RankInput::PipelineStage => {
                 let at = self.members.binary_search_by_key(&rank, |member| member.rank);
                 let is_named = at.is_ok_and(|at| self.members[at].role.is_some());
                 if !is_named && self.stages.insert(rank) {
@@ -261,13 +259,13 @@ impl UnderWay {
         }
     }
 
-    /// A page comes without the step, which is told when it ends.
-    fn with_step(&mut self, mut tick: Tick) -> Tick {
-        match &mut tick {
-            Tick::Pool(pool) => {
+    /// Adds the step to a position. A position arrives without it, because the step is reported when it ends.
+    fn with_step(&mut self, mut measurement: Measurement) -> Measurement {
+        match &mut measurement {
+            Measurement::Pool(pool) => {
                 self.steps.insert(pool.rank, pool.last_step);
             }
-            Tick::Position(position) => {
+            Measurement::Position(position) => {
                 let step = self.steps.get(&position.rank).copied();
                 if let Some((page, step)) = position.page.as_mut().zip(step) {
                     page.step = page.step.max(step);
@@ -275,23 +273,23 @@ impl UnderWay {
             }
             _ => {}
         }
-        tick
+        measurement
     }
 
-    /// A line for the event log per finding that is new, and certain enough that someone may be woken for it.
-    fn news(&self, run: &RunId, progress: &Progress, now_ms: TimestampMs) -> Vec<Event> {
-        let is_told = |finding: &&Finding| !finding.is_suspect && !finding.is_symptom;
-        let was_told = |finding: &Finding| {
-            let before = self.findings.iter().filter(is_told);
+    /// Returns an event for each new finding that is certain enough to notify a person.
+    fn news(&self, run: &RunId, output: &AnalysisOutput, now_ms: TimestampMs) -> Vec<Event> {
+        let is_reported = |finding: &&Finding| !finding.is_suspect && !finding.is_symptom;
+        let was_reported = |finding: &Finding| {
+            let before = self.findings.iter().filter(is_reported);
             before
                 .into_iter()
                 .any(|before| (&before.kind, &before.culprit) == (&finding.kind, &finding.culprit))
         };
-        let new = progress
+        let new = output
             .findings
             .iter()
-            .filter(is_told)
-            .filter(|finding| !was_told(finding));
+            .filter(is_reported)
+            .filter(|finding| !was_reported(finding));
         new.map(|finding| Event {
             at_ms: now_ms,
             severity: finding.severity,

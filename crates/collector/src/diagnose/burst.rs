@@ -1,5 +1,5 @@
-//! What an alert that fires asks nodes for: the last minutes of their GPUs at ten readings a second, which they keep and send to nobody
-//! unasked.
+//! Requests bursts when an alert fires: the last minutes of a node's GPUs at ten samples per second. Nodes keep these samples and send them
+//! only on request.
 
 use domain::api::alerts::AlertView;
 use domain::event::Severity;
@@ -7,18 +7,18 @@ use domain::ident::{NodeName, RunId};
 
 use super::engine::Engine;
 
-/// A rule's word on it: `true` or `false`. Without one, critical alerts ask.
+/// The annotation of a rule that enables or disables it: `true` or `false`. Without it, critical alerts request bursts.
 const ANNOTATION: &str = "burst";
-/// Nodes asked for one alert of a whole run; what happened to all of them shows on these.
+/// Maximum number of nodes requested for an alert about a whole run. What happened to all nodes shows on these.
 const NODES_OF_A_RUN_MAX: usize = 16;
 
-/// Asks the node an alert names, else the nodes of the run it names. Waits for no node.
-pub(super) async fn ask(engine: &Engine, alert: &AlertView) {
+/// Requests a burst from the node that an alert names, otherwise from the nodes of the run that it names. Does not wait for the nodes.
+pub(super) async fn request(engine: &Engine, alert: &AlertView) {
     if !wants(alert) {
         return;
     }
     for node in concerned(engine, alert).await {
-        engine.runs.agents.want_burst(&node, &alert.rule);
+        engine.runs.agents.request_burst(&node, &alert.rule);
     }
 }
 
@@ -37,7 +37,7 @@ async fn concerned(engine: &Engine, alert: &AlertView) -> Vec<NodeName> {
     let Some(run) = alert.labels.get("run").and_then(|run| RunId::new(run).ok()) else {
         return Vec::new();
     };
-    // A run that is not ours, or cannot be read, has no nodes to ask.
+    // A run that is unknown or cannot be read has no nodes to request bursts from.
     let mut nodes = engine.runs.nodes_of(&run).await.unwrap_or_default();
     nodes.truncate(NODES_OF_A_RUN_MAX);
     nodes

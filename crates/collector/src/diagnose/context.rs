@@ -1,4 +1,4 @@
-//! What is known around an alert that fires: the attempt of its run, the finding it was made from, and how sure it is.
+//! The context of a firing alert: the attempt of its run, the finding that caused it, and its confidence.
 
 use domain::api::alerts::AlertView;
 use domain::ident::{AttemptNo, RunId};
@@ -7,11 +7,11 @@ use domain::incident::{Confidence, Context, finding_of};
 use super::engine::Engine;
 use super::rule::Status;
 
-/// What is known around an alert when it begins to fire.
+/// Collects the context of an alert when it begins to fire.
 pub(super) async fn gather(engine: &Engine, alert: &AlertView, metrics: &[String]) -> Context {
     let run = alert.labels.get("run").and_then(|run| RunId::new(run).ok());
     let attempt = match &run {
-        // A run that is not ours, or cannot be read, has no attempt.
+        // A run that is unknown or cannot be read has no attempt.
         Some(run) => attempt(engine, run).await,
         None => None,
     };
@@ -24,7 +24,7 @@ pub(super) async fn gather(engine: &Engine, alert: &AlertView, metrics: &[String
     context
 }
 
-/// What analysers have found goes on changing while an alert fires; the last they found stays.
+/// Updates the contexts. Findings continue to change while an alert fires; the last one is kept.
 pub(super) fn renew(engine: &Engine, status: &mut Status, metrics: &[String]) {
     for (fingerprint, context) in &mut status.contexts {
         if let Some(alert) = status.views.get(fingerprint) {

@@ -1,4 +1,4 @@
-//! What rules are evaluated with: the collector's other parts, as far as rules use them.
+//! The parts of the collector that the evaluation of rules uses.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::runs::Runs;
 use crate::self_metrics::SelfMetrics;
 use crate::tasks::Tasks;
 
-/// What rules are evaluated with.
+/// The parts of the collector that the evaluation of rules uses.
 pub struct Engine {
-    /// Answers the queries of rules.
+    /// Evaluates the queries of rules.
     pub evaluator: Evaluator,
-    /// Takes recorded samples and the traces of alerts.
+    /// Stores recorded samples and the series of alerts.
     pub series: SeriesStore,
-    /// Takes changes of alerts, and what webhooks are to be sent about them.
+    /// Stores changes of alerts, and the notifications to webhooks about them.
     pub state: StateStore,
-    /// Tells pages that alerts changed.
+    /// Notifies pages that alerts changed.
     pub changes: Changes,
     /// Counts samples.
     pub metrics: Arc<SelfMetrics>,
-    /// Whose nodes are asked for bursts, and whose logs are evidence.
+    /// The runs whose nodes are requested for bursts, and whose logs are evidence.
     pub runs: Arc<Runs>,
-    /// What people did about alerts.
+    /// User actions on alerts.
     pub incidents: Incidents,
-    /// What the analysers have found, which some rules read.
+    /// The findings of the analysers, which some rules use.
     pub(crate) findings: Arc<Findings>,
     /// Wakes the delivery to webhooks.
     pub notifier: Notifier,
-    /// Where people find this collector, for links in messages.
+    /// The URL of this collector in the links of messages.
     pub external_url: String,
     /// Where groups are evaluated.
     pub tasks: Tasks,

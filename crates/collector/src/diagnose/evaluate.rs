@@ -7,36 +7,36 @@ use domain::api::alerts::{AlertState, AlertView, Evidence, EvidenceValue};
 use domain::api::prometheus::float;
 use domain::incident::{Context, DiagnosisId, NamedCulprit};
 use domain::rule::alert::{Active, Change, fingerprint, step};
-use domain::rule::{evidence, record, trace};
+use domain::rule::{alert_series, evidence, record};
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::Value;
 use store::state::alerts::AlertChanges;
 use tracing::{info, warn};
 
-use super::ask;
 use super::burst;
 use super::context;
 use super::engine::Engine;
 use super::group::GroupState;
 use super::log_tail;
 use super::rule::{RuleState, Status};
+use super::rule_queries;
 use super::view;
 use crate::changes::Change as Shown;
 
-/// Alerts one rule may have: a rule that matches everything is a mistake in the rule, not ten thousand faults.
+/// Maximum number of alerts of one rule. A rule that matches more is a mistake in the rule, not ten thousand faults.
 const ALERTS_PER_RULE_MAX: usize = 10_000;
-/// Values kept of one evidence query: the ranks of a large node, and more than anyone reads.
+/// Maximum number of values kept of one evidence query: the ranks of a large node, and more than anyone reads.
 const EVIDENCE_VALUES_MAX: usize = 16;
-/// How long one evaluation gathers evidence: when a whole cluster fails at once, word of it must not wait for decoration.
+/// How long one evaluation may collect evidence. If a whole cluster fails at once, notifications must not wait for it.
 const EVIDENCE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Annotations of the alerts that were just seen, by their labels.
+/// The annotations of the current alerts, by their labels.
 type Annotations = HashMap<Labels, Labels>;
 
 impl RuleState {
-    /// Evaluates the rule for a time. Returns the samples to be written, or nothing when it failed: what went wrong is kept with
-    /// the rule and shown; its alerts and series stay as they are then.
+    /// Evaluates the rule for a time. Returns the samples to store, or `None` if the evaluation failed. The error is then shown with the
+    /// rule, and its alerts and series stay as they are.
     pub(super) async fn evaluate(
         &self,
         engine: &Engine,
@@ -75,7 +75,7 @@ impl RuleState {
         at_ms: TimestampMs,
     ) -> Result<Vec<(Labels, f64)>, String> {
         let (offset_ms, limit) = (group.definition.query_offset_ms, group.definition.limit);
-        let found = ask::samples(engine, &self.query, at_ms - offset_ms).await?;
+        let found = rule_queries::samples(engine, &self.query, at_ms - offset_ms).await?;
         record::recorded(&self.rule, found, limit).map_err(|error| error.to_string())
     }
 
@@ -86,7 +86,7 @@ impl RuleState {
         at_ms: TimestampMs,
     ) -> Result<Vec<(Labels, f64)>, String> {
         let query_ms = at_ms - group.definition.query_offset_ms;
-        let found = ask::samples(engine, &self.query, query_ms).await?;
+        let found = rule_queries::samples(engine, &self.query, query_ms).await?;
         if found.len() > ALERTS_PER_RULE_MAX {
             return Err(format!(
                 "the expression matches {} series, more than {ALERTS_PER_RULE_MAX}",
@@ -94,7 +94,7 @@ impl RuleState {
             ));
         }
         let limit = group.definition.limit;
-        let instances = ask::instances(engine, &self.instancing, found, limit, query_ms).await?;
+        let instances = rule_queries::instances(engine, &self.templates, found, limit, query_ms).await?;
         let (mut samples, mut annotations) = (Vec::new(), Annotations::new());
         for instance in instances {
             samples.push((instance.labels.clone(), instance.value));
@@ -103,7 +103,7 @@ impl RuleState {
         self.advance(engine, samples, &annotations, at_ms).await
     }
 
-    /// Takes the alerts a step further.
+    /// Advances the alerts to the next state.
     async fn advance(
         &self,
         engine: &Engine,
@@ -112,7 +112,7 @@ impl RuleState {
         now_ms: TimestampMs,
     ) -> Result<Vec<(Labels, f64)>, String> {
         let mut next = self.status().clone();
-        let changes = step(&mut next.active, samples, self.rule.holding(), now_ms);
+        let changes = step(&mut next.active, samples, self.rule.alert_times(), now_ms);
         let outcome = self
             .carry_out(engine, &mut next, &changes, annotations, now_ms)
             .await;
@@ -121,17 +121,17 @@ impl RuleState {
         }
         self.show_values(&mut next, annotations);
         context::renew(engine, &mut next, self.metrics());
-        let traces = trace::samples(&next.active);
+        let series = alert_series::samples(&next.active);
         let mut status = self.status();
         (status.active, status.views, status.contexts) = (next.active, next.views, next.contexts);
         drop(status);
         if !changes.is_empty() {
             engine.changes.send(Shown::Diagnoses);
         }
-        Ok(traces)
+        Ok(series)
     }
 
-    /// Brings the views in line with the changes, and gathers what is to be stored.
+    /// Updates the views according to the changes, and collects what must be stored.
     async fn carry_out(
         &self,
         engine: &Engine,
@@ -156,11 +156,11 @@ impl RuleState {
                     let before = next.views.get(&fingerprint(&active.labels));
                     let mut alert = self.alert(active, annotations, before, None);
                     alert.evidence = evidence;
-                    burst::ask(engine, &alert).await;
+                    burst::request(engine, &alert).await;
                     let context = context::gather(engine, &alert, self.metrics()).await;
                     outcome.contexts.push((DiagnosisId::of(&alert), context.clone()));
                     next.contexts.insert(alert.fingerprint.clone(), context);
-                    outcome.told.push(alert.clone());
+                    outcome.changed.push(alert.clone());
                     outcome.upsert(next, alert);
                 }
                 Change::Resolved(active) => {
@@ -170,7 +170,7 @@ impl RuleState {
                     if let Some(context) = next.contexts.remove(&alert.fingerprint) {
                         outcome.contexts.push((id, context));
                     }
-                    outcome.told.push(alert.clone());
+                    outcome.changed.push(alert.clone());
                     outcome.upserts.push(alert);
                 }
                 Change::Dropped(active) => {
@@ -183,7 +183,7 @@ impl RuleState {
         outcome
     }
 
-    /// What people see of an alert now: annotations as just filled in, else (it was not seen this time) as they were.
+    /// Returns the current view of an alert: with the new annotations, or with the previous ones if the alert was not seen this time.
     fn alert(
         &self,
         active: &Active,
@@ -209,7 +209,8 @@ impl RuleState {
         }
     }
 
-    /// Answers of the rule's evidence queries, and the last log lines where the rule asks for them. One that fails is left out: an alert must not wait for its decoration.
+    /// Collects the results of the rule's evidence queries, and the last log lines if the rule requests them. A failed query is left out:
+    /// an alert must not wait for evidence.
     async fn evidence(&self, engine: &Engine, active: &Active, now_ms: TimestampMs) -> Vec<Evidence> {
         let culprit = NamedCulprit::of(&active.labels, None);
         let mut all = Vec::new();
@@ -242,7 +243,7 @@ impl RuleState {
     async fn store(&self, engine: &Engine, outcome: &Outcome, now_ms: TimestampMs) -> Result<(), String> {
         let silences = engine.incidents.silences();
         let silenced: Vec<String> = outcome
-            .told
+            .changed
             .iter()
             .filter(|alert| silences.silenced_until(&alert.labels, now_ms).is_some())
             .map(|alert| alert.fingerprint.clone())
@@ -257,21 +258,21 @@ impl RuleState {
             .state
             .apply_alerts(changes, now_ms)
             .await
-            .map_err(|error| format!("the store did not take it: {error}"))?;
-        for alert in &outcome.told {
+            .map_err(|error| format!("the change of alerts could not be stored: {error}"))?;
+        for alert in &outcome.changed {
             let labels = alert.labels.to_string();
             if alert.state == AlertState::Resolved {
                 engine.incidents.forget(&DiagnosisId::of(alert));
             }
             info!(rule = alert.rule, state = ?alert.state, labels, value = alert.value, "an alert changed");
         }
-        if !outcome.told.is_empty() {
+        if !outcome.changed.is_empty() {
             engine.notifier.wake();
         }
         Ok(())
     }
 
-    /// Values and texts of alerts that merely go on.
+    /// Updates values and texts of alerts that continue.
     fn show_values(&self, next: &mut Status, annotations: &Annotations) {
         for active in &next.active {
             let fingerprint = fingerprint(&active.labels);
@@ -281,14 +282,14 @@ impl RuleState {
     }
 }
 
-/// What an evaluation leads to.
+/// The result of an evaluation.
 #[derive(Default)]
 struct Outcome {
     upserts: Vec<AlertView>,
     forgotten: Vec<String>,
     contexts: Vec<(DiagnosisId, Context)>,
-    /// Those that began to fire or were resolved.
-    told: Vec<AlertView>,
+    /// Alerts that began to fire or were resolved.
+    changed: Vec<AlertView>,
 }
 
 impl Outcome {
@@ -298,9 +299,9 @@ impl Outcome {
     }
 }
 
-/// The culprit's own values come first: they are kept, however many peers there are.
+/// Returns the values of an evidence query. The culprit's own values come first, so that they are kept however many peers there are.
 fn evidence_values(value: Value, culprit: &NamedCulprit) -> Vec<EvidenceValue> {
-    let mut samples = ask::vector(value).unwrap_or_default();
+    let mut samples = rule_queries::vector(value).unwrap_or_default();
     samples.sort_by_key(|(labels, _)| !culprit.owns(labels));
     let value = |(labels, value)| EvidenceValue {
         labels,

@@ -1,4 +1,4 @@
-//! Rule files on disk: found by path or pattern, read whole, checked with every expression.
+//! Rule files on disk: found by path or glob pattern, and checked including every expression.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,36 +6,36 @@ use std::path::{Path, PathBuf};
 use domain::rule::definition::duplicates;
 use domain::rule::{FILE_BYTES_MAX, Group, RuleFile, shipped};
 
-/// Rule files, all patterns together.
+/// Maximum number of rule files of all patterns together.
 const FILES_MAX: usize = 1_000;
-/// Groups of all files; each is a task.
+/// Maximum number of groups of all files. Each group is a task.
 const GROUPS_MAX: usize = 2_000;
-/// Rules of all groups: the largest public collections have a tenth of this.
+/// Maximum number of rules of all groups. The largest public collections have a tenth of this.
 const RULES_MAX: usize = 20_000;
-/// Mistakes told at once.
+/// Maximum number of mistakes shown at once.
 const MISTAKES_SHOWN: usize = 20;
-/// The folder that shipped files seem to be in.
+/// The folder name shown for built-in rule files.
 const SHIPPED: &str = "lockstep";
 
-/// Where rules come from.
+/// Where rules are read from.
 #[derive(Debug, Clone)]
 pub(super) struct Sources {
-    /// Paths and patterns of the user's files.
+    /// Paths and glob patterns of the user's files.
     pub(super) patterns: Vec<String>,
-    /// Whether Lockstep's own rules are in force.
+    /// Whether the built-in rules are active.
     pub(super) shipped: bool,
 }
 
-/// What was read.
+/// The result of reading all files.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
-    /// Each with the file it is from.
+    /// Each group with its file.
     pub(super) groups: Vec<(String, Group)>,
-    /// Oddities that stop nothing.
+    /// Warnings, which do not prevent the start.
     pub(super) warnings: Vec<String>,
 }
 
-/// Rule files that cannot be used: every mistake, a line each.
+/// Rule files that cannot be used, with one line per mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the rules cannot be used:\n{}", shown(.0))]
 pub struct RulesError(pub Vec<String>);
@@ -53,7 +53,7 @@ fn shown(mistakes: &[String]) -> String {
 }
 
 impl Sources {
-    /// Reads and checks everything; the disk is read, so not for a thread that others wait for.
+    /// Reads and checks all files. It reads the disk, so it must not run on a thread of the async runtime.
     pub(super) fn load(&self) -> Result<Loaded, RulesError> {
         let (mut loaded, mut mistakes) = (Loaded::default(), Vec::new());
         if self.shipped {
@@ -68,7 +68,7 @@ impl Sources {
         let rules = loaded.groups.iter().flat_map(|(_, group)| &group.rules);
         let twice = duplicates(rules).into_iter().map(|(rule, count)| {
             format!(
-                "{count} rules are called {:?} with the same labels; what one of them says is taken for the other's",
+                "{count} rules have the name {:?} and the same labels; their results cannot be distinguished",
                 rule.name
             )
         });
@@ -80,7 +80,7 @@ impl Sources {
         }
     }
 
-    /// Each file once, although several patterns may match it.
+    /// Returns each file once, even if several patterns match it.
     fn paths(&self, loaded: &mut Loaded, mistakes: &mut Vec<String>) -> BTreeSet<PathBuf> {
         let mut paths = BTreeSet::new();
         for pattern in &self.patterns {
@@ -126,10 +126,10 @@ impl Loaded {
     }
 }
 
-/// The files a path or pattern names, sorted. A path without `*`, `?` or `[` must be there; a pattern may match nothing.
+/// Returns the files that a path or pattern names, sorted. A path without `*`, `?` or `[` must exist; a pattern may match nothing.
 ///
 /// # Errors
-/// A sentence about a path that is no file, or a pattern that is none.
+/// Returns a sentence about a path that is not a file, or an invalid pattern.
 pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, String> {
     let path = Path::new(pattern);
     if !pattern.contains(['*', '?', '[']) || path.is_file() {
@@ -142,7 +142,7 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, String> {
         };
     }
     let found =
-        glob::glob(pattern).map_err(|error| format!("{pattern} is not a pattern for files: {error}"))?;
+        glob::glob(pattern).map_err(|error| format!("{pattern} is not a valid glob pattern: {error}"))?;
     let mut paths = Vec::new();
     for path in found {
         let path = path.map_err(|error| format!("{pattern}: {error}"))?;
@@ -156,7 +156,7 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, String> {
 /// Reads a file and checks it with [`check`].
 ///
 /// # Errors
-/// Each mistake.
+/// Returns all mistakes.
 pub fn read(path: &Path) -> Result<RuleFile, Vec<String>> {
     let one = |message: String| vec![message];
     let length = std::fs::metadata(path)
@@ -171,10 +171,10 @@ pub fn read(path: &Path) -> Result<RuleFile, Vec<String>> {
     check(&text)
 }
 
-/// Understands a file and every expression in it, evidence included.
+/// Parses a rule file and every expression in it, including evidence queries.
 ///
 /// # Errors
-/// Each mistake, with its group and rule.
+/// Returns all mistakes, with their group and rule.
 pub fn check(text: &str) -> Result<RuleFile, Vec<String>> {
     let file = RuleFile::parse(text).map_err(|error| match std::error::Error::source(&error) {
         Some(source) => vec![format!("{error}: {source}")],
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_all_files_are_told_with_their_places() {
+    fn mistakes_of_all_files_are_reported_with_their_positions() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(
             folder.path().join("a.yaml"),
@@ -259,12 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_told_apart_are_warned_of() {
+    fn indistinguishable_rules_get_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.yaml", "b.yaml"] {
             std::fs::write(folder.path().join(name), GOOD).unwrap();
         }
         let warnings = sources(folder.path(), &["*.yaml"]).load().unwrap().warnings;
-        assert!(warnings[0].contains("2 rules are called \"a\""), "{warnings:?}");
+        assert!(
+            warnings[0].contains("2 rules have the name \"a\""),
+            "{warnings:?}"
+        );
     }
 }

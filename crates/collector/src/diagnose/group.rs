@@ -1,11 +1,11 @@
-//! A group in force: its rules, evaluated one after the other at the group's own times.
+//! An active group of rules, evaluated one after the other at the times of the group.
 //!
 //! ```text
 //! sleep ─▶ the latest time of the schedule ─▶ rule 1 ─▶ rule 2 ─▶ … ─▶ samples to the store ─▶ sleep
-//!            └ times in between are left out and counted: evaluations never pile up
+//!            └ times in between are skipped and counted: evaluations never pile up
 //! ```
-//! A rule that reads what an earlier one of its group writes waits until that is stored and can be read; else the samples of
-//! all rules go to the store together.
+//! A rule that reads what an earlier rule of its group writes is evaluated after that is stored and readable. Otherwise the samples of all
+//! rules are stored together.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +22,16 @@ use super::rule::RuleState;
 use super::write::Writes;
 use crate::clock;
 
-/// A group in force.
+/// An active group.
 pub(super) struct GroupState {
     pub(super) file: String,
     pub(super) definition: Group,
     pub(super) schedule: Schedule,
     pub(super) rules: Vec<RuleState>,
     pub(super) metrics: RuleMetrics,
-    /// What its metrics are labelled with.
+    /// The label of its metrics.
     pub(super) label: String,
-    /// Whether its samples could not be stored last time, and all be taken: said once, not every second.
+    /// Whether its last samples could not be stored, or were partly refused. This is logged once, not every second.
     pub(super) write_failed: AtomicBool,
     pub(super) write_refused: AtomicBool,
     timing: Mutex<Timing>,
@@ -47,7 +47,7 @@ pub(super) struct Timing {
 }
 
 impl GroupState {
-    /// A group that is not evaluated yet.
+    /// Creates a group that is not evaluated yet.
     pub(super) fn new(
         file: String,
         definition: Group,
@@ -78,7 +78,7 @@ impl GroupState {
         })
     }
 
-    /// Whether another one is the same in every word, so that this one can go on in its place.
+    /// Returns true if another group has the same definition, so that this one can continue in its place.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.file, &self.definition, self.schedule) == (&other.file, &other.definition, other.schedule)
     }
@@ -87,7 +87,7 @@ impl GroupState {
         *self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Evaluates it until it is stopped, or the collector is.
+    /// Starts the evaluation, which continues until the group or the collector is stopped.
     pub(super) fn start(self: &Arc<Self>, engine: &Arc<Engine>) {
         let by = &[self.label.as_str()];
         let count = i64::try_from(self.rules.len()).unwrap_or(i64::MAX);
@@ -102,7 +102,7 @@ impl GroupState {
         });
     }
 
-    /// Stops it, and waits until the rule it is at is done.
+    /// Stops the group, and waits until the current rule is done.
     pub(super) async fn stop(&self) {
         self.stop.cancel();
         self.ended.cancelled().await;

@@ -1,4 +1,4 @@
-//! The last lines that a rank wrote, as evidence of an alert that names it. Values of the run's secrets were hidden before they left the node.
+//! The last log lines of a rank, as evidence of an alert that names it. The node has already removed the values of the run's secrets.
 
 use std::time::Duration;
 
@@ -10,19 +10,20 @@ use domain::series::Labels;
 
 use super::engine::Engine;
 
-/// A rule's annotation that asks for them.
+/// The annotation with which a rule requests them.
 pub(super) const ANNOTATION: &str = "log_tail";
 const TITLE: &str = "last log lines";
-/// Read from the end of a log.
+/// Maximum number of bytes read from the end of a log.
 const BYTES_MAX: u64 = 4 << 10;
 const LINES_MAX: usize = 10;
-/// An exception is on the error stream; a script that prints its last words has them on the other one.
+/// Exceptions are written to stderr. A script that prints its own error may write it to stdout.
 const STREAMS: [&str; 2] = ["stderr", "stdout"];
-/// A node sends reports before logs: the last lines may come a moment after the end that they explain.
+/// A node sends reports before logs, so the last lines may arrive a moment after the end that they explain.
 const LOOKS_MAX: u32 = 4;
 const LOOKS_APART: Duration = Duration::from_millis(250);
 
-/// Of the rank that the labels name, or of the launcher of the node. `None` when they name neither, or nothing was written.
+/// Returns the last lines of the rank that the labels name, or of the node's launcher. `None` if the labels name neither, or if nothing was
+/// written.
 pub(super) async fn evidence(engine: &Engine, labels: &Labels) -> Option<Evidence> {
     let run = RunId::new(labels.get("run")?).ok()?;
     let view = engine.runs.stored_view(&run).await.ok()?;
@@ -66,7 +67,7 @@ async fn last_lines(engine: &Engine, run: &RunId, source: &LogSource) -> Vec<Str
     tail(&piece.text, offset > 0)
 }
 
-/// The last lines of a text, without escape sequences. The first is left out where its beginning may be missing.
+/// Returns the last lines of a text, without escape sequences. The first line is left out if its beginning may be missing.
 fn tail(text: &str, is_cut: bool) -> Vec<String> {
     let plain = log_text::plain(text);
     let lines: Vec<&str> = plain

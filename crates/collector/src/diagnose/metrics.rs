@@ -1,10 +1,10 @@
-//! What rules cost and how they fare, on `/metrics`: Prometheus' own names with `lockstep_` for `prometheus_`.
+//! Metrics of the evaluation of rules on `/metrics`. They have Prometheus' names, with the prefix `lockstep_` instead of `prometheus_`.
 
 use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, histogram_opts};
 
 use crate::self_metrics::register;
 
-/// All of them, by group: `file;group`.
+/// All metrics, by group: `file;group`.
 #[derive(Clone)]
 pub(super) struct RuleMetrics {
     pub(super) evaluations: IntCounterVec,
@@ -24,16 +24,16 @@ pub(super) struct RuleMetrics {
 const GROUP: &str = "rule_group";
 
 impl RuleMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Panics
-    /// When the registry has them already, which is a mistake in the code.
+    /// Panics if the registry already contains them, which is a mistake in the code.
     pub(super) fn new(registry: &Registry) -> Self {
         let count = |name, help| register(registry, IntCounterVec::new(Opts::new(name, help), &[GROUP]));
         let level = |name, help| register(registry, GaugeVec::new(Opts::new(name, help), &[GROUP]));
         let seconds = histogram_opts!(
             "lockstep_rule_evaluation_duration_seconds",
-            "Time of evaluating one rule.",
+            "Time to evaluate one rule.",
             vec![0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0]
         );
         Self {
@@ -45,11 +45,11 @@ impl RuleMetrics {
             seconds: register(registry, HistogramVec::new(seconds, &[GROUP])),
             iterations: count(
                 "lockstep_rule_group_iterations_total",
-                "Evaluations of the group that were due, missed ones included.",
+                "Due evaluations of the group, including missed ones.",
             ),
             missed: count(
                 "lockstep_rule_group_iterations_missed_total",
-                "Evaluations of the group left out because the one before took too long.",
+                "Evaluations of the group skipped because the previous one took too long.",
             ),
             rules: register(
                 registry,
@@ -64,37 +64,37 @@ impl RuleMetrics {
             ),
             last_seconds: level(
                 "lockstep_rule_group_last_duration_seconds",
-                "Time of the group's last evaluation.",
+                "Duration of the group's last evaluation.",
             ),
             last_at: level(
                 "lockstep_rule_group_last_evaluation_timestamp_seconds",
-                "When the group was last evaluated.",
+                "Time of the group's last evaluation.",
             ),
             last_samples: level(
                 "lockstep_rule_group_last_evaluation_samples",
-                "Samples the group's last evaluation gave.",
+                "Samples written by the group's last evaluation.",
             ),
             reload_worked: register(
                 registry,
                 Gauge::new(
                     "lockstep_rules_last_reload_successful",
-                    "Whether the rule files could be used when they were last read.",
+                    "Whether the last reload of the rule files was successful.",
                 ),
             ),
             reloaded_at: register(
                 registry,
                 Gauge::new(
                     "lockstep_rules_last_reload_success_timestamp_seconds",
-                    "When rule files were last read and could be used.",
+                    "Time of the last successful reload of the rule files.",
                 ),
             ),
         }
     }
 
-    /// A group that is gone has no numbers.
+    /// Removes the metrics of a group that no longer exists.
     pub(super) fn forget(&self, group: &str) {
         let by = &[group];
-        // Those that were never counted are not there to be removed.
+        // A metric that was never counted cannot be removed.
         for counter in [&self.evaluations, &self.failures, &self.iterations, &self.missed] {
             let _was_there = counter.remove_label_values(by);
         }

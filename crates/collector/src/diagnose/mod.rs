@@ -1,14 +1,14 @@
-//! Rules, and what becomes of them: each group is evaluated at its own times over the one evaluator; changes of alerts and what
-//! webhooks are to be sent about them are stored in one transaction before anyone sees them.
+//! Rules and their alerts: each group is evaluated at its own times with the common evaluator. Changes of alerts and the notifications
+//! about them are stored in one transaction before anyone sees them.
 //!
 //! ```text
 //! rule ─ query ─▶ samples ─┬─ recording: named ──────────────────────────────────────────▶ series store
-//!                          └─ alerting: templates, step ─▶ changes ─┬─▶ evidence (when it fires)  ▲
-//!                                                                   ├─▶ store: alerts, webhooks  │
-//!                                                                   └─▶ ALERTS, ALERTS_FOR_STATE ┘
-//! files ─ start, reload ─▶ groups: those that changed are stopped, and begin again where they were
+//!                          └─ alerting: templates, step ─▶ changes ─┬─▶ evidence (if it fires)     ▲
+//!                                                                   ├─▶ store: alerts, webhooks    │
+//!                                                                   └─▶ ALERTS, ALERTS_FOR_STATE ──┘
+//! files ─ start, reload ─▶ groups: changed ones are stopped, and continue where they were
 //! ```
-//! When the store does not take a change of alerts, memory stays as it was and the next evaluation tries again.
+//! If the store cannot save a change of alerts, the state in memory stays as it was, and the next evaluation tries again.
 
 pub mod files;
 mod reload;
@@ -17,11 +17,11 @@ mod engine;
 mod group;
 mod rule;
 
-mod ask;
 mod burst;
 mod context;
 mod evaluate;
 mod log_tail;
+mod rule_queries;
 mod silenced;
 mod write;
 
@@ -56,8 +56,8 @@ pub use files::RulesError;
 pub use reload::Reloaded;
 pub(crate) use view::diagnosis;
 
-/// How long an alert that was active when the collector ended is held after its start though nothing shows it: agents are back
-/// within 15 s, and their spools a moment later.
+/// How long an alert that was active when the collector stopped is kept after its start without a sample: agents reconnect within 15 s, and
+/// their spools follow a moment later.
 const RETURN_MS: i64 = 30_000;
 
 type Groups = Arc<[Arc<GroupState>]>;
@@ -70,29 +70,29 @@ pub struct Alerts {
     sources: Arc<Sources>,
     interval_ms: i64,
     metrics: RuleMetrics,
-    /// One reload at a time.
+    /// Allows one reload at a time.
     reloading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A group as people see it.
+/// The view of a group.
 pub struct GroupView {
-    /// Its name.
+    /// The name of the group.
     pub name: String,
-    /// The file it is from.
+    /// The file that contains the group.
     pub file: String,
-    /// Milliseconds between evaluations.
+    /// Evaluation interval, in milliseconds.
     pub interval_ms: i64,
-    /// The most series or alerts of each rule; 0 for no limit.
+    /// Maximum number of series or alerts of each rule; 0 for no limit.
     pub limit: usize,
-    /// The time it was last evaluated for, and how long that took.
+    /// The time of the last evaluation.
     pub evaluated_ms: TimestampMs,
-    /// Seconds.
+    /// The duration of the last evaluation, in seconds.
     pub duration_s: f64,
-    /// Its rules.
+    /// The rules of the group.
     pub rules: Vec<RuleView>,
 }
 
-/// Gives each alert to the first rule it may be of; returns those that are of none.
+/// Assigns each stored alert to the first rule that it may belong to. Returns the alerts that belong to no rule.
 fn take_up(
     groups: &Groups,
     active: &[AlertView],
@@ -110,7 +110,7 @@ fn take_up(
     left.into_iter().cloned().collect()
 }
 
-/// Ends alerts of rules that are not there any more: a receiver that knows such an alert as firing is sent its end.
+/// Resolves alerts of rules that no longer exist: a receiver that has such an alert as firing gets a notification of its end.
 async fn resolve(engine: &Engine, orphans: Vec<AlertView>) -> Result<(), StateError> {
     let now_ms = clock::now_ms();
     for mut alert in orphans {
@@ -137,10 +137,10 @@ async fn resolve(engine: &Engine, orphans: Vec<AlertView>) -> Result<(), StateEr
 }
 
 impl Alerts {
-    /// The rules the configuration names, nothing active yet.
+    /// Loads the rules that the configuration names. No alert is active yet.
     ///
     /// # Errors
-    /// When a rule file cannot be used.
+    /// Returns an error if a rule file cannot be used.
     pub fn load(config: &Config, registry: &Registry, incidents: Incidents) -> Result<Self, RulesError> {
         let sources = Sources {
             patterns: config.rules.clone(),
@@ -160,11 +160,11 @@ impl Alerts {
         })
     }
 
-    /// Takes up the alerts that were active when the collector last ran, and evaluates every group at its interval until the
-    /// collector stops.
+    /// Continues the alerts that were active when the collector last stopped, and evaluates every group at its interval until the collector
+    /// stops.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Returns an error if the store cannot be read.
     pub async fn start(&self, engine: &Arc<Engine>) -> Result<(), StartError> {
         let failed = |error: StateError| StartError::Load {
             what: "alerts",
@@ -185,7 +185,7 @@ impl Alerts {
         Ok(())
     }
 
-    /// Nodes of which a critical alert fires that is not one run's own.
+    /// Returns the nodes with a firing critical alert that does not name a run.
     #[must_use]
     pub fn critical_nodes(&self) -> Vec<String> {
         let diagnoses = self.diagnoses().into_iter();
@@ -197,7 +197,7 @@ impl Alerts {
             .collect()
     }
 
-    /// Alerts that are pending or firing.
+    /// Returns the pending and firing alerts.
     #[must_use]
     pub fn active(&self) -> Vec<AlertView> {
         let groups = self.groups();
@@ -205,7 +205,7 @@ impl Alerts {
         rules.flat_map(RuleState::alerts).collect()
     }
 
-    /// Alerts that fire, read as diagnoses, worst and oldest first.
+    /// Returns the firing alerts as diagnoses, the most severe first, then the oldest.
     #[must_use]
     pub fn diagnoses(&self) -> Vec<Diagnosis> {
         let (groups, now_ms) = (self.groups(), clock::now_ms());
@@ -225,7 +225,7 @@ impl Alerts {
         diagnoses
     }
 
-    /// An alert that fires, with what is known around it.
+    /// Returns a firing alert with its context.
     #[must_use]
     pub fn firing(&self, id: &DiagnosisId) -> Option<(AlertView, Context)> {
         let groups = self.groups();
@@ -236,7 +236,7 @@ impl Alerts {
         firing.find(|(alert, _)| DiagnosisId::of(alert) == *id)
     }
 
-    /// All rules with their alerts.
+    /// Returns all rules with their alerts.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleView> {
         let groups = self.groups();
@@ -244,7 +244,7 @@ impl Alerts {
         rules.map(RuleState::view).collect()
     }
 
-    /// All groups with their rules.
+    /// Returns all groups with their rules.
     #[must_use]
     pub fn group_views(&self) -> Vec<GroupView> {
         let view = |group: &Arc<GroupState>| GroupView {

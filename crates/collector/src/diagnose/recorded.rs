@@ -1,5 +1,5 @@
-//! The shipped rules on recorded runs: loss and gradient norm of the recipe `ddp`, a line a step, as the probe saw them
-//! (`crates/torch-probe/tests/data`). An explosion must be seen at its first bad step; a warm-up spike must stay silent.
+//! Tests of the built-in rules on recorded runs: loss and gradient norm of the recipe `ddp`, one line per step, as the probe recorded them
+//! (`crates/torch-probe/tests/data`). An explosion must be detected at its first bad step; a warm-up spike must not fire.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use domain::rule::{RuleFile, shipped};
 use domain::series::{Budget, Labels, SelectError, Selection, Series, SeriesSet, SeriesSource};
 use query::{Params, Value};
 
-/// A step of these runs took about this long.
+/// The approximate duration of a step of these runs.
 const STEP_MS: i64 = 50;
-/// Both ranks of data parallel see the same.
+/// Both ranks of data parallel training have the same values.
 const RANKS: [&str; 2] = ["0", "1"];
 
 struct Recorded(Vec<Series>);
@@ -43,7 +43,7 @@ impl Recorded {
         )
     }
 
-    /// When, in steps, `alert` first fires if it is evaluated at every step.
+    /// Returns the step at which `alert` first fires if it is evaluated at every step.
     fn first_firing_step(&self, alert: &str) -> Option<i64> {
         let files = shipped::FILES
             .iter()
@@ -54,7 +54,7 @@ impl Recorded {
             .find(|rule| rule.name == alert);
         let rule = rule.expect("a shipped rule");
         let query = query::parse(&rule.expr).expect("well formed");
-        let holding = rule.holding();
+        let alert_times = rule.alert_times();
         let mut active = Vec::new();
         let times = Arc::clone(&self.0[0].times_ms);
         times.iter().find_map(|&now_ms| {
@@ -74,7 +74,7 @@ impl Recorded {
                 .into_iter()
                 .map(|(labels, _, value)| (labels, value))
                 .collect();
-            let changes = step(&mut active, samples, holding, now_ms);
+            let changes = step(&mut active, samples, alert_times, now_ms);
             changes
                 .iter()
                 .any(|change| matches!(change, Change::Firing(_)))

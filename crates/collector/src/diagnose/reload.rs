@@ -1,10 +1,10 @@
-//! Reading the rule files again: all or nothing.
+//! Reads the rule files again: all or nothing.
 //!
 //! ```text
 //! files ─ read, check ─▶ mistakes: everything stays as it is
-//!                     └▶ same group as before: goes on, untouched
-//!                        changed:  old one stops ─▶ each rule goes on with the alerts and series of the same rule before
-//!                        gone:     its alerts are resolved, its series end
+//!                     └▶ unchanged group: continues
+//!                        changed group: the old one stops ─▶ each rule continues with the alerts and series of the same old rule
+//!                        removed group: its alerts are resolved, its series end
 //! ```
 
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use super::rule::RuleState;
 use super::{Alerts, resolve, write};
 use crate::clock;
 
-/// What a reload found.
+/// The result of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Groups in force.
+    /// Number of active groups.
     pub groups: usize,
-    /// Their rules.
+    /// Number of their rules.
     pub rules: usize,
-    /// Groups that were not there, or not like this, before.
+    /// Number of new or changed groups.
     pub changed: usize,
 }
 
@@ -50,11 +50,11 @@ pub(super) fn read(
 }
 
 impl Alerts {
-    /// Reads the rule files again. Rules that are still there keep their alerts and series. What was begun is carried through,
-    /// also when whoever asked has left.
+    /// Reads the rule files again. Rules that still exist keep their alerts and series. A reload is completed even if the client
+    /// disconnects.
     ///
     /// # Errors
-    /// When a file cannot be used; the rules in force stay then.
+    /// Returns an error if a file cannot be used. The current rules then stay active.
     pub async fn reload(&self, engine: &Arc<Engine>) -> Result<Reloaded, RulesError> {
         let (alerts, used) = (self.clone(), Arc::clone(engine));
         let reload = engine
@@ -73,7 +73,7 @@ impl Alerts {
         let read = read.unwrap_or_else(|panic| Err(RulesError(vec![panic.to_string()])));
         self.metrics.reload_worked.set(f64::from(u8::from(read.is_ok())));
         let read = read.inspect_err(|error| {
-            tracing::error!(%error, "rules were not loaded again; those before stay in force");
+            tracing::error!(%error, "rules were not reloaded; the current rules stay active");
         })?;
         let reloaded = self.replace(engine, read).await;
         self.metrics.reloaded_at.set(clock::now_ms() as f64 / 1_000.0);
@@ -82,7 +82,7 @@ impl Alerts {
             rules,
             changed,
         } = reloaded;
-        tracing::info!(groups, rules, changed, "rules were loaded again");
+        tracing::info!(groups, rules, changed, "rules were reloaded");
         Ok(reloaded)
     }
 
@@ -119,12 +119,12 @@ impl Alerts {
         }
     }
 
-    /// Ends what rules that are gone have left.
+    /// Ends the alerts and series of removed rules.
     async fn end(&self, engine: &Engine, gone: &[&RuleState]) {
         let alerts: Vec<AlertView> = gone.iter().flat_map(|rule| rule.alerts()).collect();
         let has_alerts = !alerts.is_empty();
         if let Err(error) = resolve(engine, alerts).await {
-            tracing::error!(%error, "alerts of rules that are gone could not be resolved; the next start does it");
+            tracing::error!(%error, "alerts of removed rules could not be resolved; the next start resolves them");
         }
         if has_alerts {
             engine.changes.send(crate::changes::Change::Diagnoses);
@@ -133,7 +133,7 @@ impl Alerts {
             .iter()
             .flat_map(|rule| rule.written().drain().collect::<Vec<_>>())
             .collect();
-        // Behind every sample they wrote.
+        // After every sample that they wrote.
         let last_ms = gone
             .iter()
             .map(|rule| rule.status().evaluated_ms)
@@ -143,8 +143,8 @@ impl Alerts {
     }
 }
 
-/// Each new rule goes on where the same one was: in its own group first, else wherever it was. Returns the old rules that
-/// nobody goes on with.
+/// Lets each new rule continue the state of the same old rule: first of one in the same group, otherwise of one in any group. Returns the
+/// old rules that no rule continues.
 fn hand_over<'a>(before: &'a [Arc<GroupState>], fresh: &[Arc<GroupState>]) -> Vec<&'a RuleState> {
     let mut left: Vec<&RuleState> = before.iter().flat_map(|group| &group.rules).collect();
     let mut waiting: Vec<&RuleState> = fresh.iter().flat_map(|group| &group.rules).collect();
@@ -163,7 +163,7 @@ fn hand_over<'a>(before: &'a [Arc<GroupState>], fresh: &[Arc<GroupState>]) -> Ve
     left
 }
 
-/// What it looks for may have changed: name and labels are what its alerts and series are known by.
+/// Compares kind, name and labels, which identify a rule's alerts and series. The expression may have changed.
 fn is_same(a: &Rule, b: &Rule) -> bool {
     a.is_alert() == b.is_alert() && a.name == b.name && a.labels == b.labels
 }

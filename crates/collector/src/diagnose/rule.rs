@@ -1,4 +1,4 @@
-//! One rule in force: its definition, what it reads and wrote, and its alerts.
+//! One active rule: its definition, the metrics it reads, the series it wrote, and its alerts.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,32 +7,32 @@ use domain::api::alerts::{AlertState, AlertView, RuleKind, RuleView};
 use domain::incident::{Context, DiagnosisId};
 use domain::rule::alert::Active;
 use domain::rule::definition::{EVIDENCE_PREFIX, Texts};
-use domain::rule::instance::Instancing;
-use domain::rule::{Group, Rule, trace};
+use domain::rule::instance::AlertTemplates;
+use domain::rule::{Group, Rule, alert_series};
 use domain::series::{Labels, METRIC_NAME, MatchOp};
 use domain::time::TimestampMs;
 use query::{Params, ParseError, Query};
 
-/// A rule in force. Only its group's task changes it; everyone may look.
+/// An active rule. Only the task of its group changes it; any task may read it.
 pub(super) struct RuleState {
     pub(super) file: String,
     pub(super) group: String,
     pub(super) rule: Rule,
     pub(super) query: Query,
-    pub(super) instancing: Instancing,
-    /// The metrics its expression names; none when it may read any.
+    pub(super) templates: AlertTemplates,
+    /// The metrics that its expression names; `None` if it may read any metric.
     reads: Option<Vec<String>>,
     status: Mutex<Status>,
     written: Mutex<HashSet<Labels>>,
 }
 
-/// Where a rule's alerts stand.
+/// The state of a rule's alerts.
 #[derive(Clone, Default)]
 pub(super) struct Status {
     pub(super) active: Vec<Active>,
-    /// What people see of each active alert, by fingerprint.
+    /// The views of the active alerts, by fingerprint.
     pub(super) views: BTreeMap<String, AlertView>,
-    /// What is known around each alert that fires, by fingerprint.
+    /// The contexts of the firing alerts, by fingerprint.
     pub(super) contexts: BTreeMap<String, Context>,
     pub(super) evaluated_ms: TimestampMs,
     pub(super) duration_s: f64,
@@ -40,14 +40,14 @@ pub(super) struct Status {
 }
 
 impl RuleState {
-    /// A rule that is not evaluated yet; its expression is parsed.
+    /// Creates a rule that is not evaluated yet, with its parsed expression.
     pub(super) fn new(file: &str, group: &Group, rule: Rule) -> Result<Self, ParseError> {
         let query = query::parse(&rule.expr)?;
-        let instancing = Instancing::of(&rule, |name| !name.starts_with(EVIDENCE_PREFIX));
+        let templates = AlertTemplates::of(&rule, |name| !name.starts_with(EVIDENCE_PREFIX));
         Ok(Self {
             file: file.to_owned(),
             group: group.name.clone(),
-            instancing: instancing.expect("templates are checked when the file is read"),
+            templates: templates.expect("templates are checked when the file is read"),
             reads: names_read(&query),
             rule,
             query,
@@ -56,28 +56,28 @@ impl RuleState {
         })
     }
 
-    /// The status, whoever panicked while holding it: every change replaces it whole.
+    /// Locks the status, even after a panic of another holder: every change replaces the status as a whole.
     pub(super) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The series it wrote last.
+    /// Returns the series that the rule last wrote.
     pub(super) fn written(&self) -> MutexGuard<'_, HashSet<Labels>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether its answer may depend on what `other` writes.
+    /// Returns true if the result of this rule may depend on what `other` writes.
     pub(super) fn may_read(&self, other: &Self) -> bool {
         let Some(reads) = &self.reads else { return true };
         if other.rule.is_alert() {
             return reads
                 .iter()
-                .any(|name| name == trace::ALERTS || name == trace::ALERTS_FOR_STATE);
+                .any(|name| name == alert_series::ALERTS || name == alert_series::ALERTS_FOR_STATE);
         }
         reads.contains(&other.rule.name)
     }
 
-    /// Goes on with alerts that were active before, and holds them until `true_ms` even if nothing shows them.
+    /// Continues alerts that were active before, and keeps them until `true_ms` even without a sample.
     pub(super) fn take_up(
         &self,
         active: &[&AlertView],
@@ -93,7 +93,7 @@ impl RuleState {
         *self.status() = status;
     }
 
-    /// Goes on where another one stopped: the same rule before its file was read again.
+    /// Continues the state of another rule: the same rule before its file was read again.
     pub(super) fn take_over(&self, before: &Self) {
         *self.status() = before.status().clone();
         *self.written() = std::mem::take(&mut *before.written());
@@ -103,7 +103,7 @@ impl RuleState {
         self.status().views.values().cloned().collect()
     }
 
-    /// Alerts that fire, each with what is known around it.
+    /// Returns the firing alerts, each with its context.
     pub(super) fn firing(&self) -> Vec<(AlertView, Context)> {
         let status = self.status();
         let firing = status.views.values().filter(|view| view.fired_ms.is_some());
@@ -115,14 +115,14 @@ impl RuleState {
             .collect()
     }
 
-    /// The metrics that its expression names; none when it may read any.
+    /// Returns the metrics that the expression names. Empty if it may read any metric.
     pub(super) fn metrics(&self) -> &[String] {
         self.reads.as_deref().unwrap_or_default()
     }
 
     pub(super) fn view(&self) -> RuleView {
         let status = self.status().clone();
-        let holding = self.rule.holding();
+        let times = self.rule.alert_times();
         RuleView {
             file: self.file.clone(),
             group: self.group.clone(),
@@ -133,8 +133,8 @@ impl RuleState {
             },
             name: self.rule.name.clone(),
             expr: self.rule.expr.trim().to_owned(),
-            for_ms: holding.hold_ms,
-            keep_firing_ms: holding.keep_firing_ms,
+            for_ms: times.hold_ms,
+            keep_firing_ms: times.keep_firing_ms,
             labels: as_labels(&self.rule.labels),
             annotations: as_labels(&self.rule.annotations),
             alerts: status.views.into_values().collect(),

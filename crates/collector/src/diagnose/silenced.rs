@@ -1,4 +1,4 @@
-//! When a silence begins or ends: alerts that webhooks have not heard of are held back, and told once nothing silences them.
+//! Applies silences when they begin or end: notifications of silenced alerts are held back, and sent when no silence matches any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use super::engine::Engine;
 use crate::changes::Change;
 use crate::clock;
 
-/// How long to wait at most. A message that was under way when its alert was silenced, and failed, is taken back after this time.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Maximum time between two checks. A message that was being sent when its alert was silenced, and failed, is held back after this time.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 impl Alerts {
     /// Follows the silences until the collector stops.
     pub(super) async fn follow_silences(self, engine: Arc<Engine>) {
         let silences = self.incidents.silences().clone();
-        // At the start a silence may have ended while the collector was away.
+        // A silence may have ended before the collector started.
         let mut has_changed = true;
         loop {
             let began_ms = clock::now_ms();
             let applied = self.apply_silences(&engine, has_changed, began_ms).await;
             if let Err(error) = &applied {
-                tracing::error!(%error, "alerts could not be held back or told as silences say; trying again");
+                tracing::error!(%error, "silences could not be applied to notifications; trying again");
             }
             let next_ms = silences.next_change_ms(began_ms);
-            let wait = next_ms.map_or(LOOK_EVERY, |at_ms| {
+            let wait = next_ms.map_or(CHECK_EVERY, |at_ms| {
                 Duration::from_millis(u64::try_from(at_ms - clock::now_ms()).unwrap_or_default())
-                    .min(LOOK_EVERY)
+                    .min(CHECK_EVERY)
             });
             has_changed = tokio::select! {
                 () = silences.changed() => true,
@@ -43,7 +43,7 @@ impl Alerts {
         }
     }
 
-    /// Holds silenced alerts back, and tells the others if silences have changed.
+    /// Holds silenced alerts back. If silences have changed, queues the notifications of alerts that are not silenced.
     async fn apply_silences(
         &self,
         engine: &Engine,
@@ -55,13 +55,13 @@ impl Alerts {
             return Ok(());
         }
         let firing = self.active().into_iter().filter(|alert| alert.fired_ms.is_some());
-        let (silenced, told): (Vec<AlertView>, Vec<AlertView>) =
+        let (silenced, audible): (Vec<AlertView>, Vec<AlertView>) =
             firing.partition(|alert| silences.silenced_until(&alert.labels, now_ms).is_some());
         if !silenced.is_empty() {
             engine.state.silence_alerts(&silenced).await?;
         }
-        if has_changed && !told.is_empty() {
-            engine.state.tell_unsilenced(&told, now_ms).await?;
+        if has_changed && !audible.is_empty() {
+            engine.state.notify_unsilenced(&audible, now_ms).await?;
             engine.notifier.wake();
         }
         Ok(())

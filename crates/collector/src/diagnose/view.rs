@@ -1,4 +1,4 @@
-//! Alerts as people read them.
+//! The views of alerts.
 
 use domain::api::alerts::{AlertView, Diagnosis};
 use domain::event::Severity;
@@ -6,7 +6,7 @@ use domain::incident::{Context, DiagnosisId, Handling, NamedCulprit, handling};
 use domain::series::Labels;
 use store::state::incidents::Incident;
 
-/// How bad an alert is, by its label `severity`.
+/// Returns the severity of an alert from its label `severity`. The default is warning.
 pub(super) fn severity(labels: &Labels) -> Severity {
     match labels.get("severity") {
         Some("critical") => Severity::Critical,
@@ -15,7 +15,7 @@ pub(super) fn severity(labels: &Labels) -> Severity {
     }
 }
 
-/// An alert that is stored, read as a diagnosis.
+/// Returns a stored alert as a diagnosis.
 pub(crate) fn diagnosis(incident: &Incident) -> Diagnosis {
     shown(
         incident.alert.clone(),
@@ -24,7 +24,7 @@ pub(crate) fn diagnosis(incident: &Incident) -> Diagnosis {
     )
 }
 
-/// An alert that has fired, with its annotations where a page looks for them.
+/// Returns an alert that has fired as a diagnosis, with its annotations in the fields that pages show.
 pub(super) fn shown(alert: AlertView, context: &Context, handling: Handling) -> Diagnosis {
     let text = |name: &str| alert.annotations.get(name).unwrap_or_default().to_owned();
     Diagnosis {
@@ -42,7 +42,7 @@ pub(super) fn shown(alert: AlertView, context: &Context, handling: Handling) -> 
     }
 }
 
-/// Who or what, from the narrowest labels that are there.
+/// Describes the culprit by the most specific labels that exist.
 fn culprit(labels: &Labels) -> String {
     let part = |name: &str, word: &str| labels.get(name).map(|value| format!("{word}{value}"));
     let parts = [

@@ -1,4 +1,4 @@
-//! What rules write: recorded series and the traces of alerts, into the one store, with an end for series that vanish.
+//! Stores the samples of rules: recorded series and the series of alerts, with a staleness marker for each series that ends.
 
 use std::sync::atomic::Ordering;
 
@@ -12,21 +12,21 @@ use super::group::GroupState;
 use super::rule::RuleState;
 use crate::append::{append, with_ends};
 
-/// Samples that wait for the group's other rules: half of what one append may carry.
+/// Maximum number of samples that wait for the group's other rules: half of one append.
 const PENDING_MAX: usize = store::series::APPEND_SAMPLES_MAX / 2;
 
-/// Samples of one evaluation of a group that are not stored yet.
+/// The samples of one evaluation of a group that are not stored yet.
 pub(super) struct Writes<'g> {
     group: &'g GroupState,
     at_ms: TimestampMs,
-    /// By the rule's place in the group.
+    /// By the index of the rule in the group.
     pending: Vec<(usize, Vec<(Labels, f64)>)>,
     pending_samples: usize,
     samples: usize,
 }
 
 impl<'g> Writes<'g> {
-    /// Nothing yet, at the time samples get.
+    /// Creates an empty list. `at_ms` is the time of its samples.
     pub(super) fn new(group: &'g GroupState, at_ms: TimestampMs) -> Self {
         Self {
             group,
@@ -37,7 +37,7 @@ impl<'g> Writes<'g> {
         }
     }
 
-    /// What a rule gave: all of its series. Those it gave before and not now have ended.
+    /// Adds all samples of a rule. Series that the rule wrote before and not now have ended.
     pub(super) fn add(&mut self, place: usize, samples: Vec<(Labels, f64)>) {
         self.samples += samples.len();
         self.pending_samples += samples.len();
@@ -47,7 +47,7 @@ impl<'g> Writes<'g> {
         }
     }
 
-    /// Samples of all rules so far.
+    /// Returns the number of samples of all rules so far.
     pub(super) fn samples(&self) -> usize {
         self.samples
     }
@@ -56,14 +56,14 @@ impl<'g> Writes<'g> {
         self.pending_samples > PENDING_MAX
     }
 
-    /// Whether a rule's answer may depend on what waits here.
+    /// Returns true if the result of a rule may depend on the samples that wait here.
     pub(super) fn may_be_read_by(&self, rule: &RuleState) -> bool {
         self.pending
             .iter()
             .any(|(place, _)| rule.may_read(&self.group.rules[*place]))
     }
 
-    /// Stores what waits; when this returns, it can be read.
+    /// Stores the waiting samples. When this returns, they can be read.
     pub(super) async fn flush(&mut self, engine: &Engine) {
         self.pending_samples = 0;
         let pending = std::mem::take(&mut self.pending);
@@ -92,7 +92,7 @@ impl<'g> Writes<'g> {
         }
     }
 
-    /// Series that ended are tried again with the next evaluation. An alert is no worse for a trace that is missing.
+    /// Records a failure. Series that ended are tried again with the next evaluation. Missing series of alerts do not affect the alerts.
     fn failed(&self, places: impl Iterator<Item = usize>, error: &str) {
         let failures = self
             .group
@@ -146,13 +146,13 @@ impl<'g> Writes<'g> {
     }
 }
 
-/// Ends series whose rule is gone.
+/// Ends the series of removed rules.
 pub(super) async fn end(engine: &Engine, series: Vec<Labels>, at_ms: TimestampMs) {
     if series.is_empty() {
         return;
     }
     let samples = series.into_iter().map(|labels| (labels, STALE)).collect();
     if let Err(error) = append(&engine.series, samples, at_ms).await {
-        warn!(%error, "series of rules that are gone could not be ended; they end by themselves after the lookback");
+        warn!(%error, "series of removed rules could not be ended; they end after the lookback");
     }
 }

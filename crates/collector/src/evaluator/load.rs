@@ -1,9 +1,9 @@
-//! How much may be under way at once: queries evaluated, queries waiting for that, and samples held by all of them.
+//! The limits of an evaluator: queries evaluated at the same time, queries waiting for a slot, and samples held by all queries.
 //!
 //! ```text
-//! query ─▶ place? no: turned away ─▶ slot (first come, first served) ─▶ evaluated ─▶ answer being written
-//!          └──────── held until the work ends ───────────────────────┘  └─ its samples are held until then ─┘
-//!                                        no room for its samples: once more, one after the other, when there is room
+//! query ─▶ place? no: rejected ─▶ slot (first come, first served) ─▶ evaluated ─▶ result being written
+//!          └──────── held until the work ends ────────────────────┘  └─ its samples are held until then ─┘
+//!                           no room for its samples: evaluated again when there is room, one such query at a time
 //! ```
 
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{QueryError, SAMPLES_MAX, SERIES_MAX};
 
-/// Samples a query may read on a thread that must not block: a month by the minute.
+/// Maximum number of samples, and of series, that a query may read on a thread that must not block: one month of one-minute samples.
 const SAMPLES_AT_ONCE_MAX: u64 = 1 << 16;
 const SERIES_AT_ONCE_MAX: u64 = 16;
-/// Queries evaluated at once, a core; more only share the same cores and hold more memory.
+/// Number of queries evaluated at the same time, per core. More would only share the same cores and hold more memory.
 const CONCURRENT_A_CORE: usize = 2;
-/// Queries that wait for a slot: some dashboards opened at once. Beyond, a client hears at once that it should come back,
-/// which is kinder than a time-out after half a minute in a queue.
+/// Number of queries that wait for a slot: some dashboards opened at once. Further queries are rejected at once, which is better for the
+/// client than a timeout after half a minute in a queue.
 const WAITING_MAX: usize = 128;
-/// Samples that all queries hold together, those whose answers are being sent among them: two of the largest, 1.6 GB at
-/// worst. Without it the slots times the largest query would be the bound.
+/// Maximum number of samples that all queries hold together, including those whose results are being sent: two of the largest, at most 1.6
+/// GB. Otherwise the bound would be the number of slots times the largest query.
 const SAMPLES_TOGETHER_MAX: u64 = 2 * SAMPLES_MAX;
 
-/// How often one that found no room looks again; what it waits for takes longer.
+/// How often a query that found no room checks again. What it waits for takes longer.
 const ROOM_LOOK: Duration = Duration::from_millis(20);
 
-/// The bounds of one evaluator. Clones share them.
+/// The limits of one evaluator. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Load {
     places: Arc<Semaphore>,
@@ -38,7 +38,7 @@ pub(super) struct Load {
     large: Arc<Semaphore>,
 }
 
-/// The right to evaluate one query; given back when dropped.
+/// The right to evaluate one query. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct Slot {
     _slot: OwnedSemaphorePermit,
@@ -66,7 +66,7 @@ impl Load {
         })
     }
 
-    /// Waits until there is room for a query of any size. While this is held no other of those that found none begins.
+    /// Waits until there is room for a query of any size. While the permit is held, no other query that found no room begins.
     pub(super) async fn room(&self) -> OwnedSemaphorePermit {
         let turn = Arc::clone(&self.large).acquire_owned().await;
         while self.samples.left() < SAMPLES_MAX {
@@ -75,23 +75,23 @@ impl Load {
         turn.expect("the semaphore is never closed")
     }
 
-    /// What one query may read.
+    /// Returns the budget of one query.
     pub(super) fn budget(&self) -> Budget {
         Budget::new(SAMPLES_MAX, SERIES_MAX).within(&self.samples)
     }
 
-    /// What a query may read on a thread that must not block: less than a millisecond's worth.
+    /// Returns the budget of a query on a thread that must not block: less than one millisecond of work.
     pub(super) fn budget_at_once(&self) -> Budget {
         Budget::new(SAMPLES_AT_ONCE_MAX, SERIES_AT_ONCE_MAX).within(&self.samples)
     }
 
-    /// Slots nobody has, and samples nobody holds.
+    /// Returns the number of free slots, and of samples that are not held.
     pub(super) fn free(&self) -> (usize, u64) {
         (self.slots.available_permits(), self.samples.left())
     }
 }
 
-/// Queries one evaluator works on at once.
+/// Returns the number of queries that one evaluator evaluates at the same time.
 pub(crate) fn slots() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from) * CONCURRENT_A_CORE
 }

@@ -1,7 +1,7 @@
-//! What an answer means whose samples have aged into roll-ups: told to the person who asked, and a lookback that finds them.
+//! Warnings about results from roll-ups, and a lookback that finds their samples.
 //!
-//! The store gives each function the aggregate that serves it best (the largest of the maxima for `max_over_time`). What that
-//! cannot mend is said here, one warning a selector.
+//! For each function the store returns the aggregate that fits it best (the largest of the maxima for `max_over_time`). If the result still
+//! differs from one over raw samples, a warning says so, one per selector.
 
 use std::fmt::Write;
 
@@ -9,14 +9,14 @@ use domain::series::{METRIC_NAME, MatchOp, Selection};
 use domain::time::DisplayDuration;
 use query::Params;
 
-/// The most warnings of an answer; a query with more selectors has been told by then.
+/// Maximum number of warnings of a result. A user with more selectors has got the message by then.
 const WARNINGS_MAX: usize = 10;
 
-/// Selections whose answers come from roll-ups, each with its longest bucket.
+/// Selections that are answered from roll-ups, each with its longest bucket in milliseconds.
 pub(super) type RolledUp<'a> = [(&'a Selection, i64)];
 
-/// How far instant selectors must look back to find a bucket's end, when that is further than they do: they would see
-/// nothing for most of each hour.
+/// Returns how far instant selectors must look back to find the end of a bucket, if that is further than their lookback. Otherwise they
+/// would find nothing for most of each hour.
 pub(super) fn lookback_ms(rolled_up: &RolledUp<'_>, params: &Params) -> Option<i64> {
     let instant = rolled_up
         .iter()
@@ -25,7 +25,7 @@ pub(super) fn lookback_ms(rolled_up: &RolledUp<'_>, params: &Params) -> Option<i
     (longest > params.lookback_ms).then_some(longest)
 }
 
-/// What to know about each, in words.
+/// Returns the warnings for all selections.
 pub(super) fn warnings(rolled_up: &RolledUp<'_>, params: &Params) -> Vec<String> {
     let mut warnings = Vec::new();
     for (selection, resolution_ms) in rolled_up {
@@ -41,7 +41,7 @@ fn warning(selection: &Selection, resolution_ms: i64, params: &Params) -> String
     let bucket = DisplayDuration(resolution_ms);
     let function = selection.function.as_deref();
     let mut text = format!(
-        "samples of {} have aged into one bucket per {bucket}: {}",
+        "samples of {} are rolled up into one bucket per {bucket}: {}",
         name(selection),
         meaning(function, resolution_ms)
     );
@@ -54,7 +54,7 @@ fn warning(selection: &Selection, resolution_ms: i64, params: &Params) -> String
             );
             let _never_fails = write!(
                 text,
-                "; a window of {window} can be too short to hold {}, ask for [{enough}] or more",
+                "; a window of {window} may be too short to contain {}, use [{enough}] or more",
                 if buckets == 2 { "two" } else { "one" }
             );
         }
@@ -62,14 +62,14 @@ fn warning(selection: &Selection, resolution_ms: i64, params: &Params) -> String
     text
 }
 
-/// What the aggregates that are kept make of a function.
+/// Describes what a function returns on the stored aggregates.
 fn meaning(function: Option<&str>, resolution_ms: i64) -> String {
     let bucket = DisplayDuration(resolution_ms);
     let Some(function) = function else {
         return format!("each value is the last of its bucket, up to {bucket} old");
     };
     let says = match function {
-        "min_over_time" => "is the least of the buckets' minima, exact for windows of whole buckets",
+        "min_over_time" => "is the smallest of the buckets' minima, exact for windows of whole buckets",
         "max_over_time" => "is the largest of the buckets' maxima, exact for windows of whole buckets",
         "sum_over_time" => "is the sum of the buckets' sums, exact for windows of whole buckets",
         "avg_over_time" => {
@@ -77,26 +77,26 @@ fn meaning(function: Option<&str>, resolution_ms: i64) -> String {
         }
         "count_over_time" => "counts buckets, not samples",
         "rate" | "increase" => {
-            "goes from the end of one bucket to the end of another; resets in between are counted"
+            "is computed from the end of one bucket to the end of another; resets in between are counted"
         }
-        "resets" => "sees one reset per bucket at most",
-        "changes" => "sees changes from bucket to bucket only",
-        "irate" | "idelta" => "is between the ends of the last two buckets",
+        "resets" => "counts at most one reset per bucket",
+        "changes" => "counts only changes from bucket to bucket",
+        "irate" | "idelta" => "is computed from the ends of the last two buckets",
         "delta" | "deriv" | "predict_linear" | "double_exponential_smoothing" | "holt_winters" => {
-            "goes by the last value of each bucket"
+            "uses the last value of each bucket"
         }
         "stddev_over_time" | "stdvar_over_time" | "quantile_over_time" | "mad_over_time" => {
-            "is of the last value of each bucket; what happened within one is lost"
+            "uses the last value of each bucket; values within a bucket are lost"
         }
         "ts_of_min_over_time" | "ts_of_max_over_time" | "ts_of_first_over_time" | "ts_of_last_over_time" => {
-            "finds the ends of buckets, by their last values"
+            "returns ends of buckets, based on their last values"
         }
-        _ => "goes by the last value of each bucket, at the bucket's end",
+        _ => "uses the last value of each bucket, at the bucket's end",
     };
     format!("{function}() {says}")
 }
 
-/// Functions that need two samples in a window.
+/// Returns true for functions that need two samples in a window.
 fn compares(function: &str) -> bool {
     let names = [
         "rate",
@@ -112,7 +112,7 @@ fn compares(function: &str) -> bool {
     names.contains(&function)
 }
 
-/// The width of a selection's windows, where it follows from the steps of the query itself and not from a sub-query's.
+/// Returns the width of a selection's windows, or `None` if it comes from a sub-query and not from the query's own steps.
 fn window_ms(selection: &Selection, params: &Params) -> Option<i64> {
     if selection.step_ms != params.step_ms {
         return None;
@@ -130,7 +130,7 @@ fn window_ms(selection: &Selection, params: &Params) -> Option<i64> {
     })
 }
 
-/// The metric, or else the matchers.
+/// Returns the metric, or the matchers if there is no metric.
 fn name(selection: &Selection) -> String {
     let named = selection
         .matchers
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn each_function_is_told_what_became_of_its_samples() {
+    fn each_function_gets_a_note_on_its_roll_up() {
         let at = Params::instant(100 * HOUR);
         check(
             "load",
             at,
             MINUTE,
             &[
-                "samples of load have aged into one bucket per 1m: each value is the last of its bucket, up to 1m old",
+                "samples of load are rolled up into one bucket per 1m: each value is the last of its bucket, up to 1m old",
             ],
         );
         check(
@@ -179,8 +179,8 @@ mod tests {
             at,
             MINUTE,
             &[
-                "samples of load have aged into one bucket per 1m: max_over_time() is the largest of the buckets' maxima, exact for windows of whole buckets",
-                "samples of {a=\"b\"} have aged into one bucket per 1m: count_over_time() counts buckets, not samples",
+                "samples of load are rolled up into one bucket per 1m: max_over_time() is the largest of the buckets' maxima, exact for windows of whole buckets",
+                "samples of {a=\"b\"} are rolled up into one bucket per 1m: count_over_time() counts buckets, not samples",
             ],
         );
     }
@@ -188,12 +188,12 @@ mod tests {
     #[test]
     fn windows_that_are_too_short_are_named() {
         let range = Params::range(10 * HOUR, 100 * HOUR, HOUR);
-        let expected = "samples of x have aged into one bucket per 1h: rate() goes from the end of one bucket to the end of another; \
-                        resets in between are counted; a window of 5m can be too short to hold two, ask for [2h] or more";
+        let expected = "samples of x are rolled up into one bucket per 1h: rate() is computed from the end of one bucket to the end of another; \
+                        resets in between are counted; a window of 5m may be too short to contain two, use [2h] or more";
         check("rate(x[5m])", range, HOUR, &[expected]);
         check("rate(x[5m] offset 3h)", range, HOUR, &[expected]);
         check("rate(x[5m] @ end())", range, HOUR, &[expected]);
-        let long = "samples of x have aged into one bucket per 1h: rate() goes from the end of one bucket to the end of another; \
+        let long = "samples of x are rolled up into one bucket per 1h: rate() is computed from the end of one bucket to the end of another; \
                     resets in between are counted";
         check("rate(x[2h])", range, HOUR, &[long]);
     }

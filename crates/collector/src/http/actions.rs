@@ -1,4 +1,4 @@
-//! `POST /api/diagnoses/{id}/act`: carries out one of the actions that the diagnosis lists.
+//! `POST /api/diagnoses/{id}/act`: carries out one of the actions that a diagnosis lists.
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::post_with;
@@ -27,7 +27,7 @@ pub(super) fn routes() -> ApiRouter<App> {
             act,
             needs(
                 Role::Operator,
-                "Carries out an action that a diagnosis lists, or only says what it would cost",
+                "Carries out an action of a diagnosis, or only shows its cost",
             ),
         ),
     )
@@ -42,7 +42,7 @@ async fn act(
     let incident = find(&app.state, &app.alerts, &id).await?;
     let not_possible = || {
         ApiError::conflict(format!(
-            "the action {:?} is not possible now; GET /api/diagnoses/{id} lists those that are",
+            "the action {:?} is not possible now; GET /api/diagnoses/{id} lists the possible ones",
             asked.action
         ))
     };
@@ -85,7 +85,7 @@ async fn act(
     }))
 }
 
-/// What can be done about a diagnosis now; nothing where it is about no run of ours.
+/// Returns the actions that are possible now. The list is empty if the diagnosis is not about a run of this collector.
 pub(super) async fn possible(runs: &Runs, incident: &Incident) -> ApiResult<Vec<Action>> {
     let Some(diagnosed) = diagnosed(runs, incident) else {
         return Ok(Vec::new());
@@ -99,7 +99,7 @@ pub(super) async fn possible(runs: &Runs, incident: &Incident) -> ApiResult<Vec<
 
 fn diagnosed(runs: &Runs, incident: &Incident) -> Option<Diagnosed> {
     let alert = &incident.alert;
-    // An attempt that is over long ago is not to be changed for what was wrong with it.
+    // An attempt that ended long ago must not be changed because of an old problem.
     if alert.resolved_ms.is_some() {
         return None;
     }
@@ -112,7 +112,7 @@ fn diagnosed(runs: &Runs, incident: &Incident) -> Option<Diagnosed> {
     })
 }
 
-/// The run that an alert names, else the only one on the node that it names.
+/// Returns the run that an alert names, otherwise the only run on the node that it names.
 fn run_of(runs: &Runs, labels: &Labels) -> Option<RunId> {
     if let Some(run) = labels.get("run") {
         return RunId::new(run).ok();

@@ -26,17 +26,18 @@ use crate::diagnose::Alerts;
 use crate::event_log::EventLog;
 use crate::notify::webhook::SECRET_PREFIX;
 
-/// Receivers there may be; each gets every message.
+/// Maximum number of webhooks. Each gets every message.
 const WEBHOOKS_MAX: usize = 32;
-/// A signing secret shorter than this can be guessed; Standard Webhooks asks for 24 bytes, and ours have as many.
+/// Minimum length of a signing secret, in bytes: a shorter one can be guessed. Standard Webhooks requires 24 bytes, the length of generated
+/// secrets.
 const SECRET_BYTES_MIN: usize = 16;
-/// The longest URL taken.
+/// Maximum length of a webhook's URL, in bytes.
 const URL_BYTES_MAX: usize = 2_048;
-/// Resolved alerts returned when the request does not say, and at most.
+/// Number of resolved alerts in an answer: the default and the maximum.
 const HISTORY_DEFAULT: u32 = 100;
 const HISTORY_MAX: u32 = 1_000;
 
-/// The routes.
+/// The routes of this module.
 pub fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
@@ -63,7 +64,7 @@ pub fn routes() -> ApiRouter<App> {
                 delete_webhook,
                 answers_nothing(needs(
                     Role::Admin,
-                    "Deletes a webhook; what waits for it is dropped",
+                    "Deletes a webhook and its queued notifications",
                 )),
             ),
         )
@@ -75,7 +76,7 @@ async fn rules(State(alerts): State<Alerts>) -> Json<Vec<RuleView>> {
 
 #[derive(JsonSchema, Deserialize)]
 struct AlertsQuery {
-    /// How many resolved alerts to add behind the active ones.
+    /// Number of resolved alerts to add after the active ones. Default 100, maximum 1000.
     resolved: Option<u32>,
 }
 
@@ -107,7 +108,7 @@ async fn create_webhook(
             return Err(invalid(
                 "secret",
                 format!(
-                    "write {SECRET_PREFIX} followed by the base64 of at least {SECRET_BYTES_MIN} bytes, or leave it out to have one made"
+                    "write {SECRET_PREFIX} followed by the base64 of at least {SECRET_BYTES_MIN} bytes, or leave it out to generate one"
                 ),
             ));
         }
@@ -168,7 +169,7 @@ fn check_url(text: &str) -> ApiResult<Url> {
 
 fn invalid(field: &str, message: String) -> ApiError {
     ApiError::invalid(
-        "the webhook cannot be made",
+        "the webhook cannot be created",
         vec![FieldError {
             field: field.into(),
             message,
@@ -176,7 +177,7 @@ fn invalid(field: &str, message: String) -> ApiError {
     )
 }
 
-/// A webhook without what may be secret in its URL: user info, path and query.
+/// Returns a webhook without the parts of its URL that may be secret: user info, path and query.
 fn view(webhook: Webhook) -> WebhookView {
     let shown =
         Url::parse(&webhook.url).map_or_else(|_| String::new(), |url| url.origin().ascii_serialization());

@@ -1,7 +1,6 @@
-//! The dashboard's files, embedded in the binary (read from the checkout in debug builds), compressed beforehand.
+//! The dashboard's files, embedded in the binary (in debug builds read from the checkout) and compressed at build time.
 //!
-//! Any other path that is not under `/api` is a page of the dashboard: it gets `index.html`, and the program in it reads the
-//! address.
+//! Any other path that is not under `/api` is a page of the dashboard: the answer is `index.html`, and the program in it reads the address.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -14,25 +13,25 @@ use super::ApiError;
 #[folder = "../../web/dist"]
 struct Dist;
 
-/// Asked again each time, answered by "not modified": a new collector brings a new dashboard at once.
+/// The browser asks each time and gets "not modified": after an upgrade of the collector, it loads the new dashboard at once.
 const REVALIDATE: &str = "no-cache";
-/// For names that carry the hash of their content.
+/// For names that contain the hash of the content.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
 const NOT_BUILT: &str = "<!doctype html><meta charset=utf-8><title>Lockstep</title><h1>The dashboard is not built</h1>\
     <p>Run <code>cargo xtask web</code> in the checkout, then build the collector again. The API works without it.</p>";
 
-/// The fallback of the router.
+/// The fallback handler of the router.
 pub(super) async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     if !matches!(method, Method::GET | Method::HEAD) {
         return ApiError::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "the dashboard's files can only be read",
+            "the dashboard's files support only GET and HEAD",
         )
         .into_response();
     }
     let path = uri.path().trim_start_matches('/');
-    // Compressed copies are an encoding of the file beside them, not files of their own.
+    // Compressed copies are encodings of the file beside them. They cannot be requested by name.
     let is_copy = path.ends_with(".br") || path.ends_with(".gz");
     if !path.is_empty()
         && !is_copy
@@ -54,7 +53,8 @@ pub(super) async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Respo
     }
 }
 
-/// Pages of the dashboard have no ending (run names may hold dots, so only ours count).
+/// Returns true for names with the ending of a file. Pages of the dashboard have no ending, but run names may contain dots, so only known
+/// endings count.
 fn looks_like_a_file(path: &str) -> bool {
     let ending = path.rsplit_once('.').map(|(_, ending)| ending);
     ending.is_some_and(|ending| mime(ending).is_some() || matches!(ending, "br" | "gz" | "map" | "ico"))
@@ -96,7 +96,7 @@ fn answer(name: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
     response
 }
 
-/// The smallest form of a file the client takes.
+/// Returns the smallest encoding of a file that the client accepts.
 fn encoded(name: &str, plain: EmbeddedFile, headers: &HeaderMap) -> (Option<&'static str>, EmbeddedFile) {
     for (encoding, ending) in [("br", "br"), ("gzip", "gz")] {
         if accepts(headers, encoding)
@@ -124,7 +124,7 @@ fn accepts(headers: &HeaderMap, encoding: &str) -> bool {
     })
 }
 
-/// `name-0123abcd….ending`: eight or more hexadecimal digits before the ending.
+/// Returns true for names such as `name-0123abcd….ending`: eight or more hexadecimal digits before the ending.
 fn is_hashed(name: &str) -> bool {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let hash = stem.rsplit_once(['-', '.']).map_or("", |(_, hash)| hash);

@@ -1,8 +1,8 @@
-//! Who asks, and whether they may: bearer tokens for programs, a session cookie for browsers. Programs made for Prometheus may
-//! send a token as the password of Basic authentication, where Prometheus has its API.
+//! Authentication and authorisation: bearer tokens for programs, a session cookie for browsers. Clients of Prometheus may send a token as
+//! the password of Basic authentication, on the paths of Prometheus' API.
 //!
 //! ```text
-//! policy(method, path) ─▶ none: open to all (health, log-in, the dashboard's own files)
+//! policy(method, path) ─▶ none: open to all (health, log-in, the dashboard's files)
 //!                      └▶ role ─▶ bearer │ basic │ cookie ─▶ role allows? ─▶ cookie and changing: X-CSRF-Token ─▶ handler
 //! ```
 
@@ -31,24 +31,24 @@ use crate::tokens::Tokens;
 pub(super) use bad_tokens::Attempt;
 pub use bad_tokens::BadTokens;
 
-/// The session cookie.
+/// The name of the session cookie.
 pub const COOKIE: &str = "lockstep_session";
-/// The header that proves a changing request comes from our own page.
+/// The header that proves that a changing request comes from the dashboard's own page.
 pub const CSRF_HEADER: &str = "x-csrf-token";
 
-/// Who is asking; in the extensions of every request that needed a role.
+/// The authenticated caller, in the extensions of every request that needs a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// The token's id, for the audit log.
+    /// The id of the token, for the audit log.
     pub id: String,
-    /// What it may do.
+    /// The role of the token.
     pub role: Role,
-    /// The session's CSRF secret; empty for a bearer token.
+    /// The CSRF secret of the session; empty for a bearer token.
     pub(super) csrf: String,
 }
 
-/// The role that a request needs; `None` when it needs no token. A path under `/api` that is not in the table needs a viewer to read and the
-/// admin to change.
+/// Returns the role that a request needs, or `None` if it needs no token. A path under `/api` that is not in the table needs the role
+/// viewer to read and admin to change.
 #[must_use]
 pub fn policy(table: &Table, method: &Method, template: Option<&str>) -> Option<Role> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
@@ -64,7 +64,7 @@ pub fn policy(table: &Table, method: &Method, template: Option<&str>) -> Option<
     }
 }
 
-/// The layer in front of all handlers. It reads no disk and no body.
+/// The layer in front of all handlers. It reads no disk and no request body.
 pub(super) async fn guard(
     State(tokens): State<Arc<Tokens>>,
     State(metrics): State<Arc<SelfMetrics>>,
@@ -95,7 +95,7 @@ pub(super) async fn guard(
     next.run(request).await
 }
 
-/// Who makes a request.
+/// Identifies the caller of a request.
 fn identify(
     (tokens, metrics): (&Tokens, &SelfMetrics),
     request: &Request,
@@ -119,17 +119,17 @@ fn identify(
 
 /// Why a request has no caller.
 enum Refusal {
-    /// It shows no token and no cookie.
+    /// The request has no token and no cookie.
     Nothing(ApiError),
-    /// What it shows is not valid.
+    /// The token or cookie is not valid.
     Bad(ApiError),
 }
 
 fn identify_browser(tokens: &Tokens, cookie: Option<&str>) -> Result<Caller, Refusal> {
     let Some(cookie) = cookie else {
         return Err(Refusal::Nothing(ApiError::unauthorized(
-            "this needs a token: send `Authorization: Bearer TOKEN`. `lockstep token create` makes one; the admin's own was \
-             printed at the first start and is kept in the data folder as admin.token",
+            "a token is required: send `Authorization: Bearer TOKEN`. `lockstep token create` creates one; the admin \
+             token was printed at the first start and is stored in the data folder as admin.token",
         )));
     };
     let session = tokens.session(cookie, clock::now_ms());
@@ -144,7 +144,7 @@ fn identify_browser(tokens: &Tokens, cookie: Option<&str>) -> Result<Caller, Ref
 
 fn identify_bearer(tokens: &Tokens, token: &str) -> Result<Caller, Refusal> {
     let principal = tokens.authenticate(token, clock::now_ms());
-    // An agent's credential opens its own streams only.
+    // An agent's credential is valid for its own streams only.
     let principal = principal.filter(|principal| principal.node.is_none());
     let principal = principal.ok_or_else(|| {
         Refusal::Bad(ApiError::unauthorized(
@@ -163,7 +163,7 @@ fn permit(caller: &Caller, needed: Role, request: &Request) -> Result<(), ApiErr
         let word = |role: Role| format!("{role:?}").to_lowercase();
         let (has, needs) = (word(caller.role), word(needed));
         return Err(ApiError::forbidden(format!(
-            "this needs the role {needs}; the token {} has {has}",
+            "the role {needs} is required; the token {} has the role {has}",
             caller.id
         )));
     }
@@ -174,7 +174,7 @@ fn permit(caller: &Caller, needed: Role, request: &Request) -> Result<(), ApiErr
             "the request lacks the session's X-CSRF-Token; reload the page, or use a bearer token",
         ));
     }
-    // A WebSocket is opened by a GET without our header, and browsers let any page open one.
+    // A page opens a WebSocket with a GET request without our header, and browsers let any page open one.
     if by_cookie && (!reads || request.uri().path() == "/api/stream") {
         same_origin(request.headers(), request.uri())?;
     }
@@ -189,10 +189,10 @@ fn csrf_matches(expected: &str, headers: &HeaderMap) -> bool {
     bool::from(expected.as_bytes().ct_eq(sent))
 }
 
-/// Refuses what a page of another site asked for. Programs send no Origin; browsers always do where it matters.
+/// Rejects requests that a page of another site sends. Programs send no `Origin` header; browsers always do where it matters.
 ///
 /// # Errors
-/// 403 when the Origin is not the host that was asked.
+/// Returns 403 if the origin is not the requested host.
 pub(super) fn same_origin(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return Ok(());
@@ -206,20 +206,20 @@ pub(super) fn same_origin(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError
     }
     let shown: String = origin.chars().take(100).collect();
     Err(ApiError::forbidden(format!(
-        "a page of {shown} may not do this; open the dashboard at its own address"
+        "requests from pages of {shown} are not allowed; open the dashboard at its own address"
     )))
 }
 
-/// The token of an `Authorization: Bearer` header.
+/// Returns the token of an `Authorization: Bearer` header.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The password of an `Authorization: Basic` header, which is a token; the name before it may be anything. Taken where
-/// Prometheus' own clients ask, and nowhere else. A browser that was given such an address sends it along with whatever
-/// another site's page asks for, so what changes something must come from a program or from our own page.
+/// Returns the password of an `Authorization: Basic` header, which is a token; the user name is ignored. It is accepted only on the paths
+/// that Prometheus' own clients use. A browser that stores such a password also sends it with requests of other sites' pages, so a changing
+/// request must come from a program or from the dashboard's own page.
 fn basic(request: &Request) -> Result<Option<String>, ApiError> {
     let path = request.uri().path();
     if !(path.starts_with("/api/v1/") || path == "/metrics") {
@@ -244,7 +244,7 @@ fn password(headers: &HeaderMap) -> Option<String> {
     pair.split_once(':').map(|(_, password)| password.to_owned())
 }
 
-/// The value of the session cookie.
+/// Returns the value of the session cookie.
 pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
     let lines = headers
         .get_all(header::COOKIE)

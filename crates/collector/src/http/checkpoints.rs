@@ -1,4 +1,4 @@
-//! `/api/runs/{id}/checkpoints`: listing, pinning, pruning.
+//! `/api/runs/{id}/checkpoints`: list, pin, prune.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/runs/{id}/checkpoints",
             get_with(
                 list,
-                needs(Role::Viewer, "What a run has saved, newest step first"),
+                needs(Role::Viewer, "Checkpoints of a run, newest step first"),
             ),
         )
         .api_route(
             "/api/runs/{id}/checkpoints/pin",
-            post_with(pin, needs(Role::Operator, "Pins a checkpoint, or gives it free")),
+            post_with(pin, needs(Role::Operator, "Pins or unpins a checkpoint")),
         )
         .api_route(
             "/api/runs/{id}/checkpoints/prune",
@@ -38,7 +38,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 prune,
                 body_is_optional(needs(
                     Role::Operator,
-                    "Removes checkpoints that the run wrote and nothing keeps",
+                    "Removes checkpoints that the run wrote and that nothing keeps",
                 )),
             ),
         )
@@ -48,7 +48,7 @@ async fn list(State(runs): State<Arc<Runs>>, Path(id): Path<String>) -> ApiResul
     Ok(Json(runs.checkpoints(&run_id(&id)?).await?))
 }
 
-/// Only what is known can be pinned; any pin can be taken away, also of what is not seen any more.
+/// Only a known checkpoint can be pinned. Any pin can be removed, also of a checkpoint that no longer exists.
 async fn pin(
     State(runs): State<Arc<Runs>>,
     State(events): State<EventLog>,
@@ -84,7 +84,7 @@ async fn pin(
         .any(|one| one.path == wish.path && one.pinned);
     if wish.pinned && !is_pinned {
         return Err(ApiError::conflict(format!(
-            "it could not be pinned: it is gone, or run {id} has {PINS_MAX} pins already"
+            "the checkpoint could not be pinned: it no longer exists, or run {id} already has {PINS_MAX} pins"
         )));
     }
     Ok(Json(after))

@@ -1,11 +1,11 @@
-//! Where a request comes from, for limits per address: the peer of the connection, or what a trusted proxy says about it.
+//! The address of the client, for limits per address: the peer of the connection, or the address that a trusted proxy forwards.
 //!
 //! ```text
 //! peer is a trusted proxy?  no  ─▶ the peer; headers are ignored
-//!                           yes ─▶ X-Forwarded-For, else Forwarded: from the right, the first address that is no trusted proxy
+//!                           yes ─▶ X-Forwarded-For, else Forwarded: from the right, the first address that is not a trusted proxy
 //! ```
-//! A client can write anything into these headers; each proxy appends the address that it saw. So only what trusted proxies appended
-//! counts, which is what stands to the right.
+//! A client can write anything into these headers, and each proxy appends the address that it saw. So only the addresses that trusted
+//! proxies appended count: those on the right.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use ipnet::IpNet;
 /// The header that most proxies set.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The client's address; in the extensions of every request.
+/// The client's address, in the extensions of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
-/// The outermost layer: finds the client's address.
+/// The outermost layer: determines the client's address.
 pub(crate) async fn find(
     State(config): State<Arc<Config>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -44,7 +44,7 @@ fn client_address(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNet]) -> IpAdd
         return client;
     }
     for forwarded in forwarded(headers) {
-        // What cannot be read ends the chain of proxies that can be trusted.
+        // An unreadable address ends the chain of trusted proxies.
         let Some(address) = forwarded else { break };
         client = address;
         if !is_proxy(client) {
@@ -54,7 +54,7 @@ fn client_address(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNet]) -> IpAdd
     client
 }
 
-/// The forwarded addresses, the nearest first; `None` for one that cannot be read.
+/// Returns the forwarded addresses, the nearest first; `None` for one that cannot be read.
 fn forwarded(headers: &HeaderMap) -> Vec<Option<IpAddr>> {
     let mut addresses: Vec<_> = items(headers, &X_FORWARDED_FOR).map(address).collect();
     if addresses.is_empty() {
@@ -70,14 +70,14 @@ fn items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
     lines.flat_map(|line| line.to_str().unwrap_or_default().split(','))
 }
 
-/// The address in an item like `for="[2001:db8::1]:4711";proto=https` (RFC 7239).
+/// Returns the address in an item such as `for="[2001:db8::1]:4711";proto=https` (RFC 7239).
 fn forwarded_for(item: &str) -> Option<&str> {
     let pairs = item.split(';').filter_map(|pair| pair.trim().split_once('='));
     let mut of_client = pairs.filter(|(name, _)| name.eq_ignore_ascii_case("for"));
     of_client.next().map(|(_, value)| value.trim_matches('"'))
 }
 
-/// An address with or without a port.
+/// Parses an address with or without a port.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.trim_start_matches('[').trim_end_matches(']');
@@ -111,7 +111,7 @@ mod tests {
             ("10.0.0.1", vec![], "10.0.0.1"),
             ("10.0.0.1", vec![(x, "203.0.113.9")], "203.0.113.9"),
             ("::ffff:10.0.0.1", vec![(x, "203.0.113.9")], "203.0.113.9"),
-            // The client wrote the first one itself.
+            // The client wrote the first address itself.
             ("10.0.0.1", vec![(x, "198.51.100.7, 203.0.113.9")], "203.0.113.9"),
             (
                 "10.0.0.1",
@@ -128,7 +128,7 @@ mod tests {
             ("10.0.0.1", vec![(x, "203.0.113.9:4711")], "203.0.113.9"),
             ("10.0.0.1", vec![(x, "[2001:db8::1]:4711")], "2001:db8::1"),
             ("10.0.0.1", vec![(x, "[2001:db8::1]")], "2001:db8::1"),
-            // What cannot be read hides what stands to the left of it.
+            // An unreadable address hides what is to the left of it.
             ("10.0.0.1", vec![(x, "203.0.113.9, unknown")], "10.0.0.1"),
             ("10.0.0.1", vec![(x, "203.0.113.9, , 10.0.0.2")], "10.0.0.2"),
             (

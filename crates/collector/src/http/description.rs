@@ -1,18 +1,18 @@
-//! What the OpenAPI document says of an endpoint that the types of its handler do not.
+//! Adds to the OpenAPI document what the types of a handler do not contain.
 
 use aide::openapi::{MediaType, Operation, Parameter, ReferenceOr, Response, StatusCode};
 use aide::transform::TransformOperation;
 use aide::{OperationInput, OperationOutput};
 use serde_json::json;
 
-/// It answers with another status than 200.
+/// The endpoint answers with another status than 200.
 pub(super) fn answers<const STATUS: u16, T: OperationOutput>(
     describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
 ) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
     move |operation| describe(operation).response::<STATUS, T>()
 }
 
-/// It answers 204, without a body.
+/// The endpoint answers 204, without a body.
 pub(super) fn answers_nothing(
     describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
 ) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
@@ -23,7 +23,7 @@ pub(super) fn answers_nothing(
     }
 }
 
-/// It answers with a body that has no type of the API.
+/// The endpoint answers with a body that has no type of the API.
 pub(super) fn answers_as(
     media_type: &'static str,
     describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
@@ -39,7 +39,7 @@ pub(super) fn answers_as(
     }
 }
 
-/// It takes these parameters, in the address or in a form. None of them is marked as required.
+/// The endpoint accepts these parameters, in the query string or in a form. None of them is marked as required.
 pub(super) fn takes(
     names: &'static [&'static str],
     describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
@@ -52,7 +52,7 @@ pub(super) fn takes(
     }
 }
 
-/// Its body may be empty.
+/// The request body is optional.
 pub(super) fn body_is_optional(
     describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
 ) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
@@ -65,7 +65,7 @@ pub(super) fn body_is_optional(
     }
 }
 
-/// Its handler reads the body itself, as this type.
+/// The handler reads the body itself, as this type.
 pub(super) fn body_is<T: OperationInput>(
     describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
 ) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {

@@ -1,4 +1,4 @@
-//! `/api/diagnoses`: alerts that fire or have fired, with culprit, cause and advice; and one of them with all that is known around it.
+//! `/api/diagnoses`: alerts that fire or have fired, with culprit, cause and advice; and a single diagnosis with its details.
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
@@ -21,7 +21,7 @@ use crate::clock;
 use crate::diagnose::{Alerts, diagnosis};
 use crate::incidents::{changed_before, similar, timeline};
 
-/// Ended diagnoses returned when the request does not say, and at most.
+/// Number of ended diagnoses in an answer: the default and the maximum.
 const HISTORY_DEFAULT: u32 = 100;
 const HISTORY_MAX: u32 = 1_000;
 
@@ -33,7 +33,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 list,
                 needs(
                     Role::Viewer,
-                    "Diagnoses that fire, worst and oldest first, or that have ended, the latest first",
+                    "Firing diagnoses, most severe and oldest first, or ended ones, latest first",
                 ),
             ),
         )
@@ -41,19 +41,22 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/diagnoses/{id}",
             get_with(
                 show,
-                needs(Role::Viewer, "One diagnosis with all that is known around it"),
+                needs(
+                    Role::Viewer,
+                    "One diagnosis with its evidence, context and history",
+                ),
             ),
         )
 }
 
 #[derive(JsonSchema, Deserialize)]
 struct ListQuery {
-    /// `firing` when it is left out.
+    /// Which diagnoses to list. Default: `firing`.
     #[serde(default)]
     state: DiagnosisState,
-    /// Only those of this run.
+    /// List only diagnoses of this run.
     run: Option<String>,
-    /// How many that have ended, at most; 100 when it is left out.
+    /// Maximum number of ended diagnoses. Default: 100.
     limit: Option<u32>,
 }
 
@@ -81,7 +84,7 @@ async fn show(State(app): State<App>, Path(id): Path<String>) -> ApiResult<Json<
     view(&app, &id).await
 }
 
-/// One diagnosis with all that is known around it.
+/// Returns one diagnosis with its details.
 pub(super) async fn view(app: &App, id: &str) -> ApiResult<Json<DiagnosisView>> {
     let (state, incidents) = (&app.state, &app.incidents);
     let incident = find(state, &app.alerts, id).await?;
@@ -110,7 +113,7 @@ pub(super) async fn view(app: &App, id: &str) -> ApiResult<Json<DiagnosisView>> 
     }))
 }
 
-/// The diagnosis as it is stored, and as its rule sees it now while it fires.
+/// Returns the stored diagnosis; while it fires, with the current alert of its rule.
 pub(super) async fn find(state: &StateStore, alerts: &Alerts, id: &str) -> ApiResult<Incident> {
     let id: DiagnosisId = id.parse().map_err(|_| unknown(id))?;
     let mut incident = state

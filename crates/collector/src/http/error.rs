@@ -1,7 +1,7 @@
-//! Errors as the API tells them: RFC 9457 problem documents, and Prometheus' own form under `/api/v1`.
+//! Errors of the API: RFC 9457 problem documents, and Prometheus' own form under `/api/v1`.
 //!
-//! Handlers return an [`ApiError`]. The outermost layer, [`shape`], turns whatever else goes wrong (a body that is too large, a
-//! method that is not there) into the same form, so that a client parses one shape only.
+//! Handlers return an [`ApiError`]. The outermost layer, [`shape`], converts all other errors (a body that is too large, an unknown method)
+//! to the same form, so that clients parse one form only.
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ use store::state::StateError;
 use crate::evaluator::QueryError;
 use crate::self_metrics::SelfMetrics;
 
-/// How much of a library's own error text is kept.
+/// Maximum number of bytes kept of a library's own error text.
 const DETAIL_BYTES_MAX: usize = 2_048;
 
-/// What went wrong with a request, in words for the person who made it.
+/// Why a request failed, in words for the user.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     status: StatusCode,
     detail: String,
     errors: Vec<FieldError>,
-    /// Prometheus' word for it, where it differs from what the status says.
+    /// Prometheus' error type, if it differs from the one for the status.
     prometheus: Option<&'static str>,
     retry_after_s: Option<u64>,
 }
 
-/// What an endpoint returns.
+/// The result of an endpoint.
 pub type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
-    /// Any status with its explanation: what happened, to what, what next.
+    /// Creates an error with any status. The text says what happened, to what, and what to do next.
     #[must_use]
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
@@ -49,37 +49,37 @@ impl ApiError {
         }
     }
 
-    /// 400: the request itself is wrong.
+    /// 400: the request is invalid.
     #[must_use]
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// 401: no token, or not a good one.
+    /// 401: the token is missing or invalid.
     #[must_use]
     pub fn unauthorized(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// 403: the token is good, but not for this.
+    /// 403: the token is valid, but its role does not allow this.
     #[must_use]
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, detail)
     }
 
-    /// 404.
+    /// 404: not found.
     #[must_use]
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// 409: not in the state things are in.
+    /// 409: not possible in the current state.
     #[must_use]
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    /// 422: understood, but field by field not acceptable.
+    /// 422: valid syntax, but some fields are not acceptable.
     #[must_use]
     pub fn invalid(detail: impl Into<String>, errors: Vec<FieldError>) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl ApiError {
         }
     }
 
-    /// 429: slower.
+    /// 429: too many requests.
     #[must_use]
     pub fn too_many(detail: impl Into<String>, retry_after_s: u64) -> Self {
         Self {
@@ -97,13 +97,13 @@ impl ApiError {
         }
     }
 
-    /// 503: not now.
+    /// 503: not possible now.
     #[must_use]
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::busy(detail, 1)
     }
 
-    /// 503: not now, but after some seconds.
+    /// 503: not possible now, retry after some seconds.
     #[must_use]
     pub fn busy(detail: impl Into<String>, retry_after_s: u64) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl ApiError {
         }
     }
 
-    /// 500: ours. The cause goes to the log, not to the client.
+    /// 500: an error of the collector. The cause is logged, not sent to the client.
     #[must_use]
     pub fn internal(doing: &str, error: &(dyn std::error::Error + 'static)) -> Self {
         let causes: Vec<_> = std::iter::successors(error.source(), |error| error.source())
@@ -194,7 +194,7 @@ impl From<StateError> for ApiError {
 }
 
 impl From<QueryError> for ApiError {
-    /// Prometheus' own codes: 400 for what cannot be asked, 422 for what cannot be answered, 503 when the time was up.
+    /// Uses Prometheus' status codes: 400 for an invalid query, 422 for one that cannot be evaluated, 503 if the time was over.
     fn from(error: QueryError) -> Self {
         let status = match error.reason() {
             "bad_data" => StatusCode::BAD_REQUEST,
@@ -210,15 +210,15 @@ impl From<QueryError> for ApiError {
     }
 }
 
-/// The answer to anything under `/api` that is not there.
+/// The answer to unknown paths under `/api`.
 pub(super) async fn unknown_endpoint(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "there is no endpoint {}; check its spelling, and that client and collector are of one version",
+        "there is no endpoint {}; check its spelling, and that client and collector have the same version",
         uri.path()
     ))
 }
 
-/// Gives every error the form its path asks for, and counts answers.
+/// Converts every error to the form of its path, and counts answers.
 pub(super) async fn shape(State(metrics): State<Arc<SelfMetrics>>, request: Request, next: Next) -> Response {
     let prometheus = request.uri().path().starts_with("/api/v1/");
     let mut response = next.run(request).await;
@@ -263,7 +263,7 @@ fn is_json(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.starts_with("application/") && kind.contains("json"))
 }
 
-/// The same error in Prometheus' form; status and headers stay.
+/// Converts an error to Prometheus' form. Status and headers stay the same.
 fn as_prometheus(error: &ApiError, mut response: Response) -> Response {
     let body = serde_json::to_vec(&error.answer()).expect("an answer without data serialises");
     let headers = response.headers_mut();
@@ -274,7 +274,7 @@ fn as_prometheus(error: &ApiError, mut response: Response) -> Response {
     response
 }
 
-/// What a library answered by itself, as an error of ours.
+/// Converts an error that a library has answered to an [`ApiError`].
 async fn read_error(response: Response) -> ApiError {
     let status = response.status();
     let text = match axum::body::to_bytes(response.into_body(), DETAIL_BYTES_MAX).await {
@@ -282,8 +282,8 @@ async fn read_error(response: Response) -> ApiError {
         Err(_) => String::new(),
     };
     let detail = match status {
-        StatusCode::METHOD_NOT_ALLOWED => "this endpoint does not take this method".into(),
-        StatusCode::PAYLOAD_TOO_LARGE => format!("the request's body is too large: {text}"),
+        StatusCode::METHOD_NOT_ALLOWED => "this endpoint does not support this method".into(),
+        StatusCode::PAYLOAD_TOO_LARGE => format!("the request body is too large: {text}"),
         _ => text,
     };
     ApiError::new(status, detail)

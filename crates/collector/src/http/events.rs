@@ -1,4 +1,4 @@
-//! `GET /api/events`: what happened, newest first.
+//! `GET /api/events`: the event log, newest first.
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
@@ -16,7 +16,7 @@ use super::ApiResult;
 use super::table::needs;
 use crate::app::App;
 
-/// Lines when nobody says how many.
+/// Default number of lines.
 const LINES: u32 = 200;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -26,9 +26,9 @@ pub(super) fn routes() -> ApiRouter<App> {
     )
 }
 
-/// `?node=&run=&kind=&severity=&since_ms=&before_ms=&limit=`, all optional.
+/// The query parameters `?node=&run=&kind=&severity=&since_ms=&before_ms=&limit=`, all optional.
 #[derive(Debug, JsonSchema, Deserialize)]
-struct Wanted {
+struct EventsQuery {
     node: Option<String>,
     run: Option<String>,
     kind: Option<String>,
@@ -40,16 +40,16 @@ struct Wanted {
 
 async fn events(
     State(state): State<StateStore>,
-    Query(wanted): Query<Wanted>,
+    Query(query): Query<EventsQuery>,
 ) -> ApiResult<Json<Vec<Event>>> {
-    let limit = wanted.limit.unwrap_or(LINES);
+    let limit = query.limit.unwrap_or(LINES);
     let filter = EventFilter {
-        node: wanted.node,
-        run: wanted.run,
-        kind: wanted.kind,
-        severity: wanted.severity,
-        since_ms: wanted.since_ms,
-        before_ms: wanted.before_ms,
+        node: query.node,
+        run: query.run,
+        kind: query.kind,
+        severity: query.severity,
+        since_ms: query.since_ms,
+        before_ms: query.before_ms,
     };
     Ok(Json(state.events(&filter, limit).await?))
 }

@@ -1,4 +1,4 @@
-//! Series as the crate `prometheus` wants them for the text format: grouped by name, typed and explained by the catalogue.
+//! Converts series to the types of the crate `prometheus` for the text format: grouped by name, with type and help from the catalogue.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use domain::series::{Labels, METRIC_NAME};
 use prometheus::proto;
 use query::VectorSample;
 
-/// Families of the catalogue's metrics; samples under other names are left out.
+/// Returns the families of the catalogue's metrics. Samples with other names are left out.
 pub(super) fn families(samples: &[VectorSample]) -> Vec<proto::MetricFamily> {
     let mut by_name: BTreeMap<&'static str, (&'static Metric, Vec<proto::Metric>)> = BTreeMap::new();
     for (labels, _, value) in samples {
@@ -26,7 +26,7 @@ pub(super) fn families(samples: &[VectorSample]) -> Vec<proto::MetricFamily> {
         .collect()
 }
 
-/// A family of one gauge without labels.
+/// Returns a family with one gauge without labels.
 pub(super) fn gauge(name: &str, help: &str, value: f64) -> proto::MetricFamily {
     family(
         name,
@@ -36,12 +36,12 @@ pub(super) fn gauge(name: &str, help: &str, value: f64) -> proto::MetricFamily {
     )
 }
 
-/// A family of gauges that differ in their labels.
+/// Returns a family of gauges that differ in their labels.
 pub(super) fn gauges(name: &str, help: &str, values: &[(Labels, f64)]) -> proto::MetricFamily {
     labelled(name, help, Kind::Gauge, values)
 }
 
-/// A family of counters that differ in their labels.
+/// Returns a family of counters that differ in their labels.
 pub(super) fn counters(name: &str, help: &str, values: &[(Labels, f64)]) -> proto::MetricFamily {
     labelled(name, help, Kind::Counter, values)
 }

@@ -1,4 +1,4 @@
-//! `GET /api/runs/{id}/findings`: what the analysers have found.
+//! `GET /api/runs/{id}/findings`: the findings of the analysers.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) fn routes() -> ApiRouter<App> {
             findings,
             needs(
                 Role::Viewer,
-                "Who holds the run up, and why, with witnesses: root causes first",
+                "Findings about a run with their witnesses, root causes first",
             ),
         ),
     )

@@ -1,4 +1,4 @@
-//! `POST /api/diagnoses/{id}/acknowledge`, `note`, `silence`: what people do about a diagnosis. All of it is audited.
+//! `POST /api/diagnoses/{id}/acknowledge`, `note`, `silence`: user actions on a diagnosis. All of them are recorded in the audit log.
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::post_with;
@@ -20,7 +20,7 @@ use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::clock;
 
-/// The longest note, in bytes: a page of text.
+/// Maximum length of a note, in bytes: one page of text.
 const NOTE_BYTES_MAX: usize = 8_192;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -29,7 +29,7 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/diagnoses/{id}/acknowledge",
             post_with(
                 acknowledge,
-                body_is_optional(needs(Role::Operator, "Takes a diagnosis on, or gives it back")),
+                body_is_optional(needs(Role::Operator, "Acknowledges a diagnosis, or releases it")),
             ),
         )
         .api_route(
@@ -38,7 +38,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 note,
                 needs(
                     Role::Operator,
-                    "Writes a note on a diagnosis, or says that it is not a problem",
+                    "Adds a note to a diagnosis, or marks it as not a problem",
                 ),
             ),
         )
@@ -88,7 +88,7 @@ async fn note(
     append(&app, &caller, &id, word, what).await
 }
 
-/// Adds an entry to a diagnosis that is there, and shows the diagnosis with it.
+/// Adds an entry to an existing diagnosis, and returns the diagnosis with the entry.
 async fn append(
     app: &App,
     caller: &Caller,
@@ -138,7 +138,7 @@ async fn silence_diagnosis(
     Ok((StatusCode::CREATED, Json(view)))
 }
 
-/// All labels of an alert, each equal.
+/// Returns matchers that require all labels of an alert to be equal.
 fn matchers_of(labels: &Labels) -> Vec<SilenceMatcher> {
     let matcher = |label: &Label| SilenceMatcher {
         name: label.name.to_string(),
@@ -159,5 +159,5 @@ fn checked_note(note: String) -> ApiResult<String> {
 fn invalid_note(message: &str) -> ApiError {
     let field = "note".to_owned();
     let message = message.to_owned();
-    ApiError::invalid("the note cannot be kept", vec![FieldError { field, message }])
+    ApiError::invalid("the note cannot be saved", vec![FieldError { field, message }])
 }

@@ -1,4 +1,4 @@
-//! `/-/healthy` and `/-/ready`, for whoever restarts or balances us. They need no token and say nothing else.
+//! `/-/healthy` and `/-/ready`, for programs that restart or balance collectors. They need no token and reveal nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,37 +15,37 @@ use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::tasks::Tasks;
 
-/// How long an answer about the state database is good for: anybody may ask, and must not keep the disk busy.
+/// How long the result of a check of the state database is reused: any client may request it, and must not keep the disk busy.
 const LOOKED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the state database may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What the state database answered last: when, and whether it could be read.
-type LastLook = Arc<Mutex<Option<(Instant, bool)>>>;
+/// The last check of the state database: its time, and whether the database could be read.
+type LastCheck = Arc<Mutex<Option<(Instant, bool)>>>;
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/-/healthy", get(healthy))
         .route("/-/ready", get(ready))
-        .layer(Extension(LastLook::default()))
+        .layer(Extension(LastCheck::default()))
 }
 
 async fn healthy() -> &'static str {
     "ok\n"
 }
 
-/// Ready means: the state can be read, and we are not about to stop. A collector whose disk is full is ready, and says so:
-/// it answers queries and drives runs, and whoever takes it out of service takes those away too.
+/// Returns 200 if the state can be read and the collector is not stopping. A collector with a full disk is ready, and the text says so: it
+/// answers queries and controls runs, and taking it out of service would stop those too.
 async fn ready(
     State(state): State<StateStore>,
     State(series): State<SeriesStore>,
     State(tasks): State<Tasks>,
-    Extension(last_look): Extension<LastLook>,
+    Extension(last_check): Extension<LastCheck>,
 ) -> ApiResult<String> {
     if tasks.stopping().is_cancelled() {
         return Err(ApiError::unavailable("the collector is stopping"));
     }
-    if !can_read_state(&state, &last_look).await {
+    if !can_read_state(&state, &last_check).await {
         return Err(ApiError::unavailable(
             "the state database cannot be read; the collector's log says why",
         ));
@@ -53,14 +53,14 @@ async fn ready(
     let space = series.disk_space();
     Ok(match space.blocked {
         None => "ready\n".to_owned(),
-        Some(_) => format!("ready, but {}\n", crate::space::blocked(&space)),
+        Some(_) => format!("ready, but {}\n", crate::disk_space::blocked(&space)),
     })
 }
 
-/// Reads the state database, or takes the answer of a moment ago. Others wait for the one who reads.
-async fn can_read_state(state: &StateStore, last_look: &LastLook) -> bool {
-    let mut last_look = last_look.lock().await;
-    if let Some((at, could_be_read)) = *last_look
+/// Reads the state database, or returns the recent result. While one request reads, others wait for its result.
+async fn can_read_state(state: &StateStore, last_check: &LastCheck) -> bool {
+    let mut last_check = last_check.lock().await;
+    if let Some((at, could_be_read)) = *last_check
         && at.elapsed() < LOOKED_WITHIN
     {
         return could_be_read;
@@ -79,6 +79,6 @@ async fn can_read_state(state: &StateStore, last_look: &LastLook) -> bool {
             false
         }
     };
-    *last_look = Some((Instant::now(), could_be_read));
+    *last_check = Some((Instant::now(), could_be_read));
     could_be_read
 }

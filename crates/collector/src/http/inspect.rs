@@ -1,6 +1,7 @@
-//! `POST /api/runs/{id}/stacks`, `wait-counters`, `flight`, `flight-digest`, `trace`: what the ranks answer now; `GET …/trace`: a trace's file.
+//! `POST /api/runs/{id}/stacks`, `wait-counters`, `flight`, `flight-digest`, `trace`: current answers of the ranks. `GET …/trace`: the file
+//! of a trace.
 //!
-//! Nothing is kept: each request asks the ranks anew, and takes as long as the slowest of them may, 5 s.
+//! No answer is cached: each request asks the ranks again, and takes as long as the slowest rank, at most 5 s.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use axum::{Extension, Json};
 use domain::api::inspect::{AskRanks, AskTrace, RankStacks, RankValue, RanksView, StacksView};
 use domain::api::session::Role;
 use domain::ident::{AttemptNo, RunId};
-use domain::run::inspect::{TraceWish, What};
+use domain::run::inspect::{TraceLength, What};
 use domain::run::spec::FieldError;
 use futures::stream;
 use schemars::JsonSchema;
@@ -30,7 +31,7 @@ use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::runs::{InspectError, OfRank, grouped};
 
-/// A trace's length when the request does not say.
+/// Default length of a trace, in seconds.
 const SECONDS_DEFAULT: u32 = 2;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -39,7 +40,7 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/runs/{id}/stacks",
             post_with(
                 stacks,
-                body_is_optional(needs(Role::Operator, "Where the ranks of a run are now")),
+                body_is_optional(needs(Role::Operator, "Current stacks of a run's ranks")),
             ),
         )
         .api_route(
@@ -53,10 +54,7 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/runs/{id}/flight",
             post_with(
                 flight,
-                body_is_optional(needs(
-                    Role::Operator,
-                    "The Flight Recorder's entries of the ranks",
-                )),
+                body_is_optional(needs(Role::Operator, "Flight Recorder entries of the ranks")),
             ),
         )
         .api_route(
@@ -65,7 +63,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 flight_digest,
                 needs(
                     Role::Operator,
-                    "Where the ranks are in the operations of their groups",
+                    "Positions of the ranks in the operations of their process groups",
                 ),
             ),
         )
@@ -73,13 +71,13 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/runs/{id}/trace",
             post_with(
                 trace,
-                body_is_optional(needs(Role::Operator, "Records a trace in the ranks")),
+                body_is_optional(needs(Role::Operator, "Records a profiler trace in the ranks")),
             )
             .get_with(
                 trace_file,
                 answers_as(
                     "application/json",
-                    needs(Role::Viewer, "The file of such a trace"),
+                    needs(Role::Viewer, "The file of a recorded trace"),
                 ),
             ),
         )
@@ -132,7 +130,7 @@ async fn flight_digest(
     Ok(Json(values(answers)))
 }
 
-/// Recording costs the ranks time, so it is noted who wished for it.
+/// Recording costs the ranks time, so the audit log contains who requested it.
 async fn trace(
     State(runs): State<Arc<Runs>>,
     State(events): State<EventLog>,
@@ -142,22 +140,27 @@ async fn trace(
 ) -> ApiResult<Json<RanksView>> {
     let run = run_id(&id)?;
     let asked = asked.map(|Json(asked)| asked).unwrap_or_default();
-    let (field, wish) = match (asked.seconds, asked.steps) {
+    let (field, trace_length) = match (asked.seconds, asked.steps) {
         (Some(_), Some(_)) => {
             return Err(ApiError::bad_request("give either seconds or steps, not both"));
         }
-        (_, Some(steps)) => ("steps", TraceWish::Steps(steps)),
-        (seconds, None) => ("seconds", TraceWish::Seconds(seconds.unwrap_or(SECONDS_DEFAULT))),
+        (_, Some(steps)) => ("steps", TraceLength::Steps(steps)),
+        (seconds, None) => (
+            "seconds",
+            TraceLength::Seconds(seconds.unwrap_or(SECONDS_DEFAULT)),
+        ),
     };
-    if let Some(message) = wish.problem() {
+    if let Some(message) = trace_length.problem() {
         let field = field.to_owned();
         return Err(ApiError::invalid(
-            "such a trace is not recorded",
+            "the trace cannot be recorded",
             vec![FieldError { field, message }],
         ));
     }
     events.audit(&caller.id, "run_trace", &id).await?;
-    let answers = runs.ask_ranks(&run, asked.rank, What::Trace(wish)).await?;
+    let answers = runs
+        .ask_ranks(&run, asked.rank, What::Trace(trace_length))
+        .await?;
     Ok(Json(values(answers)))
 }
 
@@ -188,7 +191,7 @@ struct TraceQuery {
     attempt: Option<u32>,
 }
 
-/// What is left to be fetched.
+/// The part of a trace file that is not fetched yet.
 struct Rest {
     runs: Arc<Runs>,
     run: RunId,
@@ -244,7 +247,7 @@ impl Rest {
         if piece.is_empty() && self.offset < self.length {
             let file = &self.query.file;
             return Err(InspectError::Unanswered(format!(
-                "{file} became shorter while it was fetched"
+                "{file} became shorter while it was downloaded"
             )));
         }
         self.offset += piece.len() as u64;

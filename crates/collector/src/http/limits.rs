@@ -1,4 +1,4 @@
-//! What the HTTP half bounds, and the headers every answer carries.
+//! Limits of the HTTP service, and the headers that every answer has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,21 @@ use super::error::ApiError;
 use super::table::Table;
 use crate::config::Config;
 
-/// Requests worked on at once; more are turned away at once rather than piled up. Each may hold a body of up to 16 MiB.
+/// Number of requests processed at the same time. Further requests are rejected at once instead of queued. Each may hold a body of up to 16
+/// MiB.
 const REQUESTS_MAX: usize = 256;
-/// Longer than any query may take.
+/// Time limit of a request: longer than any query may take.
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 
-/// A backup begins to answer when the copy is made, which for many gigabytes takes long; deletions rewrite chunks.
+/// Time limit of long requests. A backup starts to answer when the copy is made, which takes long for many gigabytes; deletions rewrite
+/// chunks.
 pub(super) const LONG_WITHIN: Duration = Duration::from_secs(3_600);
-/// Nothing but our own files; WebAssembly may be compiled; charts set styles on their elements; nobody may frame us.
+/// Allows only the dashboard's own files; allows to compile WebAssembly, and charts to set styles on their elements; forbids embedding in
+/// frames.
 const CONTENT_POLICY: &str = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; \
      img-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
-/// Requests under way.
+/// Slots for requests in progress.
 #[derive(Clone)]
 pub(super) struct Load(Arc<Semaphore>);
 
@@ -35,7 +38,7 @@ impl Default for Load {
     }
 }
 
-/// Turns requests away when there are too many, and ends those that take too long.
+/// Rejects requests if too many are in progress, and ends those that take too long.
 pub(super) async fn bound(
     State(load): State<Load>,
     Extension(table): Extension<Table>,
@@ -44,7 +47,7 @@ pub(super) async fn bound(
     next: Next,
 ) -> Response {
     let Ok(_slot) = load.0.try_acquire() else {
-        let detail = format!("{REQUESTS_MAX} requests are being worked on already; try again in a second");
+        let detail = format!("{REQUESTS_MAX} requests are already in progress; try again in a second");
         return ApiError::unavailable(detail).into_response();
     };
     let endpoint = matched.and_then(|path| table.endpoint(request.method(), path.as_str()).copied());
@@ -56,14 +59,14 @@ pub(super) async fn bound(
         Err(_) => {
             let seconds = within.as_secs();
             ApiError::unavailable(format!(
-                "the request was not done within {seconds} s; ask for less"
+                "the request did not finish within {seconds} s; request less data"
             ))
             .into_response()
         }
     }
 }
 
-/// Headers that make browsers careful with what we send.
+/// Sets the security headers for browsers.
 pub(super) async fn headers(State(config): State<Arc<Config>>, request: Request, next: Next) -> Response {
     let api = request.uri().path().starts_with("/api") || request.uri().path() == "/metrics";
     let mut response = next.run(request).await;

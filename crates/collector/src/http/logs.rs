@@ -1,7 +1,7 @@
-//! `/api/runs/{id}/logs`: a piece of one log; `/api/runs/{id}/logs/search`: lines of all of them.
+//! `/api/runs/{id}/logs`: a part of one log; `/api/runs/{id}/logs/search`: matching lines of all logs.
 //!
-//! A piece is the text as it was written, escape sequences and all: whoever shows it takes them out first, with
-//! [`log_text`](domain::run::log_text). Lines that were found come without.
+//! A part is the text as it was written, including escape sequences. Clients remove them with [`log_text`](domain::run::log_text) before
+//! they show the text. Lines found by a search contain none.
 
 use std::sync::Arc;
 
@@ -26,11 +26,11 @@ pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/runs/{id}/logs",
-            get_with(logs, needs(Role::Viewer, "A piece of one log")),
+            get_with(logs, needs(Role::Viewer, "A part of one log")),
         )
         .api_route(
             "/api/runs/{id}/logs/search",
-            get_with(search, needs(Role::Viewer, "Lines of all logs of a run")),
+            get_with(search, needs(Role::Viewer, "Searches all logs of a run")),
         )
 }
 
@@ -44,7 +44,7 @@ struct LogsQuery {
     limit: Option<u64>,
 }
 
-/// Without a rank it is the launcher's log; without a node, that of the rank's node or the first.
+/// Without a rank, the launcher's log is returned. Without a node, the node of the rank or the first node is used.
 async fn logs(
     State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
@@ -69,7 +69,7 @@ async fn logs(
         (None, None) => found.nodes.first().map(|node| node.node.clone()),
     };
     let stream = query.stream.unwrap_or_else(|| "stdout".to_owned());
-    // Before it is placed a run has no nodes, and its logs are empty.
+    // Before a run is placed it has no nodes, and its logs are empty.
     let Some(node) = node else {
         let source = LogSource {
             attempt,
@@ -115,7 +115,7 @@ async fn search(
     Query(query): Query<SearchQuery>,
 ) -> ApiResult<Json<LogMatches>> {
     let run = run_id(&id)?;
-    // Only to say that there is no such run.
+    // Only to report an unknown run.
     runs.stored_view(&run).await?;
     let mut search = Search::new(&query.q, query.regex, query.ignore_case, query.limit)?;
     search.attempt = query.attempt.map(AttemptNo);

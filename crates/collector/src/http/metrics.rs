@@ -1,7 +1,7 @@
 //! `GET /metrics`: the whole cluster in one scrape, and the collector itself.
 //!
-//! The latest value of every agent series, found by the one evaluator, under the name and help of the metric catalogue. Series
-//! that others wrote through remote write are not given out again: whoever wrote them has them.
+//! The latest value of every agent series, from the common evaluator, with the name and help of the metric catalogue. Series that other
+//! systems wrote through remote write are not returned: those systems have them.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ use crate::evaluator::QueryError;
 use crate::own_series;
 use crate::self_metrics::SelfMetrics;
 
-/// Everything an agent sends carries its node.
+/// Every series of an agent has the label `node`.
 const AGENT_SERIES: &str = r#"{node!=""}"#;
-/// Slow readers report once a minute; a value older than this belongs to something that is gone.
+/// How old a value may be. Slow readers report once per minute; an older value belongs to something that no longer exists.
 const LOOKBACK_MS: i64 = 90_000;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -77,7 +77,7 @@ async fn metrics(
     Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
 }
 
-/// What the store counts about itself.
+/// Returns the store's metrics about itself.
 fn store_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> {
     let stats = series.stats();
     let gauge = |name, help, value: u64| super::exposition::gauge(name, help, value as f64);
@@ -92,10 +92,10 @@ fn store_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> 
     vec![
         super::exposition::counters(
             "lockstep_store_chunk_cache_lookups_total",
-            "Groups of series a query wanted chunks of, by whether those were in memory or had to be read from disk.",
+            "Groups of series whose chunks a query needed, by whether they were in memory or were read from disk.",
             &lookups,
         ),
-        gauge("lockstep_store_series", "Series the store knows.", stats.series),
+        gauge("lockstep_store_series", "Series in the store.", stats.series),
         gauge(
             "lockstep_store_index_bytes",
             "Memory for the names, labels and postings of series.",
@@ -113,12 +113,12 @@ fn store_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> 
         ),
         gauge(
             "lockstep_store_cached_chunk_bytes",
-            "Memory for chunks on disk that are kept for queries that come again.",
+            "Memory for chunks on disk that are cached for repeated queries.",
             stats.cached_chunk_bytes,
         ),
         gauge(
             "lockstep_store_wal_bytes",
-            "Bytes of the write-ahead files.",
+            "Bytes of the write-ahead log.",
             stats.wal_bytes,
         ),
         gauge(
@@ -129,7 +129,7 @@ fn store_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> 
     ]
 }
 
-/// The room on the disk, and whether it stops ingest.
+/// Returns the metrics of the free disk space, and whether too little of it stops ingest.
 fn space_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> {
     let space = series.disk_space();
     let gauge = |name, help, value: u64| super::exposition::gauge(name, help, value as f64);
@@ -140,23 +140,23 @@ fn space_families(series: &SeriesStore) -> Vec<prometheus::proto::MetricFamily> 
     vec![
         super::exposition::gauges(
             own_series::BLOCKED,
-            "1 while no samples are taken, by why: the disk is below the floor, or a write found no room.",
+            "1 while samples are refused, by reason: the disk is below the floor, or a write failed for lack of space.",
             &blocked,
         ),
         gauge(
             own_series::FREE,
-            "Free bytes of the disk under the data folder.",
+            "Free bytes on the disk with the data folder.",
             space.free_bytes,
         ),
         gauge(
             own_series::FLOOR,
-            "Free bytes below which no samples are taken (--min-free-space).",
+            "Free bytes below which samples are refused (--min-free-space).",
             space.floor_bytes,
         ),
     ]
 }
 
-/// What the system says of this process, under the name every Prometheus client gives it.
+/// Returns the memory of this process, with the name that every Prometheus client uses for it.
 fn process_families() -> Option<prometheus::proto::MetricFamily> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

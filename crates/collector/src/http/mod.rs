@@ -1,14 +1,13 @@
-//! The HTTP half of the port: the API, the event stream, `/metrics`, and the dashboard; and the router that joins it with what agents
-//! connect to.
+//! The HTTP service: the API, the event stream, `/metrics` and the dashboard; and the router that joins it with the service for agents.
 //!
 //! ```text
 //! request ─▶ client's address ─▶ shape errors ─▶ headers ─┬▶ health checks
 //!                                                         ├▶ log-in, with limits of its own
 //!                                                         └▶ compression ─▶ auth (route → role, CSRF) ─▶ load bound ─▶ time ─▶ handler
-//! agents  ─▶ client's address ─▶ ingest           none of the others: they would cut or re-encode its streams
+//! agents  ─▶ client's address ─▶ ingest           none of the other layers: they would cut or re-encode its streams
 //! ```
-//! What stands before the load bound reads no disk, so that nobody without a token can use it up.
-//! Who may do what is one [`table`]; what is not in it needs the admin to change and a viewer to read.
+//! The layers before the load bound read no disk, so that a client without a token cannot exhaust it. One [`table`] lists the role of each
+//! endpoint; endpoints that are not in it need the role admin to change and viewer to read.
 
 pub mod auth;
 pub mod error;
@@ -66,20 +65,20 @@ use self::table::Table;
 pub use auth::Caller;
 pub use error::{ApiError, ApiResult};
 
-/// The largest request body, remote write apart: a run's spec with all its arguments is a tenth of this.
+/// Maximum size of a request body in bytes, except for remote write. The specification of a run with all its arguments is a tenth of this.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Answers below this fit into one packet anyway.
+/// Minimum size of an answer that is compressed: a smaller one fits into one packet anyway.
 const COMPRESSED_BYTES_MIN: u64 = 1_024;
 
-/// Everything that is served on the port.
+/// Returns the router of the whole port.
 pub(crate) fn router(app: App) -> Router {
     http(app.clone())
         .merge(crate::ingest::router(Arc::clone(&app.ingest)))
         .layer(from_fn_with_state(app, client_address::find))
 }
 
-/// The endpoints that need a role, and the document that describes them.
+/// Returns the endpoints that need a role, and the document that describes them.
 fn endpoints() -> (Router<App>, OpenApi) {
     let mut document = table::document();
     let router = ApiRouter::new()
@@ -104,7 +103,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
     (router, document)
 }
 
-/// Who may call what.
+/// Returns the table of endpoints and their roles.
 #[must_use]
 pub fn endpoint_table() -> Table {
     Table::of(&endpoints().1)
@@ -136,8 +135,8 @@ fn http(app: App) -> Router {
         .layer(Extension(auth::BadTokens::default()))
 }
 
-/// The quickest level: a megabyte of numbers becomes 31 % of it in 7 ms by gzip, and 23 % in 3 ms by zstd; gzip's usual level
-/// takes 38 ms to make it 26 %.
+/// The fastest compression level. One megabyte of numbers shrinks to 31 % in 7 ms with gzip, and to 23 % in 3 ms with zstd; gzip's usual
+/// level takes 38 ms to shrink it to 26 %.
 fn compression() -> CompressionLayer<impl Predicate> {
     CompressionLayer::new()
         .gzip(true)

@@ -28,7 +28,7 @@ async fn gpus(State(live): State<Arc<Live>>) -> Json<Vec<GpuView>> {
     Json(live.gpus())
 }
 
-/// All nodes with the runs on them, as the API and the event stream show them.
+/// Returns all nodes with the runs on them, as the API and the event stream show them.
 pub(super) fn views(runs: &Runs, live: &Live) -> Vec<NodeView> {
     let running = runs.by_node();
     let mut views = live.views(clock::now_ms(), |node| {

@@ -1,4 +1,4 @@
-//! `/api/v1`: Prometheus' own query API, so that Grafana and everything else that speaks it can point straight here.
+//! `/api/v1`: Prometheus' query API, so that Grafana and other clients of Prometheus can use this collector directly.
 //!
 //! ```text
 //! queries  query query_range query_exemplars format_query ─▶ the evaluator for clients ─┐
@@ -6,7 +6,7 @@
 //! status   buildinfo runtimeinfo flags config tsdb                                      │
 //! rules    rules alerts                                                                ─┘
 //! ```
-//! Parameters, defaults, shapes, status codes and words are those of Prometheus 3.
+//! Parameters, defaults, formats, status codes and texts are those of Prometheus 3.
 
 mod queries;
 
@@ -33,7 +33,7 @@ use crate::app::App;
 use crate::http::remote_write;
 use answer::success;
 
-/// Parameters of endpoints that are served for GET and for POST.
+/// The parameters of endpoints that support GET and POST.
 const INSTANT: &[&str] = &["query", "time", "timeout", "limit", "lookback_delta", "stats"];
 const RANGE: &[&str] = &[
     "query",
@@ -62,8 +62,14 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/v1/query_exemplars",
-            get_with(queries::exemplars, reads("Exemplars: none are kept", EXEMPLARS))
-                .post_with(queries::exemplars, reads("Exemplars: none are kept", EXEMPLARS)),
+            get_with(
+                queries::exemplars,
+                reads("Exemplars (none are stored)", EXEMPLARS),
+            )
+            .post_with(
+                queries::exemplars,
+                reads("Exemplars (none are stored)", EXEMPLARS),
+            ),
         )
         .api_route(
             "/api/v1/format_query",
@@ -78,13 +84,13 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/v1/series",
-            get_with(lists::series, reads("Series that match", SELECTION))
-                .post_with(lists::series, reads("Series that match", SELECTION)),
+            get_with(lists::series, reads("Matching series", SELECTION))
+                .post_with(lists::series, reads("Matching series", SELECTION)),
         )
         .api_route(
             "/api/v1/labels",
-            get_with(lists::label_names, reads("Names of labels", SELECTION))
-                .post_with(lists::label_names, reads("Names of labels", SELECTION)),
+            get_with(lists::label_names, reads("Label names", SELECTION))
+                .post_with(lists::label_names, reads("Label names", SELECTION)),
         )
         .api_route(
             "/api/v1/label/{name}/values",
@@ -105,7 +111,7 @@ pub(super) fn routes() -> ApiRouter<App> {
             get_with(
                 rules::rules,
                 reads(
-                    "Groups of rules",
+                    "Rule groups",
                     &[
                         "type",
                         "rule_name[]",
@@ -141,14 +147,14 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/v1/status/config",
             get_with(
                 status::config,
-                reads("The configuration that a Prometheus would have", &[]),
+                reads("The equivalent Prometheus configuration", &[]),
             ),
         )
         .api_route(
             "/api/v1/status/tsdb",
             get_with(
                 status::tsdb,
-                reads("Which names and values have the most series", &["limit"]),
+                reads("Names and values with the most series", &["limit"]),
             ),
         )
         .api_route(
@@ -163,7 +169,7 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
 }
 
-/// What any viewer may ask, with the parameters it takes.
+/// Describes an endpoint that any viewer may read, with its parameters.
 fn reads(
     summary: &'static str,
     parameters: &'static [&'static str],
@@ -174,7 +180,7 @@ fn reads(
     )
 }
 
-/// `start` and `end`, all time when missing.
+/// Returns the range of `start` and `end`. A missing one is unbounded.
 pub(super) fn span(params: &Params) -> ApiResult<TimeRange> {
     let (start, end) = (params.time("start")?, params.time("end")?);
     let (start, end) = (start.unwrap_or(i64::MIN / 2), end.unwrap_or(i64::MAX / 2));

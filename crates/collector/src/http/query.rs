@@ -1,4 +1,4 @@
-//! What a query request says: parameters from the address or a form, times and durations as Prometheus takes them.
+//! Parameters of query requests, from the query string or a form, with times and durations in Prometheus' formats.
 
 use axum::Form;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
@@ -8,22 +8,22 @@ use domain::time::{TimestampMs, parse_duration_ms};
 
 use super::{ApiError, ApiResult};
 
-/// Times beyond this (some 70,000 years) are refused, so that sums of times never overflow.
+/// Maximum absolute time, about 70,000 years, so that sums of times never overflow.
 const TIME_MS_MAX: f64 = (i64::MAX / 4_096) as f64;
-/// How clients of Prometheus write the earliest and the latest time there are.
+/// How Prometheus' clients write the earliest and the latest possible time.
 const TIME_FIRST: &str = "-292273086-05-16T16:47:06Z";
 const TIME_LAST: &str = "292277025-08-18T07:12:54.999999999Z";
-/// The most `match[]` of one request.
+/// Maximum number of `match[]` parameters in one request.
 const SELECTORS_MAX: usize = 64;
 
-/// Parameters in the order they came; a name may come several times.
+/// The parameters in their order; a name may occur several times.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Params(Vec<(String, String)>);
 
 impl<S: Send + Sync> FromRequest<S> for Params {
     type Rejection = ApiError;
 
-    /// From the form in the body of a POST, and then from the address: where both have a parameter, the form's counts.
+    /// Reads the form in the body of a POST, then the query string. If both have a parameter, the form's value counts.
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let (mut parts, body) = request.into_parts();
         let Query(mut pairs) = Query::<Vec<(String, String)>>::from_request_parts(&mut parts, state)
@@ -41,7 +41,7 @@ impl<S: Send + Sync> FromRequest<S> for Params {
 }
 
 impl Params {
-    /// The first value of a parameter; an empty one counts as missing.
+    /// Returns the first value of a parameter. An empty value counts as missing.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -49,31 +49,31 @@ impl Params {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A time, when there is one.
+    /// Returns a time, or `None` if it is missing.
     pub(super) fn time(&self, name: &str) -> ApiResult<Option<TimestampMs>> {
         self.get(name)
             .map(|text| parse_time_ms(text).map_err(|detail| invalid(name, &detail)))
             .transpose()
     }
 
-    /// A time that must be there.
+    /// Returns a required time.
     pub(super) fn required_time(&self, name: &str) -> ApiResult<TimestampMs> {
         parse_time_ms(self.get(name).unwrap_or_default()).map_err(|detail| invalid(name, &detail))
     }
 
-    /// A duration in milliseconds, when there is one.
+    /// Returns a duration in milliseconds, or `None` if it is missing.
     pub(super) fn duration(&self, name: &str) -> ApiResult<Option<i64>> {
         self.get(name)
             .map(|text| parse_step_ms(text).map_err(|detail| invalid(name, &detail)))
             .transpose()
     }
 
-    /// A duration in milliseconds that must be there.
+    /// Returns a required duration in milliseconds.
     pub(super) fn required_duration(&self, name: &str) -> ApiResult<i64> {
         parse_step_ms(self.get(name).unwrap_or_default()).map_err(|detail| invalid(name, &detail))
     }
 
-    /// `limit`, when there is one; 0 means none.
+    /// Returns `limit`, or `None` if it is missing or 0.
     pub(super) fn limit(&self) -> ApiResult<Option<usize>> {
         let Some(text) = self.get("limit") else {
             return Ok(None);
@@ -88,14 +88,14 @@ impl Params {
         Ok((limit > 0).then_some(limit))
     }
 
-    /// A count, when there is one; a negative one means none.
+    /// Returns a count, or `None` if it is missing or negative.
     pub(super) fn count(&self, name: &str) -> ApiResult<Option<usize>> {
         let count = self.get(name).map(str::parse::<i64>).transpose();
         let count = count.map_err(|_| ApiError::bad_request(format!("{name} must be a number")))?;
         Ok(count.and_then(|count| usize::try_from(count).ok()))
     }
 
-    /// The selectors of all `match[]`.
+    /// Returns the selectors of all `match[]` parameters.
     pub(super) fn selectors(&self) -> ApiResult<Vec<Vec<Matcher>>> {
         let texts: Vec<_> = self
             .0
@@ -113,7 +113,7 @@ impl Params {
     }
 }
 
-/// 400 for a parameter that is not PromQL.
+/// The error 400 for a parameter that is not valid PromQL.
 pub(super) fn unparsed(name: &str, error: &query::ParseError) -> ApiError {
     match error {
         query::ParseError::Syntax(message) => invalid(name, &format!("parse error: {message}")),
@@ -121,12 +121,12 @@ pub(super) fn unparsed(name: &str, error: &query::ParseError) -> ApiError {
     }
 }
 
-/// 400, in Prometheus' words.
+/// The error 400 with Prometheus' text.
 pub(super) fn invalid(name: &str, detail: &str) -> ApiError {
     ApiError::bad_request(format!("invalid parameter {name:?}: {detail}"))
 }
 
-/// Seconds since the epoch with fractions, or RFC 3339.
+/// Parses seconds since the epoch, with fractions, or an RFC 3339 time.
 fn parse_time_ms(text: &str) -> Result<TimestampMs, String> {
     if let Ok(seconds) = text.parse::<f64>() {
         return whole_ms(seconds * 1_000.0).ok_or_else(|| format!("{text} is out of range"));
@@ -142,7 +142,7 @@ fn parse_time_ms(text: &str) -> Result<TimestampMs, String> {
     parsed.map_err(|_| format!("cannot parse {:?} to a valid timestamp", shortened(text)))
 }
 
-/// Seconds with fractions, or `15s`, `1h30m`.
+/// Parses seconds, with fractions, or a duration such as `15s` or `1h30m`.
 fn parse_step_ms(text: &str) -> Result<i64, String> {
     if let Ok(seconds) = text.parse::<f64>() {
         return whole_ms(seconds * 1_000.0).ok_or_else(|| format!("{text} is out of range"));

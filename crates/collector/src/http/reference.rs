@@ -1,4 +1,4 @@
-//! The table of endpoints in docs/api.md, which is made from the OpenAPI document.
+//! The table of endpoints in docs/api.md, which is generated from the OpenAPI document.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -49,7 +49,7 @@ fn table() -> String {
     table
 }
 
-/// The parameters of the query and the body.
+/// Returns the query parameters and the body.
 fn takes(operation: &Value) -> String {
     let parameters = operation["parameters"].as_array().into_iter().flatten();
     let in_query = parameters.filter(|parameter| parameter["in"] == "query");
@@ -63,7 +63,7 @@ fn takes(operation: &Value) -> String {
     query.into_iter().chain(body).collect::<Vec<_>>().join(", ")
 }
 
-/// What a request that succeeds is answered with.
+/// Returns the bodies of successful answers.
 fn answers(operation: &Value) -> String {
     let responses = operation["responses"].as_object().into_iter().flatten();
     let good = responses.filter(|(status, _)| status.starts_with('2'));
@@ -86,7 +86,7 @@ fn what(operation: &Value) -> String {
     }
 }
 
-/// The type of a body, or its media type where it has none of the API.
+/// Returns the type of a body, or its media type if it has no type of the API.
 fn content(content: &Value) -> String {
     let of = |(media, body): (&String, &Value)| schema(&body["schema"]).unwrap_or_else(|| media.clone());
     let types = content.as_object().into_iter().flatten().map(of);

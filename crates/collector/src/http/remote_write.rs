@@ -4,19 +4,19 @@
 //! body ─▶ decompressed ─▶ translate: bytes known from the sender's last requests │ new series ─▶ store ─▶ answer
 //!  (room, room)            (senders)                                               (shapes)
 //! ```
-//! Strict and bounded: the length a block claims is checked before anything is allocated for it. Series that can be taken are
-//! taken; when others cannot, the answer is 400, which tells the sender to drop the request and not to send it again.
+//! Input is checked strictly and bounded: the length that a block claims is checked before memory is allocated for it. Valid series are
+//! stored. If others are not valid, the answer is 400, which tells the sender to drop the request and not to repeat it.
 
 mod answer;
 
 mod room;
 mod senders;
-mod sent;
+mod sent_series;
 
+mod known_series;
 mod message;
 mod protobuf;
 mod refused;
-mod remembered;
 mod rows;
 mod shapes;
 mod translate;
@@ -50,19 +50,19 @@ use crate::self_metrics::SelfMetrics;
 
 pub use senders::SERIES_A_SENDER_MAX;
 
-/// The largest compressed body.
+/// Maximum size of a compressed body, in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 16 << 20;
-/// The largest body after decompression: Prometheus' default shards send some 2,000 samples, less than 1 MiB; a flood of 64 MiB
-/// is an attack or a mistake.
+/// Maximum size of a body after decompression, in bytes. Prometheus' default shards send about 2,000 samples, less than 1 MiB; a body of 64
+/// MiB is an attack or a mistake.
 const DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
-/// How long a request waits while the store is behind. Long enough for a hiccup, shorter than any sender's own patience.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a request is translated again because the store forgot a series meanwhile.
+/// How long a request waits while the store is behind: long enough for a short delay, shorter than the timeout of any sender.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a request is translated again because the store removed a series meanwhile.
 const TRIES_MAX: usize = 3;
-/// How often idle senders are looked for.
+/// How often idle senders are removed.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-/// What remote write keeps between requests, and where the samples go.
+/// The state that remote write keeps between requests, and the store for its samples.
 pub struct RemoteWrite {
     senders: Senders,
     room: Room,
@@ -70,7 +70,7 @@ pub struct RemoteWrite {
     metrics: Arc<SelfMetrics>,
 }
 
-/// The handler.
+/// The handler of `POST /api/v1/write`.
 pub(crate) async fn write(
     State(remote_write): State<Arc<RemoteWrite>>,
     Extension(caller): Extension<Caller>,
@@ -89,7 +89,7 @@ pub(crate) async fn write(
     let body_room = room.for_body(declared).await?;
     let body = room::read_body(body, declared).await?;
     let length = decompressed_length(&body)?;
-    // Held until all is stored: what is translated takes about as much as what it was translated from.
+    // Held until all is stored: the translated form takes about as much memory as the body.
     let _room = room.for_decompressed(length).await?;
     let sender = senders.of(&caller.id, Instant::now());
     let (ready, appended) = remote_write.store(&sender, version, &body).await?;
@@ -104,7 +104,7 @@ pub(crate) async fn write(
     Ok(outcome.answer(version, metrics, store))
 }
 
-/// Version 2 names itself in the content type; a sender that is refused with 415 falls back to version 1.
+/// Version 2 is named in the content type. A sender that gets 415 falls back to version 1.
 fn version(headers: &HeaderMap) -> ApiResult<Version> {
     let unsupported = |detail| ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
     let encoding = headers.get(header::CONTENT_ENCODING);
@@ -134,7 +134,7 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 impl RemoteWrite {
-    /// No sender is known yet.
+    /// Creates the state without any senders.
     pub(crate) fn new(store: SeriesStore, metrics: Arc<SelfMetrics>) -> Self {
         Self {
             senders: Senders::new(SERIES_A_SENDER_MAX),
@@ -144,21 +144,21 @@ impl RemoteWrite {
         }
     }
 
-    /// Gives back, from time to time, what idle senders hold.
+    /// Periodically frees the memory of idle senders.
     pub(crate) async fn forget_idle(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(FORGET_EVERY);
         loop {
             ticks.tick().await;
             let remote_write = Arc::clone(&self);
-            // A sender's memory is held by the request that uses it; waiting for that is not for this thread.
+            // A request locks the memory of its sender. Waiting for that lock would block this thread.
             let forget = move || remote_write.senders.forget_idle(Instant::now());
             if let Err(panic) = tokio::task::spawn_blocking(forget).await {
-                tracing::error!(%panic, "idle senders of remote writes could not be forgotten");
+                tracing::error!(%panic, "the memory of idle remote write senders could not be freed");
             }
         }
     }
 
-    /// Translates and stores; again when the store forgot a series between the two.
+    /// Translates and stores a request; again if the store removed a series in between.
     async fn store(
         self: &Arc<Self>,
         sender: &Arc<Sender>,
@@ -186,7 +186,7 @@ impl RemoteWrite {
         ))
     }
 
-    /// Decompressing and translating megabytes would hold up other requests on this thread.
+    /// Runs on another thread: decompressing and translating megabytes would delay other requests on this one.
     async fn prepare(
         self: &Arc<Self>,
         sender: &Arc<Sender>,
@@ -214,7 +214,7 @@ impl RemoteWrite {
             let append = Append { source: None, blocks };
             let done = self
                 .store
-                .append_within(append, clock::now_ms(), PATIENCE)
+                .append_within(append, clock::now_ms(), APPEND_TIMEOUT)
                 .await?;
             all.accepted += done.accepted;
             all.duplicates += done.duplicates;
@@ -235,12 +235,12 @@ impl RemoteWrite {
         self.metrics.refused.with_label_values(&[reason]).inc();
         ApiError::new(
             status,
-            format!("the body is not a remote write that can be taken: {error}"),
+            format!("the body is not a valid remote write request: {error}"),
         )
     }
 
     fn store_failed(&self, error: &AppendError) -> ApiError {
-        let (answer, reason) = turned_away(error);
+        let (answer, reason) = rejection(error);
         match reason {
             Some(reason) => self.metrics.refused.with_label_values(&[reason]).inc(),
             None => tracing::error!(%error, "samples of a remote write could not be stored"),
@@ -249,7 +249,7 @@ impl RemoteWrite {
     }
 }
 
-/// What a block claims to hold.
+/// Returns the length that a block claims to have.
 fn decompressed_length(body: &[u8]) -> ApiResult<usize> {
     let length = snap::raw::decompress_len(body).map_err(not_snappy)?;
     if length > DECOMPRESSED_BYTES_MAX {
@@ -272,12 +272,12 @@ fn not_snappy(error: snap::Error) -> ApiError {
     ApiError::bad_request(format!("the body is not a snappy block: {error}"))
 }
 
-/// The sender repeats after a 429 or a 5xx; nothing it sent is lost. With the answer, as what `/metrics` counts it; without a
-/// name for it, it is for the log.
-fn turned_away(error: &AppendError) -> (ApiError, Option<&'static str>) {
+/// Returns the answer and the name under which `/metrics` counts it. An error without such a name is logged. The sender repeats the request
+/// after a 429 or a 5xx, so nothing is lost.
+fn rejection(error: &AppendError) -> (ApiError, Option<&'static str>) {
     match error {
         AppendError::Busy => (ApiError::too_many(error.to_string(), RETRY_AFTER_S), Some("busy")),
-        // The store has told it, once; each sender hears it at each try.
+        // The store has logged this once; each sender receives it at each attempt.
         AppendError::DiskFull { .. } => (ApiError::unavailable(error.to_string()), Some("disk_full")),
         _ => {
             let detail = "samples cannot be stored right now; send them again";
@@ -286,7 +286,7 @@ fn turned_away(error: &AppendError) -> (ApiError, Option<&'static str>) {
     }
 }
 
-/// Reads a body as both versions and stores nothing: the door for fuzzing.
+/// Parses a body as both versions and stores nothing. The entry point for fuzzing.
 #[doc(hidden)]
 pub fn parse_for_fuzzing(body: &[u8]) {
     let Ok(length) = decompressed_length(body) else {
@@ -299,7 +299,7 @@ pub fn parse_for_fuzzing(body: &[u8]) {
     walk_for_fuzzing(request);
 }
 
-/// The same behind the compression, which a fuzzer rarely gets through.
+/// Does the same without compression, which a fuzzer rarely gets through.
 #[doc(hidden)]
 pub fn walk_for_fuzzing(request: &[u8]) {
     struct Numbers(u32);
@@ -309,8 +309,8 @@ pub fn walk_for_fuzzing(request: &[u8]) {
             Ok(SeriesId(self.0))
         }
     }
-    let mut memory = remembered::Remembered::new(1 << 20);
-    // Twice each, so that the second time everything is known.
+    let mut memory = known_series::KnownSeries::new(1 << 20);
+    // Twice each, so that the second time all series are known.
     for version in [Version::One, Version::Two, Version::One, Version::Two] {
         let _refused = translate::translate(version, request, &mut memory, &mut Numbers(0));
     }
@@ -337,7 +337,7 @@ mod head_tests {
     }
 
     #[test]
-    fn a_sender_whose_samples_wait_hears_when_and_why() {
+    fn a_sender_whose_samples_are_rejected_gets_the_reason_and_a_time_to_retry() {
         let full = AppendError::DiskFull {
             free: 3 << 20,
             floor: 64 << 20,
@@ -348,7 +348,7 @@ mod head_tests {
             (full, later, "(3.0 MiB free, 64.0 MiB needed)", Some("disk_full")),
             (AppendError::Closed, later, "send them again", None),
         ] {
-            let (answer, reason) = turned_away(&error);
+            let (answer, reason) = rejection(&error);
             assert_eq!((answer.status(), reason), (status, counted), "{error}");
             let said = format!("{answer:?}");
             assert!(said.contains(words), "{said}");

@@ -1,4 +1,4 @@
-//! `/api/runs`: listing, submitting, looking at, comparing, stopping, resuming, turning knobs.
+//! `/api/runs`: list, submit, show, compare, stop and resume runs, and change their knobs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use domain::api::session::Role;
 use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::Comparison;
 use domain::run::spec::{FieldError, Spec};
-use domain::run::state::{CannotChange, Event, Wish};
+use domain::run::state::{CannotChange, Event, KnobRequest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -27,13 +27,13 @@ use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::runs::{CompareError, KnobError, ResumeError, RunError};
 
-/// Runs listed when the request does not say, and at most.
+/// Number of runs in a list: the default and the maximum.
 const LIST_DEFAULT: u32 = 200;
 const LIST_MAX: u32 = 10_000;
-/// Time between SIGTERM and SIGKILL when the request does not say, and at most (an hour: a checkpoint may be large).
+/// Time between SIGTERM and SIGKILL: the default and the maximum (one hour: a checkpoint may be large).
 const GRACE_MS_DEFAULT: u64 = 30_000;
 const GRACE_MS_MAX: u64 = 3_600_000;
-/// The same for a stop after a step: time for the others, and to save, once the first rank has come there.
+/// The default for a stop after a step: time for the other ranks, and for saving, after the first rank has reached the step.
 const GRACE_MS_AFTER_STEP: u64 = 120_000;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -47,11 +47,11 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/api/runs/compare",
-            get_with(compare, needs(Role::Viewer, "Two attempts beside each other")),
+            get_with(compare, needs(Role::Viewer, "Compares two attempts")),
         )
         .api_route(
             "/api/runs/{id}",
-            get_with(show, needs(Role::Viewer, "Everything about a run")),
+            get_with(show, needs(Role::Viewer, "A run with its attempts")),
         )
         .api_route(
             "/api/runs/{id}/stop",
@@ -67,18 +67,18 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/runs/{id}/resume",
             post_with(
                 resume,
-                body_is_optional(needs(Role::Operator, "Another attempt of a run that has ended")),
+                body_is_optional(needs(Role::Operator, "Resumes an ended run in a new attempt")),
             ),
         )
         .api_route(
             "/api/runs/{id}/apply",
-            post_with(apply, needs(Role::Operator, "Sets knobs of a run")),
+            post_with(apply, needs(Role::Operator, "Changes knobs of a run")),
         )
         .api_route(
             "/api/runs/{id}/revert",
             post_with(
                 revert,
-                body_is_optional(needs(Role::Operator, "Takes back a change of knobs")),
+                body_is_optional(needs(Role::Operator, "Reverts a change of knobs")),
             ),
         )
         .api_route(
@@ -87,7 +87,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 unknown_attempts,
                 needs(
                     Role::Viewer,
-                    "Attempts that nodes hold and this collector does not know",
+                    "Attempts that nodes hold and that this collector does not know",
                 ),
             ),
         )
@@ -95,7 +95,7 @@ pub(super) fn routes() -> ApiRouter<App> {
             "/api/unknown-attempts/stop",
             post_with(
                 stop_unknown,
-                needs(Role::Operator, "Stops such attempts of a run"),
+                needs(Role::Operator, "Stops the unknown attempts of a run"),
             ),
         )
 }
@@ -115,7 +115,7 @@ async fn list(
 
 #[derive(JsonSchema, Deserialize)]
 struct SubmitQuery {
-    /// A run whose spec this one was copied from: what its page does not show is taken from it.
+    /// The id of a run from which this specification was copied. Values that its page hides are taken from it.
     secrets_from: Option<String>,
 }
 
@@ -127,7 +127,7 @@ async fn submit(
     Json(mut spec): Json<Spec>,
 ) -> ApiResult<(StatusCode, Json<RunView>)> {
     if let Some(from) = &query.secrets_from {
-        runs.fill_in(&mut spec, &run_id(from)?).await?;
+        runs.restore_hidden_values(&mut spec, &run_id(from)?).await?;
     }
     let problems = spec.problems();
     if !problems.is_empty() {
@@ -149,12 +149,12 @@ async fn stop(
     State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    wish: Option<Json<StopRun>>,
+    request: Option<Json<StopRun>>,
 ) -> ApiResult<Json<RunView>> {
     let run = runs.stored_view(&run_id(&id)?).await?;
     if run.watched {
         return Err(ApiError::conflict(format!(
-            "run {id} is only watched: end it where `lockstep exec` was started, by Ctrl-C or a signal"
+            "run {id} is only watched: stop it where `lockstep exec` was started, with Ctrl-C or a signal"
         )));
     }
     if run.summary.state.is_final() {
@@ -163,8 +163,8 @@ async fn stop(
             run.summary.state.as_str()
         )));
     }
-    let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
-    let (default_ms, after) = match wish.after {
+    let request = request.map(|Json(request)| request).unwrap_or_default();
+    let (default_ms, after) = match request.after {
         None => (GRACE_MS_DEFAULT, None),
         Some(after) => {
             let point = runs.stop_point(&run_id(&id)?, after).await?;
@@ -178,7 +178,7 @@ async fn stop(
     };
     events.audit(&caller.id, "run_stop", &id).await?;
     let event = Event::StopRequested {
-        grace_ms: wish.grace_ms.unwrap_or(default_ms).min(GRACE_MS_MAX),
+        grace_ms: request.grace_ms.unwrap_or(default_ms).min(GRACE_MS_MAX),
         after,
     };
     runs.take(&run_id(&id)?, event).await?;
@@ -189,7 +189,7 @@ async fn unknown_attempts(State(runs): State<Arc<Runs>>) -> Json<Vec<UnknownAtte
     Json(runs.unknown_attempts())
 }
 
-/// Stops what nodes hold of a run without this collector knowing it; returns what is to end.
+/// Stops the unknown attempts of a run that nodes hold, and returns them.
 async fn stop_unknown(
     State(runs): State<Arc<Runs>>,
     State(events): State<EventLog>,
@@ -215,11 +215,11 @@ async fn resume(
     State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    wish: Option<Json<ResumeRun>>,
+    request: Option<Json<ResumeRun>>,
 ) -> ApiResult<Json<RunView>> {
     let run = run_id(&id)?;
-    let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
-    let event = runs.resumption(&run, &wish).await?;
+    let request = request.map(|Json(request)| request).unwrap_or_default();
+    let event = runs.resumption(&run, &request).await?;
     events.audit(&caller.id, "run_resume", &id).await?;
     runs.take(&run, event).await?;
     Ok(Json(runs.view(&run).await?))
@@ -237,7 +237,7 @@ async fn apply(
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    let wish = Wish::Apply {
+    let request = KnobRequest::Apply {
         set: asked.set,
         auto_revert: asked.auto_revert,
         from_start: asked.from_start,
@@ -246,7 +246,7 @@ async fn apply(
         follows: None,
     };
     let what = ("run_apply", format!("{id} {}", words.join(" ")));
-    change((&runs, &events), &caller, &id, (wish, asked.expected), what).await
+    change((&runs, &events), &caller, &id, (request, asked.expected), what).await
 }
 
 async fn revert(
@@ -257,7 +257,7 @@ async fn revert(
     asked: Option<Json<RevertKnobs>>,
 ) -> ApiResult<Json<RunView>> {
     let asked = asked.map(|Json(asked)| asked).unwrap_or_default();
-    let wish = Wish::Revert {
+    let request = KnobRequest::Revert {
         attempt: asked.attempt,
         live: asked.live,
         reason: None,
@@ -265,19 +265,19 @@ async fn revert(
         restart: asked.restart,
     };
     let what = ("run_revert", id.clone());
-    change((&runs, &events), &caller, &id, (wish, None), what).await
+    change((&runs, &events), &caller, &id, (request, None), what).await
 }
 
-/// What is so already is no action, and leaves no trace.
+/// A request for the current values is a no-op, and is not recorded.
 async fn change(
     (runs, events): (&Arc<Runs>, &EventLog),
     caller: &Caller,
     id: &str,
-    (wish, expected): (Wish, Option<AttemptNo>),
+    (request, expected): (KnobRequest, Option<AttemptNo>),
     (what, target): (&str, String),
 ) -> ApiResult<Json<RunView>> {
     let run = run_id(id)?;
-    if let Some(event) = runs.knob_change(&run, wish, expected).await? {
+    if let Some(event) = runs.knob_change(&run, request, expected).await? {
         events.audit(&caller.id, what, &target).await?;
         runs.take(&run, event).await?;
     }
@@ -298,13 +298,15 @@ async fn compare(
     Ok(Json(runs.compare((&a.0, a.1), (&b.0, b.1)).await?))
 }
 
-/// `RUN` or `RUN@ATTEMPT`.
+/// Parses `RUN` or `RUN@ATTEMPT`.
 fn attempt_of(text: &str) -> ApiResult<(RunId, Option<AttemptNo>)> {
     match text.split_once('@') {
         None => Ok((run_id(text)?, None)),
         Some((run, attempt)) => {
             let attempt = attempt.parse().map_err(|_| {
-                ApiError::bad_request(format!("{attempt:?} is no attempt's number; write {run}@1"))
+                ApiError::bad_request(format!(
+                    "{attempt:?} is not an attempt number; write for example {run}@1"
+                ))
             })?;
             Ok((run_id(run)?, Some(AttemptNo(attempt))))
         }
@@ -325,7 +327,7 @@ impl From<RunError> for ApiError {
             | RunError::HeldUnknown { .. } => Self::conflict(error.to_string()),
             RunError::State(error) => error.into(),
             RunError::Stored { .. } => Self::internal("reading a run", &error),
-            RunError::Secrets(_) => Self::internal("keeping a run's secrets", &error),
+            RunError::Secrets(_) => Self::internal("storing a run's secrets", &error),
         }
     }
 }
@@ -353,7 +355,7 @@ impl From<KnobError> for ApiError {
                     format!("set.{knob}")
                 };
                 Self::invalid(
-                    "the knob cannot be turned so",
+                    "the knob cannot be changed in this way",
                     vec![FieldError { field, message }],
                 )
             }

@@ -1,6 +1,7 @@
-//! `/api/session`: a browser trades a token for a cookie it cannot read, and a CSRF secret it sends back.
+//! `/api/session`: a browser exchanges a token for a cookie that scripts cannot read, and a CSRF secret that it sends with changing
+//! requests.
 //!
-//! The cookie is random and kept as a hash; sessions survive a restart of the collector and end with their token.
+//! The cookie is random and stored as a hash. Sessions survive a restart of the collector and end with their token.
 
 mod log_ins;
 
@@ -28,19 +29,19 @@ use crate::config::Config;
 use crate::tokens::Tokens;
 use crate::tokens::{Principal, SESSION_LIFETIME_MS};
 
-/// A token in JSON; anyone may send this, so it is small.
+/// Maximum size of a log-in body, in bytes: a token in JSON. Anyone may send a log-in, so the limit is small.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
-/// What needs a session.
+/// The endpoints that need a session.
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new().api_route(
         "/api/session",
-        get_with(show, needs(Role::Viewer, "Who asks"))
+        get_with(show, needs(Role::Viewer, "The current session"))
             .delete_with(log_out, answers_nothing(needs(Role::Viewer, "Ends the session"))),
     )
 }
 
-/// Log-in, which everybody may try: it has limits of its own, so that it takes nothing from other requests.
+/// The log-in endpoint. Anyone may use it, so it has its own limits and does not take capacity from other requests.
 pub(super) fn log_in_routes() -> Router<App> {
     Router::new()
         .route("/api/session", post(log_in))
@@ -48,12 +49,12 @@ pub(super) fn log_in_routes() -> Router<App> {
         .layer(Extension(LogIns::default()))
 }
 
-/// `GET`: who am I?
+/// `GET`: returns the current session.
 async fn show(Extension(caller): Extension<Caller>) -> Json<Session> {
     Json(describe(caller.role, caller.csrf))
 }
 
-/// `POST` a token: sets the cookie.
+/// `POST` with a token: sets the cookie.
 async fn log_in(
     State(App {
         config,
@@ -74,14 +75,14 @@ async fn log_in(
         .await?;
     let Json(login) = match body {
         Ok(login) => login,
-        // The outermost layer gives it the form of our errors.
+        // The outermost layer converts it to the form of our errors.
         Err(rejection) => return Ok(rejection.into_response()),
     };
     let Some(principal) = find_viewer(&tokens, &login) else {
         metrics.auth_failures.inc();
         let refusal = ApiError::unauthorized(
-            "this token does not open the dashboard; the admin's own was printed at the first start and is kept in the data \
-             folder as admin.token",
+            "this token does not open the dashboard; the admin token was printed at the first start and is stored in \
+             the data folder as admin.token",
         );
         return Err(bad_tokens.answer(address.into(), Attempt::LogIn, refusal));
     };

@@ -1,4 +1,4 @@
-//! `/api/silences`: alerts that match are not sent to webhooks for a while. All changes are audited.
+//! `/api/silences`: for a period, matching alerts are not sent to webhooks. All changes are recorded in the audit log.
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::{delete_with, get_with};
@@ -29,7 +29,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 list,
                 needs(
                     Role::Viewer,
-                    "Silences, those that end last first; ended ones for 30 days",
+                    "Silences, latest end first; ended ones are kept for 30 days",
                 ),
             )
             .post_with(
@@ -72,7 +72,7 @@ async fn create(
     Ok((StatusCode::CREATED, Json(view)))
 }
 
-/// A silence is ended rather than removed, so that the list still shows who made it.
+/// Ends a silence instead of removing it, so that the list still shows who created it.
 async fn expire(
     State(incidents): State<Incidents>,
     State(events): State<EventLog>,
@@ -108,7 +108,7 @@ pub(super) async fn put(
     Ok(incidents.silences().put(silence, clock::now_ms()).await?)
 }
 
-/// The silence that is asked for, checked.
+/// Returns the requested silence, validated.
 pub(super) fn silence_of(asked: CreateSilence, caller: &Caller) -> ApiResult<Silence> {
     let now_ms = clock::now_ms();
     let starts_ms = asked.starts_ms.unwrap_or(now_ms).max(now_ms);
@@ -118,7 +118,7 @@ pub(super) fn silence_of(asked: CreateSilence, caller: &Caller) -> ApiResult<Sil
         _ => {
             return Err(invalid(vec![FieldError {
                 field: "ends_ms".to_owned(),
-                message: "say when it ends, by either `ends_ms` or `for_s`".to_owned(),
+                message: "give the end of the silence, with either `ends_ms` or `for_s`".to_owned(),
             }]));
         }
     };

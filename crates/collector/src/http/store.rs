@@ -1,12 +1,12 @@
-//! `/api/store`: what is stored, whether it is sound, a backup of it, and work that otherwise happens by itself.
+//! `/api/store`: statistics of the store, checks, backups, and tasks that otherwise run automatically.
 //!
 //! ```text
 //! GET  stats    StoreStats
-//! GET  check    a JSON value a line: progress … report            ?full=true
-//! GET  backup   a tar archive                                     after the copy was made: minutes for many gigabytes
+//! GET  check    one JSON value per line: progress … report           ?full=true
+//! GET  backup   a tar archive                                     starts when the copy is made: minutes for many gigabytes
 //! POST compact  204
 //! ```
-//! And `/api/v1/admin/tsdb/delete_series`, as Prometheus has it.
+//! Also `/api/v1/admin/tsdb/delete_series`, as in Prometheus.
 
 use std::io;
 use std::sync::Arc;
@@ -45,18 +45,18 @@ use crate::evaluator::QueryError;
 use crate::event_log::EventLog;
 use crate::tasks::Tasks;
 
-/// Pieces of an archive that wait for a slow reader, 2 MiB.
+/// Bound of the parts of an archive that wait for a slow client: 2 MiB in total.
 const PIECES_MAX: usize = 8;
-/// The size of a piece: few enough wake-ups, little enough memory.
+/// Size of a part in bytes: large enough for few wake-ups, small enough for little memory.
 const PIECE_BYTES: usize = 256 << 10;
-/// Lines of a check that wait for a slow reader; progress beyond is left out.
+/// Bound of the lines of a check that wait for a slow client. Further progress lines are dropped.
 const LINES_MAX: usize = 16;
 
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/store/stats",
-            get_with(stats, needs(Role::Viewer, "What is stored")),
+            get_with(stats, needs(Role::Viewer, "Statistics of the store")),
         )
         .api_route(
             "/api/store/check",
@@ -89,7 +89,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 answers_nothing(needs_time(
                     Role::Admin,
                     LONG_WITHIN,
-                    "Seals what is in memory and merges chunks",
+                    "Seals the samples in memory and merges chunks",
                 )),
             ),
         )
@@ -100,7 +100,7 @@ pub(super) fn routes() -> ApiRouter<App> {
 }
 
 fn deletes_series() -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
-    let describe = needs_time(Role::Admin, LONG_WITHIN, "Deletes samples for good");
+    let describe = needs_time(Role::Admin, LONG_WITHIN, "Deletes samples permanently");
     answers_nothing(takes(&["match[]", "start", "end"], describe))
 }
 
@@ -120,7 +120,7 @@ async fn compact(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// `match[]`, `start` and `end` as for `/api/v1/series`; what matches is gone for good.
+/// Deletes all matching samples permanently. `match[]`, `start` and `end` are as for `/api/v1/series`.
 async fn delete_series(
     State(series): State<SeriesStore>,
     State(events): State<EventLog>,
@@ -167,9 +167,9 @@ fn unwritten(error: &AppendError) -> ApiError {
 
 // === check ===
 
-/// `?full=true`
+/// The query parameters `?full=true`.
 #[derive(Debug, JsonSchema, Deserialize)]
-struct CheckWish {
+struct CheckQuery {
     #[serde(default)]
     full: bool,
 }
@@ -178,19 +178,19 @@ async fn check(
     State(store): State<Arc<Store>>,
     State(checking): State<Checking>,
     State(tasks): State<Tasks>,
-    Query(wish): Query<CheckWish>,
+    Query(query): Query<CheckQuery>,
 ) -> ApiResult<Response> {
     let Ok(turn) = checking.0.try_acquire_owned() else {
         return Err(ApiError::conflict(
-            "the store is being checked already; wait for that check to end",
+            "the store is already being checked; wait until that check ends",
         ));
     };
     let (lines, waiting) = mpsc::channel(LINES_MAX);
     tasks.spawn(async move {
         tokio::select! {
-            // Nobody waits for the rest.
+            // The client has disconnected.
             () = lines.closed() => {}
-            () = write_lines(store, wish.full, turn, &lines) => {}
+            () = write_lines(store, query.full, turn, &lines) => {}
         }
     });
     let body = ReceiverStream::new(waiting).map(|line: CheckLine| {
@@ -209,7 +209,7 @@ async fn write_lines(
     lines: &mpsc::Sender<CheckLine>,
 ) {
     let progress = |progress| {
-        // A reader who is slow misses some.
+        // A slow client misses some progress lines.
         let _full = lines.try_send(CheckLine::Progress(progress));
     };
     let report = store.check(full, &progress).await;
@@ -234,9 +234,9 @@ async fn backup(
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces::new(pieces);
         if let Err(error) = snapshot.write(&mut out) {
-            // A reader that went away is no fault of ours.
+            // A client that disconnects is not an error of the collector.
             if error.kind() != io::ErrorKind::BrokenPipe {
-                tracing::error!(%error, "a backup could not be sent to its end");
+                tracing::error!(%error, "a backup could not be sent completely");
             }
             out.fail(error);
         }
@@ -248,7 +248,7 @@ async fn backup(
         HeaderValue::from_static("application/x-tar"),
     );
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
-    // Samples are compressed already, and a reader wants to know how far it is.
+    // Samples are already compressed, and clients need the length to show their progress.
     headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("identity"));
     let disposition = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
     headers.insert(
@@ -266,7 +266,7 @@ fn not_backed_up(error: &BackupError) -> ApiError {
     }
 }
 
-/// Hands what is written to it on in pieces, and waits when they are not taken.
+/// Sends what is written to it in parts, and blocks while they are not read.
 struct Pieces {
     out: mpsc::Sender<io::Result<Bytes>>,
     piece: Vec<u8>,
@@ -280,7 +280,7 @@ impl Pieces {
         }
     }
 
-    /// Ends the body with an error, so that nobody takes it for whole.
+    /// Ends the body with an error, so that clients do not take it for complete.
     fn fail(self, error: io::Error) {
         let _gone = self.out.blocking_send(Err(error));
     }

@@ -1,5 +1,5 @@
-//! The table of endpoints: who may call each, and for how long it may take. Each endpoint says so where it is routed; the table is read
-//! off the OpenAPI document that is made of the same routes.
+//! The table of endpoints: the required role and the time limit of each. Each endpoint declares them where it is routed. The table is built
+//! from the OpenAPI document, which is generated from the same routes.
 //!
 //! ```text
 //! routes() ─ api_route(path, get_with(handler, needs(role, summary))) ─▶ OpenApi ─┬▶ Table ─▶ auth, limits
@@ -22,13 +22,13 @@ use domain::api::session::Role;
 use super::error::ApiError;
 use super::query::Params;
 
-/// The OpenAPI extension that names the role.
+/// The OpenAPI extension with the required role.
 const ROLE: &str = "x-lockstep-role";
-/// The OpenAPI extension with the seconds that a request may take, where they are not the usual ones.
+/// The OpenAPI extension with the time limit of a request in seconds, if it is not the default.
 const WITHIN_S: &str = "x-lockstep-within-s";
 const SCHEME: &str = "token";
 
-/// An endpoint that needs a role.
+/// Describes an endpoint that needs a role.
 pub(super) fn needs(
     role: Role,
     summary: &'static str,
@@ -40,7 +40,7 @@ pub(super) fn needs(
     }
 }
 
-/// The same for one that may take longer than others.
+/// Describes an endpoint that needs a role and has its own time limit.
 pub(super) fn needs_time(
     role: Role,
     within: Duration,
@@ -56,12 +56,12 @@ pub(super) fn needs_time(
     }
 }
 
-/// An endpoint as the table has it.
+/// An endpoint of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Who may call it.
+    /// The required role.
     pub role: Role,
-    /// How long a request may take, where it is not the usual time.
+    /// The time limit of a request, if it is not the default.
     pub within: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ pub struct Endpoint {
 pub struct Table(Arc<BTreeMap<String, BTreeMap<String, Endpoint>>>);
 
 impl Table {
-    /// Reads the table off a document.
+    /// Builds the table from a document.
     pub(super) fn of(document: &OpenApi) -> Self {
         let paths = document.paths.iter().flat_map(|paths| &paths.paths);
         let endpoints = paths.filter_map(|(path, item)| {
@@ -85,7 +85,7 @@ impl Table {
         Self(Arc::new(endpoints.collect()))
     }
 
-    /// The endpoint of a request; `None` when it has none.
+    /// Returns the endpoint of a request, or `None` if there is none.
     #[must_use]
     pub fn endpoint(&self, method: &Method, template: &str) -> Option<&Endpoint> {
         let method = if *method == Method::HEAD {
@@ -96,7 +96,7 @@ impl Table {
         self.0.get(template)?.get(method.as_str())
     }
 
-    /// Method, path and endpoint of each, by path.
+    /// Returns method, path and endpoint of each endpoint, ordered by path.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &Endpoint)> {
         self.0.iter().flat_map(|(path, by_method)| {
             by_method

@@ -1,4 +1,4 @@
-//! `/api/tokens`: making, listing and revoking tokens, and `/api/audit`: who did what.
+//! `/api/tokens`: create, list and revoke tokens; and `/api/audit`: the audit log.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::event_log::EventLog;
 use crate::tokens::Tokens;
 use crate::tokens::{JOIN_LIFETIME_S, is_admin_id};
 
-/// A note is for people; this is a sentence.
+/// Maximum length of a note, in characters: one sentence.
 const NOTE_CHARS_MAX: usize = 200;
-/// A hundred years: longer is a mistake in the unit.
+/// Maximum lifetime, in seconds: a hundred years. A longer one is a mistake in the unit.
 const LIFETIME_S_MAX: u64 = 100 * 365 * 24 * 3_600;
-/// Lines of the audit log when nobody says how many.
+/// Default number of lines of the audit log.
 const AUDIT_LINES: u32 = 200;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -54,13 +54,13 @@ pub(super) fn routes() -> ApiRouter<App> {
                 revoke,
                 answers_nothing(needs(
                     Role::Admin,
-                    "Revokes a token and the browser sessions of it",
+                    "Revokes a token and ends its browser sessions",
                 )),
             ),
         )
         .api_route(
             "/api/audit",
-            get_with(audit, needs(Role::Admin, "Who did what to what, newest first")),
+            get_with(audit, needs(Role::Admin, "The audit log, newest first")),
         )
 }
 
@@ -82,7 +82,7 @@ async fn create(
     make((&tokens, &events), &caller, wanted.role, &wanted.note, expires_s).await
 }
 
-/// `POST /api/tokens/join`: the body may be empty.
+/// The body of `POST /api/tokens/join`, which may be empty.
 #[derive(Debug, Default, JsonSchema, Deserialize)]
 #[serde(default)]
 struct CreateJoin {
@@ -100,7 +100,7 @@ async fn create_join(
         CreateJoin::default()
     } else {
         serde_json::from_slice(&body)
-            .map_err(|error| ApiError::bad_request(format!("the body is not understood: {error}")))?
+            .map_err(|error| ApiError::bad_request(format!("the body is invalid: {error}")))?
     };
     make(
         (&tokens, &events),
@@ -131,7 +131,7 @@ async fn make(
     }
     let token = tokens.create(role, note, expires_s, clock::now_ms()).await?;
     if let Err(error) = events.audit(&caller.id, "token_create", &token.id).await {
-        // What cannot be noted must not be: nobody has seen the secret yet.
+        // The action could not be recorded, so it is undone. No client has received the secret yet.
         tokens.revoke(&token.id, clock::now_ms()).await?;
         return Err(error.into());
     }
@@ -146,8 +146,8 @@ async fn revoke(
 ) -> ApiResult<StatusCode> {
     if is_admin_id(&id) {
         return Err(ApiError::conflict(
-            "the admin's own token cannot be revoked; to replace it, stop the collector, remove admin.token in the data folder, \
-             and start it again",
+            "the admin token cannot be revoked; to replace it, stop the collector, remove admin.token in the data \
+             folder, and start it again",
         ));
     }
     events.audit(&caller.id, "token_revoke", &id).await?;
@@ -155,12 +155,12 @@ async fn revoke(
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(ApiError::not_found(format!(
-            "there is no token {id:?}; `lockstep token list` shows those there are"
+            "there is no token {id:?}; `lockstep token list` lists all tokens"
         )))
     }
 }
 
-/// `?before_ms=&limit=`.
+/// The query parameters `?before_ms=&limit=`.
 #[derive(Debug, JsonSchema, Deserialize)]
 struct AuditPage {
     before_ms: Option<TimestampMs>,

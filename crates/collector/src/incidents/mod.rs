@@ -1,6 +1,7 @@
-//! Diagnoses as incidents: what people did about them, silences, and what happened around them.
+//! Diagnoses as incidents: user actions on them, silences, and events around them.
 //!
-//! What is needed for each evaluation and each page (entries of alerts that fire, silences) is held in memory; the store has it first.
+//! Entries of firing alerts and silences are needed for each evaluation and each page, so they are kept in memory. The store always has
+//! them first.
 
 mod silences;
 mod surroundings;
@@ -20,21 +21,21 @@ use crate::changes::{Change, Changes};
 pub use self::silences::{SilenceError, Silences};
 pub(crate) use self::surroundings::{changed_before, similar, timeline};
 
-/// What people did about alerts. Cheap to clone.
+/// User actions on alerts. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Incidents {
     state: StateStore,
     changes: Changes,
-    /// Of alerts that fire.
+    /// The entries of firing alerts.
     entries: Arc<Mutex<BTreeMap<DiagnosisId, Vec<Entry>>>>,
     silences: Silences,
 }
 
 impl Incidents {
-    /// Reads what is stored.
+    /// Loads the stored state.
     ///
     /// # Errors
-    /// When the store cannot be read, or holds a silence that cannot be used.
+    /// Returns an error if the store cannot be read.
     pub async fn load(state: StateStore, changes: Changes) -> Result<Self, StateError> {
         let entries = state.active_entries().await?;
         let silences = Silences::load(state.clone(), changes.clone()).await?;
@@ -46,13 +47,13 @@ impl Incidents {
         })
     }
 
-    /// Silences, and what they match.
+    /// The silences, and what they match.
     #[must_use]
     pub fn silences(&self) -> &Silences {
         &self.silences
     }
 
-    /// Where the handling of an alert that fires stands.
+    /// Returns how a firing alert is being handled.
     #[must_use]
     pub fn handling(&self, id: &DiagnosisId, labels: &Labels, now_ms: TimestampMs) -> Handling {
         Handling {
@@ -61,10 +62,10 @@ impl Incidents {
         }
     }
 
-    /// Adds to what people did about an alert that has fired. Returns false when there is no such alert.
+    /// Adds an entry to an alert that has fired. Returns false if there is no such alert.
     ///
     /// # Errors
-    /// When the store fails, or there are too many entries.
+    /// Returns an error if the store fails, or if the alert has too many entries.
     pub async fn append(&self, id: &DiagnosisId, entry: &Entry) -> Result<bool, StateError> {
         if !self.state.append_entry(id, entry).await? {
             return Ok(false);
@@ -77,7 +78,7 @@ impl Incidents {
         Ok(true)
     }
 
-    /// Forgets an alert that has ended; the store keeps its entries.
+    /// Removes an alert that has ended from memory. The store keeps its entries.
     pub(crate) fn forget(&self, id: &DiagnosisId) {
         self.known().remove(id);
     }

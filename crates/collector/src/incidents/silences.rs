@@ -1,4 +1,4 @@
-//! Silences in force: which alerts they match, and when the next one begins or ends.
+//! The silences: which alerts they match, and when the next one begins or ends.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -21,13 +21,13 @@ pub struct Silences {
     changed: Arc<Notify>,
 }
 
-/// A silence that cannot be stored.
+/// Why a silence is not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum SilenceError {
-    /// A regular expression.
+    /// A regular expression is invalid.
     #[error(transparent)]
     Regex(#[from] InvalidRegex),
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -58,7 +58,7 @@ impl Compiled {
 }
 
 impl Silences {
-    /// Reads what is stored. A silence whose expression this version cannot compile is left out: too many alerts are better than none.
+    /// Loads the stored silences. A silence whose expression this version cannot compile is ignored: too many alerts are better than none.
     pub(super) async fn load(state: StateStore, changes: Changes) -> Result<Self, StateError> {
         let silences = Self {
             state,
@@ -87,13 +87,13 @@ impl Silences {
         Arc::clone(&self.all.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All that are kept, those that end last first.
+    /// Returns all stored silences, those that end last first.
     #[must_use]
     pub fn list(&self) -> Vec<Silence> {
         self.all().iter().map(|one| one.silence.clone()).collect()
     }
 
-    /// One of them.
+    /// Returns one silence.
     #[must_use]
     pub fn get(&self, id: &str) -> Option<Silence> {
         let all = self.all();
@@ -101,14 +101,14 @@ impl Silences {
         found.map(|one| one.silence.clone())
     }
 
-    /// Whether a silence matches these labels, at whatever time.
+    /// Returns true if a silence matches these labels, at any time.
     #[must_use]
     pub fn matches(&self, id: &str, labels: &Labels) -> bool {
         let all = self.all();
         all.iter().any(|one| one.silence.id == id && one.matches(labels))
     }
 
-    /// Until when an alert with these labels is silenced; `None` when it is not.
+    /// Returns until when an alert with these labels is silenced, or `None` if it is not silenced.
     #[must_use]
     pub fn silenced_until(&self, labels: &Labels, now_ms: TimestampMs) -> Option<TimestampMs> {
         let all = self.all();
@@ -121,10 +121,10 @@ impl Silences {
             .max()
     }
 
-    /// Stores a silence, new or changed, and puts it in force.
+    /// Stores a new or changed silence, and applies it.
     ///
     /// # Errors
-    /// When a regular expression cannot be used, or the store fails.
+    /// Returns an error if a regular expression is invalid, or if the store fails.
     pub async fn put(&self, silence: Silence, now_ms: TimestampMs) -> Result<(), SilenceError> {
         let compiled = Compiled::new(silence)?;
         self.state.put_silence(&compiled.silence, now_ms).await?;
@@ -134,7 +134,7 @@ impl Silences {
         Ok(())
     }
 
-    /// When the next silence begins or ends.
+    /// Returns when the next silence begins or ends.
     #[must_use]
     pub fn next_change_ms(&self, now_ms: TimestampMs) -> Option<TimestampMs> {
         let all = self.all();
@@ -144,7 +144,7 @@ impl Silences {
         times.filter(|at_ms| *at_ms > now_ms).min()
     }
 
-    /// Waits until a silence is made or changed by a person.
+    /// Waits until a user creates or changes a silence.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -1,4 +1,4 @@
-//! What happened before a diagnosis, and what was like it.
+//! Events before a diagnosis, and similar diagnoses.
 
 use domain::api::alerts::{AlertView, Diagnosis};
 use domain::api::diagnoses::{ChangeBefore, SimilarDiagnosis, TimelineEntry};
@@ -16,16 +16,17 @@ use crate::runs::Runs;
 
 /// How long before a diagnosis a change may be its cause.
 const BEFORE_MS: i64 = 3_600_000;
-/// Changes shown; the newest are the likeliest causes.
+/// Maximum number of changes shown. The newest are the most likely causes.
 const CHANGES_MAX: u32 = 30;
-/// How far back like diagnoses are looked for.
+/// How far back similar diagnoses are searched: 30 days.
 const SIMILAR_MS: i64 = 30 * 24 * 3_600_000;
-/// Like diagnoses shown.
+/// Maximum number of similar diagnoses shown.
 const SIMILAR_MAX: u32 = 10;
 
-/// Events and audited actions of the run and the node of a diagnosis in the hour before it, the newest first.
+/// Returns events and audited actions on the run and the node of a diagnosis in the hour before it, the newest first.
 ///
 /// # Errors
+/// Returns an error if the store fails.
 /// When the store fails.
 pub(crate) async fn changed_before(
     state: &StateStore,
@@ -85,7 +86,7 @@ fn of_event(event: Event) -> ChangeBefore {
     }
 }
 
-/// `run_apply` and `demo-abc123 num_workers=4` become `run apply: demo-abc123 num_workers=4`.
+/// Converts for example `run_apply` and `demo-abc123 num_workers=4` to `run apply: demo-abc123 num_workers=4`.
 fn of_action(entry: AuditEntry) -> ChangeBefore {
     ChangeBefore {
         at_ms: entry.at_ms,
@@ -97,10 +98,10 @@ fn of_action(entry: AuditEntry) -> ChangeBefore {
     }
 }
 
-/// Diagnoses of the same rule in the 30 days before this one, the newest first.
+/// Returns diagnoses of the same rule in the 30 days before this one, the newest first.
 ///
 /// # Errors
-/// When the store fails.
+/// Returns an error if the store fails.
 pub(crate) async fn similar(
     state: &StateStore,
     runs: &Runs,
@@ -143,7 +144,7 @@ async fn as_similar(runs: &Runs, incident: Incident) -> SimilarDiagnosis {
     }
 }
 
-/// What people did about a diagnosis; actions with the verdict on what they changed.
+/// Returns the user actions on a diagnosis. An action that changed a run has the verdict on the change.
 pub(crate) async fn timeline(runs: &Runs, entries: &[Entry]) -> Vec<TimelineEntry> {
     let mut timeline = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -166,7 +167,7 @@ async fn verdict(runs: &Runs, entry: &Entry) -> Option<Verdict> {
     runs.verdict_on(&run, ((*attempt)?, *live)).await
 }
 
-/// The last action, with its verdict where there is one.
+/// Returns the last action, with its verdict if there is one.
 async fn acted(runs: &Runs, entries: &[Entry]) -> Option<String> {
     let is_action = |entry: &&Entry| matches!(entry.what, EntryKind::Acted { .. });
     let entry = entries.iter().rfind(is_action)?;
@@ -177,7 +178,7 @@ async fn acted(runs: &Runs, entries: &[Entry]) -> Option<String> {
     })
 }
 
-/// The last note that a person wrote.
+/// Returns the last note that a user wrote.
 fn last_note(entries: &[Entry]) -> Option<String> {
     let written = entries.iter().rev().filter(|entry| match entry.what {
         EntryKind::Note { .. } | EntryKind::NotAProblem { .. } | EntryKind::Acknowledged { .. } => true,

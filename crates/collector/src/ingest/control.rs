@@ -1,7 +1,7 @@
-//! The control stream, over gRPC: commands down, reports and logs up. Nothing here waits behind samples.
+//! The control stream, over gRPC: the collector sends commands, the agent sends reports and logs. Nothing here waits behind samples.
 //!
-//! The answer's head is sent at once and the hello is read inside the stream, so an agent that waits for the head before it
-//! speaks does not wait for ever.
+//! The collector sends the response headers at once and reads the hello inside the stream. Otherwise an agent that waits for the headers
+//! before it sends its hello would wait forever.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
@@ -31,25 +31,25 @@ use crate::clock;
 use crate::http::client_address::ClientAddress;
 use crate::runs::{Incoming, LogError, Receipt, Refused, RunError, log_source};
 
-/// Messages waiting to be written to one agent. A full queue makes the sender wait; commands to one node are few.
+/// Bound of the queue of messages to one agent. If the queue is full, the sender waits. Commands to one node are few.
 const OUTBOUND_MAX: usize = 64;
 
-/// Attempts that one node can hold: agents follow 64, and those that are being stopped beside them.
+/// Bound of the attempts that one node can hold: an agent follows 64 attempts, plus those that are being stopped.
 const HELD_MAX: usize = 1_024;
-/// Attempts of which a connection remembers whether its node may write their logs.
+/// Bound of the attempts for which a connection caches whether its node may write their logs.
 const RIGHTS_MAX: usize = 256;
-/// How long a node is denied the logs of an attempt before it is asked for again.
+/// How long a denial of log access is cached before the state of the run is read again.
 const DENIED_FOR: Duration = Duration::from_secs(10);
-/// The longest piece of a log.
+/// Maximum size of one log chunk, in bytes.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// The longest answer to a question: the stacks of one rank, each byte of which may need an escape.
+/// Maximum size of one answer to an inspection request, in bytes: the stacks of one rank, where each byte may need an escape.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
 
-/// Messages to one agent.
+/// The queue of messages to one agent.
 type Outbound = mpsc::Sender<Result<ControlDown, Status>>;
 
-/// The service, ready to be mounted.
+/// Returns the gRPC service, ready to be mounted.
 pub(super) fn service(ingest: Arc<Ingest>) -> UplinkServer<Service> {
     UplinkServer::new(Service { ingest })
         .accept_compressed(CompressionEncoding::Zstd)
@@ -57,7 +57,7 @@ pub(super) fn service(ingest: Arc<Ingest>) -> UplinkServer<Service> {
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// The service itself.
+/// The gRPC service of the control stream.
 pub(super) struct Service {
     ingest: Arc<Ingest>,
 }
@@ -81,7 +81,7 @@ impl Uplink for Service {
                 ended = converse(&ingest, admitted, first_bytes, inbound, outbound.clone()) => ended,
             };
             if let Err(status) = ended {
-                // Nobody waits for a status that does not fit: the stream ends either way.
+                // The stream ends in any case, so a status that does not fit into the queue is dropped.
                 let _full_or_gone = outbound.try_send(Err(status));
             }
         });
@@ -90,12 +90,12 @@ impl Uplink for Service {
 }
 
 impl Service {
-    /// Whether the stream may begin. The connection stays limited by [`FirstBytes`] until its hello is understood.
+    /// Checks whether the stream may begin. [`FirstBytes`] limits the connection until the hello is decoded.
     fn admit<T>(&self, request: &Request<T>) -> Result<Admitted, Status> {
         let extensions = request.extensions();
         let ClientAddress(address) = *extensions
             .get()
-            .ok_or_else(|| Status::internal("the stream's address is not known"))?;
+            .ok_or_else(|| Status::internal("the client address of the stream is unknown"))?;
         let admitted = hello::admit(&self.ingest, request.metadata().as_ref(), address.into())?;
         if let Some(connection) = extensions.get::<Connection>() {
             connection.authenticate();
@@ -117,7 +117,7 @@ async fn converse(
         first_bytes.lift();
     }
     let _counted = OpenStream::count(ingest, session.node.clone());
-    // An agent that is gone is noticed by the first read.
+    // If the agent is already gone, the first read reports it.
     let _gone = send(&outbound, control_down::Message::Hello(ack)).await;
     serve(ingest, session, inbound, outbound).await
 }
@@ -169,7 +169,7 @@ async fn forward(mut messages: mpsc::Receiver<control_down::Message>, outbound: 
     }
 }
 
-/// What is known of one agent's connection while it is served.
+/// The state of one agent's connection while it is served.
 struct Conversation<'a> {
     ingest: &'a Arc<Ingest>,
     session: &'a AgentSession,
@@ -181,7 +181,7 @@ struct Conversation<'a> {
 impl Conversation<'_> {
     async fn read(mut self, mut inbound: Streaming<ControlUp>) -> Result<(), Status> {
         while let Some(message) = inbound.message().await? {
-            self.session.pulse.beat(clock::now_ms());
+            self.session.heartbeat.record(clock::now_ms());
             match message.message {
                 Some(control_up::Message::Holding(holding)) => self.holding(&holding).await?,
                 Some(control_up::Message::Event(event)) => self.event(event).await?,
@@ -190,7 +190,7 @@ impl Conversation<'_> {
                 Some(control_up::Message::Hello(_)) => {
                     return Err(Status::invalid_argument("a second hello on one stream"));
                 }
-                // A message of a newer agent that this collector does not know.
+                // A message type of a newer agent, which this collector does not support.
                 None => {}
             }
         }
@@ -207,7 +207,7 @@ impl Conversation<'_> {
             let count = holding.held.len();
             self.refuse(
                 Refusal::TooManyHeld,
-                format!("it holds {count} attempts, {HELD_MAX} at most count"),
+                format!("it holds {count} attempts, more than the maximum of {HELD_MAX}"),
             );
         }
         let held = holding.held.iter().take(HELD_MAX).filter_map(|held| {
@@ -224,7 +224,7 @@ impl Conversation<'_> {
             .map_err(|error| failed(&error))
     }
 
-    /// A report is acknowledged when it is stored, or when it never can be: it would come again for ever.
+    /// Acknowledges a report when it is stored, or when it can never be stored: otherwise the agent would send it again forever.
     async fn event(&mut self, event: RunEvent) -> Result<(), Status> {
         let ack = EventAck {
             run: event.run.clone(),
@@ -232,7 +232,7 @@ impl Conversation<'_> {
             id: event.id,
         };
         match RunId::new(event.run.as_str()) {
-            Err(_) => self.refuse(Refusal::UnknownRun, "its run has a name that no run has"),
+            Err(_) => self.refuse(Refusal::UnknownRun, "its run id is invalid"),
             Ok(run) => {
                 let incoming = Incoming {
                     attempt: &AttemptId::new(run.clone(), AttemptNo(event.attempt)),
@@ -242,9 +242,9 @@ impl Conversation<'_> {
                 };
                 match self.ingest.runs.report(incoming).await {
                     Ok(receipt) => self.note(&run, &event, receipt),
-                    // It stays with the agent until a collector that can read the run takes it.
+                    // Not acknowledged: the agent keeps the report until a collector that can read the run takes it.
                     Err(error @ RunError::Stored { .. }) => {
-                        tracing::error!(node = %self.session.node, %error, "a report is not taken and not acknowledged");
+                        tracing::error!(node = %self.session.node, %error, "a report could not be processed and is not acknowledged");
                         return Ok(());
                     }
                     Err(error) => return Err(failed(&error)),
@@ -276,14 +276,14 @@ impl Conversation<'_> {
         self.refuse(kind, what);
     }
 
-    /// Pieces that never will be written are acknowledged as if they were: they would come again for ever.
+    /// Acknowledges also chunks that are never written: otherwise the agent would send them again forever.
     async fn log(&mut self, chunk: LogChunk) -> Result<(), Status> {
         let Ok(run) = RunId::new(chunk.run.as_str()) else {
             return Ok(());
         };
         if chunk.bytes.len() > CHUNK_BYTES_MAX {
             return Err(Status::invalid_argument(format!(
-                "a piece of a log is longer than {CHUNK_BYTES_MAX} bytes"
+                "a log chunk is longer than {CHUNK_BYTES_MAX} bytes"
             )));
         }
         let attempt = AttemptId::new(run.clone(), AttemptNo(chunk.attempt));
@@ -295,12 +295,12 @@ impl Conversation<'_> {
             Ok(Some(refusal)) => {
                 self.refuse(
                     refusal,
-                    format!("a piece of a log of attempt {} of run {run}", chunk.attempt),
+                    format!("a log chunk of attempt {} of run {run}", chunk.attempt),
                 );
                 end_of(&chunk)
             }
             Err(error @ RunError::Stored { .. }) => {
-                tracing::error!(%error, "a piece of a log is not taken");
+                tracing::error!(%error, "a log chunk could not be processed");
                 return Ok(());
             }
             Err(error) => return Err(failed(&error)),
@@ -315,7 +315,7 @@ impl Conversation<'_> {
         send(self.outbound, control_down::Message::LogAck(ack)).await
     }
 
-    /// How long the log is then; `None` for a log that can have no name, whose pieces are not acknowledged.
+    /// Returns the new length of the log in bytes, or `None` if the log cannot have a name. Chunks of such a log are not acknowledged.
     async fn write(&mut self, run: &RunId, chunk: &LogChunk) -> Result<Option<u64>, Status> {
         let (ingest, node) = (self.ingest, &self.session.node);
         let source = log_source(AttemptNo(chunk.attempt), node, chunk.rank, &chunk.stream);
@@ -341,7 +341,7 @@ impl Conversation<'_> {
         Ok(Some(length))
     }
 
-    /// Nobody may be waiting any more.
+    /// Passes an answer to the request that waits for it. The request may have ended already.
     fn answer(&mut self, answer: Answer) {
         let (ingest, node) = (self.ingest, &self.session.node);
         if answer.answer_json.len().max(answer.bytes.len()) > ANSWER_BYTES_MAX {
@@ -352,13 +352,13 @@ impl Conversation<'_> {
         if !ingest.runs.agents.answered(node, answer) {
             self.refuse(
                 Refusal::AnswerOfOther,
-                "an answer to a question that another node was asked",
+                "an answer to a request that was sent to another node",
             );
         }
     }
 }
 
-/// Whose logs a connection may write. A node's part in an attempt is for good, so it is asked for once.
+/// Caches which attempts' logs a connection may write. A node's part in an attempt never changes, so one check is enough if it succeeds.
 #[derive(Default)]
 struct LogRights {
     granted: HashSet<AttemptId>,
@@ -366,7 +366,7 @@ struct LogRights {
 }
 
 impl LogRights {
-    /// Why a node may not write the logs of an attempt; `None` when it may.
+    /// Returns why a node may not write the logs of an attempt, or `None` if it may.
     async fn refused(
         &mut self,
         ingest: &Arc<Ingest>,
@@ -383,7 +383,7 @@ impl LogRights {
         if let Some((_, refusal)) = fresh {
             return Ok(Some(*refusal));
         }
-        let refusal = match ingest.runs.has_part(node, &attempt).await? {
+        let refusal = match ingest.runs.has_task(node, &attempt).await? {
             Some(true) => None,
             Some(false) => Some(Refusal::LogNotInAttempt),
             None => Some(Refusal::UnknownRun),
@@ -402,14 +402,14 @@ impl LogRights {
     }
 }
 
-/// Forgets all that is remembered once it is too much; it is asked for again then.
+/// Clears the cache when it is full. Its entries are then looked up again.
 fn make_room<T>(remembered: &mut T, len: impl Fn(&T) -> usize, clear: impl Fn(&mut T)) {
     if len(remembered) >= RIGHTS_MAX {
         clear(remembered);
     }
 }
 
-/// Where a piece of a log ends.
+/// Returns the offset at which a log chunk ends.
 fn end_of(chunk: &LogChunk) -> u64 {
     chunk.offset.saturating_add(chunk.bytes.len() as u64)
 }

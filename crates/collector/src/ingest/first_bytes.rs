@@ -1,7 +1,7 @@
-//! Bounds what is read of a gRPC stream until its hello is understood.
+//! Bounds how many bytes of a gRPC stream are read until its hello is decoded.
 //!
-//! tonic has one limit for all messages of a service, and a minute of a large node's logs needs 16 MiB. So bytes are counted here,
-//! beneath tonic, until [`FirstBytes::lift`].
+//! tonic has one size limit for all messages of a service, and one minute of a large node's logs needs 16 MiB. So this layer below tonic
+//! counts bytes until [`FirstBytes::lift`] is called.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +15,15 @@ use futures::StreamExt;
 use tonic::Status;
 use wire::version::HELLO_BYTES_MAX;
 
-/// No limit any more.
+/// The value that means: no limit.
 const LIFTED: usize = usize::MAX;
 
-/// How many bytes of a request's body may still be read; in its extensions.
+/// How many bytes of a request body may still be read. Stored in the extensions of the request.
 #[derive(Clone)]
 pub(super) struct FirstBytes(Arc<AtomicUsize>);
 
 impl FirstBytes {
-    /// Lifts the limit.
+    /// Removes the limit.
     pub(super) fn lift(&self) {
         self.0.store(LIFTED, Ordering::Release);
     }
@@ -36,7 +36,7 @@ impl FirstBytes {
         let Some(rest) = left.checked_sub(bytes) else {
             return Err(super::hello::too_long());
         };
-        // Loses against a `lift` at the same time, which is what matters.
+        // If `lift` runs at the same time, the exchange fails, as it should: the limit stays removed.
         let _lifted = self
             .0
             .compare_exchange(left, rest, Ordering::AcqRel, Ordering::Acquire);
@@ -44,7 +44,7 @@ impl FirstBytes {
     }
 }
 
-/// The layer beneath tonic.
+/// The layer below tonic.
 pub(super) async fn limit(mut request: Request, next: Next) -> Response {
     let first_bytes = FirstBytes(Arc::new(AtomicUsize::new(HELLO_BYTES_MAX)));
     request.extensions_mut().insert(first_bytes.clone());

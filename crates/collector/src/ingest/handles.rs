@@ -1,12 +1,12 @@
-//! What the streams of agents use: the collector's other parts, and the bounds that all streams share.
+//! What the streams of agents use: the collector's other parts, and the bounds shared by all streams.
 
 use std::sync::Arc;
 
 use store::{SeriesStore, StateStore};
 use tokio::sync::Semaphore;
 
+use super::hello_slots::HelloSlots;
 use super::telemetry::node_series::NodeSeries;
-use super::waiting::WaitingStreams;
 use crate::analysis::Feed;
 use crate::changes::Changes;
 use crate::event_log::EventLog;
@@ -31,29 +31,29 @@ pub(crate) struct Ingest {
     pub(crate) bounds: Bounds,
 }
 
-/// The bounds that all streams share.
+/// The bounds shared by all streams.
 pub(crate) struct Bounds {
     /// Streams that have not sent their hello.
-    pub(super) waiting: WaitingStreams,
-    /// Samples between the streams and the store.
+    pub(super) hello_slots: HelloSlots,
+    /// Permits for samples between the streams and the store, one per sample.
     pub(super) room: Arc<Semaphore>,
-    /// Turns of streams to read what will wait for that room.
+    /// Permits for streams to read a batch that then waits for `room`.
     pub(super) turns: Arc<Semaphore>,
-    /// Series that each node has defined lately.
+    /// Series that each node defined recently.
     pub(super) node_series: NodeSeries,
 }
 
-/// Samples of all agents between their streams and the store, 8 MB of values: thousands of agents that catch up at once are
-/// read as fast as the store takes what they send.
+/// Bound of the samples of all agents between their streams and the store: 8 MB of values. When thousands of agents catch up at once, their
+/// streams are read as fast as the store accepts samples.
 pub(super) const SAMPLES_TOGETHER_MAX: usize = 1 << 20;
-/// Streams that hold a whole batch which waits for room. Others are not read meanwhile: a thousand agents that catch up would
-/// have the collector hold a batch each.
+/// Number of streams that may hold a whole batch while it waits for room. Other streams are not read meanwhile. Without this bound, a
+/// thousand agents that catch up would make the collector hold one batch each.
 const TURNS: usize = 32;
 
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            waiting: WaitingStreams::default(),
+            hello_slots: HelloSlots::default(),
             room: Arc::new(Semaphore::new(SAMPLES_TOGETHER_MAX)),
             turns: Arc::new(Semaphore::new(TURNS)),
             node_series: NodeSeries::default(),

@@ -1,7 +1,7 @@
-//! The first message of a stream: which versions are spoken, who speaks, for which node.
+//! The first message of a stream: the protocol versions, the agent, and its node.
 //!
-//! A join token opens the door once: the answer carries a lasting credential bound to the node's name. A credential of one
-//! node never speaks for another.
+//! A join token is accepted until it expires or is revoked, for any node. The answer contains a permanent credential bound to the node's
+//! name, which the agent uses from then on. A credential of one node is never valid for another node.
 
 use std::time::Duration;
 
@@ -21,51 +21,51 @@ use wire::proto::{Hello, HelloAck};
 use wire::version::HELLO_BYTES_MAX;
 
 use super::handles::Ingest;
-use super::waiting::{self, Place};
+use super::hello_slots::{self, HelloSlot};
 use crate::clock;
-use crate::live::Pulse;
+use crate::live::Heartbeat;
 use crate::tokens::Principal;
 
-/// How long an agent may take for its first message.
+/// How long an agent may take to send its first message.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// The largest inventory: 16 GPUs with every field filled need some 8 KiB.
+/// Maximum size of an inventory, in bytes. 16 GPUs with every field filled need about 8 KiB.
 const INVENTORY_BYTES_MAX: usize = 256 << 10;
-/// Of an agent's own words this much is kept.
+/// Maximum number of characters kept of a free text that the agent sends.
 const TEXT_CHARS_MAX: usize = 64;
 
-/// An agent that was let in.
+/// An agent whose hello was accepted.
 #[derive(Debug, Clone)]
 pub(super) struct AgentSession {
-    /// The node it speaks for.
+    /// The agent's node.
     pub(super) node: NodeName,
-    /// To be beaten by each message.
-    pub(super) pulse: Pulse,
-    /// The version that both sides speak.
+    /// Updated with each message.
+    pub(super) heartbeat: Heartbeat,
+    /// The protocol version that both sides use.
     pub(super) protocol: u32,
 }
 
 /// A stream that may send its hello.
 pub(super) struct Admitted {
     principal: Principal,
-    /// Given back when the hello is answered.
-    _place: Place,
+    /// Released when the hello is answered.
+    _slot: HelloSlot,
 }
 
-/// Checks the token in a stream's head, and takes a place for it among those without a hello. Nothing of the stream is read before.
+/// Checks the token in a stream's headers, and takes a slot among the streams without a hello. Nothing of the stream is read before this.
 ///
 /// # Errors
-/// The status that ends the stream; with [`busy::RETRY_AFTER`] when there is no place.
+/// Returns the status that ends the stream, with [`busy::RETRY_AFTER`] if no slot is free.
 pub(super) fn admit(ingest: &Ingest, headers: &HeaderMap, address: AddressKey) -> Result<Admitted, Status> {
     let principal = identify(ingest, headers)?;
-    let place = ingest.bounds.waiting.take(address);
-    let place = place.ok_or_else(|| busy::status(waiting::no_place(), waiting::RETRY_AFTER_S))?;
+    let slot = ingest.bounds.hello_slots.take(address);
+    let slot = slot.ok_or_else(|| busy::status(hello_slots::no_free_slot(), hello_slots::RETRY_AFTER_S))?;
     Ok(Admitted {
         principal,
-        _place: place,
+        _slot: slot,
     })
 }
 
-/// Whose token a stream's head shows.
+/// Returns the owner of the token in a stream's headers.
 fn identify(ingest: &Ingest, headers: &HeaderMap) -> Result<Principal, Status> {
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
@@ -81,32 +81,32 @@ fn identify(ingest: &Ingest, headers: &HeaderMap) -> Result<Principal, Status> {
     };
     if !principal.role.allows(Role::Join) {
         return Err(Status::permission_denied(
-            "this token does not let an agent in; get one with `lockstep token join`",
+            "this token does not allow an agent to join; get one with `lockstep token join`",
         ));
     }
     Ok(principal)
 }
 
-/// The hello is longer than any inventory needs.
+/// The status for a hello that is longer than any inventory needs.
 pub(super) fn too_long() -> Status {
     Status::invalid_argument(format!("the hello is longer than {HELLO_BYTES_MAX} bytes"))
 }
 
-/// Nothing came.
+/// The status if no hello arrived in time.
 pub(super) fn late() -> Status {
     Status::deadline_exceeded(format!("no hello within {} seconds", HELLO_WITHIN.as_secs()))
 }
 
-/// Something else came.
+/// The status if the first message is not a hello.
 pub(super) fn missing() -> Status {
     Status::invalid_argument("the first message must be a hello")
 }
 
-/// Takes what an agent that is in has found out about its node since.
+/// Handles a later hello of a connected agent, which reports what the agent found out about its node meanwhile.
 pub(super) async fn again(ingest: &Ingest, node: &NodeName, hello: Hello) -> Result<(), Status> {
     if hello.node != node.as_str() {
         return Err(Status::invalid_argument(
-            "another node's hello on this one's stream",
+            "the hello names another node than the stream",
         ));
     }
     let now_ms = clock::now_ms();
@@ -114,7 +114,7 @@ pub(super) async fn again(ingest: &Ingest, node: &NodeName, hello: Hello) -> Res
     register(ingest, record, now_ms).await.map(drop)
 }
 
-/// Lets an agent in, or says why not.
+/// Admits an agent, or returns the status that says why not.
 pub(super) async fn greet(
     ingest: &Ingest,
     admitted: Admitted,
@@ -125,7 +125,7 @@ pub(super) async fn greet(
     }
     let now_ms = clock::now_ms();
     let protocol = wire::version::agree(&hello).map_err(|error| {
-        tracing::warn!(node = shortened(&hello.node), %error, "an agent is not let in");
+        tracing::warn!(node = shortened(&hello.node), %error, "an agent was not admitted");
         Status::failed_precondition(format!("{error}; see docs/upgrade.md"))
     })?;
     let node =
@@ -137,13 +137,13 @@ pub(super) async fn greet(
         Some(_) => String::new(),
         None => enrol(ingest, principal, &node, now_ms).await?,
     };
-    let pulse = register(ingest, record, now_ms).await?;
+    let heartbeat = register(ingest, record, now_ms).await?;
     tracing::info!(%node, version = hello.agent_version, protocol, "an agent connected");
     let collector_version = env!("CARGO_PKG_VERSION").to_owned();
     Ok((
         AgentSession {
             node,
-            pulse,
+            heartbeat,
             protocol,
         },
         HelloAck {
@@ -156,7 +156,7 @@ pub(super) async fn greet(
     ))
 }
 
-/// A credential of one node never speaks for another.
+/// Checks that a credential of one node is not used for another node.
 fn check_node(principal: &Principal, node: &NodeName) -> Result<(), Status> {
     match &principal.node {
         Some(own) if own != node => Err(Status::permission_denied(format!(
@@ -185,15 +185,15 @@ async fn enrol(
     Ok(credential.expose().to_owned())
 }
 
-async fn register(ingest: &Ingest, record: NodeRecord, now_ms: TimestampMs) -> Result<Pulse, Status> {
+async fn register(ingest: &Ingest, record: NodeRecord, now_ms: TimestampMs) -> Result<Heartbeat, Status> {
     ingest
         .state
         .upsert_node(&record)
         .await
         .map_err(|error| failed(&error))?;
-    let pulse = ingest.live.hello(record, now_ms);
+    let heartbeat = ingest.live.hello(record, now_ms);
     ingest.changes.send(crate::changes::Change::Nodes);
-    Ok(pulse)
+    Ok(heartbeat)
 }
 
 fn record(name: NodeName, hello: &Hello, now_ms: TimestampMs) -> Result<NodeRecord, Status> {
@@ -220,8 +220,8 @@ fn shortened(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
-/// The store's trouble is logged here; the agent only hears to try again.
+/// Logs the store's error. The agent only receives the request to try again.
 fn failed(error: &StateError) -> Status {
-    tracing::error!(%error, "an agent could not be let in");
+    tracing::error!(%error, "an agent could not be admitted");
     Status::unavailable("the collector cannot read its state right now; try again")
 }

@@ -1,12 +1,12 @@
-//! What agents send. Both streams begin alike: the `authorization` header holds a token, the first message is a hello.
-//! Then [`telemetry`] takes samples from a WebSocket, and [`control`] exchanges commands and reports over a gRPC stream.
+//! What agents send. Both streams begin in the same way: the `authorization` header holds a token, and the first message is a hello.
+//! Then [`telemetry`] receives samples over a WebSocket, and [`control`] exchanges commands and reports over a gRPC stream.
 //!
 //! ```text
-//! head ─▶ hello::admit: token, place ─▶ hello (at most 512 KiB) ─▶ hello::greet ─▶ HelloAck ─▶ telemetry::serve | control::serve
-//!           │ no valid token: 401          │ none within 10 s: the stream ends                       until either side ends
-//!           │ no place: 503, Retry-After   └ its place is free again
+//! head ─▶ hello::admit: token, slot ─▶ hello (at most 512 KiB) ─▶ hello::greet ─▶ HelloAck ─▶ telemetry::serve | control::serve
+//!           │ no valid token: 401         │ none within 10 s: the stream ends                       until either side ends
+//!           │ no slot: 503, Retry-After   └ its slot is free again
 //! ```
-//! Nothing is read of a stream without a valid token.
+//! Without a valid token, nothing of a stream is read.
 
 pub mod control;
 pub(crate) mod handles;
@@ -16,7 +16,7 @@ mod refusals;
 pub mod telemetry;
 
 mod first_bytes;
-mod waiting;
+mod hello_slots;
 
 pub(crate) use handles::{Bounds, Ingest};
 

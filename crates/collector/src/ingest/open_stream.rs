@@ -1,11 +1,11 @@
-//! A node's open stream, counted while it lives.
+//! The open stream of a node, counted while it exists.
 
 use domain::ident::NodeName;
 use prometheus::IntGauge;
 
 use super::handles::Ingest;
 
-/// A node's open stream.
+/// An open stream of a node. Dropping it decrements the count.
 pub(super) struct OpenStream {
     streams: IntGauge,
     node: NodeName,

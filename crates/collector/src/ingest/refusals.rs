@@ -1,5 +1,5 @@
-//! Messages of an agent that are not taken: each is counted, and one of a kind is logged now and then. The connection goes on: after a
-//! restored backup an honest agent reports what this collector does not know.
+//! Messages of an agent that the collector refuses. Each is counted, and one of each kind is logged once per minute. The connection stays
+//! open: after a backup was restored, a correct agent reports runs that this collector does not have.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -9,35 +9,35 @@ use domain::ident::NodeName;
 
 use crate::self_metrics::SelfMetrics;
 
-/// How often one kind of one connection is logged.
+/// Minimum time between two log lines of one kind on one connection.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// What a connection was refused, and when that was last logged.
+/// What was refused on one connection, and when it was last logged.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     by_kind: HashMap<Refusal, Unlogged>,
 }
 
-/// The kinds, as the label `reason` of `lockstep_ingest_refused_total` names them.
+/// The kinds of refusals. `lockstep_ingest_refused_total` has their names in the label `reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Refusal {
-    /// A report, or a piece of a log, of a run that is not known here.
+    /// A report or a log chunk of an unknown run.
     UnknownRun,
     /// A report of an attempt in which the node has no part.
     ReportNotInAttempt,
-    /// An answer to a command that was not sent to the node.
+    /// An answer to a command that was sent to another node.
     CommandOfOther,
-    /// A piece of a log of an attempt in which the node has no part.
+    /// A log chunk of an attempt in which the node has no part.
     LogNotInAttempt,
-    /// A log beyond those that a node may have.
+    /// A log beyond the maximum number of logs of a node.
     TooManyLogs,
-    /// An answer to a question that another node was asked.
+    /// An answer to a request that was sent to another node.
     AnswerOfOther,
     /// More attempts than a node can hold.
     TooManyHeld,
 }
 
-/// Since the last line in the log.
+/// Refusals of one kind since the last log line.
 #[derive(Debug, Default)]
 struct Unlogged {
     logged: Option<Instant>,
@@ -59,7 +59,7 @@ impl Refusal {
 }
 
 impl Refusals {
-    /// Counts a refused message; `what` says which, for the log.
+    /// Counts a refused message. `what` describes it in the log.
     pub(super) fn count(
         &mut self,
         metrics: &SelfMetrics,
@@ -74,7 +74,7 @@ impl Refusals {
         if unlogged.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             let count = std::mem::take(&mut unlogged.count);
             unlogged.logged = Some(Instant::now());
-            tracing::warn!(%node, reason, count, "a message of an agent is not taken: {what}");
+            tracing::warn!(%node, reason, count, "a message of an agent was refused: {what}");
         }
     }
 }

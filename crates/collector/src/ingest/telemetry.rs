@@ -1,16 +1,16 @@
-//! Samples from agents: names once a connection, batches in order, acknowledged only when durable.
+//! Samples from agents: names are sent once per connection, batches in order, and a batch is acknowledged only when it is durable.
 //!
 //! ```text
 //! Definitions ─▶ dictionary: (segment, index) → SeriesId
-//! Batch ─▶ checksum, rows → series ─▶ queue ─▶ writer: all that wait of one segment = one append ─▶ Ack(highest seq)
-//!              └ malformed ─▶ queue ─▶ Refusal, in its turn     at most one append in flight: order is kept by construction
+//! Batch ─▶ checksum, rows → series ─▶ queue ─▶ writer: all waiting batches of a segment = one append ─▶ Ack(highest seq)
+//!              └ malformed ─▶ queue ─▶ Refusal, in order        at most one append in flight: order is kept by construction
 //! ```
-//! While one append waits for the disk the next batches gather behind it, so a backfill is not one commit a batch, and no
+//! While one append waits for the disk, the next batches gather behind it. So a backfill does not need one commit per batch, and no
 //! sequence number can overtake another.
 
 mod dictionary;
-mod meanings;
 pub(crate) mod node_series;
+mod row_mappings;
 mod socket;
 mod writer;
 
@@ -27,39 +27,40 @@ use tonic::Status;
 use wire::proto::{Batch, Definitions, NodeEvent, Refusal, telemetry_up};
 
 use self::dictionary::Dictionaries;
-use self::meanings::{Meaning, Meanings};
+use self::row_mappings::{RowMapping, RowMappings};
 use self::socket::{Down, Up};
-use self::writer::{Durable, Work};
+use self::writer::{PendingBatch, WriterRequest};
 use super::handles::{Ingest, SAMPLES_TOGETHER_MAX};
 use super::hello::{self, AgentSession};
 use crate::analysis::FedFrame;
 use crate::clock::{self, now_us};
-use crate::live::Pulse;
+use crate::live::Heartbeat;
 
 pub(super) use self::socket::routes;
 
-/// Batches that wait for the writer. When full, the agent's stream is not read, and its spool holds the rest.
+/// Bound of the batches that wait for the writer. When the queue is full, the agent's stream is not read, and the agent's spool holds the
+/// rest.
 const BATCHES_MAX: usize = 64;
-/// The longest event.
+/// Maximum size of an event, in bytes.
 const EVENT_BYTES_MAX: usize = 8 << 10;
-/// Events an agent may send a minute; a node in trouble repeats itself.
+/// Maximum number of events per minute from one agent. A node with a fault repeats its events.
 const EVENTS_A_MINUTE: u32 = 600;
 
-/// Serves one agent's samples until either side ends.
+/// Serves one agent's samples until either side ends the stream.
 async fn serve(ingest: &Ingest, session: &AgentSession, up: &mut Up, down: &mut Down) -> Result<(), Status> {
-    let AgentSession { node, pulse, .. } = session;
+    let AgentSession { node, heartbeat, .. } = session;
     let (queue, waiting) = mpsc::channel(BATCHES_MAX);
     let writing = writer::write(ingest, node, waiting, down);
     let mut reader = Reader {
         ingest,
         node,
-        pulse,
+        heartbeat,
         names: Dictionaries::default(),
-        meanings: Meanings::default(),
+        mappings: RowMappings::default(),
         queue,
         events: EventRate::default(),
     };
-    // The reader's end closes the queue; the writer then finishes what is in it.
+    // The end of the reader closes the queue. The writer then finishes what is in the queue.
     let reading = async move { reader.read(up).await };
     tokio::try_join!(reading, writing).map(drop)
 }
@@ -67,10 +68,10 @@ async fn serve(ingest: &Ingest, session: &AgentSession, up: &mut Up, down: &mut 
 struct Reader<'a> {
     ingest: &'a Ingest,
     node: &'a NodeName,
-    pulse: &'a Pulse,
+    heartbeat: &'a Heartbeat,
     names: Dictionaries,
-    meanings: Meanings,
-    queue: mpsc::Sender<Work>,
+    mappings: RowMappings,
+    queue: mpsc::Sender<WriterRequest>,
     events: EventRate,
 }
 
@@ -78,20 +79,20 @@ fn no_room() -> Status {
     Status::unavailable("the collector cannot store samples right now")
 }
 
-/// A batch as the store takes it, and what of it feeds the analysers.
-struct Understood {
+/// A batch in the form that the store takes, and its frames that feed the analysers.
+struct DecodedBatch {
     blocks: Vec<Block>,
     fed: Vec<FedFrame>,
-    /// The time of its latest sample.
+    /// The time of the latest sample.
     until_ms: TimestampMs,
 }
 
-/// Why a batch is not taken.
-enum Untaken {
-    /// It never will be.
-    Batch(String),
-    /// The store does not take it now.
-    Now(AppendError),
+/// Why a batch is not stored.
+enum BatchError {
+    /// The batch is invalid and is never stored.
+    Invalid(String),
+    /// The store cannot take the batch now.
+    Store(AppendError),
 }
 
 impl Reader<'_> {
@@ -102,14 +103,14 @@ impl Reader<'_> {
             .next_in_turn(kept.take(), |context| turns.poll_acquire(context))
             .await?
         {
-            self.pulse.beat(clock::now_ms());
+            self.heartbeat.record(clock::now_ms());
             match message {
                 telemetry_up::Message::Definitions(definitions) => {
                     self.define(&definitions);
                     kept = Some(turn);
                 }
                 telemetry_up::Message::Batch(batch) => self.take(batch, turn).await?,
-                // These wait for the database: others are read meanwhile.
+                // These messages wait for the database. Other streams are read meanwhile.
                 telemetry_up::Message::Event(event) => {
                     drop(turn);
                     self.event(&event).await;
@@ -127,7 +128,7 @@ impl Reader<'_> {
     }
 
     fn define(&mut self, definitions: &Definitions) {
-        self.meanings.forget(&definitions.segment);
+        self.mappings.forget(&definitions.segment);
         let (ingest, node, now_ms) = (self.ingest, self.node, clock::now_ms());
         let admit = |labels: &Labels| ingest.bounds.node_series.admit(node, labels, now_ms);
         let resolve = |labels: &Labels| ingest.series.resolve(labels);
@@ -138,20 +139,20 @@ impl Reader<'_> {
                 .refused
                 .with_label_values(&[reason.word()])
                 .inc_by(count);
-            tracing::warn!(node = %self.node, %reason, count, "series of an agent are not taken");
+            tracing::warn!(node = %self.node, %reason, count, "series of an agent were refused");
         }
     }
 
     async fn take(&mut self, batch: Batch, turn: Option<OwnedSemaphorePermit>) -> Result<(), Status> {
         let received_us = now_us();
         let room = self.room(&batch).await?;
-        drop(turn); // another stream may read what will wait for room
-        let work = match self.understand(&batch) {
-            Ok(Understood {
+        drop(turn); // another stream may read a batch that will wait for room
+        let request = match self.decode(&batch) {
+            Ok(DecodedBatch {
                 blocks,
                 fed,
                 until_ms,
-            }) => Work::Store(Durable {
+            }) => WriterRequest::Store(PendingBatch {
                 segment: batch.segment.as_str().into(),
                 seq: batch.seq,
                 received_us,
@@ -161,14 +162,15 @@ impl Reader<'_> {
                 until_ms,
                 room: Some(room),
             }),
-            Err(Untaken::Batch(reason)) => Work::Refuse(self.refuse(&batch, reason)),
-            Err(Untaken::Now(error)) => return Err(writer::refused(self.node, &error)),
+            Err(BatchError::Invalid(reason)) => WriterRequest::Refuse(self.refuse(&batch, reason)),
+            Err(BatchError::Store(error)) => return Err(writer::refused(self.node, &error)),
         };
-        drop(batch); // what it says is in the work now, which may have to wait for the queue
-        self.queue.send(work).await.map_err(|_| no_room())
+        drop(batch); // its contents are in `request` now, which may have to wait for the queue
+        self.queue.send(request).await.map_err(|_| no_room())
     }
 
-    /// Room for the batch's samples beside those of all other agents, until they are stored. Without it the stream is not read.
+    /// Reserves room for the batch's samples, shared with all other agents, until they are stored. The stream is not read until room is
+    /// free.
     async fn room(&self, batch: &Batch) -> Result<OwnedSemaphorePermit, Status> {
         let bytes: usize = batch.frames.iter().map(|frame| frame.values.len()).sum();
         let samples = (bytes / size_of::<f64>()).min(SAMPLES_TOGETHER_MAX) as u32;
@@ -176,12 +178,12 @@ impl Reader<'_> {
         room.await.map_err(|_| no_room())
     }
 
-    /// The batch's samples as the store takes them. Rows of refused series are left out; their samples are counted.
-    fn understand(&mut self, batch: &Batch) -> Result<Understood, Untaken> {
-        let frames = wire::frame::decode(batch).map_err(|error| Untaken::Batch(error.to_string()))?;
+    /// Decodes a batch into the form that the store takes. Rows of refused series are left out, and their samples are counted.
+    fn decode(&mut self, batch: &Batch) -> Result<DecodedBatch, BatchError> {
+        let frames = wire::frame::decode(batch).map_err(|error| BatchError::Invalid(error.to_string()))?;
         let cells: usize = frames.iter().map(|frame| frame.values.len()).sum();
         if cells > APPEND_SAMPLES_MAX {
-            return Err(Untaken::Batch(format!(
+            return Err(BatchError::Invalid(format!(
                 "a batch of {cells} samples is larger than the {APPEND_SAMPLES_MAX} allowed; split it"
             )));
         }
@@ -189,16 +191,18 @@ impl Reader<'_> {
         let (mut blocks, mut left_out, mut last) = (Vec::with_capacity(frames.len()), 0, None);
         let (mut fed, mut until_ms, now_ms) = (Vec::new(), TimestampMs::MIN, clock::now_ms());
         for frame in frames {
-            let meaning = self.meaning(&batch.segment, &frame.series)?;
-            last = meaning.refused.as_ref().map(|(_, reason)| *reason).or(last);
-            fed.extend(FedFrame::of(&meaning.fed, &frame, now_ms));
+            let mapping = self.mapping(&batch.segment, &frame.series)?;
+            last = mapping.refused.as_ref().map(|(_, reason)| *reason).or(last);
+            fed.extend(FedFrame::of(&mapping.fed, &frame, now_ms));
             until_ms = frame.times_ms.last().map_or(until_ms, |last| until_ms.max(*last));
-            let (block, without) = meaning.block(frame);
+            let (block, without) = mapping.block(frame);
             blocks.extend(block);
             left_out += without;
         }
         if let Some(reason) = last.filter(|_| blocks.is_empty()) {
-            return Err(Untaken::Batch(format!("none of its series is taken: {reason}")));
+            return Err(BatchError::Invalid(format!(
+                "all its series were refused: {reason}"
+            )));
         }
         if left_out > 0 {
             let refused = &self.ingest.metrics.refused;
@@ -206,22 +210,22 @@ impl Reader<'_> {
                 .with_label_values(&["sample_of_refused_series"])
                 .inc_by(left_out);
         }
-        Ok(Understood {
+        Ok(DecodedBatch {
             blocks,
             fed,
             until_ms,
         })
     }
 
-    fn meaning(&mut self, segment: &str, indices: &[u32]) -> Result<&Meaning, Untaken> {
+    fn mapping(&mut self, segment: &str, indices: &[u32]) -> Result<&RowMapping, BatchError> {
         let (names, store) = (&self.names, &self.ingest.series);
-        self.meanings.of(segment, indices, || {
-            let rows = names.rows(segment, indices).map_err(Untaken::Batch)?;
+        self.mappings.of(segment, indices, || {
+            let rows = names.rows(segment, indices).map_err(BatchError::Invalid)?;
             let shape = (!rows.series.is_empty()).then(|| store.shape(rows.series));
-            Ok(Meaning {
+            Ok(RowMapping {
                 segment: segment.to_owned(),
                 indices: indices.to_vec(),
-                shape: shape.transpose().map_err(Untaken::Now)?,
+                shape: shape.transpose().map_err(BatchError::Store)?,
                 refused: rows.refused,
                 fed: rows.fed.into(),
             })
@@ -229,7 +233,7 @@ impl Reader<'_> {
     }
 
     fn refuse(&self, batch: &Batch, reason: String) -> Refusal {
-        tracing::warn!(node = %self.node, seq = batch.seq, reason, "a batch of an agent is not taken");
+        tracing::warn!(node = %self.node, seq = batch.seq, reason, "a batch of an agent was refused");
         self.ingest.metrics.refused.with_label_values(&["batch"]).inc();
         Refusal {
             segment: batch.segment.clone(),
@@ -238,13 +242,13 @@ impl Reader<'_> {
         }
     }
 
-    /// At most once, so what does not read is counted and forgotten.
+    /// Stores an event. Events are delivered at most once, so an unreadable event is counted and dropped.
     async fn event(&mut self, event: &NodeEvent) {
         let parsed = (event.event_json.len() <= EVENT_BYTES_MAX)
             .then(|| serde_json::from_str::<Event>(&event.event_json));
         match parsed {
             Some(Ok(event)) if self.events.allow(clock::now_ms()) => {
-                // An agent speaks for its own node only.
+                // An agent may report events of its own node only.
                 let run = self.own_run(event.run.as_deref()).await;
                 self.ingest
                     .events
@@ -261,7 +265,8 @@ impl Reader<'_> {
 }
 
 impl Reader<'_> {
-    /// The run of an event, unless it is another node's. One that is not known may be of a job that only this node sees.
+    /// Returns the run of an event, unless the run belongs to other nodes. An unknown run is kept: it may be a job that only this node
+    /// sees.
     async fn own_run(&self, run: Option<&str>) -> Option<String> {
         let run = RunId::new(run?).ok()?;
         match self.ingest.runs.is_of_others(self.node, &run).await {
@@ -272,14 +277,14 @@ impl Reader<'_> {
                 None
             }
             Err(error) => {
-                tracing::error!(%error, %run, "an event is kept without its run");
+                tracing::error!(%error, %run, "an event is stored without its run");
                 None
             }
         }
     }
 }
 
-/// Counts events a minute.
+/// Counts events per minute.
 #[derive(Default)]
 struct EventRate {
     since_ms: TimestampMs,

@@ -7,26 +7,27 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use store::state::deliveries::GroupDelivery;
 
-/// What Alertmanager sends as the end of an alert that has none yet.
+/// The value that Alertmanager sends as the end of an alert that has not ended.
 const NO_END: &str = "0001-01-01T00:00:00Z";
-/// Bytes of the hash in a message's id: as many as in a UUID.
+/// Number of bytes of the hash in a message's id: as many as in a UUID.
 const ID_BYTES: usize = 16;
 
 /// A message to one webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The `webhook-id` header. A receiver may ignore a message whose id it has seen, so an id stands for one content.
+    /// The `webhook-id` header. A receiver may ignore a message whose id it has received before, so each id stands for one content.
     pub id: String,
     /// The JSON body, as it is signed and sent.
     pub body: String,
 }
 
 impl Message {
-    /// The message about a group's newest state. The same content has the same id in every attempt, also after a restart; a state that
-    /// changed since the last attempt has another one.
+    /// Creates the message about the newest state of a group. The same content has the same id in every delivery attempt, also after a
+    /// restart; a state that has changed since the last delivery attempt has another id.
     #[must_use]
     pub fn of(delivery: &GroupDelivery, external_url: &str) -> Self {
-        // Times of the alerts are in it, so no later message is the same by chance. Where this collector is found is not.
+        // The content includes the times of the alerts, so a later message is never the same by chance. It does not include the collector's
+        // URL.
         let content = json!([delivery.webhook, delivery.rule, delivery.alerts]);
         let hash = Sha256::digest(content.to_string().as_bytes());
         Self {
@@ -63,13 +64,13 @@ fn one(alert: &AlertView, external_url: &str) -> Value {
         "endsAt": alert.resolved_ms.map_or_else(|| NO_END.to_owned(), time),
         "generatorURL": format!("{external_url}/rules"),
         "fingerprint": alert.fingerprint,
-        // Beyond Alertmanager's format: what was measured. Receivers ignore fields they do not know.
+        // Fields beyond Alertmanager's format: what was measured. Receivers ignore fields that they do not support.
         "value": alert.value,
         "evidence": alert.evidence,
     })
 }
 
-/// Labels that all have with the same value.
+/// Returns the labels that all sets have with the same value.
 fn common<'a>(mut sets: impl Iterator<Item = &'a Labels>) -> Labels {
     let Some(first) = sets.next().cloned() else {
         return Labels::empty();

@@ -1,8 +1,8 @@
-//! Delivery of alerts to webhooks. Each receiver is sent the newest state of each group of alerts, at least once and never an older
-//! state after a newer one. Receivers are independent: one that is down does not delay the others.
+//! Delivery of alerts to webhooks. Each receiver gets the newest state of each group of alerts at least once, and never an older state
+//! after a newer one. Receivers are independent: one that is down does not delay the others.
 //!
-//! The store keeps what each receiver is to be sent ([`store::state::deliveries`]); the body is made here when it is sent. A webhook
-//! has one request under way at a time, so its requests begin in the order of the states that they carry.
+//! The store keeps what must be sent to each receiver ([`store::state::deliveries`]); the body is built here when it is sent. A webhook has
+//! one request in progress at a time, so its requests begin in the order of the states that they carry.
 
 pub mod message;
 pub mod webhook;
@@ -27,23 +27,23 @@ use crate::clock;
 use crate::error::StartError;
 use crate::tasks::Tasks;
 
-/// Deliveries to one receiver in one turn; it gets the next turn at once.
+/// Maximum number of deliveries to one receiver in one turn. It gets the next turn at once.
 const TURN_DELIVERIES_MAX: u32 = 64;
-/// How long the notifier sleeps at most when nothing wakes it.
+/// Maximum time that the notifier sleeps if nothing wakes it.
 const SLEEP_MAX: Duration = Duration::from_secs(5);
-/// The first pause after a failure. It doubles with each failure, up to [`PAUSE_MS_MAX`].
+/// The first pause after a failure, in milliseconds. It doubles with each failure, up to [`PAUSE_MS_MAX`].
 const PAUSE_MS_MIN: i64 = 1_000;
-/// Five minutes: a receiver that is back is sent what it missed soon.
+/// Five minutes, so that a receiver that is back soon gets what it missed.
 const PAUSE_MS_MAX: i64 = 300_000;
-/// A message that an earlier version queued is given up after three days, as that version did.
+/// A message queued by an earlier version is dropped after three days, as in that version.
 const QUEUED_AGE_MS_MAX: i64 = 3 * 24 * 3_600_000;
-/// A queued message that the receiver itself refuses this often, over some 14 minutes, is given up: the states behind it must go on.
+/// A queued message that the receiver rejects this often, over about 14 minutes, is dropped, so that later states can be sent.
 const QUEUED_REFUSALS_MAX: u32 = 10;
 
-/// Delivers what webhooks are to be sent until the collector stops. `external_url` is where messages say that people find the collector.
+/// Delivers notifications to webhooks until the collector stops. `external_url` is the collector's URL in messages.
 ///
 /// # Errors
-/// When there can be no HTTP client.
+/// Returns an error if the HTTP client cannot be created.
 pub(crate) fn start(
     notifier: Notifier,
     state: StateStore,
@@ -71,7 +71,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// There is something new to be delivered.
+    /// Signals that there is something new to deliver.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
@@ -110,7 +110,7 @@ impl Sender {
         }
     }
 
-    /// The time until the next delivery is due. While a delivery is under way it counts as due, and its end wakes the loop.
+    /// Returns the time until the next delivery is due. A delivery in progress counts as due, and its end wakes the loop.
     async fn sleep(&self, idle: bool) -> Duration {
         if !idle {
             return SLEEP_MAX;
@@ -120,14 +120,14 @@ impl Sender {
         Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0)).clamp(Duration::from_millis(10), SLEEP_MAX)
     }
 
-    /// One receiver's turn: what is due for it, one after the other, until nothing is due or a delivery fails.
+    /// One receiver's turn: delivers what is due for it, one after the other, until nothing is due or a delivery fails.
     async fn turn(&self, webhook: String) -> String {
         for _ in 0..TURN_DELIVERIES_MAX {
             match self.deliver_next(&webhook).await {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    warn!(%error, "a delivery to a webhook cannot be read or noted; it is sent again");
+                    warn!(%error, "a delivery to a webhook could not be read or recorded; it is sent again");
                     // Not at once: with a full disk, one delivery would be repeated without end.
                     tokio::time::sleep(SLEEP_MAX).await;
                     break;
@@ -137,7 +137,7 @@ impl Sender {
         webhook
     }
 
-    /// Sends a webhook what is due for it. Returns whether the next delivery may follow at once.
+    /// Delivers what is due for a webhook. Returns true if the next delivery may follow at once.
     async fn deliver_next(&self, webhook: &str) -> Result<bool, StateError> {
         let state = &self.state;
         let Some(receiver) = state.webhook(webhook).await? else {
@@ -203,14 +203,14 @@ impl Sender {
     }
 }
 
-/// The pause after a failure, when `attempts` failed before it.
+/// Returns the pause after a failure, in milliseconds, if `attempts` deliveries failed before it.
 fn pause_ms(attempts: u32) -> i64 {
     PAUSE_MS_MIN
         .saturating_mul(1_i64 << attempts.min(20))
         .min(PAUSE_MS_MAX)
 }
 
-/// When to try again, or `None` to give up.
+/// Returns when to try again, or `None` to drop the message.
 fn next_queued_attempt_ms(
     message: &QueuedMessage,
     error: &DeliveryError,

@@ -1,4 +1,4 @@
-//! One delivery to one webhook, signed as Standard Webhooks asks: HMAC-SHA256 over `id.timestamp.body`.
+//! One delivery to one webhook, signed according to Standard Webhooks: HMAC-SHA256 over `id.timestamp.body`.
 
 use std::time::Duration;
 
@@ -12,32 +12,32 @@ use store::state::webhooks::Webhook;
 
 use super::message::Message;
 
-/// A receiver that takes longer is tried again later.
+/// Time limit of a request. A slower receiver is tried again later.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What a signing secret begins with.
+/// The prefix of a signing secret.
 pub const SECRET_PREFIX: &str = "whsec_";
 
-/// Why a message was not delivered. Says nothing of the URL, which may hold a secret.
+/// Why a message was not delivered. The text does not contain the URL, which may contain a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
-    /// The secret is not one.
+    /// The signing secret is malformed.
     #[error("the signing secret is not {SECRET_PREFIX} followed by base64")]
     Secret,
-    /// No answer came.
+    /// The receiver did not answer.
     #[error("the receiver cannot be reached: {reason}")]
     Unreachable {
-        /// Why not.
+        /// The reason.
         reason: String,
         /// Whether there was a connection, so that the receiver may have the message although it did not answer.
         was_sent: bool,
     },
-    /// The receiver did not take it.
+    /// The receiver answered with an error status.
     #[error("the receiver answered {0}")]
     Refused(StatusCode),
 }
 
 impl DeliveryError {
-    /// Whether the receiver may have the message. An answer other than a success counts: a proxy may have sent it.
+    /// Returns true if the receiver may have the message. An error status counts, because a proxy may have sent it.
     pub(super) fn was_sent(&self) -> bool {
         match self {
             Self::Secret => false,
@@ -46,7 +46,7 @@ impl DeliveryError {
         }
     }
 
-    /// Whether the receiver refuses this message, so that another attempt hardly helps.
+    /// Returns true if the receiver rejects this message, so that another attempt is unlikely to succeed.
     pub(super) fn is_refusal(&self) -> bool {
         let for_now = [
             StatusCode::REQUEST_TIMEOUT,
@@ -57,7 +57,7 @@ impl DeliveryError {
     }
 }
 
-/// A client that follows no redirects: a message goes where the admin said, or nowhere.
+/// Creates a client that follows no redirects: a message goes only to the configured URL.
 pub(super) fn client() -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder()
         .timeout(TIMEOUT)
@@ -94,10 +94,10 @@ pub(super) async fn post(
     }
 }
 
-/// The value of `webhook-signature`.
+/// Returns the value of `webhook-signature`.
 ///
 /// # Errors
-/// When the secret is malformed.
+/// Returns an error if the secret is malformed.
 pub fn sign(secret: &str, id: &str, timestamp: &str, body: &str) -> Result<String, DeliveryError> {
     let key = secret
         .strip_prefix(SECRET_PREFIX)
@@ -108,7 +108,7 @@ pub fn sign(secret: &str, id: &str, timestamp: &str, body: &str) -> Result<Strin
     Ok(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
 }
 
-/// The innermost reason, without the URL that the outer ones repeat.
+/// Returns the innermost cause, without the URL that the outer ones repeat.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {

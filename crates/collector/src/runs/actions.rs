@@ -1,4 +1,4 @@
-//! What can be done about a diagnosis of a run, and doing it: through the same events as when a person asks by hand.
+//! The actions for a diagnosis of a run, and how they are carried out: through the same events as a request of a user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use domain::api::checkpoints::{PruneCheckpoints, ResumeRun};
 use domain::ident::{AttemptNo, RunId};
 use domain::incident::NamedCulprit;
-use domain::incident::action::{Action, ActionKind, Facts, Hint, Loading, Situation, propose};
-use domain::run::inspect::{TraceWish, What};
+use domain::incident::action::{Action, ActionContext, ActionKind, Hint, Loading, Measurements, propose};
+use domain::run::inspect::{TraceLength, What};
 use domain::run::knob::{ChangeId, Verdict};
-use domain::run::state::{Machine, Wish};
+use domain::run::state::{KnobRequest, Machine};
 use domain::time::TimestampMs;
 use query::Value;
 
@@ -17,75 +17,75 @@ use super::error::RunError;
 use super::inspect::{InspectError, OfRank};
 use super::knobs::KnobError;
 use super::resume::ResumeError;
-use super::{Runs, place};
+use super::{Runs, node_choice};
 use crate::clock;
 
-/// The length of a trace.
+/// Length of a profiler trace, in seconds.
 const TRACE_SECONDS: u32 = 2;
 
-/// A diagnosis of a run, as far as actions depend on it.
+/// The parts of a run's diagnosis that decide which actions are possible.
 #[derive(Debug, Clone)]
 pub struct Diagnosed {
     /// The run.
     pub run: RunId,
-    /// What the rule suggests.
+    /// The actions that the rule suggests.
     pub hints: Vec<Hint>,
-    /// Whom it blames.
+    /// The culprit of the diagnosis.
     pub culprit: NamedCulprit,
-    /// When it began to fire.
+    /// When the alert began to fire.
     pub fired_ms: TimestampMs,
 }
 
-/// What was done.
+/// The result of an action.
 #[derive(Default)]
 pub struct Done {
-    /// The change of the run that it made, by which its verdict is found.
+    /// The change that the action made in the run. Its verdict is found by this id.
     pub change: Option<ChangeId>,
-    /// What the ranks answered, of a trace.
+    /// The answers of the ranks, if the action was a trace.
     pub traced: Vec<OfRank>,
 }
 
-/// An action that was not carried out.
+/// Why an action was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ActionError {
-    /// The run.
+    /// The run is unknown or cannot be changed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A change of the run.
+    /// The knobs cannot be changed.
     #[error(transparent)]
     Knob(#[from] KnobError),
-    /// A resumption.
+    /// The run cannot be resumed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// A question to ranks.
+    /// The ranks cannot be inspected.
     #[error(transparent)]
     Inspect(#[from] InspectError),
-    /// Something else was quicker.
-    #[error("run {0} has changed meanwhile; look at it and ask again")]
+    /// The run changed meanwhile.
+    #[error("run {0} has changed meanwhile; check it and try again")]
     Changed(RunId),
 }
 
 impl Runs {
-    /// What can be done now.
+    /// Returns the actions that are possible now.
     ///
     /// # Errors
-    /// When there is no such run, or the store fails.
+    /// Returns an error if the run is unknown or the store fails.
     pub async fn possible_actions(&self, diagnosed: &Diagnosed) -> Result<Vec<Action>, RunError> {
         let run = self.machine(&diagnosed.run).await?;
-        let facts = self.facts(&run, diagnosed).await;
-        Ok(propose(&Situation {
+        let measurements = self.measurements(&run, diagnosed).await;
+        Ok(propose(&ActionContext {
             hints: &diagnosed.hints,
             culprit: &diagnosed.culprit,
             fired_ms: diagnosed.fired_ms,
             run: &run,
-            facts: &facts,
+            measurements: &measurements,
         }))
     }
 
-    async fn facts(&self, run: &Machine, diagnosed: &Diagnosed) -> Facts {
+    async fn measurements(&self, run: &Machine, diagnosed: &Diagnosed) -> Measurements {
         let suggests = |name: &'static str| diagnosed.hints.contains(&Hint::Knob(name));
         let last_step = self.steps(run).await.values().copied().max();
-        Facts {
+        Measurements {
             loading: match suggests("num_workers") {
                 true => self.loading(run).await,
                 false => None,
@@ -130,7 +130,7 @@ impl Runs {
         })
     }
 
-    /// The median over the half hour that ended a minute before the diagnosis.
+    /// Returns the median gradient norm over the half hour that ended one minute before the diagnosis.
     async fn usual_grad_norm(&self, run: &Machine, fired_ms: TimestampMs) -> Option<f64> {
         let query = format!(
             "max(quantile_over_time(0.5, train_grad_norm{{run=\"{}\"}}[30m]))",
@@ -148,36 +148,36 @@ impl Runs {
         value.is_finite().then_some(value)
     }
 
-    /// Nodes that could take the place of one of the run's.
+    /// Counts the nodes that could replace a node of the run.
     fn spare_nodes(&self, run: &Machine) -> u32 {
         let own: BTreeSet<_> = run.current().nodes.iter().map(|task| &task.node).collect();
-        let spare = place::takers(self.candidates(run, clock::now_ms()))
+        let spare = node_choice::available_nodes(self.candidates(run, clock::now_ms()))
             .into_iter()
             .filter(|node| !own.contains(node));
         u32::try_from(spare.count()).unwrap_or(u32::MAX)
     }
 
-    /// Carries an action out that was possible a moment ago.
+    /// Carries out an action that was possible a moment ago.
     ///
     /// # Errors
-    /// When it is not possible any more.
+    /// Returns an error if the action is no longer possible.
     pub async fn carry_out(self: &Arc<Self>, run: &RunId, action: &Action) -> Result<Done, ActionError> {
         let before = self.machine(run).await?;
         match (action.kind, &action.knob, &action.value) {
             (ActionKind::Trace, _, _) => {
-                let wish = What::Trace(TraceWish::Seconds(TRACE_SECONDS));
-                let (_, traced) = self.ask_ranks(run, action.rank, wish).await?;
+                let request = What::Trace(TraceLength::Seconds(TRACE_SECONDS));
+                let (_, traced) = self.ask_ranks(run, action.rank, request).await?;
                 Ok(Done {
                     traced,
                     ..Done::default()
                 })
             }
             (ActionKind::PruneCheckpoints, _, _) => {
-                let wish = PruneCheckpoints {
+                let request = PruneCheckpoints {
                     dry_run: false,
                     keep_last: action.keep_last,
                 };
-                self.prune(run, &wish).await?;
+                self.prune(run, &request).await?;
                 Ok(Done::default())
             }
             (ActionKind::Restart, _, _) if before.state.is_final() => {
@@ -188,23 +188,23 @@ impl Runs {
             (ActionKind::Restart | ActionKind::ExcludeNode, _, _) => {
                 let left_out = |node: &String| domain::ident::NodeName::new(node.clone()).ok();
                 let without = action.node.iter().filter_map(left_out).collect();
-                self.change(&before, Wish::Restart { without }).await
+                self.change(&before, KnobRequest::Restart { without }).await
             }
             (ActionKind::RevertKnobs, _, _) => {
                 let (id, _) = before
                     .last_change()
                     .ok_or_else(|| ActionError::Changed(run.clone()))?;
-                let wish = Wish::Revert {
+                let request = KnobRequest::Revert {
                     attempt: Some(id.attempt),
                     live: (id.live > 0).then_some(id.live),
                     reason: None,
                     from_start: false,
                     restart: false,
                 };
-                self.change(&before, wish).await
+                self.change(&before, request).await
             }
             (ActionKind::ApplyKnob, Some(knob), Some(value)) => {
-                let wish = Wish::Apply {
+                let request = KnobRequest::Apply {
                     set: BTreeMap::from([(knob.clone(), value.clone())]),
                     auto_revert: Some(true),
                     from_start: false,
@@ -212,15 +212,15 @@ impl Runs {
                     try_larger_batch: None,
                     follows: None,
                 };
-                self.change(&before, wish).await
+                self.change(&before, request).await
             }
             (ActionKind::ApplyKnob, _, _) => Err(ActionError::Changed(run.clone())),
         }
     }
 
-    async fn change(self: &Arc<Self>, before: &Machine, wish: Wish) -> Result<Done, ActionError> {
+    async fn change(self: &Arc<Self>, before: &Machine, request: KnobRequest) -> Result<Done, ActionError> {
         let run = &before.id;
-        let event = self.knob_change(run, wish, Some(before.current().no)).await?;
+        let event = self.knob_change(run, request, Some(before.current().no)).await?;
         let event = event.ok_or_else(|| ActionError::Changed(run.clone()))?;
         self.take(run, event).await?;
         let after = self.machine(run).await?;
@@ -230,7 +230,7 @@ impl Runs {
         })
     }
 
-    /// The verdict on a change that an action has made, as far as steps tell; `None` where there is none yet.
+    /// Returns the verdict on a change that an action made, or `None` if there is none yet.
     pub async fn verdict_on(&self, run: &RunId, (attempt, live): (AttemptNo, u32)) -> Option<Verdict> {
         let machine = self.machine(run).await.ok()?;
         let made = machine.attempts.iter().find(|made| made.no == attempt)?;
@@ -242,7 +242,7 @@ impl Runs {
     }
 }
 
-/// The change that came between: of the attempt that follows, or in place.
+/// Returns the change that was made between two states: by the next attempt, or in place.
 fn made_between(before: &Machine, after: &Machine) -> Option<ChangeId> {
     let (was, is) = (before.current(), after.current());
     if is.no > was.no {

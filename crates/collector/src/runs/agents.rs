@@ -1,4 +1,4 @@
-//! Agents that are connected, the way to each, and what each still holds of attempts that are over.
+//! Connected agents, how to reach them, and what each still holds of ended attempts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,44 +11,44 @@ use domain::run::state::NodeCommand;
 use tokio::sync::mpsc;
 use wire::proto::{Answer, Burst, Command, Question, control_down};
 
-use super::bursts;
+use super::bursts::BurstRequests;
 
-/// Messages that wait to be written to one agent. One that does not fit is sent again when the agent reconnects.
+/// Bound of the queue of messages to one agent. A message that does not fit is sent again when the agent reconnects.
 const WAITING_MAX: usize = 256;
-/// Answers to one question that wait to be looked at: one of each rank a node may have, and the last. More are nobody's.
+/// Bound of the queue of answers to one inspection request: one answer per rank of a node, and the last one. Further answers are dropped.
 const ANSWERS_MAX: usize = 64;
 
-/// Who is connected. Of several connections of one node the last counts.
+/// Connected agents. If a node has several connections, the last one is used.
 #[derive(Clone, Default)]
 pub struct Agents {
-    connected: Arc<Mutex<HashMap<NodeName, Way>>>,
-    /// Questions that are waited for, by id.
-    questions: Arc<Mutex<HashMap<u64, Asked>>>,
+    connected: Arc<Mutex<HashMap<NodeName, AgentChannel>>>,
+    /// Inspection requests that wait for answers, by id.
+    questions: Arc<Mutex<HashMap<u64, PendingQuestion>>>,
     last_id: Arc<AtomicU64>,
-    /// Nodes that were asked for their bursts.
-    bursts: Arc<Mutex<bursts::Asked>>,
+    /// Nodes that were recently requested to send their bursts.
+    bursts: Arc<Mutex<BurstRequests>>,
 }
 
-struct Way {
+struct AgentChannel {
     connection: u64,
     messages: mpsc::Sender<control_down::Message>,
-    /// Attempts that are over for us but not on the node, once it has said what it holds.
+    /// Attempts that have ended but that the node still holds. `None` until the node has reported what it holds.
     leftovers: Option<BTreeSet<AttemptId>>,
 }
 
-struct Asked {
+struct PendingQuestion {
     node: NodeName,
     answers: mpsc::Sender<Answer>,
 }
 
-/// What a node answers to a question; given up when dropped.
+/// The answers of a node to an inspection request. Dropping it ends the request.
 pub struct Answers {
     agents: Agents,
     id: u64,
     answers: mpsc::Receiver<Answer>,
 }
 
-/// An agent's place among the connected; given up when dropped.
+/// The registration of a connected agent. Dropping it removes the registration.
 pub struct Connection {
     agents: Agents,
     node: NodeName,
@@ -56,14 +56,14 @@ pub struct Connection {
 }
 
 impl Agents {
-    /// Notes a connection. What is for the node comes out of the receiver.
+    /// Registers a connection. The receiver yields the messages for the node.
     #[must_use]
     pub fn connect(&self, node: &NodeName) -> (Connection, mpsc::Receiver<control_down::Message>) {
         let (messages, receiver) = mpsc::channel(WAITING_MAX);
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         self.lock().insert(
             node.clone(),
-            Way {
+            AgentChannel {
                 connection: id,
                 messages,
                 leftovers: None,
@@ -79,37 +79,41 @@ impl Agents {
         )
     }
 
-    /// Whether commands reach a node now.
+    /// Returns true if commands reach the node now.
     #[must_use]
     pub fn is_connected(&self, node: &NodeName) -> bool {
         self.lock().contains_key(node)
     }
 
-    /// Whether a node may be given an attempt: it is connected, and nothing of an attempt that is over is left on it. Its ranks would
-    /// share GPUs with the new ones.
+    /// Returns true if a node may get an attempt: it is connected, and it holds no ended attempt. The ranks of an ended attempt would share
+    /// GPUs with the new ones.
     #[must_use]
     pub fn is_free(&self, node: &NodeName) -> bool {
         self.lock()
             .get(node)
-            .and_then(|way| way.leftovers.as_ref())
+            .and_then(|channel| channel.leftovers.as_ref())
             .is_some_and(BTreeSet::is_empty)
     }
 
-    /// Notes what a node has to be rid of before it is given anything.
-    pub(super) fn holds(&self, node: &NodeName, leftovers: BTreeSet<AttemptId>) {
-        if let Some(way) = self.lock().get_mut(node) {
-            way.leftovers = Some(leftovers);
+    /// Sets the ended attempts that a node must end before it gets a new one.
+    pub(super) fn set_leftovers(&self, node: &NodeName, leftovers: BTreeSet<AttemptId>) {
+        if let Some(channel) = self.lock().get_mut(node) {
+            channel.leftovers = Some(leftovers);
         }
     }
 
-    /// Nothing of an attempt is left on a node.
-    pub(super) fn is_rid_of(&self, node: &NodeName, attempt: &AttemptId) {
-        if let Some(leftovers) = self.lock().get_mut(node).and_then(|way| way.leftovers.as_mut()) {
+    /// Removes an attempt from the ended attempts that a node still holds.
+    pub(super) fn remove_leftover(&self, node: &NodeName, attempt: &AttemptId) {
+        if let Some(leftovers) = self
+            .lock()
+            .get_mut(node)
+            .and_then(|channel| channel.leftovers.as_mut())
+        {
             leftovers.remove(attempt);
         }
     }
 
-    /// Sends a command if its node is connected. What does not arrive is still in the store, and is sent again.
+    /// Sends a command if the node is connected. A command that does not arrive is still in the store, and is sent again.
     pub(super) fn send(&self, node: &NodeName, attempt: &AttemptId, n: u32, command: &NodeCommand) {
         let command_json = serde_json::to_string(command).expect("commands are plain data");
         let command = Command {
@@ -118,24 +122,24 @@ impl Agents {
             id: u64::from(n),
             command_json,
         };
-        self.tell(node, control_down::Message::Command(command));
+        self.send_message(node, control_down::Message::Command(command));
     }
 
-    /// Asks a node for what it keeps of the last minutes, because an alert about it fires; the same node once in ten minutes. One that is
-    /// away has lost it by the time it is back.
-    pub fn want_burst(&self, node: &NodeName, alert: &str) {
+    /// Requests the high-resolution samples of the last minutes from a node because an alert about it fires, at most once in ten minutes. A
+    /// disconnected node is not asked later: by then it no longer has these samples.
+    pub fn request_burst(&self, node: &NodeName, alert: &str) {
         if !self.is_connected(node) {
             return;
         }
-        let mut asked = self.bursts.lock().unwrap_or_else(PoisonError::into_inner);
-        if !asked.take(node, Instant::now()) {
+        let mut bursts = self.bursts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !bursts.take(node, Instant::now()) {
             return;
         }
         let alert = alert.to_owned();
-        self.tell(node, control_down::Message::Burst(Burst { alert }));
+        self.send_message(node, control_down::Message::Burst(Burst { alert }));
     }
 
-    /// Asks a node something about an attempt; none when it is not connected.
+    /// Sends an inspection request about an attempt to a node. Returns `None` if the node is not connected.
     pub(super) fn ask(
         &self,
         node: &NodeName,
@@ -147,18 +151,18 @@ impl Agents {
         }
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
         let id = rand::random();
-        let asked = Asked {
+        let pending = PendingQuestion {
             node: node.clone(),
             answers,
         };
-        self.questions().insert(id, asked);
+        self.questions().insert(id, pending);
         let question = Question {
             id,
             run: attempt.run.to_string(),
             attempt: attempt.no.0,
             question_json: serde_json::to_string(question).expect("questions are plain data"),
         };
-        self.tell(node, control_down::Message::Question(question));
+        self.send_message(node, control_down::Message::Question(question));
         Some(Answers {
             agents: self.clone(),
             id,
@@ -166,11 +170,11 @@ impl Agents {
         })
     }
 
-    /// Takes an answer of a node; one that nobody waits for is dropped. Returns false if another node was asked.
+    /// Passes an answer of a node to its request, or drops it if the request has ended. Returns false if the request went to another node.
     pub(crate) fn answered(&self, node: &NodeName, answer: Answer) -> bool {
         match self.questions().get(&answer.id) {
-            Some(asked) if asked.node == *node => {
-                let _too_many_or_gone = asked.answers.try_send(answer);
+            Some(pending) if pending.node == *node => {
+                let _too_many_or_gone = pending.answers.try_send(answer);
                 true
             }
             Some(_) => false,
@@ -178,23 +182,23 @@ impl Agents {
         }
     }
 
-    fn questions(&self) -> MutexGuard<'_, HashMap<u64, Asked>> {
+    fn questions(&self) -> MutexGuard<'_, HashMap<u64, PendingQuestion>> {
         self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, node: &NodeName, message: control_down::Message) {
-        if let Some(way) = self.lock().get(node) {
-            let _sent_or_again_later = way.messages.try_send(message);
+    fn send_message(&self, node: &NodeName, message: control_down::Message) {
+        if let Some(channel) = self.lock().get(node) {
+            let _sent_or_again_later = channel.messages.try_send(message);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Way>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, AgentChannel>> {
         self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Answers {
-    /// The next one; none behind the last.
+    /// Returns the next answer, or `None` after the last.
     pub(super) async fn next(&mut self) -> Option<Answer> {
         self.answers.recv().await.filter(|answer| !answer.last)
     }
@@ -207,7 +211,7 @@ impl Drop for Answers {
 }
 
 impl Connection {
-    /// Gives the place up; says whether no newer connection of the node has taken it.
+    /// Removes the registration. Returns true if no newer connection of the node has replaced it.
     #[must_use]
     pub fn close(self) -> bool {
         self.is_current()
@@ -217,7 +221,7 @@ impl Connection {
         self.agents
             .lock()
             .get(&self.node)
-            .is_some_and(|way| way.connection == self.id)
+            .is_some_and(|channel| channel.connection == self.id)
     }
 }
 
@@ -290,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_given_nothing_before_it_is_rid_of_what_is_over() {
+    fn a_node_gets_no_attempt_while_it_holds_an_ended_one() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
         let (_connection, _commands) = agents.connect(&node);
         assert!(!agents.is_free(&node), "it has not said what it holds");
-        agents.holds(&node, BTreeSet::from([attempt(1)]));
-        agents.is_rid_of(&node, &attempt(2));
+        agents.set_leftovers(&node, BTreeSet::from([attempt(1)]));
+        agents.remove_leftover(&node, &attempt(2));
         assert!(!agents.is_free(&node));
-        agents.is_rid_of(&node, &attempt(1));
+        agents.remove_leftover(&node, &attempt(1));
         assert!(agents.is_free(&node));
     }
 }

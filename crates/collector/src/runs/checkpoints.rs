@@ -1,4 +1,4 @@
-//! Checkpoints of runs: the list, pins, pruning, and what of them the event log tells.
+//! Checkpoints of runs: the list, pins, pruning, and their lines in the event log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::Runs;
 use super::error::RunError;
 
 impl Runs {
-    /// What a run has saved, with how far behind its last step that is.
+    /// Returns the checkpoints of a run, with how many steps each is behind the last step.
     ///
     /// # Errors
-    /// When there is no such run, or the store fails.
+    /// Returns an error if the run is unknown or the store fails.
     pub async fn checkpoints(self: &Arc<Self>, run: &RunId) -> Result<CheckpointList, RunError> {
         let machine = self.with_pins(run).await?;
         let view = self.view(run).await?;
@@ -34,27 +34,27 @@ impl Runs {
         Ok(machine.checkpoint_list(last_step))
     }
 
-    /// Decides what goes, and tells the nodes unless it is only asked.
+    /// Decides which checkpoints are removed, and sends the request to the nodes unless it is a dry run.
     ///
     /// # Errors
-    /// When there is no such run, or the store fails.
+    /// Returns an error if the run is unknown or the store fails.
     pub async fn prune(
         self: &Arc<Self>,
         run: &RunId,
-        wish: &PruneCheckpoints,
+        request: &PruneCheckpoints,
     ) -> Result<PruneAnswer, RunError> {
         let machine = self.with_pins(run).await?;
-        let answer = machine.prune_answer(wish.keep_last);
-        if !wish.dry_run {
+        let answer = machine.prune_answer(request.keep_last);
+        if !request.dry_run {
             let event = Event::PruneRequested {
-                keep_last: wish.keep_last,
+                keep_last: request.keep_last,
             };
             self.take(run, event).await?;
         }
         Ok(answer)
     }
 
-    /// A run that knows which of its checkpoints other runs have pinned.
+    /// Returns a run with up-to-date information on which of its checkpoints other runs have pinned.
     pub(super) async fn with_pins(self: &Arc<Self>, run: &RunId) -> Result<Arc<Machine>, RunError> {
         let machine = self.machine(run).await?;
         let paths = self.pinned_by_others(&machine, BTreeSet::new()).await?;
@@ -65,7 +65,7 @@ impl Runs {
         self.machine(run).await
     }
 
-    /// Which of the run's checkpoints, and of those that are reported now, other runs have pinned.
+    /// Returns which of the run's checkpoints, and of those that are being reported, other runs have pinned.
     pub(super) async fn pinned_by_others(
         &self,
         machine: &Machine,
@@ -77,7 +77,7 @@ impl Runs {
     }
 }
 
-/// Lines for the event log: a save that failed or stayed incomplete, one that is complete, one that is gone.
+/// Lines for the event log: a save that failed or stayed incomplete, a checkpoint that is complete, one that is gone.
 pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Vec<LogLine> {
     if before.checkpoints == after.checkpoints && before.storage == after.storage {
         return Vec::new();
@@ -124,7 +124,7 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
         .filter(|known| after.checkpoints.iter().all(|now| now.path != known.path));
     for known in gone {
         let how = if known.prune_told_ms.is_some() {
-            "removed, as nothing keeps it"
+            "removed, because nothing keeps it"
         } else {
             "gone"
         };
@@ -135,5 +135,6 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
     lines
 }
 
-/// A folder that is seen for the first time may hold hundreds; the list has them all.
+/// Maximum number of lines per change. A folder that is seen for the first time may contain hundreds of checkpoints; the list shows all of
+/// them.
 const LINES_MAX: usize = 8;

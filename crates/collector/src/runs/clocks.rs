@@ -1,5 +1,5 @@
-//! The one clock that stamps of several nodes are brought to: the collector's. Which rank failed first is told by their stamps, and ranks
-//! follow each other within milliseconds.
+//! Converts the timestamps of all nodes to the collector's clock. They decide which rank failed first, and ranks fail within milliseconds
+//! of each other.
 
 use domain::ident::NodeName;
 use domain::run::state::NodeReport;
@@ -8,24 +8,24 @@ use query::Value;
 use super::Runs;
 use crate::clock;
 
-/// A hello's word on a clock counts from here on: less may be its way here.
+/// Minimum clock offset in a hello that is used. A smaller one may be the time that the hello took to arrive.
 const HELLO_OFF_MS: i64 = 1_000;
 
 impl Runs {
-    /// The report with its stamp by our clock.
+    /// Converts the timestamp of a report to the collector's clock.
     pub(super) async fn by_our_clock(&self, node: &NodeName, mut report: NodeReport) -> NodeReport {
         if let NodeReport::RankExited(exit) = &mut report {
             let ahead_ns = match self.measured_ahead_ns(node).await {
                 Some(measured) => measured,
-                None => self.told_ahead_ns(node),
+                None => self.reported_ahead_ns(node),
             };
             exit.at_ns = exit.at_ns.saturating_sub(ahead_ns);
         }
         report
     }
 
-    /// How far a node's clock is ahead of ours, as its agent measured it in the last minutes: wrong by half a round trip at most. `None` from
-    /// an agent that has not, or whose clock is so far off that its samples stand at another time.
+    /// Returns how far a node's clock is ahead of the collector's, as its agent measured it in the last minutes. The error is at most half
+    /// a round trip. `None` if the agent has not measured it, or if the clock is so far off that its samples have another time.
     async fn measured_ahead_ns(&self, node: &NodeName) -> Option<i64> {
         let query = format!("lockstep_agent_clock_offset_seconds{{node=\"{node}\"}}");
         let answer = self.parts.evaluator.instant(&query, clock::now_ms()).await.ok()?;
@@ -41,8 +41,8 @@ impl Runs {
         seconds.is_finite().then_some(ahead_ns)
     }
 
-    /// The same by the agent's last hello.
-    fn told_ahead_ns(&self, node: &NodeName) -> i64 {
+    /// Returns the same from the agent's last hello.
+    fn reported_ahead_ns(&self, node: &NodeName) -> i64 {
         let records = self.parts.live.records();
         let record = records.iter().find(|record| record.name == *node);
         let ahead_ms = record.map_or(0, |record| record.clock_offset_ms);

@@ -1,47 +1,47 @@
-//! A run that cannot be had or changed.
+//! Why a run cannot be read or changed.
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use store::state::StateError;
 
-/// Why a run cannot be had or changed.
+/// Why a run cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// No such run.
+    /// The run is unknown.
     #[error("there is no run {0}; GET /api/runs lists them")]
     Unknown(RunId),
-    /// The store.
+    /// The store failed.
     #[error("the run's state cannot be read or written")]
     State(#[from] StateError),
-    /// A stored machine of another version.
+    /// The stored state is of another version and cannot be read.
     #[error("the stored state of run {run} cannot be read; it may have been written by a newer version")]
     Stored {
         /// The run.
         run: RunId,
-        /// What is wrong.
+        /// What is wrong with it.
         #[source]
         source: serde_json::Error,
     },
-    /// A stop cannot wait for a step or a checkpoint.
+    /// The stop cannot wait for a step or a checkpoint.
     #[error(
-        "run {run} cannot be stopped at a later moment: {reason}. A stop without `after` sends SIGTERM and leaves its ranks the grace to save"
+        "run {run} cannot be stopped at a later moment: {reason}. A stop without `after` sends SIGTERM and gives its ranks the grace period to save"
     )]
     CannotWait {
         /// The run.
         run: RunId,
-        /// Why not.
+        /// Why it cannot wait.
         reason: String,
     },
-    /// A report of a node that has no part in the attempt that it is about.
+    /// A report of a node that has no part in the attempt.
     #[error("node {node} has no part in attempt {attempt} of run {run}")]
     NotInAttempt {
         /// The run.
         run: RunId,
         /// The attempt.
         attempt: AttemptNo,
-        /// Who reports.
+        /// The node that sent the report.
         node: NodeName,
     },
-    /// No other attempt may begin.
+    /// No other attempt may begin while a node holds an unknown one.
     #[error(
         "node {node} holds attempt {attempt} of run {run}, which this collector does not know: stop it with `lockstep run stop {run}`, or wait until it has ended"
     )]
@@ -50,13 +50,15 @@ pub enum RunError {
         run: RunId,
         /// The node.
         node: NodeName,
-        /// The attempt that it holds.
+        /// The attempt that the node holds.
         attempt: AttemptNo,
     },
-    /// The values of its secrets.
-    #[error("the run's secrets cannot be kept; look at the space and the rights of the data folder")]
+    /// The values of the run's secrets cannot be written.
+    #[error(
+        "the run's secrets cannot be stored; check the free space and the permissions of the data folder"
+    )]
     Secrets(#[source] std::io::Error),
-    /// The change was not stored, together with those of others.
+    /// The change was part of a batch that could not be stored.
     #[error("run {0} could not be changed now; try again")]
     Busy(RunId),
 }

@@ -1,4 +1,4 @@
-//! Asking the ranks of a run something now, through the agents of their nodes; see [`domain::run::inspect`].
+//! Inspects the ranks of a run through the agents of their nodes; see [`domain::run::inspect`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,56 +22,57 @@ use super::agents::Answers;
 use super::error::RunError;
 use crate::clock;
 
-/// The ranks' own time, and some for the way.
+/// Time limit of an answer: the ranks' own limit, and some time for the way.
 const WITHIN: Duration = Duration::from_millis(ANSWER_WITHIN_MS + 10_000);
-/// An agent reads four Flight Recorders at once.
+/// Time limit for Flight Recorders: an agent reads four at once.
 const FLIGHTS_WITHIN: Duration = Duration::from_millis(8 * ANSWER_WITHIN_MS + 10_000);
-/// An agent gives ranks 50 s for a trace; a request may take a minute.
+/// Time limit for a trace: an agent gives ranks 50 s, and an HTTP request may take one minute.
 const TRACE_WITHIN: Duration = Duration::from_secs(56);
 
-/// Questions to all ranks at a time, trace wishes aside, whose answers are small: each may hold [`HELD_BYTES_MAX`]. Who comes to more waits.
+/// Number of inspections of all ranks that run at the same time. Each may hold [`HELD_BYTES_MAX`]; traces do not count, because their
+/// answers are small. Further requests wait.
 pub(super) const QUESTIONS_MAX: usize = 2;
-/// How long a person waits for his turn.
+/// How long a request waits until it may run.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
-/// Nodes asked at a time; a wish for a trace goes to all, it takes as long everywhere.
+/// Number of nodes inspected at the same time. A trace request goes to all nodes at once, because it takes the same time on each.
 const NODES_AT_ONCE: usize = 64;
-/// JSON of all ranks together that one question takes over; of later ranks only the problem is told.
+/// Bound of the JSON of all ranks together in one inspection. For later ranks only the problem is reported.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// Groups told in an event, and how much of each.
-const TOLD_GROUPS: usize = 8;
-const TOLD_CHARS: usize = 200;
+/// Bounds of the stack groups in an event: number of groups, and characters per group.
+const SUMMARY_GROUPS_MAX: usize = 8;
+const SUMMARY_CHARS_MAX: usize = 200;
 
-/// Ranks that cannot be asked.
+/// Why ranks cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// The run.
+    /// The run is unknown or cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Nobody is there.
-    #[error("run {run} has no running ranks, it is {state}; only ranks that run can be asked")]
+    /// The run has no living ranks.
+    #[error("run {run} has no running ranks, it is {state}; only running ranks can be inspected")]
     NotRunning {
         /// The run.
         run: RunId,
-        /// Where it stands.
+        /// The state of the run.
         state: &'static str,
     },
-    /// No such rank.
-    #[error("run {run} has no rank {rank} that runs; its ranks are 0 to {last}")]
+    /// The run has no such rank.
+    #[error("run {run} has no running rank {rank}; its ranks are 0 to {last}")]
     NoRank {
         /// The run.
         run: RunId,
-        /// The rank.
+        /// The requested rank.
         rank: Rank,
-        /// The last it has.
+        /// The highest rank of the run.
         last: u32,
     },
-    /// No profiler waits.
+    /// The run was started without the profiler.
     #[error(
-        "run {0} was not started for traces; submit it with `kineto = true` (--kineto), which has PyTorch's profiler wait for such a wish"
+        "run {0} was not started with the profiler; submit it with `kineto = true` (--kineto), which prepares PyTorch's profiler for traces"
     )]
     NoKineto(RunId),
-    /// No such node in the attempt.
+    /// The attempt has no such node.
     #[error("no node {node:?} has run {run}")]
     NoNode {
         /// The run.
@@ -79,17 +80,17 @@ pub enum InspectError {
         /// The node.
         node: String,
     },
-    /// Others ask.
+    /// Too many inspections are running.
     #[error(
-        "the ranks of {QUESTIONS_MAX} runs are being asked already; try again in some seconds, or ask one rank"
+        "the ranks of {QUESTIONS_MAX} runs are already being inspected; try again in a few seconds, or inspect a single rank"
     )]
     Busy,
-    /// The node is away, or says why not.
+    /// The node is disconnected, did not answer in time, or reported an error.
     #[error("{0}")]
     Unanswered(String),
 }
 
-/// What a rank answered, and on which node.
+/// The answer of one rank, and its node.
 pub struct OfRank {
     /// The node.
     pub node: String,
@@ -98,10 +99,10 @@ pub struct OfRank {
 }
 
 impl Runs {
-    /// Asks the living ranks of the current attempt, all or one. Of each there is an answer or the reason why there is none.
+    /// Inspects one rank or all living ranks of the current attempt. Each rank has an answer, or the reason why there is none.
     ///
     /// # Errors
-    /// When the run has no such ranks now, or too many others ask.
+    /// Returns an error if the run has no such ranks now, or if too many inspections are running.
     pub async fn ask_ranks(
         &self,
         run: &RunId,
@@ -118,11 +119,11 @@ impl Runs {
         self.ask_ranks_at_once(run, ranks.as_ref(), what).await
     }
 
-    /// Asks some of the living ranks of the current attempt, without a turn: answers to the analysers are small, and they ask for few runs
-    /// at a time.
+    /// Inspects some of the living ranks of the current attempt, without waiting for a turn: answers to the analysers are small, and the
+    /// analysers inspect few runs at the same time.
     ///
     /// # Errors
-    /// The run has no such ranks now.
+    /// Returns an error if the run has no such ranks now.
     pub(crate) async fn ask_some_ranks(
         &self,
         run: &RunId,
@@ -233,10 +234,10 @@ impl Runs {
         ranks.iter().map(of).collect()
     }
 
-    /// A piece of a trace that lies on a node, and how long the whole is.
+    /// Returns a part of a trace file on a node, and the length of the whole file.
     ///
     /// # Errors
-    /// When the node is away or has no such file, or the run was never there.
+    /// Returns an error if the node is disconnected or has no such file, or if the run was never on it.
     pub async fn trace_piece(
         &self,
         run: &RunId,
@@ -275,9 +276,9 @@ impl Runs {
     }
 }
 
-// === a run that stands still ===
+// === stalled runs ===
 
-/// Whether the first rank has come to stand still, after all of them got on.
+/// Returns true if the first rank of a run has stalled, and none was stalled before.
 pub(super) fn stands_still(before: Option<&Machine>, after: &Machine) -> bool {
     let stalled = |run: &Machine| {
         run.current()
@@ -288,20 +289,19 @@ pub(super) fn stands_still(before: Option<&Machine>, after: &Machine) -> bool {
 }
 
 impl Runs {
-    /// Asks all ranks where they are, once, and puts it into the run's events: by the time somebody looks, the ranks may have been
-    /// ended.
+    /// Requests the stacks of all ranks once, and writes them to the event log: when a person looks, the ranks may already have been ended.
     pub(super) fn note_stacks(self: &Arc<Self>, run: RunId) {
         let runs = Arc::clone(self);
         self.parts.tasks.spawn(async move {
-            // However many runs stand still at once: each has its turn.
+            // However many runs are stalled at once, each waits for its turn.
             let turn = runs.asking.acquire().await;
             let answers = match runs.ask_ranks_at_once(&run, None, What::Stacks).await {
                 Ok((_, answers)) => answers,
                 Err(error) => {
-                    return tracing::warn!(%run, %error, "the stacks of a run that stands still cannot be had");
+                    return tracing::warn!(%run, %error, "the stacks of a stalled run cannot be read");
                 }
             };
-            let message = format!("run {run} stands still; {}", told(answers));
+            let message = format!("run {run} is stalled; {}", stack_summary(answers));
             drop(turn);
             let event = Event {
                 at_ms: clock::now_ms(),
@@ -317,17 +317,17 @@ impl Runs {
     }
 }
 
-/// `ranks 0-2: all_reduce at train.py:57; rank 3: data loading at data.py:12`.
-fn told(answers: Vec<OfRank>) -> String {
+/// Returns a summary such as `ranks 0-2: all_reduce at train.py:57; rank 3: data loading at data.py:12`.
+fn stack_summary(answers: Vec<OfRank>) -> String {
     let ranks: Vec<RankStacks> = answers.into_iter().map(OfRank::stacks).collect();
     let line = |group: &StackGroup| {
-        let doing: String = group.doing.chars().take(TOLD_CHARS).collect();
+        let doing: String = group.doing.chars().take(SUMMARY_CHARS_MAX).collect();
         format!("{}: {doing}", rank_list(&group.ranks))
     };
     let groups = grouped(&ranks);
-    let mut lines: Vec<String> = groups.iter().take(TOLD_GROUPS).map(line).collect();
-    if groups.len() > TOLD_GROUPS {
-        lines.push(format!("and {} other places", groups.len() - TOLD_GROUPS));
+    let mut lines: Vec<String> = groups.iter().take(SUMMARY_GROUPS_MAX).map(line).collect();
+    if groups.len() > SUMMARY_GROUPS_MAX {
+        lines.push(format!("and {} other places", groups.len() - SUMMARY_GROUPS_MAX));
     }
     lines.join("; ")
 }
@@ -335,7 +335,7 @@ fn told(answers: Vec<OfRank>) -> String {
 // === answers ===
 
 impl OfRank {
-    /// Its stacks, taken apart.
+    /// Parses the stacks of the answer.
     #[must_use]
     pub fn stacks(self) -> RankStacks {
         let Self { node, answer } = self;
@@ -343,10 +343,10 @@ impl OfRank {
         let Stacks { threads, has_main } = stacks;
         let mut problem = answer.problem;
         if problem.is_empty() && threads.is_empty() {
-            problem = "answered with what are no stacks".into();
+            problem = "answered without stacks".into();
         } else if problem.is_empty() && !has_main {
             problem = format!(
-                "has more Python threads than the newest {} that Python tells of; the main thread is not among them",
+                "has more Python threads than the newest {} that Python reports; the main thread is not among them",
                 threads.len()
             );
         }
@@ -362,7 +362,7 @@ impl OfRank {
     }
 }
 
-/// Ranks in the same place, together.
+/// Groups the ranks that are at the same place in the code.
 #[must_use]
 pub fn grouped(ranks: &[RankStacks]) -> Vec<StackGroup> {
     group(ranks.iter().map(|of| {
@@ -376,7 +376,7 @@ pub fn grouped(ranks: &[RankStacks]) -> Vec<StackGroup> {
     }))
 }
 
-/// The ranks of the current attempt that have not ended, by node.
+/// Returns the ranks of the current attempt that have not ended, by node.
 fn living(view: &RunView) -> (AttemptNo, Vec<(String, Vec<RankView>)>) {
     let attempt = view.attempts.last().filter(|_| !view.summary.state.is_final());
     let ranks = |task: &NodeTaskView| {
@@ -391,13 +391,13 @@ fn living(view: &RunView) -> (AttemptNo, Vec<(String, Vec<RankView>)>) {
     (view.summary.attempt, nodes)
 }
 
-/// What all nodes together may take for one question.
+/// The bounds of one inspection, for all its nodes together.
 struct Bounds {
-    /// For each node.
+    /// Time limit of each node.
     within: Duration,
-    /// For all, those too that are asked when others have answered.
+    /// The time at which the whole inspection ends, also for nodes that are requested last.
     until: Instant,
-    /// Bytes that came.
+    /// Bytes of the answers received so far.
     held: AtomicUsize,
 }
 
@@ -410,7 +410,7 @@ impl Bounds {
         }
     }
 
-    /// The answer, without what is too much.
+    /// Returns the answer, without its long parts if the bound is exceeded.
     fn take(&self, bytes: usize, mut answer: RankAnswer) -> RankAnswer {
         let held = self
             .held
@@ -420,13 +420,14 @@ impl Bounds {
         if held > HELD_BYTES_MAX && is_long {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
             (answer.json, answer.text, answer.digest) = (None, None, None);
-            answer.problem = "answered too much, with all ranks together; ask this rank alone".to_owned();
+            answer.problem =
+                "answered, but the answers of all ranks are too large; inspect this rank alone".to_owned();
         }
         answer
     }
 }
 
-/// What came, and what is to be said of ranks of which nothing did.
+/// Returns the received answers, and the problem to report for ranks without an answer.
 async fn collect(mut asked: Answers, node: &str, bounds: &Bounds) -> (Vec<RankAnswer>, String) {
     let mut answers = Vec::new();
     let mut problem = "has ended".to_owned();
@@ -438,7 +439,7 @@ async fn collect(mut asked: Answers, node: &str, bounds: &Bounds) -> (Vec<RankAn
                 Ok(Answer::Rank(answer)) => answers.push(bounds.take(bytes, *answer)),
                 Ok(Answer::Failed { message }) => problem = message,
                 Ok(Answer::Piece { .. }) | Err(_) => {
-                    tracing::warn!(%node, "an agent's answer to a question cannot be read");
+                    tracing::warn!(%node, "an agent's answer to an inspection request cannot be read");
                 }
             }
         }
@@ -449,10 +450,13 @@ async fn collect(mut asked: Answers, node: &str, bounds: &Bounds) -> (Vec<RankAn
     (answers, problem)
 }
 
-const NO_TIME_LEFT: &str = "was not asked, the other nodes took all the time there is; ask this rank alone";
+const NO_TIME_LEFT: &str =
+    "was not inspected, because the other nodes took all the time; inspect this rank alone";
 
 fn away(node: &str) -> String {
-    format!("the agent of {node} is not connected; its ranks go on, and can be asked once it is back")
+    format!(
+        "the agent of {node} is not connected; its ranks continue, and can be inspected when it reconnects"
+    )
 }
 
 fn silent(node: &str, within: Duration) -> String {
@@ -467,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_of_all_ranks_together_are_bounded_and_problems_always_told() {
+    fn answers_of_all_ranks_together_are_bounded_and_problems_always_shown() {
         let bounds = Bounds::new(WITHIN);
         let text = || RankAnswer {
             text: Some("Thread".to_owned()),
@@ -498,15 +502,15 @@ mod tests {
             OfRank { node, answer }.stacks()
         };
         let thread = "Thread 0x1 (most recent call first):\n  File \"/t.py\", line 3 in f\n\n";
-        let told = grouped(&[of(thread)]);
-        assert_eq!(told[0].doing, "f at t.py:3");
+        let groups = grouped(&[of(thread)]);
+        assert_eq!(groups[0].doing, "f at t.py:3");
         let missing = of(&format!("{thread}...\n"));
         assert_eq!(missing.threads.len(), 1);
-        let told = grouped(&[missing]);
+        let groups = grouped(&[missing]);
         assert!(
-            told[0].doing.contains("main thread is not among them"),
-            "{told:?}"
+            groups[0].doing.contains("main thread is not among them"),
+            "{groups:?}"
         );
-        assert!(told[0].frames.is_empty());
+        assert!(groups[0].frames.is_empty());
     }
 }

@@ -1,11 +1,11 @@
-//! Other knobs for a run: whether they can be turned, when its attempt is told to end, and taking a change back by itself.
+//! Changes of a run's knobs: whether they are possible, when the attempt ends, and automatic reverts.
 
 use std::sync::Arc;
 
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, RunId};
-use domain::run::knob::{LiveChange, LiveState, STEPS_MIN, Verdict};
-use domain::run::state::{Attempt, CannotChange, Event, Machine, StopPoint, Wish};
+use domain::run::knob::{InPlaceChange, InPlaceState, STEPS_MIN, Verdict};
+use domain::run::state::{Attempt, CannotChange, Event, KnobRequest, Machine, StopPoint};
 use domain::time::TimestampMs;
 use query::Value;
 
@@ -14,48 +14,48 @@ use super::error::RunError;
 use crate::clock;
 use crate::evaluator::QueryError;
 
-/// Time for the other ranks, and to save, once the first has come to the step after which the attempt ends; without such a step,
-/// between SIGTERM and SIGKILL.
+/// Time for the other ranks, and for saving, after the first rank has reached the step at which the attempt ends. Without such a step, the
+/// time between SIGTERM and SIGKILL.
 const GRACE_MS: u64 = 120_000;
-/// Without a step to end after nothing is saved but what a script saves on SIGTERM.
+/// Without such a step, nothing is saved except what a script saves on SIGTERM.
 const GRACE_AT_ONCE_MS: u64 = 30_000;
 
-/// A change of knobs that is not made.
+/// Why knobs are not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KnobError {
-    /// The run.
+    /// The run is unknown or cannot be changed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The knob, its value, or the moment.
+    /// The knob, its value or the state of the run does not allow it.
     #[error(transparent)]
     Cannot(#[from] CannotChange),
-    /// It is not the attempt the caller knows.
+    /// The caller expected another attempt.
     #[error(
-        "attempt {current} of run {run} is the current one, not {expected}; look at what has changed, and ask again"
+        "attempt {current} of run {run} is the current one, not {expected}; check what has changed, and try again"
     )]
     NotExpected {
         /// The run.
         run: RunId,
-        /// What the caller knows.
+        /// The attempt that the caller expected.
         expected: AttemptNo,
-        /// What is.
+        /// The current attempt.
         current: AttemptNo,
     },
 }
 
 impl Runs {
-    /// What a wish for other knobs means for a run now; none when it is so already, or under way.
+    /// Returns the event for a request to change knobs, or `None` if the knobs already have these values or the change is in progress.
     ///
     /// # Errors
-    /// When there is no such run, a knob cannot be turned so, or nothing can be changed now.
+    /// Returns an error if the run is unknown, if a knob cannot be changed in this way, or if nothing can be changed now.
     pub async fn knob_change(
         &self,
         run: &RunId,
-        wish: Wish,
+        request: KnobRequest,
         expected: Option<AttemptNo>,
     ) -> Result<Option<Event>, KnobError> {
         let machine = self.machine(run).await?;
-        if machine.change_for(&wish)?.is_none() {
+        if machine.change_for(&request)?.is_none() {
             return Ok(None);
         }
         self.check_none_held(run)?;
@@ -67,26 +67,27 @@ impl Runs {
                 current,
             });
         }
-        Ok(Some(self.change_event(&machine, wish).await))
+        Ok(Some(self.change_event(&machine, request).await))
     }
 
-    /// Takes back a change whose verdict is against it, where that was agreed. Once: it is the last change no more then.
+    /// Reverts a change whose verdict is negative, if the change was made with auto-revert. This happens once: afterwards it is no longer
+    /// the last change.
     pub(super) async fn take_back(self: &Arc<Self>, run: &RunId) -> Result<(), RunError> {
         let machine = self.machine(run).await?;
         if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
             return Ok(());
         }
-        let Some((id, why)) = machine.to_take_back() else {
+        let Some((id, why)) = machine.change_to_revert() else {
             return Ok(());
         };
-        let wish = Wish::Revert {
+        let request = KnobRequest::Revert {
             attempt: Some(id.attempt),
             live: (id.live > 0).then_some(id.live),
             reason: Some(why.clone()),
             from_start: false,
             restart: false,
         };
-        let event = self.change_event(&machine, wish).await;
+        let event = self.change_event(&machine, request).await;
         self.take(run, event).await?;
         self.parts
             .events
@@ -95,15 +96,15 @@ impl Runs {
                 ..line(
                     Severity::Warning,
                     clock::now_ms(),
-                    format!("the change of {id} of run {run} is taken back by itself: {why}"),
+                    format!("the change of {id} of run {run} is reverted automatically: {why}"),
                 )
             })
             .await;
         Ok(())
     }
 
-    /// Tries a doubled batch once activation checkpointing is kept, where that was asked for. The batch is what the run itself says,
-    /// else what every rank tells of its DataLoader.
+    /// Tries a doubled batch after activation checkpointing was kept, if that was requested. The current batch size is what the run itself
+    /// sets, or what every rank reports of its DataLoader.
     pub(super) async fn try_larger_batch(self: &Arc<Self>, run: &RunId) -> Result<(), RunError> {
         let machine = self.machine(run).await?;
         if machine.unknown_attempt.is_some() || self.check_none_held(run).is_err() {
@@ -119,7 +120,7 @@ impl Runs {
                     tracing::warn!(%error, %run, "the batch of a run cannot be read");
                     return Ok(());
                 }
-                // Told with every step: it is on its way.
+                // The batch size is reported with every step, so it will arrive.
                 Ok(None) if !has_steps(machine.current(), attempt) => return Ok(()),
                 Ok(None) => Err("no batch is known: its ranks were seen to use no DataLoader".into()),
                 Ok(Some((least, most))) if least == most => Ok(most),
@@ -129,14 +130,14 @@ impl Runs {
             },
         };
         let event = match batch.and_then(|batch| machine.larger_batch(attempt, batch)) {
-            Ok(wish) => self.change_event(&machine, wish).await,
+            Ok(request) => self.change_event(&machine, request).await,
             Err(why) => Event::NoLargerBatch { attempt, why },
         };
         self.take(run, event).await
     }
 
-    /// The smallest and the largest batch of any rank in the current attempt. Of each rank its largest: the last of an epoch may be
-    /// a smaller one.
+    /// Returns the smallest and the largest batch of any rank in the current attempt. For each rank its largest batch counts, because the
+    /// last batch of an epoch may be smaller.
     pub(super) async fn batches(
         &self,
         machine: &Machine,
@@ -172,14 +173,14 @@ impl Runs {
         Ok(Some((bounds[0], bounds[1])))
     }
 
-    /// After a step where ranks tell theirs: then nothing but what was not saved has to be done again.
-    async fn change_event(&self, machine: &Machine, wish: Wish) -> Event {
+    /// Builds the event. The attempt ends after an agreed step if the ranks report steps: then only what was not saved must be repeated.
+    async fn change_event(&self, machine: &Machine, request: KnobRequest) -> Event {
         let step = match machine.cannot_wait() {
             None => self.step_ahead(machine).await.ok(),
             Some(_) => None,
         };
         Event::KnobsChanged {
-            wish,
+            request,
             grace_ms: if step.is_some() {
                 GRACE_MS
             } else {
@@ -190,8 +191,8 @@ impl Runs {
     }
 }
 
-/// Whether an attempt has made so many steps that what is told with each of them is there: those of the verdict, where it is the
-/// attempt of the change that was kept.
+/// Returns true if an attempt has made enough steps that values reported with each step are available. The attempt of the change that was
+/// kept always has.
 fn has_steps(current: &Attempt, kept: AttemptNo) -> bool {
     let first = current.ranks().filter_map(|(_, rank)| rank.first_step).min();
     let made = current
@@ -201,7 +202,7 @@ fn has_steps(current: &Attempt, kept: AttemptNo) -> bool {
     current.no == kept || made >= STEPS_MIN as u64
 }
 
-/// Lines for the event log: a change that begins or is taken over, a verdict that is another.
+/// Lines for the event log: a change that begins or is taken over by the ranks, and a new verdict.
 pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Vec<LogLine> {
     let mut lines = Vec::new();
     for made in &after.attempts {
@@ -234,7 +235,7 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
     lines
 }
 
-/// What became of changes that ranks take over while they train.
+/// Lines for changes that ranks take over while they train.
 fn news_in_place(of: &str, before: Option<&Attempt>, after: &Attempt, now_ms: TimestampMs) -> Vec<LogLine> {
     let mut lines = Vec::new();
     for is in &after.knobs.live {
@@ -244,14 +245,14 @@ fn news_in_place(of: &str, before: Option<&Attempt>, after: &Attempt, now_ms: Ti
             let message = format!("{of}: {}, {words}, in place", is.change.cause());
             lines.push(line(Severity::Info, now_ms, message));
         }
-        if is.state != was.map_or(LiveState::Asked, |was| was.state) {
+        if is.state != was.map_or(InPlaceState::Asked, |was| was.state) {
             let severity = match is.state {
-                LiveState::Refused => Severity::Warning,
+                InPlaceState::Refused => Severity::Warning,
                 _ => Severity::Info,
             };
             lines.push(line(severity, now_ms, format!("{of}, {words}: {}", is.words())));
         }
-        let judged = |live: &LiveChange| live.change.verdict.clone();
+        let judged = |live: &InPlaceChange| live.change.verdict.clone();
         let verdicts = (was.and_then(judged), judged(is));
         lines.extend(judgement(
             of,
@@ -263,7 +264,7 @@ fn news_in_place(of: &str, before: Option<&Attempt>, after: &Attempt, now_ms: Ti
     lines
 }
 
-/// A line where the verdict is another than it was.
+/// Returns a line if the verdict is new.
 fn judgement(
     of: &str,
     words: &str,

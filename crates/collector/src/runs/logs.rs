@@ -1,12 +1,12 @@
-//! Logs of runs: written at offsets as agents send them, read in pieces, searched, kept as long as the run's series.
+//! Logs of runs: written at offsets as agents send them, read in parts, searched, and kept as long as the run's series.
 //!
 //! ```text
 //! DATA/logs/RUN/ATTEMPT/NODE/rank-3.stdout/…   launcher.stderr/…   segments, see [`file`]
 //! ```
-//! Every part of the path is checked before it becomes one: run and node are names without slashes, the rest we make.
+//! Every part of the path is checked: run and node are names without slashes, and the collector makes the rest.
 
 mod file;
-mod keep;
+mod retention;
 mod search;
 
 pub use search::{Search, SearchError};
@@ -22,34 +22,36 @@ use tokio::sync::Semaphore;
 
 use self::file::{Found, LogFile};
 
-/// What all logs of one run may take on disk, packed; some gigabytes of text. Beyond, the longest log loses its middle.
+/// Bound of the compressed logs of one run on disk, in bytes: some gigabytes of text. Beyond it, the longest log loses its middle.
 const RUN_BYTES_MAX: u64 = 256 << 20;
-/// Runs whose logs are remembered as open; beyond, those nobody writes to are forgotten and read again when somebody does.
+/// Bound of the runs whose logs are kept open. Beyond it, runs that are not being written to are closed, and opened again at the next
+/// write.
 const OPEN_MAX: usize = 1_024;
-/// Logs of one node in one attempt: two for each rank and two for the launcher. No node has 500 ranks; each log is a folder on disk.
+/// Bound of the logs of one node in one attempt: two per rank and two of the launcher. No node has 500 ranks, and each log is a folder on
+/// disk.
 const NODE_LOGS_MAX: usize = 1_024;
-/// Searches at a time: each takes a core for seconds. The next wait.
+/// Number of searches at the same time. Each uses one core for seconds. Further searches wait.
 const SEARCHES_MAX: usize = 2;
-/// The most one read returns.
+/// Maximum size of one read, in bytes.
 pub const PIECE_BYTES_MAX: u64 = 1 << 20;
-/// A segment that is packed or dropped just while it is read is looked for again; never more than once in practice.
+/// How often a read is tried if its segment is packed or removed meanwhile. In practice one repetition is enough.
 const READS_MAX: u32 = 4;
 
-/// A log that cannot be read or written.
+/// Why a log cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Not `stdout` or `stderr`, or a node name that is none.
+    /// The stream is not `stdout` or `stderr`, or the node's name is invalid.
     #[error(
         "there is no such log; a log has a node, a rank (or none, for the launcher) and a stream, stdout or stderr"
     )]
     Name,
     /// A node names more ranks than it can have.
-    #[error("node {node} writes more than {NODE_LOGS_MAX} logs in one attempt; the others are not kept")]
+    #[error("node {node} writes more than {NODE_LOGS_MAX} logs in one attempt; the others are not stored")]
     TooMany {
         /// The node.
         node: String,
     },
-    /// The disk.
+    /// The disk failed.
     #[error("the log cannot be read or written")]
     Io(#[from] io::Error),
 }
@@ -58,14 +60,14 @@ pub enum LogError {
 pub struct Logs {
     root: PathBuf,
     run_bytes_max: u64,
-    /// Runs written to lately.
+    /// Runs that were written to recently.
     open: Mutex<HashMap<RunId, Arc<Room>>>,
-    /// Searches under way.
+    /// Searches in progress.
     searches: Semaphore,
 }
 
-/// The logs of a run, once looked at. Held while a piece is written: two connections of one node, an old one that does not know
-/// yet and a new one, must not append the same piece twice.
+/// The logs of a run, once opened. Locked while a chunk is written: two connections of one node, an old and a new one, must not append the
+/// same chunk twice.
 type Room = tokio::sync::Mutex<Option<OpenRun>>;
 
 #[derive(Debug)]
@@ -84,11 +86,11 @@ impl Logs {
         }
     }
 
-    /// Writes bytes where they belong and returns how long the log is then. Bytes beyond the end are not written: the returned
-    /// length tells the agent to go back, unless it has said that there is nothing left before `kept_from`.
+    /// Writes bytes at their offset and returns the length of the log afterwards. Bytes beyond the end are not written: the returned length
+    /// tells the agent to send from there, unless the agent has reported that nothing is left before `kept_from`.
     ///
     /// # Errors
-    /// When the name is none, or the disk fails.
+    /// Returns an error if the log's name is invalid or the disk fails.
     pub async fn write(
         &self,
         run: &RunId,
@@ -103,14 +105,14 @@ impl Logs {
         let written = tokio::task::spawn_blocking(move || {
             let mut open = match room.take() {
                 Some(open) => open,
-                None => OpenRun::look(&root)?,
+                None => OpenRun::scan(&root)?,
             };
             let length = if open.has_room_for(&path) {
                 Some(open.write(&path, (offset, kept_from), &bytes, bytes_max)?)
             } else {
                 None
             };
-            // Looked at anew when a write fails half-way.
+            // If a write fails half-way, the logs are opened again at the next write.
             *room = Some(open);
             io::Result::Ok(length)
         });
@@ -120,10 +122,10 @@ impl Logs {
         })
     }
 
-    /// Reads a piece. A log that is not there yet is empty; where bytes are missing the piece says so.
+    /// Reads a part of a log. A log that does not exist yet is empty. If bytes are missing, the returned text says so.
     ///
     /// # Errors
-    /// When the name is none, or the disk fails.
+    /// Returns an error if the log's name is invalid or the disk fails.
     pub async fn read(
         &self,
         run: &RunId,
@@ -168,7 +170,7 @@ impl Logs {
 }
 
 impl OpenRun {
-    fn look(root: &Path) -> io::Result<Self> {
+    fn scan(root: &Path) -> io::Result<Self> {
         let mut logs = BTreeMap::new();
         for (path, _) in all_logs(root) {
             logs.insert(path.clone(), LogFile::open(&path)?);
@@ -177,13 +179,13 @@ impl OpenRun {
         Ok(Self { used, logs })
     }
 
-    /// Whether a log is there, or one more may be: its folder is that of one node in one attempt.
+    /// Returns true if the log exists or another one may be created. The limit holds for the log's folder: one node in one attempt.
     fn has_room_for(&self, path: &Path) -> bool {
         if self.logs.contains_key(path) {
             return true;
         }
         let Some(folder) = path.parent() else { return false };
-        // Paths are sorted by their parts: those of a folder lie together.
+        // Paths are sorted by their parts, so those of a folder are adjacent.
         let beside = self.logs.range(folder.to_owned()..);
         beside.take_while(|(other, _)| other.starts_with(folder)).count() < NODE_LOGS_MAX
     }
@@ -219,8 +221,8 @@ impl OpenRun {
         Ok(end)
     }
 
-    /// The longest log loses its oldest middle segment until all fit; where none has a middle, its head. What is left then are
-    /// ends alone: the one just written gives way, and says so.
+    /// The longest log loses its oldest middle segment until all logs fit. If no log has a middle segment, the largest one loses its head.
+    /// If only ends are left, the log just written loses its end, and the text says so.
     fn make_room(&mut self, written: &Path, bytes_max: u64) -> io::Result<()> {
         while self.used > bytes_max {
             let middle = self.logs.values_mut().filter(|log| log.droppable() > 0);
@@ -280,7 +282,7 @@ fn try_read_piece(path: &Path, source: &LogSource, offset: u64, limit: u64) -> i
     }
 }
 
-/// Says in the log that something is not there.
+/// The note in the text where bytes of the log are missing.
 fn missing_note(bytes: u64) -> String {
     format!(
         "\n[lockstep: {} of this log are missing here; the logs of the run were too large, and its beginning and end were kept]\n",
@@ -288,7 +290,7 @@ fn missing_note(bytes: u64) -> String {
     )
 }
 
-/// The source of a chunk as the wire names it: rank -1 is the launcher.
+/// Returns the source of a log chunk. In the protocol, rank -1 is the launcher.
 pub(crate) fn source(attempt: AttemptNo, node: &NodeName, rank: i32, stream: &str) -> LogSource {
     let rank = u32::try_from(rank).ok().map(Rank);
     LogSource {
@@ -315,7 +317,7 @@ fn piece(
     }
 }
 
-/// How many bytes end with a whole character; all, when the end is not UTF-8 at all.
+/// Returns how many bytes end with a complete UTF-8 character, or all bytes if the end is not UTF-8.
 fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
@@ -323,7 +325,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
     }
 }
 
-/// The logs of a run that are on disk, by attempt, node and rank: `(path, what it is)`.
+/// Returns the logs of a run that are on disk, ordered by attempt, node and rank: `(path, source)`.
 fn all_logs(root: &Path) -> Vec<(PathBuf, LogSource)> {
     let names = |folder: &Path| -> Vec<(PathBuf, String)> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -354,7 +356,7 @@ fn all_logs(root: &Path) -> Vec<(PathBuf, LogSource)> {
     all
 }
 
-/// `rank-3.stdout`, `launcher.stderr`.
+/// Parses names such as `rank-3.stdout` and `launcher.stderr`.
 fn parse_log_name(name: &str) -> Option<(Option<Rank>, &str)> {
     let (who, stream) = name.rsplit_once('.')?;
     let rank = match who.strip_prefix("rank-") {
@@ -429,7 +431,7 @@ mod tests {
                 .expect("writes");
         }
         assert_eq!(at, 30_000_000, "all is acknowledged");
-        let used = OpenRun::look(&folder.path().join("r")).expect("looks").used;
+        let used = OpenRun::scan(&folder.path().join("r")).expect("scans").used;
         assert!(used <= 8 << 20, "{used}");
         let head = logs.read(&run, &source, 0, 10).await.expect("reads");
         assert_eq!(head.text, String::from_utf8_lossy(&random(0)[..10]));
@@ -460,7 +462,7 @@ mod tests {
                 .expect("answers");
             assert_eq!(end, 300, "acknowledged, or it would come again for ever");
         }
-        let used = OpenRun::look(&folder.path().join("r")).expect("looks").used;
+        let used = OpenRun::scan(&folder.path().join("r")).expect("scans").used;
         assert!(used <= 1_000, "{used}");
     }
 

@@ -1,37 +1,37 @@
-//! Managed runs: the pure machine of `domain::run::state`, its memory in the store, and the agents that carry it out.
+//! Managed runs: the pure state machine of `domain::run::state`, its persistence in the store, and the agents that carry out its actions.
 //!
 //! ```text
 //! API, agents, clock ─ Event ─▶ advance ─▶ one transaction: machine N+1 and its actions ─▶ Place │ Command ─▶ agents
 //!                                              ▲                                                    │
 //!                                              └────────────── reports, by the control stream ──────┘
 //! ```
-//! Each run has a task that takes its events one after the other, see [`owner`]. An action stays in the store until it is done (a place found, a command
-//! accepted), so whatever dies in between is asked for again; agents know commands they have seen.
+//! Each run has a task that processes its events one after the other, see [`owner`]. An action stays in the store until it is done (nodes
+//! are found, or a command is accepted), so it is repeated after a crash. Agents recognise commands that they have received before.
 
 mod actions;
 mod agents;
 mod bursts;
 mod checkpoints;
 mod clocks;
+mod commands;
 mod error;
 mod inspect;
 mod knobs;
 mod logs;
-mod look;
-mod orders;
+mod node_choice;
 mod owner;
 mod owners;
-mod place;
 mod placement;
+mod publish;
 mod reports;
 mod resume;
 mod secrets;
 mod start;
 mod stop;
 mod stored;
-mod tell;
-mod unknown;
+mod unknown_attempts;
 mod verdicts;
+mod views;
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ use self::owners::Owners;
 use self::placement::Placement;
 use self::secrets::Secrets;
 use self::stored::{new_id, read, record, stored_actions};
-use self::unknown::Unknown;
+use self::unknown_attempts::UnknownAttempts;
 use crate::analysis::Attempts;
 use crate::changes::Changes;
 use crate::clock;
@@ -69,30 +69,30 @@ pub(crate) use reports::{Incoming, Receipt, Refused};
 pub use resume::ResumeError;
 pub use verdicts::CompareError;
 
-/// Names the nodes that runs get last: a critical alert about their hardware fires.
+/// Returns the nodes that are placed last because a critical alert about their hardware fires.
 pub type CriticalNodes = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 
-/// What runs use of the collector's other parts.
+/// The other parts of the collector that runs use.
 pub struct Parts {
     /// Where runs are stored.
     pub state: StateStore,
-    /// Tells pages what changed.
+    /// Notifies pages of changes.
     pub changes: Changes,
-    /// Answers questions about the series of runs.
+    /// Evaluates queries on the series of runs.
     pub evaluator: Evaluator,
-    /// What people read.
+    /// The event log.
     pub events: EventLog,
     /// Where the runs' tasks are spawned.
     pub tasks: Tasks,
-    /// Which nodes there are.
+    /// The known nodes.
     pub live: Arc<Live>,
-    /// The state of runs, as rules see it.
+    /// The state of runs as series, for rules.
     pub(crate) state_series: Arc<StateSeries>,
-    /// The attempts under way, as the analysers see them.
+    /// The active attempts, for the analysers.
     pub(crate) attempts: Arc<Attempts>,
-    /// Where reports that are not read are counted.
+    /// Counts reports that cannot be read.
     pub metrics: Arc<SelfMetrics>,
-    /// Nodes that runs get last.
+    /// Nodes that are placed last.
     pub critical_nodes: CriticalNodes,
 }
 
@@ -104,18 +104,18 @@ pub struct Runs {
     /// Log files.
     pub logs: Logs,
     secrets: Secrets,
-    /// What nodes hold and this collector does not know.
-    unknown: Unknown,
-    /// The tasks that own the runs under way.
+    /// Attempts that nodes hold and that this collector does not know.
+    unknown: UnknownAttempts,
+    /// The tasks that own the active runs.
     owners: Owners,
     /// Runs that wait for nodes.
     placement: Placement,
-    /// Held while all ranks of a run are asked something.
+    /// Limits how many runs have all their ranks inspected at the same time.
     asking: Semaphore,
 }
 
 impl Runs {
-    /// No agent is connected yet.
+    /// Creates the runs of a collector. No agent is connected yet.
     #[must_use]
     pub fn new(config: &Config, parts: Parts) -> Self {
         Self {
@@ -123,17 +123,17 @@ impl Runs {
             agents: Agents::default(),
             logs: Logs::new(config.data_dir().join("logs")),
             secrets: Secrets::new(config.data_dir().join("secrets")),
-            unknown: Unknown::default(),
+            unknown: UnknownAttempts::default(),
             owners: Owners::default(),
             placement: Placement::default(),
             asking: Semaphore::new(inspect::QUESTIONS_MAX),
         }
     }
 
-    /// Takes a run on. The spec has no problems.
+    /// Submits a run. The specification must be valid.
     ///
     /// # Errors
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub async fn submit(self: &Arc<Self>, mut spec: Spec) -> Result<RunView, RunError> {
         let now_ms = clock::now_ms();
         let id = new_id(&spec);
@@ -144,22 +144,22 @@ impl Runs {
         let stored = stored_actions(&actions);
         let insert = async { Ok(self.parts.state.insert_run(&record, &stored, now_ms).await?) };
         self.insert(machine.clone(), insert).await?;
-        self.tell(None, &machine).await;
+        self.publish(None, &machine).await;
         self.place_now(&machine.id, &actions).await;
         Ok(RunView::from(&*self.machine(&machine.id).await?))
     }
 
-    /// Fills in what a run's page does not show, in a spec that was copied from it.
+    /// Fills in the values that a run's page hides, in a specification that was copied from it.
     ///
     /// # Errors
-    /// When there is no such run, or the store fails.
-    pub async fn fill_in(&self, spec: &mut Spec, from: &RunId) -> Result<(), RunError> {
+    /// Returns an error if the run is unknown or the store fails.
+    pub async fn restore_hidden_values(&self, spec: &mut Spec, from: &RunId) -> Result<(), RunError> {
         let machine = self.machine(from).await?;
-        spec.fill_in(&machine.spec, &self.secrets.of(from));
+        spec.restore_hidden_values(&machine.spec, &self.secrets.of(from));
         Ok(())
     }
 
-    /// A run as it is stored.
+    /// Returns a run as it is stored.
     async fn machine(&self, run: &RunId) -> Result<Arc<Machine>, RunError> {
         if let Some(machine) = self.owners.stored(run) {
             return Ok(machine);

@@ -1,12 +1,12 @@
 //! One task owns one run: it is the only writer of the run's state.
 //!
 //! ```text
-//! take ─▶ inbox ─▶ drain ─▶ check and advance each event ─▶ one transaction ─▶ commands sent, pages told ─▶ each sender answered
+//! take ─▶ inbox ─▶ drain ─▶ check and advance each event ─▶ one transaction ─▶ commands sent, pages notified ─▶ senders answered
 //!                    ▲                                                                        │
-//!                    └──────────────── the next batch is what came meanwhile ─────────────────┘
+//!                    └──────────────── then the batch that arrived meanwhile ─────────────────┘
 //! ```
-//! The state is in memory as long as the run is under way. Readers get the last stored state without asking the task. The task of a run that has
-//! ended ends itself when no event has come for a while; the next event loads the run again.
+//! The state of an active run is in memory. Readers get the last stored state without a request to the task. The task of an ended run ends
+//! itself when no event has arrived for a while; the next event loads the run again.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -22,35 +22,39 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::Runs;
 use super::error::RunError;
-use super::owners::{INBOX_MAX, Owner, Request, Taken};
+use super::owners::{INBOX_MAX, Owner, PendingEvent, Request};
 use super::stored::{read, stored_actions};
 use crate::clock;
 
-/// How often time passes for a run.
+/// How often a run gets a tick event.
 const TICK: Duration = Duration::from_secs(1);
-/// Events in one transaction: more would let the first sender wait for long.
+/// Maximum number of events in one transaction. With more, the first sender would wait too long.
 const BATCH_MAX: usize = 1_024;
-/// The task of a run that has ended is kept for this long after its last event.
+/// How long the task of an ended run is kept after its last event.
 const IDLE: Duration = Duration::from_secs(60);
-/// Every so many ticks, the steps of a run are looked at though all its nodes are there.
+/// Every this many ticks the steps of a run are read, although all its nodes are connected.
 const LOOK_AT_STEPS_TICKS: u64 = 10;
 impl Runs {
-    /// Takes one event, and waits until it is stored.
+    /// Processes one event, and waits until the result is stored.
     ///
     /// # Errors
-    /// When there is no such run, or the store fails.
+    /// Returns an error if the run is unknown or the store fails.
     pub async fn take(self: &Arc<Self>, run: &RunId, event: Event) -> Result<(), RunError> {
-        self.take_as(run, Taken::new(event)).await
+        self.take_as(run, PendingEvent::new(event)).await
     }
 
-    /// The same for an event that its sender may repeat.
-    pub(super) async fn take_as(self: &Arc<Self>, run: &RunId, mut taken: Taken) -> Result<(), RunError> {
+    /// Does the same for an event that its sender may repeat.
+    pub(super) async fn take_as(
+        self: &Arc<Self>,
+        run: &RunId,
+        mut pending: PendingEvent,
+    ) -> Result<(), RunError> {
         let (reply, answer) = oneshot::channel();
-        taken.reply = Some(reply);
-        self.request(run, Request::Take(Box::new(taken)), answer).await
+        pending.reply = Some(reply);
+        self.request(run, Request::Take(Box::new(pending)), answer).await
     }
 
-    /// Sends commands of a run again, in turn with its other commands.
+    /// Sends commands of a run again, in order with its other commands.
     pub(super) async fn send_again(
         self: &Arc<Self>,
         run: &RunId,
@@ -61,7 +65,7 @@ impl Runs {
             .await
     }
 
-    /// Inserts a run that is stored by `insert`, unless it is known; returns false if it is.
+    /// Inserts a run, which `insert` stores, unless it exists. Returns false if it exists.
     pub(super) async fn insert(
         self: &Arc<Self>,
         machine: Machine,
@@ -86,14 +90,14 @@ impl Runs {
             let owner = self.owner(run).await?;
             match owner.inbox.send(request).await {
                 Ok(()) => break,
-                // It has just ended itself.
+                // The task has just ended itself.
                 Err(unsent) => request = unsent.0,
             }
         }
         answer.await.unwrap_or_else(|_| Err(RunError::Busy(run.clone())))
     }
 
-    /// The task of a run; loads the run if there is none.
+    /// Returns the task of a run. Loads the run if it has no task.
     async fn owner(self: &Arc<Self>, run: &RunId) -> Result<Owner, RunError> {
         let known = || self.owners.lock().get(run).cloned();
         if let Some(owner) = known().filter(|owner| !owner.inbox.is_closed()) {
@@ -104,7 +108,7 @@ impl Runs {
             if !owner.inbox.is_closed() {
                 return Ok(owner);
             }
-            // It still stores what had come before it ended.
+            // The old task still stores what arrived before it ended.
             while owner.stored.changed().await.is_ok() {}
         }
         let record = self.parts.state.run(run).await?;
@@ -132,8 +136,8 @@ impl Runs {
         owner
     }
 
-    /// Checks that a node that reports has a part in the attempt. A command that is only watched gets its nodes by their reports, and
-    /// what an attempt saves that a restored backup does not know belongs to its run all the same.
+    /// Checks that a node that reports has a part in the attempt. A watched run gets its nodes from their reports. Checkpoints of an
+    /// attempt that is unknown after a restore belong to their run all the same.
     fn check_part(&self, machine: &Machine, event: &Event) -> Result<(), RunError> {
         let Event::Reported {
             attempt,
@@ -145,7 +149,7 @@ impl Runs {
         };
         let joins = machine.watched && matches!(report, NodeReport::Watched(_));
         if joins
-            || machine.has_part(node, *attempt)
+            || machine.has_task(node, *attempt)
             || self
                 .unknown
                 .is_held(node, &AttemptId::new(machine.id.clone(), *attempt))
@@ -167,17 +171,17 @@ struct OwnerTask {
     stored: watch::Sender<Arc<Machine>>,
 }
 
-/// What a batch makes of a run.
+/// The result of a batch of events.
 struct Batch {
     machine: Machine,
     actions: Vec<Action>,
-    /// The state after each event that changed what others are told about at once: the run's state, or its attempt.
+    /// The state after each event that changed the run's state or its attempt. Others are notified of each of them.
     stages: Vec<Arc<Machine>>,
     ids: HashSet<String>,
     done: Vec<(AttemptNo, u32)>,
 }
 
-/// What remains to be done for a batch that is stored.
+/// What remains to be done after a batch is stored.
 struct Stored {
     actions: Vec<Action>,
     stages: Vec<Arc<Machine>>,
@@ -209,12 +213,12 @@ impl OwnerTask {
         self.runs.owners.lock().remove(&self.run);
     }
 
-    /// Events of a batch are stored together; between them commands are sent again in turn.
+    /// Stores the events of a batch together. Requests to send commands again are processed between them, in order.
     async fn serve(&mut self, requests: Vec<Request>) {
         let mut events = Vec::new();
         for request in requests {
             match request {
-                Request::Take(taken) => events.push(*taken),
+                Request::Take(pending) => events.push(*pending),
                 Request::SendAgain { commands, reply } => {
                     self.take(std::mem::take(&mut events)).await;
                     let _gone = reply.send(self.send_again(commands).await);
@@ -232,14 +236,15 @@ impl OwnerTask {
             events.extend(runs.stepped(&machine).await);
         }
         events.push(Event::Tick);
-        self.take(events.into_iter().map(Taken::new).collect()).await;
+        self.take(events.into_iter().map(PendingEvent::new).collect())
+            .await;
     }
 
-    async fn take(&mut self, mut events: Vec<Taken>) {
+    async fn take(&mut self, mut events: Vec<PendingEvent>) {
         if events.is_empty() {
             return;
         }
-        let touches_pins = events.iter().any(|taken| is_about_pins(&taken.event));
+        let touches_pins = events.iter().any(|pending| is_about_pins(&pending.event));
         let runs = Arc::clone(&self.runs);
         let _alone = match touches_pins {
             true => Some(runs.owners.pins.lock().await),
@@ -247,12 +252,12 @@ impl OwnerTask {
         };
         let before = self.stored.borrow().clone();
         match self.store(&before, &mut events).await {
-            Ok(stored) => self.tell(&before, stored).await,
+            Ok(stored) => self.finish_batch(&before, stored).await,
             Err(error) => {
                 tracing::error!(run = %self.run, %error, "a change of a run cannot be stored");
                 self.reload().await;
-                let mut replies = events.into_iter().filter_map(|taken| taken.reply);
-                // Each sender tries again; the first one gets the reason.
+                let mut replies = events.into_iter().filter_map(|pending| pending.reply);
+                // Each sender tries again. The first one gets the reason.
                 if let Some(first) = replies.next() {
                     let _gone = first.send(Err(error));
                 }
@@ -263,10 +268,17 @@ impl OwnerTask {
         }
     }
 
-    /// Advances the run and stores what it became. Those who wait stay in `events` until it is stored.
-    async fn store(&mut self, before: &Arc<Machine>, events: &mut Vec<Taken>) -> Result<Stored, RunError> {
+    /// Advances the run and stores the new state. Events whose senders wait stay in `events` until it is stored.
+    async fn store(
+        &mut self,
+        before: &Arc<Machine>,
+        events: &mut Vec<PendingEvent>,
+    ) -> Result<Stored, RunError> {
         let (runs, now_ms) = (Arc::clone(&self.runs), clock::now_ms());
-        let ids: Vec<&str> = events.iter().filter_map(|taken| taken.id.as_deref()).collect();
+        let ids: Vec<&str> = events
+            .iter()
+            .filter_map(|pending| pending.id.as_deref())
+            .collect();
         let seen = runs.parts.state.run_events_seen(&self.run, &ids).await?;
         let mut batch = Batch {
             machine: Machine::clone(before),
@@ -279,7 +291,7 @@ impl OwnerTask {
             let paths = runs.pinned_by_others(&batch.machine, reported).await?;
             batch.advance(&runs, &Event::PinnedByOthers { paths }, now_ms);
         }
-        events.retain_mut(|taken| batch.take(&runs, &seen, taken, now_ms));
+        events.retain_mut(|pending| batch.take(&runs, &seen, pending, now_ms));
         let Batch {
             machine,
             actions,
@@ -309,7 +321,7 @@ impl OwnerTask {
         Ok(Stored {
             actions,
             stages,
-            replies: events.drain(..).filter_map(|taken| taken.reply).collect(),
+            replies: events.drain(..).filter_map(|pending| pending.reply).collect(),
         })
     }
 
@@ -331,26 +343,26 @@ impl OwnerTask {
         }
     }
 
-    /// Carries out what is stored, and answers those who wait.
-    async fn tell(&self, before: &Arc<Machine>, stored: Stored) {
+    /// Sends the commands, notifies others of the changes, and answers the senders.
+    async fn finish_batch(&self, before: &Arc<Machine>, stored: Stored) {
         let runs = &self.runs;
-        // In the order of the events: a stop must not overtake the start it ends.
+        // In the order of the events: a stop must not overtake the start that it ends.
         runs.send_commands(&self.run, &stored.actions);
         let last = self.stored.borrow().clone();
-        let mut told = before;
+        let mut published = before;
         for stage in stored.stages.iter().chain([&last]) {
-            if stage != told {
-                runs.tell(Some(told), stage).await;
-                told = stage;
+            if stage != published {
+                runs.publish(Some(published), stage).await;
+                published = stage;
             }
         }
         for reply in stored.replies {
             let _gone = reply.send(Ok(()));
         }
-        runs.placement.ask(&self.run, &stored.actions);
+        runs.placement.request(&self.run, &stored.actions);
     }
 
-    /// Sends commands that were never accepted again; those that are not wanted any more are dropped.
+    /// Sends commands again that were never accepted. Drops those that are no longer needed.
     async fn send_again(&mut self, commands: Vec<Action>) -> Result<(), RunError> {
         let runs = Arc::clone(&self.runs);
         for command in commands {
@@ -358,7 +370,7 @@ impl OwnerTask {
                 let alone = runs.owners.pins.lock().await;
                 let machine = self.stored.borrow().clone();
                 let paths = runs.pinned_by_others(&machine, BTreeSet::new()).await?;
-                let mut events = vec![Taken::new(Event::PinnedByOthers { paths })];
+                let mut events = vec![PendingEvent::new(Event::PinnedByOthers { paths })];
                 self.store(&machine, &mut events).await?;
                 Some(alone)
             } else {
@@ -378,25 +390,31 @@ impl OwnerTask {
 }
 
 impl Batch {
-    /// Takes an event; returns false if its sender has been answered.
-    fn take(&mut self, runs: &Runs, seen: &BTreeSet<String>, taken: &mut Taken, now_ms: TimestampMs) -> bool {
+    /// Processes an event. Returns false if its sender has been answered.
+    fn take(
+        &mut self,
+        runs: &Runs,
+        seen: &BTreeSet<String>,
+        pending: &mut PendingEvent,
+        now_ms: TimestampMs,
+    ) -> bool {
         let is_repeat = |id: &String| seen.contains(id) || self.ids.contains(id);
-        if taken.id.as_ref().is_some_and(is_repeat) {
+        if pending.id.as_ref().is_some_and(is_repeat) {
             return true;
         }
-        if let Err(error) = runs.check_part(&self.machine, &taken.event) {
-            if let Some(reply) = taken.reply.take() {
+        if let Err(error) = runs.check_part(&self.machine, &pending.event) {
+            if let Some(reply) = pending.reply.take() {
                 let _gone = reply.send(Err(error));
             }
             return false;
         }
-        self.advance(runs, &taken.event, now_ms);
-        self.ids.extend(taken.id.clone());
-        self.done.extend(taken.done);
+        self.advance(runs, &pending.event, now_ms);
+        self.ids.extend(pending.id.clone());
+        self.done.extend(pending.done);
         true
     }
 
-    /// Before the event comes a restore that the run has not taken into account yet.
+    /// Advances the run. If a backup was restored and the run has not processed that yet, this comes first.
     fn advance(&mut self, runs: &Runs, event: &Event, now_ms: TimestampMs) {
         let restored = runs.unknown.restore_of(&self.machine);
         let restored = restored.map(|restored_ms| Event::Restored { restored_ms });
@@ -411,16 +429,16 @@ impl Batch {
     }
 }
 
-/// Returns true if the event may remove checkpoints, or says which are kept.
+/// Returns true if the event may remove checkpoints, or sets which are kept.
 fn is_about_pins(event: &Event) -> bool {
     matches!(event, Event::CheckpointPinned { .. }) || paths_of(event).is_some()
 }
 
-/// The checkpoints that events report, if one of them may remove checkpoints: a pin of any run holds by path.
-fn reported_paths(events: &[Taken]) -> Option<BTreeSet<String>> {
+/// Returns the checkpoints that events report, if one of the events may remove checkpoints: a pin of any run holds by path.
+fn reported_paths(events: &[PendingEvent]) -> Option<BTreeSet<String>> {
     let mut removing = events
         .iter()
-        .filter_map(|taken| paths_of(&taken.event))
+        .filter_map(|pending| paths_of(&pending.event))
         .peekable();
     removing.peek()?;
     Some(removing.flatten().collect())

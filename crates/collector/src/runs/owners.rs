@@ -1,4 +1,4 @@
-//! The way to the task of each run, and the last stored state of each.
+//! The inbox of each run's task, and the last stored state of each run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,29 +9,30 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::RunError;
 
-/// Requests that wait for one run's task. Each connection of an agent has at most one report on its way; who comes when it is full, waits.
+/// Bound of the requests that wait for one run's task. Each connection of an agent sends one report at a time. If the inbox is full, the
+/// sender waits.
 pub(super) const INBOX_MAX: usize = 256;
 
-/// The tasks of all runs that are under way, and of those that ended a moment ago.
+/// The tasks of all active runs, and of those that ended a moment ago.
 #[derive(Default)]
 pub(super) struct Owners {
     by_run: Mutex<HashMap<RunId, Owner>>,
-    /// Held while a run is loaded or inserted: there is at most one task of a run.
+    /// Held while a run is loaded or inserted, so that a run has at most one task.
     pub(super) loading: tokio::sync::Mutex<()>,
-    /// Held from the question which checkpoints are pinned until the answer is acted on: what a person pins meanwhile must not be removed.
+    /// Held from the query of the pinned checkpoints until its result is used: a checkpoint that a user pins meanwhile must not be removed.
     pub(super) pins: tokio::sync::Mutex<()>,
 }
 
-/// The way to a run's task.
+/// The inbox of a run's task, and the run's last stored state.
 #[derive(Clone)]
 pub(super) struct Owner {
     pub(super) inbox: mpsc::Sender<Request>,
     pub(super) stored: watch::Receiver<Arc<Machine>>,
 }
 
-/// Something for the task of a run.
+/// A request to the task of a run.
 pub(super) enum Request {
-    Take(Box<Taken>),
+    Take(Box<PendingEvent>),
     /// Sends commands again that were not accepted.
     SendAgain {
         commands: Vec<Action>,
@@ -39,18 +40,18 @@ pub(super) enum Request {
     },
 }
 
-/// An event, and who waits for it.
-pub(super) struct Taken {
+/// An event, and the sender that waits for its result.
+pub(super) struct PendingEvent {
     pub(super) event: Event,
-    /// The id by which a repeat is known.
+    /// The id by which a repeated event is recognised.
     pub(super) id: Option<String>,
-    /// The action that is done by it.
+    /// The action that this event completes.
     pub(super) done: Option<(AttemptNo, u32)>,
     pub(super) reply: Option<oneshot::Sender<Result<(), RunError>>>,
 }
 
-impl Taken {
-    /// An event that no one repeats.
+impl PendingEvent {
+    /// Creates an event that is never repeated.
     pub(super) fn new(event: Event) -> Self {
         Self {
             event,
@@ -60,7 +61,7 @@ impl Taken {
         }
     }
 
-    /// An event that its sender may repeat.
+    /// Creates an event that its sender may repeat.
     pub(super) fn with_id(event: Event, id: String, done: Option<(AttemptNo, u32)>) -> Self {
         Self {
             id: Some(id),
@@ -71,12 +72,12 @@ impl Taken {
 }
 
 impl Owners {
-    /// The last stored state of a run whose task is there.
+    /// Returns the last stored state of a run that has a task.
     pub(super) fn stored(&self, run: &RunId) -> Option<Arc<Machine>> {
         self.lock().get(run).map(|owner| owner.stored.borrow().clone())
     }
 
-    /// All runs that may still change, oldest first.
+    /// Returns all runs that have not ended, oldest first.
     pub(super) fn unfinished(&self) -> Vec<Arc<Machine>> {
         let owners = self.lock();
         let machines = owners.values().map(|owner| owner.stored.borrow().clone());
@@ -85,7 +86,7 @@ impl Owners {
         unfinished
     }
 
-    /// Runs under way that have ranks on a node.
+    /// Returns the active runs that have ranks on a node.
     pub(super) fn unfinished_on(&self, node: &NodeName) -> Vec<Arc<Machine>> {
         let mut machines = self.unfinished();
         machines.retain(|run| run.current().nodes.iter().any(|task| task.node == *node));

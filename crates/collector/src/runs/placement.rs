@@ -1,9 +1,9 @@
-//! The task that gives runs their nodes. It alone does: two runs are never given the same GPUs.
+//! The task that assigns nodes to runs. No other code does, so two runs never get the same GPUs.
 //!
 //! ```text
-//! submit, a run's task ─ Placement::ask ─┐
-//!                                        ├─▶ candidates ─▶ choose ─▶ Placed │ CannotPlace ─▶ the run's task
-//! once per second, if a run waits ───────┘
+//! submit, a run's task ─ Placement::request ─┐
+//!                                            ├─▶ candidates ─▶ choose ─▶ Placed │ CannotPlace ─▶ the run's task
+//! once per second, if a run waits ───────────┘
 //! ```
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,56 +17,56 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Runs;
 use super::error::RunError;
-use super::place::{self, TooFew};
+use super::node_choice::{self, NotEnoughNodes};
 use super::stored::unless_unreadable;
 use crate::clock;
 
 /// How often runs that wait look for nodes.
 const EVERY: Duration = Duration::from_secs(1);
-/// Every so many times, also what runs that have ended had waited for: it is noted as done then.
+/// Every this many ticks, placement actions of ended runs are processed too, and marked as done.
 const ALL_TICKS: u64 = 10;
 
-/// Runs that wait for nodes, and have not been looked at yet.
+/// Runs that wait for nodes and have not been processed yet.
 #[derive(Default)]
 pub(super) struct Placement {
-    asked: Mutex<Vec<Wanted>>,
+    requests: Mutex<Vec<PlacementRequest>>,
     wake: Notify,
 }
 
 /// An attempt that needs nodes.
-struct Wanted {
+struct PlacementRequest {
     run: RunId,
     attempt: AttemptNo,
-    /// The action that is done once it has them.
+    /// The action that is done once the attempt has nodes.
     n: u32,
     nodes: u32,
-    looked: Option<oneshot::Sender<()>>,
+    attempted: Option<oneshot::Sender<()>>,
 }
 
 impl Placement {
-    /// Has nodes looked for, for those of the actions that want it.
-    pub(super) fn ask(&self, run: &RunId, actions: &[Action]) {
-        self.push(Wanted::all_of(run, actions));
+    /// Requests nodes for those of the actions that need them.
+    pub(super) fn request(&self, run: &RunId, actions: &[Action]) {
+        self.push(PlacementRequest::all_of(run, actions));
     }
 
-    fn push(&self, wanted: Vec<Wanted>) {
-        if !wanted.is_empty() {
-            self.lock().extend(wanted);
+    fn push(&self, requests: Vec<PlacementRequest>) {
+        if !requests.is_empty() {
+            self.lock().extend(requests);
             self.wake.notify_one();
         }
     }
 
-    fn take(&self) -> Vec<Wanted> {
+    fn take(&self) -> Vec<PlacementRequest> {
         std::mem::take(&mut *self.lock())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Wanted>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PlacementRequest>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wanted {
-    /// What an action of a run wants, if it wants nodes.
+impl PlacementRequest {
+    /// Returns the request of an action, if it needs nodes.
     fn of(run: &RunId, attempt: AttemptNo, n: u32, task: &Task) -> Option<Self> {
         match *task {
             Task::Place { nodes } => Some(Self {
@@ -74,86 +74,86 @@ impl Wanted {
                 attempt,
                 n,
                 nodes,
-                looked: None,
+                attempted: None,
             }),
             Task::Command { .. } => None,
         }
     }
 
     fn all_of(run: &RunId, actions: &[Action]) -> Vec<Self> {
-        let wanted = actions
+        let requests = actions
             .iter()
             .filter_map(|action| Self::of(run, action.attempt, action.n, &action.task));
-        wanted.collect()
+        requests.collect()
     }
 }
 
 impl Runs {
-    /// Waits until nodes were looked for once; a run that gets none waits on.
+    /// Waits until one search for nodes has been made. A run that gets none continues to wait.
     pub(super) async fn place_now(&self, run: &RunId, actions: &[Action]) {
-        let mut wanted = Wanted::all_of(run, actions);
-        let Some(last) = wanted.last_mut() else {
+        let mut requests = PlacementRequest::all_of(run, actions);
+        let Some(last) = requests.last_mut() else {
             return;
         };
-        let (looked, answer) = oneshot::channel();
-        last.looked = Some(looked);
-        self.placement.push(wanted);
-        let _looked_or_stopping = answer.await;
+        let (attempted, answer) = oneshot::channel();
+        last.attempted = Some(attempted);
+        self.placement.push(requests);
+        let _attempted_or_stopping = answer.await;
     }
 
-    /// Gives runs their nodes until the collector stops. What does not succeed is tried again at the next tick.
+    /// Assigns nodes to runs until the collector stops. What fails is tried again at the next tick.
     pub(super) async fn place_runs(self: Arc<Self>) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut tick = 0_u64;
         loop {
-            let wanted = tokio::select! {
+            let requests = tokio::select! {
                 () = self.placement.wake.notified() => Ok(self.placement.take()),
                 _ = ticks.tick() => {
                     tick += 1;
                     self.waiting(tick.is_multiple_of(ALL_TICKS)).await
                 }
             };
-            match wanted {
-                Ok(wanted) => self.place_all(wanted).await,
+            match requests {
+                Ok(requests) => self.place_all(requests).await,
                 Err(error) => tracing::error!(%error, "runs that wait for nodes cannot be read"),
             }
         }
     }
 
-    /// What runs wait for, as it is stored.
-    async fn waiting(&self, all: bool) -> Result<Vec<Wanted>, RunError> {
+    /// Returns the stored placement actions.
+    async fn waiting(&self, all: bool) -> Result<Vec<PlacementRequest>, RunError> {
         let waits = |run: &Arc<Machine>| run.current().nodes.is_empty();
         if !all && !self.owners.unfinished().iter().any(waits) {
             return Ok(Vec::new());
         }
         let pending = self.parts.state.pending_actions().await?.into_iter();
-        let wanted = pending.filter_map(|(run, stored)| {
+        let requests = pending.filter_map(|(run, stored)| {
             let task = serde_json::from_value(stored.action).ok()?;
-            Wanted::of(&run, stored.attempt, stored.n, &task)
+            PlacementRequest::of(&run, stored.attempt, stored.n, &task)
         });
-        Ok(wanted.collect())
+        Ok(requests.collect())
     }
 
-    async fn place_all(self: &Arc<Self>, wanted: Vec<Wanted>) {
-        for wanted in wanted {
-            let placed = self.place(&wanted).await;
+    async fn place_all(self: &Arc<Self>, requests: Vec<PlacementRequest>) {
+        for request in requests {
+            let placed = self.place(&request).await;
             if let Err(error) = unless_unreadable(placed) {
-                tracing::error!(run = %wanted.run, %error, "nodes cannot be looked for");
+                tracing::error!(run = %request.run, %error, "nodes for a run cannot be chosen");
             }
-            if let Some(looked) = wanted.looked {
-                let _gone = looked.send(());
+            if let Some(attempted) = request.attempted {
+                let _gone = attempted.send(());
             }
         }
     }
 
-    async fn place(self: &Arc<Self>, wanted: &Wanted) -> Result<(), RunError> {
-        let Wanted { run, attempt, n, .. } = wanted;
+    async fn place(self: &Arc<Self>, request: &PlacementRequest) -> Result<(), RunError> {
+        let PlacementRequest { run, attempt, n, .. } = request;
         let machine = self.machine(run).await?;
-        let still_wanted = !machine.state.is_final()
+        let still_needed = !machine.state.is_final()
             && machine.current().no == *attempt
             && machine.current().nodes.is_empty();
-        if still_wanted && !self.find_nodes(&machine, wanted).await? {
+        if still_needed && !self.find_nodes(&machine, request).await? {
             return Ok(());
         }
         Ok(self
@@ -163,9 +163,9 @@ impl Runs {
             .await?)
     }
 
-    /// Nodes that may take a part of a run, as things stand.
-    pub(super) fn candidates(&self, machine: &Machine, now_ms: TimestampMs) -> Vec<place::Candidate> {
-        let nodes = place::Nodes {
+    /// Returns the nodes that may currently be chosen for a run.
+    pub(super) fn candidates(&self, machine: &Machine, now_ms: TimestampMs) -> Vec<node_choice::Candidate> {
+        let nodes = node_choice::Nodes {
             records: self.parts.live.records(),
             agents: &self.agents,
             runs: self.by_node(),
@@ -175,22 +175,26 @@ impl Runs {
         nodes.candidates(&machine.current().placement.excluded, now_ms)
     }
 
-    /// Whether there are enough nodes; the run is told either way.
-    async fn find_nodes(self: &Arc<Self>, machine: &Machine, wanted: &Wanted) -> Result<bool, RunError> {
+    /// Chooses nodes and reports the result to the run. Returns true if there were enough.
+    async fn find_nodes(
+        self: &Arc<Self>,
+        machine: &Machine,
+        request: &PlacementRequest,
+    ) -> Result<bool, RunError> {
         let now_ms = clock::now_ms();
         let found = match self.unknown.awaited_by(machine, now_ms) {
-            Some(reason) => Err(TooFew {
+            Some(reason) => Err(NotEnoughNodes {
                 reason,
-                hopeless: false,
+                permanent: false,
             }),
-            None => place::choose(self.candidates(machine, now_ms), wanted.nodes),
+            None => node_choice::choose(self.candidates(machine, now_ms), request.nodes),
         };
-        let (attempt, has_nodes) = (wanted.attempt, found.is_ok());
+        let (attempt, has_nodes) = (request.attempt, found.is_ok());
         let event = match found {
             Ok(nodes) => Event::Placed { attempt, nodes },
-            Err(TooFew { reason, hopeless }) => Event::CannotPlace { reason, hopeless },
+            Err(NotEnoughNodes { reason, permanent }) => Event::CannotPlace { reason, permanent },
         };
-        self.take(&wanted.run, event).await?;
+        self.take(&request.run, event).await?;
         Ok(has_nodes)
     }
 }

@@ -1,11 +1,11 @@
-//! Reports of nodes: checked against who sends them, read, and taken; those that cannot be read are kept until a collector can.
+//! Reports of nodes: checked against their sender, parsed and processed. Reports that cannot be parsed are kept until a collector can.
 //!
 //! ```text
-//! RunEvent ─▶ known?   yes ─▶ has the node a part in the attempt? ─▶ take: one transaction with the machine ─▶ acknowledged
+//! RunEvent ─▶ parsed?  yes ─▶ has the node a part in the attempt? ─▶ take: one transaction with the machine ─▶ acknowledged
 //!                      no, or too large ─▶ the same question ─▶ unread_reports ─▶ acknowledged, shown on the run's page
 //!                                                                   └── at the next start of a collector: read again
 //! ```
-//! A report that is not stored is acknowledged only if it never can be: its run is not known here, or its node has no part in it.
+//! A report that is not stored is acknowledged only if it can never be stored: its run is unknown, or its node has no part in the attempt.
 
 use std::sync::Arc;
 
@@ -16,59 +16,59 @@ use domain::run::state::{Event, Machine, NodeReport, ReadReport, Task, Watched, 
 use store::state::unread::{Kept, NewUnread};
 
 use super::Runs;
+use super::commands::LEFTOVER_STOP;
 use super::error::RunError;
-use super::orders::LEFTOVER_STOP;
-use super::owners::Taken;
+use super::owners::PendingEvent;
 use super::stored::{record, unless_unreadable};
 use crate::changes::Change;
 use crate::clock;
 
-/// The largest report that is read. Newer agents send less than 64 KiB in one; older ones sent a whole folder of checkpoints.
+/// Maximum size of a report, in bytes. Newer agents send less than 64 KiB; older ones sent a whole folder of checkpoints.
 const REPORT_BYTES_MAX: usize = 4 << 20;
 
-/// A report as it came from a node's connection.
+/// A report as received from a node's connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Incoming<'a> {
-    /// The attempt that it is about.
+    /// The attempt that the report is about.
     pub(crate) attempt: &'a AttemptId,
     /// The node of the connection.
     pub(crate) node: &'a NodeName,
-    /// The number that the agent gave it.
+    /// The number that the agent gave the report.
     pub(crate) id: u64,
-    /// `NodeReport` as JSON, of whatever version.
+    /// A `NodeReport` as JSON, of any version.
     pub(crate) json: &'a str,
 }
 
-/// What became of a report. In each case it is acknowledged.
+/// The result of a report. In each case it is acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Receipt {
-    /// It is stored, or was before.
+    /// The report is stored, or was stored before.
     Taken,
-    /// It is stored as it came, because it could not be read.
+    /// The report is stored unparsed, because it could not be read.
     Kept(UnreadReason),
-    /// It never will be stored.
+    /// The report is never stored.
     Refused(Refused),
 }
 
-/// Why a report never will be stored.
+/// Why a report is never stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
-    /// Its run is not known here: it may be this collector's data that is gone.
-    #[error("its run is not known here")]
+    /// The run is unknown. The data of this collector may have been lost.
+    #[error("its run is unknown")]
     UnknownRun,
-    /// Its node has no part in the attempt: it is not the node's to report, or the attempt is newer than what this collector knows.
+    /// The node has no part in the attempt, or the attempt is newer than this collector's data.
     #[error("the node has no part in that attempt")]
     NotInAttempt,
-    /// It answers a command that was sent to another node, or to none.
+    /// The report answers a command that was sent to another node, or to none.
     #[error("command {0} was not sent to this node")]
     NotItsCommand(u64),
 }
 
 impl Runs {
-    /// Takes a report of a node. A repeat changes nothing.
+    /// Processes a report of a node. A repeated report is a no-op.
     ///
     /// # Errors
-    /// When the store fails: then the report is not acknowledged, and comes again.
+    /// Returns an error if the store fails. The report is then not acknowledged, and the agent sends it again.
     pub(crate) async fn report(self: &Arc<Self>, incoming: Incoming<'_>) -> Result<Receipt, RunError> {
         let Incoming {
             attempt,
@@ -97,7 +97,7 @@ impl Runs {
         refused_or(kept, Receipt::Kept(reason))
     }
 
-    /// Takes a report that could be read. The inner error says why it never will be stored.
+    /// Processes a parsed report. The inner error says why it is never stored.
     async fn apply(
         self: &Arc<Self>,
         attempt: &AttemptId,
@@ -109,7 +109,7 @@ impl Runs {
             return Ok(Ok(()));
         }
         if report.is_end() {
-            self.agents.is_rid_of(node, attempt);
+            self.agents.remove_leftover(node, attempt);
         }
         if let NodeReport::Watched(watched) = &report {
             self.watch(attempt, watched).await?;
@@ -129,12 +129,12 @@ impl Runs {
             report: self.by_our_clock(node, report).await,
         };
         let done = answered.and_then(|command| Some((attempt.no, u32::try_from(command).ok()?)));
-        let taken = Taken::with_id(event, event_id.to_owned(), done);
-        self.take_as(&attempt.run, taken).await?;
+        let pending = PendingEvent::with_id(event, event_id.to_owned(), done);
+        self.take_as(&attempt.run, pending).await?;
         Ok(Ok(()))
     }
 
-    /// Whether a command was sent to this very node. The stop of a leftover is no stored action; any node may be told it.
+    /// Returns true if a command was sent to this node. The stop of a leftover attempt is not a stored action; any node may get it.
     async fn was_sent_to(
         &self,
         node: &NodeName,
@@ -148,30 +148,30 @@ impl Runs {
             return Ok(true);
         }
         let Some(action) = self.parts.state.action(&attempt.run, attempt.no, n).await? else {
-            // Of a run that is not known: that is the reason to give.
+            // For an unknown run, that is the reason to report.
             return Ok(self.parts.state.run(&attempt.run).await?.is_none());
         };
         let task = serde_json::from_value(action.action);
         Ok(matches!(task, Ok(Task::Command { node: to, .. }) if to == *node))
     }
 
-    /// A run that a node watches, when it is the first to tell of it.
+    /// Creates a watched run when the first of its nodes reports it.
     async fn watch(self: &Arc<Self>, attempt: &AttemptId, watched: &Watched) -> Result<(), RunError> {
         let now_ms = clock::now_ms();
         let machine = Machine::watch(attempt.run.clone(), attempt.no, watched, now_ms);
         let record = record(&machine, 0)?;
         let insert = async { Ok(self.parts.state.insert_run(&record, &[], now_ms).await?) };
         if self.insert(machine.clone(), insert).await? {
-            self.tell(None, &machine).await;
+            self.publish(None, &machine).await;
         }
         Ok(())
     }
 
-    /// Whether a node has, or had, a part in an attempt, or holds it without this collector knowing it; `None` when the run is not known.
+    /// Returns true if a node has or had a part in an attempt, or holds it as an unknown attempt; `None` if the run is unknown.
     ///
     /// # Errors
-    /// When the store fails.
-    pub(crate) async fn has_part(
+    /// Returns an error if the store fails.
+    pub(crate) async fn has_task(
         &self,
         node: &NodeName,
         attempt: &AttemptId,
@@ -180,16 +180,16 @@ impl Runs {
             return Ok(Some(true));
         }
         match self.machine(&attempt.run).await {
-            Ok(machine) => Ok(Some(machine.has_part(node, attempt.no))),
+            Ok(machine) => Ok(Some(machine.has_task(node, attempt.no))),
             Err(RunError::Unknown(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether a run is known, and of other nodes only.
+    /// Returns true if a run is known and has only other nodes.
     ///
     /// # Errors
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub(crate) async fn is_of_others(&self, node: &NodeName, run: &RunId) -> Result<bool, RunError> {
         match self.machine(run).await {
             Ok(machine) => Ok(!machine.has_node(node)),
@@ -202,7 +202,7 @@ impl Runs {
 
     async fn keep_unread(self: &Arc<Self>, new: &NewUnread<'_>) -> Result<(), RunError> {
         match self
-            .has_part(new.node, &AttemptId::new(new.run.clone(), new.attempt))
+            .has_task(new.node, &AttemptId::new(new.run.clone(), new.attempt))
             .await?
         {
             Some(true) => {}
@@ -247,7 +247,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Reads again what collectors before this one could not read, in the order in which it came.
+    /// Parses again, in the order of arrival, the reports that earlier collectors could not read.
     pub(super) async fn read_kept(self: &Arc<Self>) -> Result<(), RunError> {
         let mut last = 0;
         while let Some(kept) = self.parts.state.next_unread(last).await? {
@@ -255,7 +255,7 @@ impl Runs {
             let ReadReport::Known(report) = read_report(&kept.report) else {
                 continue;
             };
-            // The event itself was noted when it came.
+            // The id of the original event was recorded when it arrived.
             let event_id = format!("{}/read", kept.event_id);
             let attempt = AttemptId::new(kept.run.clone(), kept.attempt);
             let taken = self.apply(&attempt, &kept.node, &event_id, *report).await;
@@ -268,13 +268,14 @@ impl Runs {
     }
 }
 
-/// A report, or why it could not be read.
+/// A parsed report, or why it could not be parsed.
 enum Read {
     Known(Box<NodeReport>),
     NotRead { kind: String, reason: UnreadReason },
 }
 
-/// Reads a report of at most [`REPORT_BYTES_MAX`]. An end is read at any length, with shortened texts: without it its run would never end.
+/// Parses a report of at most [`REPORT_BYTES_MAX`]. An end is parsed at any length, with shortened texts: otherwise its run would never
+/// end.
 fn read_bounded(json: &str) -> Read {
     if json.len() > REPORT_BYTES_MAX {
         let kind = report_kind(json);
@@ -298,7 +299,7 @@ fn read_bounded(json: &str) -> Read {
             tracing::warn!(
                 kind,
                 error,
-                "a report of an agent cannot be read; it is kept as it came"
+                "a report of an agent cannot be read; it is stored unread"
             );
             Read::NotRead {
                 kind,
@@ -308,7 +309,7 @@ fn read_bounded(json: &str) -> Read {
     }
 }
 
-/// Turns the reasons for which a report never will be stored into a receipt.
+/// Turns errors that mean "never stored" into a receipt.
 fn refused_or(result: Result<Result<(), Refused>, RunError>, stored: Receipt) -> Result<Receipt, RunError> {
     match result {
         Ok(Ok(())) => Ok(stored),

@@ -1,4 +1,4 @@
-//! Another attempt of a run that has ended: from which checkpoint, and whether it can be.
+//! Another attempt of an ended run: from which checkpoint, and whether it is possible.
 
 use domain::api::checkpoints::ResumeRun;
 use domain::api::runs::ResumedFrom;
@@ -8,48 +8,48 @@ use domain::run::state::{Event, Machine, RunState};
 use super::Runs;
 use super::error::RunError;
 
-/// A run that cannot go on as wished.
+/// Why a run cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// The run.
+    /// The run is unknown or cannot be changed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// It has not ended.
-    #[error("run {run} is {}, it has not ended; stop it first if it is to begin again elsewhere", state.as_str())]
+    /// The run has not ended.
+    #[error("run {run} is {} and has not ended; stop it first", state.as_str())]
     NotEnded {
         /// The run.
         run: RunId,
-        /// Where it stands.
+        /// The state of the run.
         state: RunState,
     },
-    /// Nothing to go on from.
+    /// There is no checkpoint to resume from.
     #[error(
-        "no complete checkpoint of run {0} is known; name one with `checkpoint`, or begin anew with `from_start`"
+        "no complete checkpoint of run {0} is known; name one with `checkpoint`, or start from the beginning with `from_start`"
     )]
     NoCheckpoint(RunId),
-    /// The one that was named is not whole.
-    #[error("checkpoint {path} cannot be gone on from: {problem}")]
+    /// The named checkpoint is incomplete.
+    #[error("checkpoint {path} cannot be used to resume: {problem}")]
     Incomplete {
-        /// Which one.
+        /// The path of the checkpoint.
         path: String,
         /// What is missing.
         problem: String,
     },
-    /// Not a path.
+    /// The named checkpoint is not an absolute path.
     #[error("checkpoint {0:?} is not an absolute path")]
     NotAbsolute(String),
-    /// Two wishes at once.
-    #[error("name a checkpoint or begin from the start, not both")]
+    /// Both `checkpoint` and `from_start` are given.
+    #[error("give either `checkpoint` or `from_start`, not both")]
     Both,
 }
 
 impl Runs {
-    /// What a wish to resume means for a run. A checkpoint that is not on the list is taken as named: the nodes look for it when they
-    /// prepare.
+    /// Returns the event for a request to resume a run. A checkpoint that is not on the list is accepted as named: the nodes look for it
+    /// when they prepare.
     ///
     /// # Errors
-    /// When there is no such run, it has not ended, or there is nothing to go on from.
-    pub async fn resumption(&self, run: &RunId, wish: &ResumeRun) -> Result<Event, ResumeError> {
+    /// Returns an error if the run is unknown, has not ended, or has nothing to resume from.
+    pub async fn resumption(&self, run: &RunId, request: &ResumeRun) -> Result<Event, ResumeError> {
         let machine = self.machine(run).await?;
         if !machine.state.is_final() {
             return Err(ResumeError::NotEnded {
@@ -58,17 +58,17 @@ impl Runs {
             });
         }
         self.check_none_held(run)?;
-        let from = match &wish.checkpoint {
-            Some(_) if wish.from_start => return Err(ResumeError::Both),
+        let from = match &request.checkpoint {
+            Some(_) if request.from_start => return Err(ResumeError::Both),
             Some(path) => Some(named(&machine, path)?),
-            None if !wish.from_start && machine.resume_point().is_none() => {
+            None if !request.from_start && machine.resume_point().is_none() => {
                 return Err(ResumeError::NoCheckpoint(run.clone()));
             }
             None => None,
         };
         Ok(Event::ResumeRequested {
             from,
-            from_start: wish.from_start,
+            from_start: request.from_start,
         })
     }
 }

@@ -1,8 +1,8 @@
-//! The values of runs' secrets: a file for each run, for the collector's user alone, apart from the database and its backups.
+//! The values of runs' secrets: one file per run, readable by the collector's user only, separate from the database and its backups.
 //!
 //! ```text
 //! DATA/secrets/          0700
-//!   RUN.json             0600   name → value; gone when the run is old
+//!   RUN.json             0600   name → value; removed when the run is old
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use domain::ident::RunId;
 use domain::run::secret::SecretValue;
 
-/// All of them.
+/// The secrets of all runs.
 pub(super) struct Secrets {
     root: PathBuf,
 }
@@ -24,7 +24,7 @@ impl Secrets {
         Self { root }
     }
 
-    /// Keeps values for a run; none need no file.
+    /// Stores the values of a run. If there are none, no file is written.
     pub(super) fn keep(&self, run: &RunId, values: &BTreeMap<String, SecretValue>) -> io::Result<()> {
         if values.is_empty() {
             return Ok(());
@@ -39,18 +39,18 @@ impl Secrets {
         file.sync_all()
     }
 
-    /// Those of a run; none when it has none, or they are not kept any more.
+    /// Returns the secrets of a run. The map is empty if the run has none, or if they were removed.
     pub(super) fn of(&self, run: &RunId) -> BTreeMap<String, SecretValue> {
         let Ok(bytes) = std::fs::read(self.path(run)) else {
             return BTreeMap::new();
         };
         serde_json::from_slice(&bytes).unwrap_or_else(|_| {
-            tracing::error!(%run, "the file with the run's secrets cannot be understood");
+            tracing::error!(%run, "the file with the run's secrets cannot be parsed");
             BTreeMap::new()
         })
     }
 
-    /// Runs that have some.
+    /// Returns the runs that have secrets.
     pub(super) fn runs(&self) -> Vec<RunId> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
         let run = |name: &str| RunId::new(name.strip_suffix(".json")?).ok();
@@ -59,7 +59,7 @@ impl Secrets {
             .collect()
     }
 
-    /// Removes those of a run.
+    /// Removes the secrets of a run.
     pub(super) fn remove(&self, run: &RunId) {
         match std::fs::remove_file(self.path(run)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_for_one_user_alone_and_go_when_told() {
+    fn they_are_readable_by_one_user_and_removed_on_request() {
         let place = tempfile::tempdir().expect("a folder");
         let secrets = Secrets::new(place.path().join("secrets"));
         let run = RunId::new("r").expect("a name");

@@ -1,4 +1,4 @@
-//! The background tasks of runs, and what was under way when the collector last ran.
+//! The background tasks of runs, and how active runs continue when the collector starts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::error::StartError;
 
 /// How often commands that no agent has accepted are sent again.
 const SEND_AGAIN_EVERY: Duration = Duration::from_secs(10);
-/// How often nodes that are waited for after a restore are given up.
+/// How often the wait for nodes after a restore is checked for its time limit.
 const AWAITED_EVERY: Duration = Duration::from_secs(1);
-/// How often old logs are looked for.
+/// How often old logs are removed.
 const KEEP_EVERY: Duration = Duration::from_secs(3_600);
-/// Ended runs whose state is shown as series after a start, the newest.
+/// Number of ended runs, the newest ones, whose state is shown as series after a start.
 const ENDED_SHOWN: u32 = 200;
 
 impl Runs {
-    /// Takes up what was under way, and starts the background tasks of runs.
+    /// Continues the active runs, and starts the background tasks of runs.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Returns an error if the store cannot be read.
     pub async fn start(self: &Arc<Self>, config: &Config) -> Result<(), StartError> {
         let failed = |what, source| StartError::Load { what, source };
         let taken_up = self.unknown.load(&self.parts.state, clock::now_ms()).await;
@@ -43,7 +43,7 @@ impl Runs {
         match self.newest(ENDED_SHOWN).await {
             Ok(runs) => runs.iter().for_each(|run| self.parts.state_series.set_run(run)),
             Err(error) => {
-                tracing::warn!(%error, "the state of runs that had ended before the start is not shown")
+                tracing::warn!(%error, "the series of runs that ended before the start are not available")
             }
         }
         self.parts.tasks.spawn(Arc::clone(self).place_runs());
@@ -66,7 +66,7 @@ impl Runs {
                 done = self.send_pending(None).await;
             }
             if let Err(error) = done {
-                tracing::error!(%error, "runs cannot be looked after");
+                tracing::error!(%error, "the periodic tasks of runs failed");
             }
         }
     }
@@ -77,7 +77,7 @@ impl Runs {
         loop {
             ticks.tick().await;
             if let Err(error) = self.judge_changes(&mut followed).await {
-                tracing::error!(%error, "changes of knobs cannot be judged");
+                tracing::error!(%error, "verdicts on changes of knobs cannot be computed");
             }
         }
     }
@@ -91,7 +91,7 @@ impl Runs {
     }
 }
 
-/// As long as the run's series by the minute: what can be seen of a run and what it said go together.
+/// Logs are kept as long as the run's per-minute series, so that its values and its output are available for the same time.
 fn logs_kept_ms(store: &StoreConfig) -> i64 {
     store.retention_ms.max(store.rollup_1m_ms)
 }

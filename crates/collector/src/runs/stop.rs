@@ -1,4 +1,4 @@
-//! Stops that wait: whether there is something to wait for, and at which step all ranks can be told to end.
+//! Stops that wait: whether the run can wait, and at which step all ranks end.
 
 use domain::api::runs::{RunView, StopAfter};
 use domain::ident::RunId;
@@ -10,10 +10,10 @@ use super::error::RunError;
 use crate::clock;
 
 impl Runs {
-    /// The moment a stop can wait for.
+    /// Returns the point that a stop waits for.
     ///
     /// # Errors
-    /// When there is no such run, when it has nothing to wait for, or when the store fails.
+    /// Returns an error if the run is unknown, if it cannot wait, or if the store fails.
     pub async fn stop_point(&self, run: &RunId, after: StopAfter) -> Result<StopPoint, RunError> {
         let machine = self.machine(run).await?;
         let cannot = |reason: String| RunError::CannotWait {
@@ -32,7 +32,7 @@ impl Runs {
         }
     }
 
-    /// A step that no rank has reached and each will hear of in time; else why there is none.
+    /// Returns a step that no rank has reached and that each rank learns of in time, or the reason why there is none.
     pub(super) async fn step_ahead(&self, machine: &Machine) -> Result<u64, String> {
         let steps = self.steps(machine).await;
         let silent: Vec<String> = ranks(machine)
@@ -53,7 +53,7 @@ impl Runs {
         Ok(agreed_step(*highest, step_s))
     }
 
-    /// The usual time of a step on the rank that is fastest: the median, so that a save or a validation among them does not count.
+    /// Returns the median step time of the fastest rank, in seconds. The median excludes steps with a save or a validation.
     pub(super) async fn step_seconds(&self, machine: &Machine) -> Option<f64> {
         let of_run = format!("train_step_seconds{{run=\"{}\"}}", machine.id);
         let query =
@@ -66,14 +66,14 @@ impl Runs {
     }
 }
 
-/// The ranks of the current attempt, by their place in the world.
+/// Returns the global ranks of the current attempt.
 fn ranks(machine: &Machine) -> impl Iterator<Item = u32> {
     let nodes = machine.current().nodes.iter();
     nodes.flat_map(|task| task.ranks.keys().map(|local| task.first_rank + local))
 }
 
-/// Tells in a view what a stop now would lose.
-pub(super) fn tell_loss(view: &mut RunView, machine: &Machine, last_step: Option<u64>) {
+/// Sets in a view how many steps a stop now would lose.
+pub(super) fn set_steps_lost(view: &mut RunView, machine: &Machine, last_step: Option<u64>) {
     view.steps_since_checkpoint = machine.steps_since_checkpoint(last_step);
     if let Some(stop) = &mut view.stop {
         stop.steps_lost = view.steps_since_checkpoint;

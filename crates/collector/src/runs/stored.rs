@@ -1,4 +1,4 @@
-//! Runs as the store keeps them: one JSON document each, and their actions.
+//! The stored form of runs, one JSON document each, and of their actions.
 
 use domain::ident::RunId;
 use domain::run::spec::Spec;
@@ -9,7 +9,7 @@ use store::state::runs::{RunAction, RunRecord};
 
 use super::error::RunError;
 
-/// Letters of a run id behind its name: 31 bits of them, no vowels, so no words.
+/// Characters of the suffix of a run id: about 29 bits of randomness. There are no vowels, so no words.
 const ID_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz23456789";
 const ID_LETTERS: usize = 6;
 
@@ -59,12 +59,12 @@ pub(super) fn read(record: RunRecord) -> Result<Machine, RunError> {
     })
 }
 
-/// `None`, and a line in the log, for a run whose stored state cannot be read or that is gone: it must not stop the others.
+/// Logs an error and returns `None` for a run whose stored state cannot be read or that does not exist: one run must not stop the others.
 pub(super) fn unless_unreadable<T>(result: Result<T, RunError>) -> Result<Option<T>, RunError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error @ (RunError::Stored { .. } | RunError::Unknown(_))) => {
-            tracing::error!(%error, "a run is passed over");
+            tracing::error!(%error, "a run is skipped");
             Ok(None)
         }
         Err(error) => Err(error),

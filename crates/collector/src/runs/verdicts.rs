@@ -1,11 +1,11 @@
-//! Verdicts on changes of knobs, from the series of the attempts before and since.
+//! Verdicts on changes of knobs, computed from the series before and after the change.
 //!
 //! ```text
-//! every three seconds, each run with a change that may still be judged otherwise:
-//!   from the change before up to this │ from this to the next ── series of rank 0, peaks of all ──▶ knob::judge ──▶ KnobsJudged ──▶ taken back?
+//! every three seconds, each run with a change whose verdict may still change:
+//!   from the previous change to this │ from this to the next ── series of rank 0, peaks of all ──▶ knob::judge ──▶ KnobsJudged ──▶ revert?
 //! ```
 
-mod stretch;
+mod attempt_range;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,48 +13,48 @@ use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::{
-    Compared, Comparison, Decision, Memory, MemoryKind, StepSample, Trace, Verdict, compare, judge,
+    Comparison, ComparisonInput, Decision, Memory, MemoryKind, StepSample, Trace, Verdict, compare, judge,
 };
 use domain::run::state::{Event, Machine};
 use domain::time::TimestampMs;
 use query::Value;
 
-use self::stretch::{Cut, Made, Span, Stretch, changes};
+use self::attempt_range::{AppliedChange, AttemptRange, Cut, Span, changes};
 use super::Runs;
 use super::error::RunError;
 use super::stored::unless_unreadable;
 use crate::clock;
 
-/// How often verdicts are looked at.
+/// How often verdicts are computed.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
-/// Steps since a change from which the verdict stays as it is: the interval of the median is narrow then.
+/// Number of steps after a change from which the verdict is final: the confidence interval of the median is narrow then.
 const STEPS_ENOUGH: usize = 200;
-/// A run that ended is looked at this long.
+/// How long an ended run is still evaluated.
 const FOLLOWED_MS: i64 = 60_000;
 
-/// An attempt that cannot be compared.
+/// Why two attempts cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// The run.
+    /// The run is unknown or cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// No such attempt.
+    /// The run has no such attempt.
     #[error("run {run} has no attempt {attempt}; it has {last}")]
     NoAttempt {
         /// The run.
         run: RunId,
-        /// Which.
+        /// The requested attempt.
         attempt: AttemptNo,
-        /// How many there are.
+        /// The last attempt of the run.
         last: AttemptNo,
     },
 }
 
 impl Runs {
-    /// Two attempts beside each other; the last one where none is named.
+    /// Compares two attempts. If no attempt is named, the last one of the run.
     ///
     /// # Errors
-    /// When there is no such run or attempt, or the store fails.
+    /// Returns an error if a run or attempt is unknown, or the store fails.
     pub async fn compare(
         &self,
         a: (&RunId, Option<AttemptNo>),
@@ -64,9 +64,13 @@ impl Runs {
         let (machine_b, at_b) = self.attempt(b).await?;
         let now_ms = clock::now_ms();
         let (side_a, side_b) = (&machine_a.attempts[at_a], &machine_b.attempts[at_b]);
-        let trace_a = self.trace(&machine_a, &Stretch::of(side_a).latest(now_ms)).await;
-        let trace_b = self.trace(&machine_b, &Stretch::of(side_b).latest(now_ms)).await;
-        let compared = |run, attempt, trace| Compared { run, attempt, trace };
+        let trace_a = self
+            .trace(&machine_a, &AttemptRange::of(side_a).latest(now_ms))
+            .await;
+        let trace_b = self
+            .trace(&machine_b, &AttemptRange::of(side_b).latest(now_ms))
+            .await;
+        let compared = |run, attempt, trace| ComparisonInput { run, attempt, trace };
         Ok(compare(
             &compared(&machine_a, side_a, &trace_a),
             &compared(&machine_b, side_b, &trace_b),
@@ -89,7 +93,7 @@ impl Runs {
         Ok((machine, at))
     }
 
-    /// Looks at all runs that have or had a change a moment ago.
+    /// Evaluates all runs that have a change, also those that ended a moment ago.
     pub(super) async fn judge_changes(
         self: &Arc<Self>,
         followed: &mut BTreeSet<RunId>,
@@ -124,19 +128,19 @@ impl Runs {
 
     async fn judge_run(self: &Arc<Self>, machine: &Machine) -> Result<(), RunError> {
         let now_ms = clock::now_ms();
-        let made: Vec<Made<'_>> = changes(machine).collect();
-        for (place, this) in made.iter().enumerate() {
-            let counts = |other: &&Made<'_>| this.is_cut_by(other);
-            let next = made[place + 1..].iter().find(counts);
+        let applied: Vec<AppliedChange<'_>> = changes(machine).collect();
+        for (index, this) in applied.iter().enumerate() {
+            let counts = |other: &&AppliedChange<'_>| this.is_cut_by(other);
+            let next = applied[index + 1..].iter().find(counts);
             let is_last = next.is_none() && machine.attempts[this.at].ended_ms.is_none();
             if this.waits || !may_change(this.change.verdict.as_ref(), is_last) {
                 continue;
             }
-            let begin = made[..place].iter().rfind(counts);
-            let begin = begin.map_or(Cut::at(0), Made::since);
-            let end = next.map_or(Cut::at(machine.attempts.len()), Made::until);
-            let before = Stretch::new(machine, begin, this.until());
-            let since = Stretch::new(machine, this.since(), end);
+            let begin = applied[..index].iter().rfind(counts);
+            let begin = begin.map_or(Cut::at(0), AppliedChange::since);
+            let end = next.map_or(Cut::at(machine.attempts.len()), AppliedChange::until);
+            let before = AttemptRange::new(machine, begin, this.until());
+            let since = AttemptRange::new(machine, this.since(), end);
             let answers = this.answers(since.attempts);
             let before = self.trace(machine, &before.latest(now_ms)).await;
             let after = self.trace(machine, &since.earliest(now_ms)).await;
@@ -155,7 +159,7 @@ impl Runs {
         Ok(())
     }
 
-    /// What the series of a run say of a span of time.
+    /// Returns the values of a run's series in a span of time.
     async fn trace(&self, machine: &Machine, span: &Span) -> Trace {
         let run = &machine.id;
         let window_ms = (span.to_ms - span.from_ms).max(1);
@@ -170,7 +174,7 @@ impl Runs {
             let step = step as u64;
             samples.entry(at_ms).or_default().step = step;
         }
-        // All of a rank's series have the times of its steps.
+        // All series of a rank have samples at the times of its steps.
         for (metric, put) in PARTS {
             for (at_ms, value) in self.values(&of(metric), span.to_ms).await {
                 if let Some(sample) = samples.get_mut(&at_ms) {
@@ -185,7 +189,8 @@ impl Runs {
         }
     }
 
-    /// The largest peak of any rank: the allocator's where there are GPUs, else of what the probe counted.
+    /// Returns the largest memory peak of any rank: of the CUDA allocator if there are GPUs, otherwise of the saved tensors that the probe
+    /// counted.
     async fn memory(&self, run: &RunId, window_ms: i64, at_ms: TimestampMs) -> Option<Memory> {
         for (metric, kind) in MEMORY {
             let query = format!("max(max_over_time({metric}{{run=\"{run}\"}}[{window_ms}ms]))");
@@ -200,7 +205,8 @@ impl Runs {
         None
     }
 
-    /// Samples of all series that a range selector gives, as one: a rank that went to another node goes on under its number.
+    /// Returns the samples of all series that a range selector yields, as one: a rank that moved to another node continues under its
+    /// number.
     async fn values(&self, selector: &str, at_ms: TimestampMs) -> Vec<(TimestampMs, f64)> {
         match self
             .parts
@@ -244,7 +250,7 @@ fn may_change(verdict: Option<&Verdict>, is_last: bool) -> bool {
     })
 }
 
-/// Nothing a person would see has changed. Numbers lose their last bit in the store.
+/// Returns true if nothing visible has changed. The store may drop the last bit of a number.
 fn is_same(known: &Verdict, new: &Verdict) -> bool {
     known.decision == new.decision && known.summary == new.summary && known.missing_steps == new.missing_steps
 }

@@ -1,4 +1,4 @@
-//! DATA/admin.token: the admin's token for commands on this machine. Mode 0600, made once.
+//! DATA/admin.token: the admin token for commands on this machine. Mode 0600, created once.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::config::{ADMIN_TOKEN_CHARS_MIN, Secret};
 use crate::error::StartError;
 
-/// Reads the token, or makes one. The flag says that it was made.
+/// Reads the token, or creates one. Returns true with it if it was created.
 pub(super) fn read_or_create(path: &Path) -> Result<(Secret, bool), StartError> {
     let data = |source| StartError::Data {
         path: path.to_owned(),
@@ -29,20 +29,20 @@ fn read(file: File) -> io::Result<Secret> {
         file.set_permissions(Permissions::from_mode(0o600))?;
         tracing::warn!(
             mode = format!("{mode:o}"),
-            "others could read the admin token file; its mode is 0600 now"
+            "the admin token file was readable by others; its mode is now 0600"
         );
     }
     let mut text = String::new();
     file.take(1_024).read_to_string(&mut text)?;
     let token = text.trim();
     if token.len() < ADMIN_TOKEN_CHARS_MIN {
-        let message = "it holds no usable admin token; remove the file to have a new one made";
+        let message = "it contains no usable admin token; remove the file to generate a new one";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(Secret::new(token))
 }
 
-/// Written aside and renamed, so that a crash leaves no half token behind.
+/// Written to another file and renamed, so that a crash leaves no incomplete token.
 fn create(path: &Path) -> io::Result<Secret> {
     let token = super::random_secret("lsa_");
     let aside = path.with_extension("token.new");

@@ -1,6 +1,6 @@
-//! All tokens and browser sessions, in memory: a request with a bad token must cost nothing but a hash.
+//! All tokens and browser sessions, in memory: a request with an invalid token must cost only a hash.
 //!
-//! What is here is what the database holds: each change is written there first, or, when it takes rights away, removed here first.
+//! The content is the same as in the database. A change is written there first; a removal is applied here first.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,16 +14,16 @@ use store::state::tokens::SecretHash;
 #[derive(Debug, Default)]
 pub(super) struct Known {
     tokens: HashMap<SecretHash, Token>,
-    /// The hash of a token's secret by the token's id.
+    /// The hash of a token's secret, by the token's id.
     hashes: HashMap<String, SecretHash>,
     sessions: HashMap<SecretHash, BrowserSession>,
 }
 
-/// A token, and when it was used last.
+/// A token, and the time of its last use.
 #[derive(Debug)]
 pub(super) struct Token {
     pub(super) view: TokenView,
-    /// 0 when it was never used.
+    /// 0 if it was never used.
     used_ms: AtomicI64,
 }
 
@@ -46,7 +46,7 @@ impl Known {
         self.sessions.retain(|_, session| session.token != id);
     }
 
-    /// The token with that hash, unless it has expired.
+    /// Returns the token with this hash, unless it has expired.
     pub(super) fn token(&self, hash: &SecretHash, now_ms: TimestampMs) -> Option<&Token> {
         self.tokens.get(hash).filter(|token| token.is_valid(now_ms))
     }
@@ -55,7 +55,7 @@ impl Known {
         self.tokens.get(self.hashes.get(id)?)
     }
 
-    /// Ids that begin with `prefix`, the oldest first.
+    /// Returns the ids that begin with `prefix`, the oldest first.
     pub(super) fn ids_with_prefix(&self, prefix: &str) -> Vec<String> {
         let tokens = self.tokens.values().map(|token| &token.view);
         let mut of_prefix: Vec<_> = tokens.filter(|view| view.id.starts_with(prefix)).collect();
@@ -73,7 +73,7 @@ impl Known {
         self.sessions.remove(hash);
     }
 
-    /// The session with that hash and its token, when neither has expired.
+    /// Returns the session with this hash and its token, if neither has expired.
     pub(super) fn session(
         &self,
         hash: &SecretHash,
@@ -89,7 +89,7 @@ impl Known {
         Some((session, token))
     }
 
-    /// The sessions of a token, the first to expire first.
+    /// Returns the sessions of a token, ordered by their end.
     pub(super) fn sessions_of(&self, token: &str) -> Vec<SecretHash> {
         let sessions = self.sessions.iter().filter(|(_, session)| session.token == token);
         let mut sessions: Vec<_> = sessions
@@ -105,12 +105,12 @@ impl Token {
         self.view.expires_ms.is_none_or(|expires_ms| expires_ms > now_ms)
     }
 
-    /// When it was used last.
+    /// Returns the time of the last use.
     pub(super) fn used_ms(&self) -> Option<TimestampMs> {
         Some(self.used_ms.load(Ordering::Relaxed)).filter(|ms| *ms != 0)
     }
 
-    /// Notes a use; true when the last one that was noted is at least `every_ms` ago.
+    /// Records a use. Returns true if the last recorded use is at least `every_ms` ago.
     pub(super) fn touch(&self, now_ms: TimestampMs, every_ms: i64) -> bool {
         let before = self.used_ms.load(Ordering::Relaxed);
         let is_due = now_ms - before >= every_ms;

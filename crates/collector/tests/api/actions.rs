@@ -1,4 +1,4 @@
-//! Actions that a diagnosis lists: what they would cost, carrying them out, and what is kept of it.
+//! The actions that a diagnosis lists: their cost, carrying them out, and what is recorded.
 
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport};
 use reqwest::{Method, StatusCode};
@@ -20,7 +20,7 @@ groups:
         annotations: { summary: slow, actions: 'exclude_node, lr_scale, restart' }
 ";
 
-/// Makes the rule fire for a run, and returns the diagnosis' path.
+/// Makes the rule fire for a run, and returns the path of the diagnosis.
 async fn diagnosed(server: &Server, run: &str) -> String {
     let labels = [
         ("__name__", "slowness"),

@@ -1,4 +1,4 @@
-//! The dashboard's files and the headers around them.
+//! The dashboard's files and their headers.
 
 use reqwest::{Method, StatusCode};
 

@@ -1,4 +1,4 @@
-//! Who may do what, by every way in.
+//! Roles, by every way to authenticate.
 
 use domain::api::session::{Role, Session};
 use reqwest::{Method, StatusCode};
@@ -14,7 +14,7 @@ const ROLES: [Role; 5] = [
     Role::Join,
 ];
 
-/// Method, path, and the role it needs. Paths of things that do not exist, so that the answer is never a change.
+/// Method, path, and the required role. The paths name things that do not exist, so that no request changes anything.
 const ROUTES: [(&str, &str, Role); 34] = [
     ("GET", "/metrics", Role::Scrape),
     ("GET", "/api/session", Role::Viewer),
@@ -152,7 +152,7 @@ async fn a_browser_logs_in_changes_and_logs_out() {
     let foreign = join(Some(&session.csrf)).header("origin", "http://evil.example");
     assert_eq!(foreign.send().await.unwrap().status(), StatusCode::FORBIDDEN);
 
-    // The session outlives the collector, and ends when it is told to.
+    // The session survives a restart of the collector, and ends at log-out.
     let server = server.restart().await;
     let by_cookie = |method: Method| server.anonymous(method, "/api/session").header("cookie", &cookie);
     assert_eq!(
@@ -315,7 +315,7 @@ async fn a_join_token_expires() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
-/// Seen: after 110 requests with bad tokens, a token made meanwhile got 429.
+/// Regression: after 110 requests with invalid tokens, a new valid token got 429.
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_tokens_from_an_address_never_lock_out_a_valid_one() {
     let server = Server::start().await;
@@ -353,7 +353,7 @@ async fn bad_tokens_from_an_address_never_lock_out_a_valid_one() {
     assert_ne!(get(&fresh.token).await, StatusCode::OK, "it is revoked");
 }
 
-/// Behind a proxy, its clients have limits of their own, and only a trusted proxy says who they are.
+/// Behind a proxy, each client has its own limit. Only a trusted proxy determines the client's address.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_count_the_address_that_a_trusted_proxy_forwards() {
     for (proxies, others_status) in [
@@ -388,7 +388,7 @@ async fn limits_count_the_address_that_a_trusted_proxy_forwards() {
     }
 }
 
-/// What `http://any:TOKEN@…` becomes in Grafana, promtool and Prometheus itself.
+/// The form of `http://any:TOKEN@…` in requests of Grafana, promtool and Prometheus itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_may_be_a_password_where_prometheus_clients_ask() {
     let server = Server::start().await;
@@ -419,7 +419,7 @@ async fn a_token_may_be_a_password_where_prometheus_clients_ask() {
         (&get, query, "guess", None, StatusCode::UNAUTHORIZED),
         (&get, "/metrics", &scrape, None, StatusCode::OK),
         (&post, "/api/v1/write", &viewer, None, StatusCode::FORBIDDEN),
-        // Elsewhere a password opens nothing.
+        // On other paths a password is not accepted.
         (&get, "/api/runs", &viewer, None, StatusCode::UNAUTHORIZED),
         (&get, "/api/tokens", ADMIN, None, StatusCode::UNAUTHORIZED),
     ] {

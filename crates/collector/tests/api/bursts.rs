@@ -1,4 +1,4 @@
-//! Alerts that ask nodes for the last minutes of their GPUs.
+//! Alerts that request the last minutes of a node's GPUs.
 
 use domain::ident::NodeName;
 use reqwest::{Method, StatusCode};
@@ -84,7 +84,7 @@ groups:
     assert!(to_first.try_recv().is_err() && to_second.try_recv().is_err());
 }
 
-/// The alert a node is asked for, when it is.
+/// Returns the alert for which a node is asked, when the request arrives.
 async fn asked(agent: &mut Control) -> String {
     loop {
         if let Message::Burst(burst) = agent.next().await {
@@ -117,7 +117,7 @@ groups:
     }));
     let (status, run) = answer(request).await;
     assert_eq!(status, StatusCode::CREATED, "{run}");
-    // Both nodes are its own now.
+    // Both nodes belong to the run now.
     one.command().await;
     two.command().await;
     let mut other = join(&server, "n3", 0).await;
@@ -137,8 +137,8 @@ groups:
         found.first().is_some_and(|(_, count)| count == "3")
     })
     .await;
-    // What is for the third comes in order: this is the first, and there was none before.
+    // Messages to the third node arrive in order. This is the first one, so there was none before.
     let node = NodeName::new("n3").unwrap();
-    server.running.app.runs.agents.want_burst(&node, "last");
+    server.running.app.runs.agents.request_burst(&node, "last");
     assert_eq!(asked(&mut other).await, "last");
 }

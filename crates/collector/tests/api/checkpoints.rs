@@ -1,9 +1,9 @@
-//! Checkpoints over HTTP and the control stream: pins of other runs, orders to remove, orders of before the upgrade.
+//! Checkpoints over HTTP and the control stream: pins of other runs, commands to remove, commands from before an upgrade.
 
 use std::collections::BTreeSet;
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::checkpoint::{Checkpoint, CheckpointReport, Origin, PruneOrder, Sight};
+use domain::run::checkpoint::{Checkpoint, CheckpointOnNode, CheckpointReport, Origin, PruneOrder};
 use domain::run::state::{NodeCommand, NodeReport, Task};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -17,15 +17,15 @@ fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
     let checkpoint = |step: &u64| Checkpoint {
         path: format!("/c/step-{step}"),
         step: Some(*step),
-        // Later than the run, for a node that cannot tell.
+        // Later than the start of the run, for a node that cannot prove the origin.
         finished_ms: Some(4_000_000_000_000 + i64::try_from(*step).unwrap()),
         seen: [(
             "n1".to_owned(),
-            Sight {
+            CheckpointOnNode {
                 mark: format!("inode-{step}"),
                 complete: true,
                 origin,
-                ..Sight::default()
+                ..CheckpointOnNode::default()
             },
         )]
         .into(),
@@ -39,7 +39,7 @@ fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
     })
 }
 
-/// A run that has ended on the node, and whose checkpoints the node tells of.
+/// An ended run on the node, whose checkpoints the node has reported.
 async fn run_with(server: &Server, agent: &mut Control, report: NodeReport) -> String {
     let run = submit_failing(server, agent).await;
     agent.say(&run, 3, report).await;
@@ -89,7 +89,7 @@ async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
     let (_, list) = server.get(&format!("/api/runs/{one}/checkpoints")).await;
     assert_eq!(kind_of(&list["retention"]["kept"], "/c/step-1"), "pinned");
 
-    // The order that is on its way when the pin is set is taken back.
+    // A command that is on its way when the pin is set is withdrawn.
     prune(&server, &other, false).await;
     let (_, NodeCommand::Remove(order)) = agent.command().await else {
         panic!("an order to remove was expected")
@@ -124,7 +124,7 @@ async fn a_node_with_an_older_agent_is_given_no_order() {
     assert_eq!(first.run, run);
 }
 
-/// They were decided by a version that did not ask who wrote what it removes.
+/// They were created by a version that did not check who wrote the checkpoints that it removes.
 #[tokio::test]
 async fn orders_that_were_stored_before_the_upgrade_are_dropped() {
     let server = Server::start().await;

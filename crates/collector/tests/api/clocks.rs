@@ -1,4 +1,4 @@
-//! Nodes whose clocks do not agree: who failed first is told all the same.
+//! Nodes with different clocks: the first failure is still named correctly.
 
 use domain::ident::Rank;
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport, Prepared, RankExit, RunState};
@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::harness::{Agent, Server, answer};
 use crate::runs::{Control, run_is};
 
-/// How far the clock of `n1` is ahead.
+/// How far the clock of `n1` is ahead, in milliseconds.
 const AHEAD_MS: i64 = 400;
 
-/// An agent of a node with both of its streams, which has told how far its clock is ahead.
+/// Connects both streams of an agent that has reported how far its clock is ahead.
 pub(crate) async fn join(server: &Server, node: &str, ahead_ms: i64) -> Control {
     let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
     let mut agent = Agent::connect(server, token["token"].as_str().unwrap(), node)
@@ -27,7 +27,7 @@ pub(crate) async fn join(server: &Server, node: &str, ahead_ms: i64) -> Control 
     Control::connect_as(server, node, &agent.ack.credential, &[]).await
 }
 
-/// Accepts the next command, and gives what it was.
+/// Accepts the next command, and returns it.
 async fn accept(agent: &mut Control, run: &str, id: u64) -> NodeCommand {
     let (command, asked) = agent.command().await;
     agent
@@ -73,7 +73,7 @@ async fn the_rank_that_failed_first_is_named_whatever_the_clocks_say() {
     }
     run_is(&server, run, RunState::Running).await;
 
-    // The rank of n1 dies, and a tenth of a second later that of n2; by the stamps it is the other way round.
+    // The rank of n1 exits, and 100 ms later the one of n2. By the timestamps the order is reversed.
     let now_ms = collector::clock::now_ms();
     let killed = |rank, at_ms: i64| {
         NodeReport::RankExited(RankExit {

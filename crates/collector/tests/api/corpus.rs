@@ -1,4 +1,4 @@
-//! The bodies of remote write that are kept for fuzzing, and all that fuzzing ever found, are read without harm.
+//! Parses all stored fuzzing inputs of remote write, including everything that fuzzing has ever found.
 
 use collector::http::remote_write::{parse_for_fuzzing, walk_for_fuzzing};
 

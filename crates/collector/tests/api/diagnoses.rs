@@ -1,4 +1,4 @@
-//! Diagnoses: their ids, what is known around them, and what people do about them.
+//! Diagnoses: their ids, their context, and user actions on them.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ groups:
           threshold_power_by_gpu: '100'
 ";
 
-/// Two GPUs of a run, now.
+/// Writes the current power of two GPUs of a run.
 async fn feed(server: &Server, hot: f64) {
     let now_ms = collector::clock::now_ms();
     let of = |gpu, value| {
@@ -41,7 +41,7 @@ async fn feed(server: &Server, hot: f64) {
     );
 }
 
-/// Waits until as many diagnoses are listed.
+/// Waits until this number of diagnoses is listed.
 async fn listed(server: &Server, query: &str, count: usize) -> Vec<Value> {
     until(query, async || {
         let (_, all) = server.get(&format!("/api/diagnoses{query}")).await;
@@ -174,7 +174,7 @@ async fn people_take_a_diagnosis_on_and_write_on_it() {
     assert_eq!(audit[0]["target"], id.as_str());
 }
 
-/// A receiver that is away: what it is to be sent waits, and is counted.
+/// Creates a receiver that is down: notifications for it wait, and are counted.
 async fn absent_receiver(server: &Server) {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", gone.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! What Grafana's Prometheus data source sends, from "Save & test" to a panel, and what it looks for in the answers.
+//! The requests of Grafana's Prometheus data source, from "Save & test" to a panel, and what it expects in the answers.
 
 use domain::api::session::Role;
 use reqwest::{Method, RequestBuilder, StatusCode};
@@ -33,7 +33,7 @@ impl Grafana {
         Self { server, token, end_s }
     }
 
-    /// As its server sends it: with the data source's user and password, and compressed answers welcome.
+    /// Creates a request as Grafana's server sends it: with the data source's user and password, and accepting compressed answers.
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.server.anonymous(method, path);
         request
@@ -73,7 +73,7 @@ async fn the_data_source_is_tested_and_saved() {
         body["data"],
         json!({ "resultType": "scalar", "result": [grafana.end_s, "2"] })
     );
-    // Heuristics: who is it, has it rules?
+    // Heuristics: which application is it, and does it have rules?
     let body = grafana.get("/api/v1/status/buildinfo", &[]).await;
     assert!(
         body["data"]["version"].is_string() && body["data"]["features"].is_null(),
@@ -88,7 +88,7 @@ async fn the_data_source_is_tested_and_saved() {
     }
     let body = grafana.get("/api/v1/alerts", &[]).await;
     assert!(body["data"]["alerts"].is_array(), "{body}");
-    // A wrong password is not a fault of the server's.
+    // A wrong password is not an error of the server.
     let wrong = grafana
         .server
         .anonymous(Method::POST, "/api/v1/query")
@@ -157,7 +157,7 @@ async fn a_panel_is_drawn() {
             "{one}"
         );
     }
-    // Its table and stat panels.
+    // For table and stat panels.
     let instant = [("query", "topk(1, gpu_power_watts)"), ("time", &*end)];
     let body = grafana.post("/api/v1/query", &instant).await;
     assert_eq!(
@@ -178,7 +178,7 @@ async fn a_panel_is_drawn() {
     assert_eq!(response.headers()["content-type"], "application/json");
     assert!(response.bytes().await.unwrap().starts_with(b"\x1f\x8b"));
 
-    // A mistake is shown under the panel: status, errorType and error.
+    // An error is shown under the panel: status, errorType and error.
     let (status, body) = answer(
         grafana
             .request(Method::POST, "/api/v1/query_range")

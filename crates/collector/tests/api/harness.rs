@@ -1,4 +1,4 @@
-//! One collector a test, in a folder of its own, on a free port of the loopback.
+//! One collector per test, in its own folder, on a free loopback port.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use wire::proto::{Definitions, Hello, HelloAck, Series, telemetry_down, telemetry_up};
 use wire::telemetry::{Endpoint, OpenError, Receiving, Sending};
 
-/// Nothing here takes longer on a busy machine.
+/// Nothing in these tests takes longer, even on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 /// The admin token of every collector under test.
 pub(crate) const ADMIN: &str = "admin-token-of-the-tests";
@@ -52,14 +52,14 @@ impl Server {
         }
     }
 
-    /// Stops it in good order and starts it again on what it left.
+    /// Shuts the collector down and starts it again on the same folder.
     pub(crate) async fn restart(self) -> Self {
         let Self { running, folder, .. } = self;
         running.shutdown().await;
         Self::start_in(folder).await
     }
 
-    /// Starts another collector on a copy of the files as they are this moment: what a power cut would leave.
+    /// Starts another collector on a copy of the current files: what a power failure would leave.
     pub(crate) async fn start_from_copy(&self) -> Self {
         let copy = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(self.folder.path()).unwrap() {
@@ -75,12 +75,12 @@ impl Server {
         format!("{}{path}", self.running.url())
     }
 
-    /// A request without any credential.
+    /// Creates a request without a credential.
     pub(crate) fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, self.url(path))
     }
 
-    /// A request as the admin.
+    /// Creates a request as the admin.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.anonymous(method, path).bearer_auth(ADMIN)
     }
@@ -105,7 +105,7 @@ impl Server {
         response.json().await.unwrap()
     }
 
-    /// Asks a query until it gives a result, as samples become visible shortly after their acknowledgement at most.
+    /// Repeats a query until it has a result: samples become visible at most shortly after their acknowledgement.
     pub(crate) async fn query(&self, text: &str, at_ms: i64) -> Vec<(Value, String)> {
         let time = format!("{}", at_ms as f64 / 1_000.0);
         let request = self
@@ -128,7 +128,7 @@ pub(crate) fn client() -> reqwest::Client {
     let _installed_by_another_test = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(DEADLINE)
-        // A refused body ends its connection: the next request must not be the one to find out.
+        // A rejected body ends its connection. The next request must not use that connection.
         .pool_max_idle_per_host(0)
         .no_proxy()
         .build()
@@ -142,7 +142,7 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-/// Waits for a condition, never for a time.
+/// Waits for a condition, never for a fixed time.
 pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -154,7 +154,7 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
     }
 }
 
-/// An agent, as far as the telemetry stream goes.
+/// The telemetry stream of an agent.
 pub(crate) struct Agent {
     sending: Mutex<Sending>,
     pub(crate) receiving: Receiving,
@@ -166,7 +166,7 @@ impl Agent {
         Self::connect_with(server, token, Self::hello(node)).await
     }
 
-    /// As agents do it: waits when it is asked to come back. Also how often it was.
+    /// Connects like a real agent: waits and retries when asked to. Also returns how often it was asked.
     pub(crate) async fn connect_patiently(server: &Server, token: &str, node: &str) -> (Self, u32) {
         let mut asked = 0;
         loop {
@@ -222,13 +222,13 @@ impl Agent {
         self.sending.lock().await.send(message).await.unwrap();
     }
 
-    /// Defines series by metric name and a label.
+    /// Defines series by metric name and the label `gpu`.
     pub(crate) async fn define(&self, segment: &str, first: u32, names: &[(&str, &str)]) {
         let labels = names.iter().map(|(name, gpu)| vec!["__name__", name, "gpu", gpu]);
         self.define_labels(segment, first, labels.collect()).await;
     }
 
-    /// Defines series by all their labels, names and values in turn.
+    /// Defines series by all their labels: names and values, alternating.
     pub(crate) async fn define_labels(&self, segment: &str, first: u32, series: Vec<Vec<&str>>) {
         let series = series.into_iter().map(|labels| Series {
             labels: labels.into_iter().map(String::from).collect(),
@@ -262,7 +262,7 @@ impl Agent {
         next.unwrap().unwrap().unwrap()
     }
 
-    /// Waits until everything up to `seq` is acknowledged. Acknowledgements never go back.
+    /// Waits until everything up to `seq` is acknowledged. Acknowledged numbers never decrease.
     pub(crate) async fn acked(&mut self, segment: &str, seq: u64) {
         let mut before = 0;
         loop {
@@ -281,7 +281,7 @@ impl Agent {
     }
 }
 
-/// The code of a refusal.
+/// Returns the code of a refusal, or `Ok`.
 pub(crate) fn code(result: Result<Agent, Status>) -> Code {
     result.err().map_or(Code::Ok, |status| status.code())
 }

@@ -1,5 +1,5 @@
-//! Queries and clients that mean harm, or know no better: each gets a clear word or a fair answer, memory stays bounded, and
-//! samples come in as before.
+//! Queries and clients that are malicious or faulty: each gets a clear error or a normal answer, memory stays bounded, and samples are
+//! still ingested.
 #![expect(clippy::print_stdout, reason = "what was measured is worth reading")]
 
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tokio::net::TcpStream;
 use crate::harness::{ADMIN, Server, answer, until};
 use crate::remote_write::{TimeSeries, push, series};
 
-/// Hosts, and samples of each, a second apart.
+/// Number of hosts, and of samples per host, one per second.
 const HOSTS: usize = 200;
 const SAMPLES: i64 = 600;
-/// With sub-queries of 950,400 steps 10⁹ samples.
+/// With sub-queries of 950,400 steps, these are 10⁹ samples.
 const MANY_HOSTS: usize = 1_100;
-/// No single thing here may take the process beyond this.
+/// No single query here may use more memory than this, in bytes.
 const RESIDENT_BYTES_MAX: u64 = 900 << 20;
-/// Clients that leave early.
+/// Number of clients that disconnect early.
 const CLIENTS: usize = 200;
 
 async fn loaded(hosts: usize, samples: i64) -> (Arc<Server>, i64) {
@@ -57,7 +57,7 @@ fn resident_bytes() -> u64 {
         << 10
 }
 
-/// Samples that come in all the while, how long each push took, and the most memory seen.
+/// Samples that are ingested all the time, how long each push took, and the highest memory use.
 struct Ingest {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<(Vec<Duration>, u64)>,
@@ -83,7 +83,7 @@ impl Ingest {
         Self { stop, task }
     }
 
-    /// Acknowledgements came quickly, and memory was bounded.
+    /// Checks that acknowledgements were fast and memory was bounded.
     async fn was_undisturbed(self) {
         self.stop.store(true, Ordering::Relaxed);
         let (mut took, resident) = self.task.await.unwrap();
@@ -226,7 +226,7 @@ async fn hostile_queries_get_a_clear_word_or_a_fair_answer() {
     ingest.was_undisturbed().await;
 }
 
-/// A client with a socket of its own, which may do what no HTTP library does.
+/// Opens a client with its own socket, which can do what HTTP libraries do not.
 async fn open(server: &Server, path: &str, form: &str) -> TcpStream {
     let mut socket = TcpStream::connect(server.running.local_addr).await.unwrap();
     let head = format!(
@@ -238,7 +238,7 @@ async fn open(server: &Server, path: &str, form: &str) -> TcpStream {
     socket
 }
 
-/// Whether nothing is under way and nothing held.
+/// Checks that no query is in progress and nothing is held.
 async fn at_rest(server: &Server, rest: (usize, u64)) {
     let evaluator = &server.running.app.evaluator;
     until("every slot and sample to be given back", async || {
@@ -247,7 +247,7 @@ async fn at_rest(server: &Server, rest: (usize, u64)) {
     .await;
 }
 
-/// Some seconds of work on one core.
+/// Returns a query that takes some seconds on one core.
 fn long_query(end_ms: i64) -> String {
     let (start, end) = (end_ms / 1_000 - SAMPLES, end_ms / 1_000);
     format!("query=sum(quantile_over_time(0.5,load[10m]))&start={start}&end={end}&step=0.1")
@@ -264,7 +264,7 @@ async fn clients_that_leave_early_leave_nothing_behind() {
     let ingest = Ingest::begin(&server);
     let form = long_query(end_ms);
 
-    // Some leave while their query is evaluated, the most while it waits for a slot; those beyond are turned away at once.
+    // Some clients leave while their query is evaluated, most while it waits for a slot; further ones are rejected at once.
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(open(&server, "/api/v1/query_range", &form).await);
@@ -273,7 +273,7 @@ async fn clients_that_leave_early_leave_nothing_behind() {
         (evaluator.free().0 == 0).then_some(())
     })
     .await;
-    let turned_away = until("one client too many", async || {
+    let rejected = until("one client too many", async || {
         let request = server
             .request(Method::POST, "/api/v1/query")
             .form(&[("query", "1")]);
@@ -282,8 +282,8 @@ async fn clients_that_leave_early_leave_nothing_behind() {
         (response.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(response)
     })
     .await;
-    assert_eq!(turned_away.headers()["retry-after"], "1");
-    let body: Value = turned_away.json().await.unwrap();
+    assert_eq!(rejected.headers()["retry-after"], "1");
+    let body: Value = rejected.json().await.unwrap();
     assert_eq!(body["errorType"], json!("unavailable"), "{body}");
     assert_eq!(
         ask(&server, "sum(").await.0,
@@ -300,7 +300,7 @@ async fn clients_that_leave_early_leave_nothing_behind() {
     );
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 
-    // Those that leave before they are even heard.
+    // These leave before their request is read.
     for _ in 0..CLIENTS {
         drop(open(&server, "/api/v1/query_range", &form).await);
     }
@@ -339,7 +339,7 @@ async fn a_large_answer_is_held_until_it_is_read_or_given_up() {
         "200"
     );
 
-    // One of them reads all of it after all, and it is whole.
+    // One of them continues to read, and gets the complete answer.
     let mut text = Vec::new();
     let last = clients.pop().unwrap();
     let (mut reading, _kept) = last.into_split();
@@ -362,7 +362,7 @@ async fn many_large_queries_at_once_hold_no_more_than_two() {
     let (server, _) = loaded(HOSTS, SAMPLES).await;
     let rest = server.running.app.evaluator.free();
     let ingest = Ingest::begin(&server);
-    // 40 million cells each, of the 100 million for all.
+    // 40 million samples each, of the 100 million for all queries.
     let queries = (0..12).map(|n| {
         let server = Arc::clone(&server);
         let query = format!("count(sum_over_time(load[{}s:1s]))", 200_000 + n);
@@ -376,7 +376,7 @@ async fn many_large_queries_at_once_hold_no_more_than_two() {
     for query in queries {
         let (status, body) = query.await.unwrap();
         let kind = body["errorType"].as_str();
-        // Those that find no room wait for it; on a slow machine some wait in vain.
+        // Queries that find no room wait for it. On a slow machine some wait until their time limit.
         assert!(
             status == StatusCode::OK || kind == Some("timeout"),
             "{status} {body}"

@@ -1,6 +1,6 @@
-//! Asking ranks, with an agent that answers well, badly, or not at all.
+//! Inspection of ranks, with an agent that answers correctly, wrongly, or not at all.
 
-use domain::run::inspect::{Answer as Said, Question, RankAnswer, TraceFile, TraceWish, What};
+use domain::run::inspect::{Answer as Said, Question, RankAnswer, TraceFile, TraceLength, What};
 use domain::run::state::{NodeReport, StallCause};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::runs::{Control, credential, start_ranks, submit};
 const STACK: &str = "Thread 0x1 (most recent call first):\n  File \"/home/a/train.py\", line 57 in step\n";
 
 impl Control {
-    /// The next question, and its id.
+    /// Returns the next inspection request, and its id.
     async fn question(&mut self) -> (u64, Question) {
         loop {
             if let control_down::Message::Question(question) = self.next().await {
@@ -66,7 +66,7 @@ async fn ranks_are_asked_by_their_agent_and_each_has_an_answer_or_a_reason() {
     assert!(is_problem(&early, StatusCode::CONFLICT), "{status} {early}");
     start_ranks(&server, &mut agent, &run).await;
 
-    // Rubbish and answers to other questions beside the right ones; of rank 1 none at all.
+    // Malformed answers and answers to other requests, in addition to the correct ones; none from rank 1.
     let asked = ask(&server, &run, "stacks", json!({}));
     let answering = async {
         let (id, question) = agent.question().await;
@@ -146,7 +146,7 @@ async fn a_trace_is_fetched_piece_by_piece_from_the_node_that_has_it() {
     start_ranks(&server, &mut agent, &run).await;
     let recording = async {
         let (id, question) = agent.question().await;
-        assert_eq!(question.what, What::Trace(TraceWish::Steps(3)));
+        assert_eq!(question.what, What::Trace(TraceLength::Steps(3)));
         let trace = Some(TraceFile {
             file: "rank-0-1_7.json".into(),
             bytes: 5,
@@ -246,9 +246,9 @@ async fn when_a_rank_comes_to_stand_still_all_are_asked_once_and_the_events_tell
         Some(events[0]["message"].as_str()?.to_owned())
     });
     let expected =
-        format!("run {run} stands still; rank 0: step at train.py:57; rank 1: did not answer within 5 s");
+        format!("run {run} is stalled; rank 0: step at train.py:57; rank 1: did not answer within 5 s");
     assert_eq!(told.await, expected);
-    // The other one of the same incident asks nothing; the next message is its acknowledgement.
+    // The second stall of the same incident causes no request: the next message is its acknowledgement.
     agent.report(&run, 21, stalled(1)).await;
     while !matches!(agent.next().await, control_down::Message::EventAck(ack) if ack.id == 21) {}
 }

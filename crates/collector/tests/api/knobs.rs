@@ -1,4 +1,4 @@
-//! Knobs of runs over HTTP: what is refused, what is so already, and what becomes another attempt.
+//! Knobs of runs over HTTP: what is rejected, what is a no-op, and what makes another attempt.
 
 use domain::ident::Rank;
 use domain::run::knob::KnobAnswer;
@@ -31,7 +31,7 @@ async fn what_cannot_be_turned_is_refused_with_the_reason_at_its_field() {
     let server = Server::start().await;
     let run = submit(&server).await;
     for (set, field, words) in [
-        (json!({"momentum": "0.9"}), "set.momentum", "there is no knob"),
+        (json!({"momentum": "0.9"}), "set.momentum", "unknown knob"),
         (
             json!({"num_workers": "many"}),
             "set.num_workers",
@@ -114,7 +114,7 @@ fn turned(live: u32, rank: u32, value: &str, applied: bool) -> NodeReport {
     })
 }
 
-/// The last change in place, once it is no more only asked for.
+/// Returns the last change in place, when the ranks have answered.
 async fn settled(server: &Server, run: &str, no: u64) -> Value {
     until("the ranks' words", async || {
         let (_, view) = server.get(&format!("/api/runs/{run}")).await;
@@ -145,7 +145,7 @@ async fn ranks_take_a_time_out_over_in_place_whoever_is_restarted_and_give_it_ba
     };
     assert_eq!(asked, wanted(1, Some("1200")));
 
-    // The collector is restarted before the agent has answered: the order comes again, and is the same.
+    // The collector restarts before the agent has answered: the same command is sent again.
     let server = server.restart().await;
     let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
     let (again, asked) = agent.command().await;
@@ -205,7 +205,7 @@ async fn ranks_take_a_time_out_over_in_place_whoever_is_restarted_and_give_it_ba
     for words in [
         "knob applied, process_group_timeout_s=1200, in place",
         "process_group_timeout_s=1200: in all ranks (2)",
-        "not turned, the value before stays: rank 1: in 2 process groups",
+        "not applied, the old value stays: rank 1: in 2 process groups",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -214,7 +214,7 @@ async fn ranks_take_a_time_out_over_in_place_whoever_is_restarted_and_give_it_ba
     assert_eq!(view["pending"]["reverts_live"], 1, "{view}");
 }
 
-/// What an attempt's steps are like, in the order of [`LIKE`].
+/// The values of an attempt's steps, in the order of [`LIKE`].
 struct Steps {
     seconds: f64,
     samples_per_second: f64,
@@ -231,7 +231,7 @@ const LIKE: [&str; 6] = [
     "train_micro_batch",
 ];
 
-/// Tells thirty steps of rank 0, of the attempt that has just begun. The last is the end of an epoch, with half a batch.
+/// Sends thirty steps of rank 0 of the attempt that has just begun. The last one ends an epoch, with half a batch.
 async fn train(telemetry: &mut Agent, run: &str, segment: &str, steps: Steps) {
     let labels = |metric| vec!["__name__", metric, "run", run, "rank", "0"];
     telemetry.define_labels(segment, 0, LIKE.map(labels).into()).await;
@@ -269,7 +269,7 @@ async fn go_over(server: &Server, agent: &mut Control, run: &str, code: i32) {
     start_ranks(server, agent, run).await;
 }
 
-/// The attempt of that number, once this is so of it.
+/// Returns an attempt when a condition holds for it.
 async fn attempt(server: &Server, run: &str, no: usize, what: impl Fn(&Value) -> bool) -> Value {
     until("what becomes of the attempt", async || {
         let (_, view) = server.get(&format!("/api/runs/{run}")).await;
@@ -318,7 +318,7 @@ async fn a_doubled_batch_is_tried_after_checkpointing_is_kept_and_goes_back_when
     .await;
     assert_eq!(kept["change"]["no_larger_batch"], Value::Null, "{kept}");
 
-    // By itself: the run is told to end for it.
+    // Automatically: the current attempt gets the command to end.
     let (_, asked) = agent.command().await;
     assert!(
         matches!(asked, NodeCommand::StopAfter { .. } | NodeCommand::Stop { .. }),
@@ -333,7 +333,7 @@ async fn a_doubled_batch_is_tried_after_checkpointing_is_kept_and_goes_back_when
         "{tried}"
     );
 
-    // It runs out of memory: the next is without it, though the run allows no restart.
+    // It runs out of memory: the next attempt is without the change, although the run allows no restarts.
     go_over(&server, &mut agent, &run, 1).await;
     let back = attempt(&server, &run, 4, |attempt| attempt["change"].is_object()).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What is too much is refused in words, and what is not there is not 200.
+//! Excessive requests are rejected with an explanation, and unknown paths never return 200.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

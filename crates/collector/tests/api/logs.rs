@@ -1,4 +1,4 @@
-//! Logs as agent and reader see them: pieces over the control stream, read and searched over HTTP.
+//! Logs for agents and readers: chunks over the control stream, read and searched over HTTP.
 
 use domain::api::runs::{LogMatches, LogPiece};
 use reqwest::{Method, StatusCode};
@@ -7,7 +7,7 @@ use wire::proto::{LogChunk, control_down, control_up};
 use crate::harness::{Server, answer};
 use crate::runs::{Control, credential, submit};
 
-/// What a rank writes, as the agent sends it; returns how much the collector has.
+/// Writes a log chunk of a rank as the agent does, and returns how many bytes the collector has.
 async fn write(
     agent: &mut Control,
     run: &str,

@@ -1,9 +1,10 @@
-//! The collector as its clients see it: a real one on a free port, spoken to over HTTP, gRPC and WebSocket.
+//! Tests of the collector through its interfaces: a real one on a free port, over HTTP, gRPC and WebSocket.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod harness;
 
 mod actions;
+mod admission;
 mod assets;
 mod auth;
 mod bursts;
@@ -15,7 +16,6 @@ mod grafana;
 mod hostile;
 mod inspect;
 mod knobs;
-mod let_in;
 mod limits;
 mod logs;
 mod metrics;
@@ -38,11 +38,11 @@ mod telemetry;
 mod watched;
 mod webhooks;
 
-/// The product's allocator with the product's settings: what a query leaves behind with another says nothing.
+/// The allocator and its settings are those of the product: the memory left by a query depends on them.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// As in the binary, which says why.
+/// As in the binary, where the reason is documented.
 #[expect(
     unsafe_code,
     reason = "the allocator finds its settings by this name alone; nothing else has it"

@@ -1,4 +1,4 @@
-//! `/metrics`: the cluster in one scrape.
+//! `/metrics`: the whole cluster in one scrape.
 
 use domain::api::session::Role;
 use reqwest::Method;

@@ -1,4 +1,4 @@
-//! The OpenAPI document, and what docs/api.md says of endpoints.
+//! The OpenAPI document, and the endpoints in docs/api.md.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ async fn the_document_describes_each_endpoint_with_role_and_types() {
     check_references(&document, &document);
 }
 
-/// Each `$ref` leads somewhere.
+/// Checks that each `$ref` has a target.
 fn check_references(document: &Value, value: &Value) {
     match value {
         Value::Object(fields) => {
@@ -52,10 +52,10 @@ fn check_references(document: &Value, value: &Value) {
     }
 }
 
-/// The table of all endpoints is generated; what is written by hand below it may name none that is gone.
+/// The table of all endpoints is generated. The text below it must not name an endpoint that no longer exists.
 #[test]
 fn the_documentation_names_no_endpoint_that_does_not_exist() {
-    // Open to all, so not in the table; the stream; and the description itself.
+    // Open to all, so not in the table; the stream; and the document itself.
     let others = ["POST /api/session", "GET /api/stream", "GET /api/openapi.json"];
     let mut known: BTreeSet<String> = others.map(str::to_owned).into();
     let table = endpoint_table();

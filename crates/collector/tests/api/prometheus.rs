@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{Server, answer};
 use crate::remote_write::{push, series};
 
-/// Two series over ten steps of a second, ending now.
+/// Two series over ten steps of one second, ending now.
 async fn loaded() -> (Server, i64) {
     let server = Server::start().await;
     let end_ms = collector::clock::now_ms() / 1_000 * 1_000;
@@ -158,7 +158,7 @@ async fn mistakes_are_told_in_prometheus_form() {
     }
 }
 
-/// What a mistake is called, in Prometheus' own words where clients may look for them.
+/// Error texts, in Prometheus' own words where clients may look for them.
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_have_prometheus_words() {
     let (server, _) = loaded().await;
@@ -295,7 +295,7 @@ async fn parameters_mean_what_they_mean_to_prometheus() {
             > 0.0
     );
 
-    // The form counts more than the address.
+    // The form has priority over the query string.
     let both = server
         .request(Method::POST, "/api/v1/query?query=1&time=5")
         .form(&[("query", "2")]);

@@ -1,4 +1,4 @@
-//! A real Prometheus (Debian's package) that scrapes a target and writes all of it here.
+//! A real Prometheus (Debian's package) that scrapes a target and writes all samples to the collector.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::harness::{Server, client, until};
 
-/// Scrapes, of a target that counts them itself.
+/// Number of scrapes, which the target counts itself.
 const SCRAPES: f64 = 6.0;
 
 struct Killed(Child);
@@ -35,7 +35,7 @@ fn program() -> PathBuf {
     found
 }
 
-/// A target with 300 gauges that say which scrape it is, a counter, and values that are hard to write down.
+/// A target with 300 gauges whose value is the number of the scrape, a counter, and values that are hard to write.
 async fn target() -> String {
     let scrapes = Arc::new(AtomicU64::new(0));
     let page = move || {
@@ -88,7 +88,7 @@ async fn every_sample_of_a_scraped_target_arrives() {
         .unwrap();
     let _prometheus = Killed(child);
 
-    // Everything Prometheus has up to a scrape is asked of both, and must be the same to the bit.
+    // All samples that Prometheus has up to a scrape are queried on both servers, and must be identical to the bit.
     let newest = until("Prometheus to have written several scrapes", async || {
         let now_ms = collector::clock::now_ms();
         let scrapes = server.query("min(count_over_time(scrape[5m]))", now_ms).await;
@@ -96,7 +96,7 @@ async fn every_sample_of_a_scraped_target_arrives() {
         enough.then_some(now_ms)
     })
     .await;
-    // A scrape has the time at which it began; what began before this is done.
+    // A scrape has the time of its beginning. Scrapes that began before this time are complete.
     let at_ms = newest - 1_500;
     for query in ["scrape[5m]", "odd[5m]", "up[5m]", "scrape_samples_scraped[5m]"] {
         let theirs = matrix(&format!("http://127.0.0.1:{port}"), "", query, at_ms).await;
@@ -120,8 +120,8 @@ async fn every_sample_of_a_scraped_target_arrives() {
     assert!(complaints.is_empty(), "{complaints:?}");
 }
 
-/// Labels and samples of each series, sorted. External labels are added on the way and thus taken away again; numbers are
-/// compared, not how they are written.
+/// Returns labels and samples of each series, sorted. External labels are added on the way, so they are removed here. Numbers are compared
+/// as values, not as text.
 async fn matrix(url: &str, token: &str, query: &str, at_ms: i64) -> Vec<(String, Vec<(String, u64)>)> {
     let time = (at_ms as f64 / 1_000.0).to_string();
     let request = client()

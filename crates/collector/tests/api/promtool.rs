@@ -1,4 +1,4 @@
-//! `promtool query` cannot tell this collector from a Prometheus: the same samples in both, the same questions, the same text.
+//! `promtool query` cannot distinguish this collector from a Prometheus: with the same samples, the same queries have the same output.
 #![expect(clippy::print_stdout, reason = "what was measured is worth reading")]
 
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use tokio::process::{Child, Command};
 use crate::harness::{ADMIN, Server, client, until};
 use crate::remote_write::{TimeSeries, body, push, series};
 
-/// A program of Debian's package `prometheus`: named by the variable, else on the PATH.
+/// A program of Debian's package `prometheus`: named by the environment variable, otherwise from the PATH.
 fn program(variable: &str, name: &str) -> PathBuf {
     std::env::var_os(variable).map_or_else(|| PathBuf::from(name), PathBuf::from)
 }
 
-/// A Prometheus that takes remote write and scrapes nothing.
+/// A Prometheus that accepts remote write and scrapes nothing.
 struct Prometheus {
     url: String,
     _process: Child,
@@ -70,7 +70,7 @@ impl Prometheus {
     }
 }
 
-/// What promtool prints, whether it was content, and what it complains of.
+/// Returns promtool's output, whether it succeeded, and its error output.
 async fn promtool(kind: &str, flags: &[&str], url: &str, query: &[&str]) -> (bool, String, String) {
     let output = Command::new(program("LOCKSTEP_TEST_PROMTOOL", "promtool"))
         .args(["query", kind])
@@ -88,8 +88,8 @@ async fn promtool(kind: &str, flags: &[&str], url: &str, query: &[&str]) -> (boo
     )
 }
 
-/// Ten minutes every 10 s, half a second off the steps, in the order of labels: gauges with odd values, a counter with a reset, a
-/// histogram, a series that ends.
+/// Ten minutes with a sample every 10 s, half a second off the steps, in the order of labels: gauges with odd values, a counter with a
+/// reset, a histogram, a series that ends.
 fn everything(end_ms: i64) -> Vec<TimeSeries> {
     let times: Vec<i64> = (0..60).map(|n| end_ms - (59 - n) * 10_000 - 500).collect();
     let of = |value: &dyn Fn(usize) -> f64| -> Vec<(i64, f64)> {
@@ -219,7 +219,7 @@ async fn promtool_gets_the_same_text_from_both() {
     );
     println!("{count} questions had the same answers");
 
-    // What is refused is refused in the same words, but for the place in the text.
+    // Errors have the same text, except for the position in the query.
     for (kind, flags, query) in [
         ("instant", vec![], vec!["sum("]),
         ("instant", vec![], vec!["load * on() load"]),

@@ -1,4 +1,4 @@
-//! Agents of earlier releases, word for word as they spoke: what `cargo xtask lab upgrade --record` wrote, replayed against this collector.
+//! Agents of earlier releases, message by message: recordings of `cargo xtask lab upgrade --record`, replayed against this collector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +23,7 @@ use wire::telemetry::{Endpoint, Receiving, Sending};
 use crate::harness::{DEADLINE, Server, answer, config, until};
 use crate::runs::run_is;
 
-/// Samples of a recording are as old as it is: they must neither be refused as too late nor fall out of the store.
+/// Samples are as old as the recording. They must neither be rejected as too late nor expire in the store.
 const AGE_MS_MAX: i64 = 100 * 365 * 86_400_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,14 +38,14 @@ async fn runs_of_every_recorded_agent_end_well_with_all_they_sent() {
     assert!(replayed > 0);
 }
 
-/// What the recording says of its run.
+/// What the recording contains about its run.
 struct Story {
     run: RunId,
-    /// Commands, in their order.
+    /// Commands, in order.
     commands: Vec<Command>,
     /// Ids of reports.
     reports: BTreeSet<u64>,
-    /// How long each log is in the end, by rank and stream.
+    /// The final length of each log, by rank and stream.
     logs: BTreeMap<(i32, String), u64>,
     /// The last batch of each segment.
     batches: BTreeMap<String, u64>,
@@ -100,7 +100,7 @@ async fn replay(messages: &[Recorded]) {
     assert_eq!(refused, None, "nothing was refused");
 }
 
-/// The run that the recording is about, under its own id.
+/// Submits the run of the recording, with its own id.
 async fn submit(server: &Server, story: &Story) {
     let prepare = serde_json::from_str(&story.commands[0].command_json).unwrap();
     let NodeCommand::Prepare { spec, .. } = prepare else {
@@ -195,7 +195,7 @@ impl Story {
                     for (row, series) in frame.series.iter().enumerate() {
                         if steps.contains(&(batch.segment.clone(), *series)) {
                             let samples = frame.times_ms.iter().zip(frame.row(row));
-                            // The last one only says that there are no more.
+                            // The last one is only the staleness marker.
                             let samples = samples.filter(|(_, value)| !value.is_nan());
                             self.steps_ms.extend(samples.map(|(time_ms, _)| time_ms));
                         }
@@ -207,13 +207,13 @@ impl Story {
     }
 }
 
-/// The agent's two streams, and what came back on them.
+/// The agent's two streams, and what was received on them.
 struct Replayer {
     sending: Sending,
     receiving: Receiving,
     outgoing: mpsc::Sender<ControlUp>,
     incoming: Streaming<ControlDown>,
-    /// For each message of the agent on the control stream, how many commands had come before it.
+    /// For each message of the agent on the control stream, the number of commands before it.
     commands_before: Vec<usize>,
     commands: Vec<Command>,
     reports: BTreeSet<u64>,
@@ -262,14 +262,14 @@ impl Replayer {
             logs: BTreeMap::new(),
         };
         replayer.commands_before.reverse();
-        // The hello that has been sent.
+        // The hello that was sent.
         replayer.commands_before.pop();
         let first = replayer.incoming.message().await.unwrap().unwrap().message;
         assert!(matches!(first, Some(control_down::Message::Hello(_))));
         replayer
     }
 
-    /// Sends a message once what came before it in the recording has come.
+    /// Sends a message when everything before it in the recording has arrived.
     async fn send(&mut self, message: &Recorded) {
         match message.stream {
             Stream::Telemetry => {
@@ -304,7 +304,7 @@ impl Replayer {
             .message
         {
             Some(control_down::Message::Command(command)) => {
-                // One that was not accepted yet is sent again.
+                // A command that is not accepted yet is sent again.
                 if self.commands.iter().all(|known| known.id != command.id) {
                     self.commands.push(command);
                 }
@@ -317,7 +317,7 @@ impl Replayer {
         }
     }
 
-    /// Waits until everything is acknowledged, and looks whether the commands were the same.
+    /// Waits until everything is acknowledged, and checks that the commands were the same.
     async fn finish(mut self, story: &Story) {
         while self.reports != story.reports || self.logs != story.logs {
             self.hear().await;
@@ -342,7 +342,7 @@ impl Replayer {
     }
 }
 
-/// For each message of the agent on the control stream, how many commands had come before it.
+/// For each message of the agent on the control stream, the number of commands before it.
 fn commands_before(messages: &[Recorded]) -> Vec<usize> {
     let (mut commands, mut before) = (0, Vec::new());
     for message in messages

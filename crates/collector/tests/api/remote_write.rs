@@ -1,4 +1,4 @@
-//! Remote write: what Prometheus sends, and what an attacker might.
+//! Remote write: requests of Prometheus and of attackers.
 
 use prost::Message;
 use reqwest::{Method, StatusCode};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, answer};
 
-// The messages are written down again here, so that a mistake in the collector's own tags cannot cancel itself out.
+// The messages are defined again here, so that a mistake in the collector's tags cannot cancel itself out.
 #[derive(Clone, PartialEq, Message)]
 struct WriteRequest {
     #[prost(message, repeated, tag = "1")]
@@ -84,7 +84,7 @@ async fn send(server: &Server, request: &WriteRequest) -> (StatusCode, Value) {
     raw(server, compressed(request)).await
 }
 
-/// The body of a request with these series, for whoever takes remote write.
+/// Returns the body of a request with these series, for any server that accepts remote write.
 pub(crate) fn body(series: &[TimeSeries]) -> Vec<u8> {
     compressed(&WriteRequest {
         timeseries: series.to_vec(),
@@ -135,7 +135,7 @@ async fn samples_and_metadata_are_kept() {
         json!({ "type": "counter", "help": "Ups.", "unit": "" })
     );
 
-    // The same again is no error: senders repeat after a lost answer.
+    // Repeating a request is no error: senders repeat after a lost answer.
     assert_eq!(send(&server, &request).await.0, StatusCode::NO_CONTENT);
     let server = server.restart().await;
     assert_eq!(server.query("count_over_time(up[1m])", now_ms).await[0].1, "2");
@@ -256,7 +256,7 @@ async fn what_came_before_is_known_again_and_stale_markers_stay() {
     let count = "sum(count_over_time(power[1m]))";
     assert_eq!(server.query(count, now_ms).await[0].1, "15");
     assert_eq!(server.query("power", now_ms).await.len(), 3);
-    // The same with another value is refused, the rest of the request is not.
+    // The same sample with another value is rejected, the rest of the request is not.
     let mut again = tick(now_ms - 1_000, 4.0);
     again[1] = series(&[("__name__", "power"), ("gpu", "1")], &[(now_ms - 1_000, 9.0)]);
     again.push(series(&[("__name__", "new")], &[(now_ms - 1_000, 1.0)]));
@@ -317,12 +317,12 @@ async fn a_series_that_retention_forgot_comes_back() {
     let labels = |id| store.labels_of(store::series::SeriesId(id));
     assert!(labels(1).is_some());
     store.seal_now().await.unwrap();
-    // Past the longest roll-ups too.
+    // Longer than the longest roll-ups.
     for _ in 0..3 {
         store.retain_now(now_ms + 3 * 366 * 86_400_000).await.unwrap();
     }
     assert!(labels(1).is_none(), "forgotten");
-    // The collector remembers ids that are no longer good, and finds out.
+    // The collector still has ids that are no longer valid, and detects it.
     let (status, body) = push(&server, &tick(now_ms)).await;
     assert_eq!(status, StatusCode::NO_CONTENT, "{body}");
     assert_eq!(server.query("power", now_ms).await.len(), 2);

@@ -1,8 +1,8 @@
-//! Reports of agents that are newer, older or not theirs to make: nothing is lost, and no node speaks for another.
+//! Reports of agents that are newer, older or not responsible: nothing is lost, and no node reports for another.
 
 use domain::api::runs::{RunView, UnreadReason};
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
-use domain::run::checkpoint::{Checkpoint, CheckpointReport, Sight};
+use domain::run::checkpoint::{Checkpoint, CheckpointOnNode, CheckpointReport};
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport, RankExit, RunState};
 use reqwest::Method;
 use store::state::unread::NewUnread;
@@ -16,7 +16,7 @@ async fn view(server: &Server, run: &str) -> RunView {
     serde_json::from_value(body).unwrap()
 }
 
-/// What is kept of a run: node, name, reason and count.
+/// Returns the unread reports of a run: node, kind, reason and count.
 fn unread(view: &RunView) -> Vec<(&str, &str, &UnreadReason, u64)> {
     let line = |report: &'_ domain::api::runs::UnreadReport| report.count;
     view.unread_reports
@@ -161,12 +161,12 @@ async fn what_an_earlier_collector_could_not_read_is_read_by_the_next_one() {
     assert_eq!(view.unread_reports, []);
 }
 
-/// 200 checkpoints of a long path, as one report of an older agent: 170 KiB.
+/// 200 checkpoints with a long path, in one report of an older agent: 170 KiB.
 fn many_checkpoints() -> CheckpointReport {
     let folder = format!("/{}", "long-name/".repeat(60));
-    let sight = Sight {
+    let sight = CheckpointOnNode {
         complete: true,
-        ..Sight::default()
+        ..CheckpointOnNode::default()
     };
     let one = |step: u64| Checkpoint {
         path: format!("{folder}step-{step}"),
@@ -174,7 +174,7 @@ fn many_checkpoints() -> CheckpointReport {
         complete: true,
         seen: [(
             "n1".to_owned(),
-            Sight {
+            CheckpointOnNode {
                 mark: step.to_string(),
                 ..sight.clone()
             },
@@ -217,7 +217,7 @@ async fn a_large_report_is_taken_and_one_that_is_too_large_is_shown() {
     let (_, known) = server.get(&format!("/api/runs/{run}/checkpoints")).await;
     assert_eq!(known["checkpoints"].as_array().map(Vec::len), Some(200));
 
-    // However much its agent says at its end, the run ends.
+    // However long the text of the agent's last report is, the run ends.
     let end = NodeEnd {
         code: Some(0),
         message: "word ".repeat(1 << 20),
@@ -299,14 +299,14 @@ async fn no_node_reports_on_a_run_of_another() {
     assert_eq!(view(&server, &run).await, before);
     assert_eq!(refused(&server, "report_not_in_attempt").await, 3);
 
-    // An attempt that is newer than what the collector knows, and a run that it does not know, as after a restored backup.
+    // An attempt that is newer than the collector's data, and an unknown run, as after a restored backup.
     foreign.attempt = 7;
     foreign.say(&run, 4, ended()).await;
     foreign.say("gone-run", 5, ended()).await;
     assert_eq!(refused(&server, "report_not_in_attempt").await, 4);
     assert_eq!(refused(&server, "unknown_run").await, 1);
 
-    // Its connection goes on, and so does the run.
+    // The connection stays open, and the run continues.
     agent.say(&run, 50, exit(0)).await;
     agent.say(&run, 51, exit(1)).await;
     agent.say(&run, 52, ended()).await;
@@ -354,7 +354,7 @@ async fn no_event_of_a_node_stands_on_the_page_of_a_run_of_another() {
     assert_eq!(refused(&server, "event_of_other_run").await, 1);
 }
 
-/// Appends to the log of rank 0; returns how much the collector has.
+/// Appends to the log of rank 0, and returns how many bytes the collector has.
 async fn append(agent: &mut Control, run: &str, bytes: &[u8]) -> u64 {
     let chunk = LogChunk {
         run: run.into(),
@@ -374,7 +374,7 @@ async fn append(agent: &mut Control, run: &str, bytes: &[u8]) -> u64 {
     }
 }
 
-/// Invented segments must not multiply what a node may have.
+/// Invented segments must not multiply the limit of a node.
 #[tokio::test]
 async fn series_are_limited_for_a_node_and_not_for_each_of_its_segments() {
     let server = Server::start().await;
@@ -397,12 +397,12 @@ async fn series_are_limited_for_a_node_and_not_for_each_of_its_segments() {
     define(&agent, "live", 0, 15_000).await;
     define(&agent, "another", 15_000, 15_000).await;
     limited(10_000).await;
-    // Nor must another connection.
+    // Another connection must not either.
     drop(agent);
     let agent = Agent::connect(&server, &credential, "n1").await.unwrap();
     define(&agent, "third", 30_000, 1_000).await;
     limited(11_000).await;
-    // What it has it may use in any segment, and another node has a limit of its own.
+    // The node may use its series in any segment, and another node has its own limit.
     define(&agent, "fourth", 0, 15_000).await;
     let other = credential_of(&server, "n2").await;
     let other = Agent::connect(&server, &other, "n2").await.unwrap();
@@ -411,7 +411,7 @@ async fn series_are_limited_for_a_node_and_not_for_each_of_its_segments() {
     limited(11_001).await;
 }
 
-/// An answer to a question must come from the node that was asked; see also `agents` for the rest.
+/// An answer must come from the node that was asked. See `agents` for the other cases.
 #[tokio::test]
 async fn an_answer_that_nobody_waits_for_ends_no_connection() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! A backup is restored while nodes hold attempts that began after it: they are left alone until a person decides.
+//! A backup is restored while nodes hold attempts that began after it: they are left alone until a user decides.
 
 use std::io::Cursor;
 
@@ -11,7 +11,7 @@ use crate::harness::{Server, answer, until};
 use crate::runs::{Control, credential, run_is, start_ranks, submit};
 use crate::store::backup;
 
-/// Stops the collector and starts it again on what the backup holds.
+/// Stops the collector and starts it again on the content of the backup.
 async fn restore(server: Server, archive: Vec<u8>) -> Server {
     let Server { running, folder, .. } = server;
     running.shutdown().await;
@@ -45,7 +45,7 @@ async fn until_unknown(server: &Server, count: usize) {
     .await;
 }
 
-/// A run whose attempt 1 is in the backup and whose attempt 2 runs.
+/// A run whose attempt 1 is in the backup, and whose attempt 2 is running.
 async fn second_attempt_after_backup(server: &Server, credential: &str) -> (String, Vec<u8>, Control) {
     let run = submit(server).await;
     let mut agent = Control::connect(server, credential, &[]).await;
@@ -75,13 +75,13 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
 
     let mut agent = Control::connect(&server, &credential, &[(&run, 2)]).await;
     agent.attempt = 2;
-    // The acknowledgement of a report comes behind every command that was sent before.
+    // The acknowledgement of a report arrives after every command that was sent before.
     agent.say(&run, 8, NodeReport::Accepted { command: 9 }).await;
     assert!(
         agent.has_no_command(),
         "the attempt that began after the backup is stopped"
     );
-    // By the backup attempt 1 runs; the node has nothing of it.
+    // According to the backup attempt 1 is running, but the node does not have it.
     let view = run_is(&server, &run, RunState::Failed).await;
     assert_eq!(view.attempts.len(), 1, "no other attempt has begun");
     assert_eq!(
@@ -103,7 +103,7 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("node n1 holds attempt 2 of run"), "{detail}");
 
-    // Another run waits, and says for what.
+    // Another run waits, and shows the reason.
     let other = submit(&server).await;
     until("the reason to wait", async || {
         let (_, view) = server.get(&format!("/api/runs/{other}")).await;
@@ -118,14 +118,14 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     agent.say(&run, 9, NodeReport::Accepted { command: 9 }).await;
     assert!(agent.has_no_command(), "it is neither stopped nor started again");
 
-    // A restart of the collector forgets nothing of this.
+    // A restart of the collector changes nothing of this.
     let server = server.restart().await;
     until_unknown(&server, 1).await;
     let mut agent = Control::connect(&server, &credential, &[(&run, 2)]).await;
     agent.attempt = 2;
     agent.say(&run, 10, ended(0)).await;
     until_unknown(&server, 0).await;
-    // The first command since the restore: nothing was stopped.
+    // This is the first command since the restore: nothing was stopped.
     let (prepare, asked) = agent.command().await;
     assert!(matches!(asked, NodeCommand::Prepare { .. }), "{asked:?}");
     assert_eq!(prepare.run, other);
@@ -173,7 +173,7 @@ async fn a_person_stops_what_a_node_holds_of_an_unknown_run() {
     let (_, audit) = server.get("/api/audit").await;
     let is_it = |entry: &Value| entry["what"] == "unknown_attempt_stop" && entry["target"] == run.as_str();
     assert!(audit.as_array().unwrap().iter().any(is_it), "{audit}");
-    // One that was away gets the stop when it is back.
+    // A node that was disconnected gets the stop when it reconnects.
     drop(agent);
     let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
     let (_, asked) = agent.command().await;
@@ -214,7 +214,7 @@ async fn an_attempt_that_waited_at_the_backup_does_not_begin_beside_the_one_that
 async fn a_run_of_before_the_backup_waits_until_its_nodes_have_said_what_they_hold() {
     let server = Server::start().await;
     let credential = credential(&server).await;
-    // A node that is known and takes runs.
+    // A known node that accepts runs.
     drop(Control::connect(&server, &credential, &[]).await);
     let request = json!({"recipe": "ddp", "nodes": 2});
     let (_, run) = post(&server, "/api/runs", request).await;
@@ -228,7 +228,7 @@ async fn a_run_of_before_the_backup_waits_until_its_nodes_have_said_what_they_ho
         })
         .await;
     };
-    waits_for("waits until n1 have said what they hold").await;
+    waits_for("waits until n1 have reported what they hold").await;
     let _agent = Control::connect(&server, &credential, &[]).await;
     waits_for("waits for 2 nodes").await;
 }

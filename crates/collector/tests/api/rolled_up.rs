@@ -1,4 +1,4 @@
-//! Answers from roll-ups: right where the aggregates that are kept allow it, and never without a word.
+//! Results from roll-ups: correct where the stored aggregates allow it, and always with a warning.
 
 use reqwest::StatusCode;
 use serde_json::Value;
@@ -10,7 +10,7 @@ const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
-/// Four hours at 10 s, whole hours: a gauge that goes 0 … 359 each hour, and a counter by one a sample.
+/// Four whole hours with a sample every 10 s: a gauge that rises from 0 to 359 each hour, and a counter that rises by one per sample.
 async fn four_hours() -> (Server, i64) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
@@ -77,7 +77,7 @@ async fn answers_from_rollups_are_right_where_they_can_be_and_say_so() {
             (
                 "min_over_time(load[2h])",
                 "0",
-                "min_over_time() is the least of the buckets' minima",
+                "min_over_time() is the smallest of the buckets' minima",
             ),
             (
                 "sum_over_time(load[2h])",
@@ -93,13 +93,13 @@ async fn answers_from_rollups_are_right_where_they_can_be_and_say_so() {
             (
                 "last_over_time(load[2h])",
                 "359",
-                "goes by the last value of each bucket",
+                "uses the last value of each bucket",
             ),
         ] {
             let (values, warnings) = ask(&server, query, three).await;
             assert_eq!(values, [expected], "{query} by {bucket}");
             assert_eq!(warnings.len(), 1, "{query}: {warnings:?}");
-            let begins = format!("samples of load have aged into one bucket per {bucket}: ");
+            let begins = format!("samples of load are rolled up into one bucket per {bucket}: ");
             assert!(
                 warnings[0].starts_with(&begins) && warnings[0].contains(says),
                 "{query}: {warnings:?}"
@@ -116,13 +116,13 @@ async fn answers_from_rollups_are_right_where_they_can_be_and_say_so() {
         assert!((rate - 0.1).abs() < 0.001, "{rate} by {bucket}");
     }
 
-    // Between the ends of an hour's buckets the last one is still the latest value.
+    // Between the ends of hourly buckets, the last one is still the latest value.
     let (values, _) = ask(&server, "load", start_ms + 3 * HOUR_MS + 30 * MINUTE_MS).await;
     assert_eq!(values, ["359"]);
     let (short, warnings) = ask(&server, "rate(jobs_total[5m])", three).await;
     assert!(short.is_empty());
     assert!(
-        warnings[0].ends_with("a window of 5m can be too short to hold two, ask for [2h] or more"),
+        warnings[0].ends_with("a window of 5m may be too short to contain two, use [2h] or more"),
         "{warnings:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Rules of users: recorded, alerted on, read again.
+//! Rules of users: recording, alerting, reloading.
 
 use std::path::Path;
 use std::time::Instant;
@@ -43,7 +43,7 @@ groups:
         expr: label_replace(power, 'gpu', '', '', '')
 ";
 
-/// A collector with a rule file, and no other rules.
+/// A collector with one rule file, and no other rules.
 pub(crate) async fn started(text: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), text);
@@ -57,7 +57,7 @@ fn write(folder: &Path, text: &str) {
     std::fs::write(folder.join("a.rules"), text).unwrap();
 }
 
-/// Three GPUs on two nodes, now.
+/// Writes the current values of three GPUs on two nodes.
 pub(crate) async fn feed(server: &Server, values: [f64; 3]) {
     let now_ms = collector::clock::now_ms();
     let gpus = [("n1", "0"), ("n1", "1"), ("n2", "0")];
@@ -72,7 +72,7 @@ pub(crate) async fn feed(server: &Server, values: [f64; 3]) {
     assert_eq!(push(server, &all).await.0, StatusCode::NO_CONTENT);
 }
 
-/// Asks until the answer is as wanted.
+/// Repeats a query until its result is as wanted.
 pub(crate) async fn until(
     server: &Server,
     query: &str,
@@ -114,7 +114,7 @@ async fn recorded_series_are_there_and_end_with_their_source() {
     let labels =
         |node: &str| json!({ "__name__": "node:power:sum", "kind": "sum", "node": node, "team": "infra" });
     assert_eq!(sums, [(labels("n1"), "110".into()), (labels("n2"), "40".into())]);
-    // The second rule sees the first one's samples of the same evaluation.
+    // The second rule reads the samples that the first one has written in the same evaluation.
     until(&server, "power:total", |answer| {
         answer.first().is_some_and(|(_, value)| value == "150")
     })
@@ -228,7 +228,7 @@ async fn rules_are_read_again_all_or_nothing_and_alerts_go_on() {
     assert!(said.contains("rule 2") && said.contains("power:total"), "{said}");
     assert_eq!(rule(&server, "power:total").await["query"], "sum(node:power:sum)");
 
-    // Another group, another threshold, one rule less: the alert that stays is the same one.
+    // Another group, another threshold, one rule less: the alert that continues is the same one.
     let changed = RULES
         .replace("name: power", "name: energy")
         .replace("> 100", "> 90")
@@ -247,7 +247,7 @@ async fn rules_are_read_again_all_or_nothing_and_alerts_go_on() {
     until(&server, "power:total", <[_]>::is_empty).await;
     until(&server, "power:max", |answer| answer.len() == 1).await;
 
-    // The rule is gone: its alert is resolved, and said to be.
+    // The rule is removed: its alert is resolved, and this is reported.
     write(server.folder.path(), "groups: []");
     assert_eq!(reload().await.0, StatusCode::OK);
     assert_eq!(server.get("/api/v1/alerts").await.1["data"]["alerts"], json!([]));

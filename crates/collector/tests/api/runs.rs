@@ -1,4 +1,4 @@
-//! A run as user and agent see it: submitted over HTTP, carried out over the control stream.
+//! A run for user and agent: submitted over HTTP, carried out over the control stream.
 
 use std::collections::VecDeque;
 
@@ -22,9 +22,9 @@ use crate::harness::{Agent, DEADLINE, Server, answer, until};
 pub(crate) struct Control {
     pub(crate) outgoing: mpsc::Sender<ControlUp>,
     incoming: Streaming<ControlDown>,
-    /// Commands that came while an acknowledgement was waited for.
+    /// Commands that arrived during the wait for an acknowledgement.
     unread: VecDeque<Command>,
-    /// The attempt that is spoken of.
+    /// The attempt that messages refer to.
     pub(crate) attempt: u32,
 }
 
@@ -99,7 +99,7 @@ impl Control {
         }
     }
 
-    /// No command came while acknowledgements were waited for.
+    /// Returns true if no command arrived during waits for acknowledgements.
     pub(crate) fn has_no_command(&self) -> bool {
         self.unread.is_empty()
     }
@@ -119,13 +119,13 @@ impl Control {
         }
     }
 
-    /// The same without waiting for the acknowledgement.
+    /// Sends a report without waiting for the acknowledgement.
     pub(crate) async fn report(&mut self, run: &str, id: u64, report: NodeReport) {
         let report_json = serde_json::to_string(&report).unwrap();
         self.report_json(run, id, report_json).await;
     }
 
-    /// The same for a report that this version may not have, and waits for the acknowledgement.
+    /// Sends a report that this version may not support, and waits for the acknowledgement.
     pub(crate) async fn say_json(&mut self, run: &str, id: u64, report_json: &str) {
         self.report_json(run, id, report_json.to_owned()).await;
         self.acknowledged(id).await;
@@ -170,7 +170,7 @@ pub(crate) async fn submit(server: &Server) -> String {
     run["id"].as_str().unwrap().to_owned()
 }
 
-/// Prepares and starts a run of two ranks on the one node; returns when both run.
+/// Prepares and starts a run of two ranks on one node, and returns when both are running.
 pub(crate) async fn start_ranks(server: &Server, agent: &mut Control, run: &str) {
     let (prepare, _) = agent.command().await;
     agent
@@ -324,9 +324,9 @@ async fn a_stop_after_a_step_is_agreed_ahead_of_all_ranks_and_ends_as_stopped() 
     let series = series.map(|(metric, rank)| labels(metric, rank));
     telemetry.define_labels("live", 0, series.into()).await;
     let now_ms = collector::clock::now_ms();
-    // Rank 1 is a step ahead; a save among its steps does not count.
+    // Rank 1 is one step ahead. A save among its steps does not count.
     for (seq, step_s) in [(1, 0.5), (2, 40.0), (3, 0.5)] {
-        // Since the attempt began: what is older is another one's.
+        // After the start of the attempt: older samples belong to another attempt.
         let at_ms = now_ms + seq;
         let values = [100.0, 101.0, 0.6, step_s];
         telemetry
@@ -358,7 +358,7 @@ async fn a_stop_after_a_step_is_agreed_ahead_of_all_ranks_and_ends_as_stopped() 
         }
     );
 
-    // Neither the agent's answer nor the step is lost with the collector.
+    // Neither the agent's answer nor the step is lost when the collector restarts.
     let server = server.restart().await;
     let mut agent = Control::connect(&server, &credential, &[(&run, 1)]).await;
     let (again, asked_again) = agent.command().await;
@@ -485,13 +485,13 @@ async fn what_is_wrong_with_a_run_is_said_field_by_field() {
     assert_eq!(fields, ["recipe", "nodes"]);
 }
 
-/// A run that failed on its first attempt, with nothing saved.
+/// A run that failed on its first attempt, with no checkpoint.
 async fn failed_run(server: &Server, credential: &str) -> (String, Control) {
     let mut agent = Control::connect(server, credential, &[]).await;
     (submit_failing(server, &mut agent).await, agent)
 }
 
-/// A run whose first attempt cannot begin on the agent's node. Its next report there has the number 3.
+/// A run whose first attempt cannot start on the agent's node. The next report has the number 3.
 pub(crate) async fn submit_failing(server: &Server, agent: &mut Control) -> String {
     let run = submit(server).await;
     let (prepare, _) = agent.command().await;
@@ -544,7 +544,7 @@ async fn a_run_that_has_ended_goes_on_when_asked_and_no_other_does() {
     let (status, problem) = resume(&server, &run, json!({"from_start": true})).await;
     assert_eq!(status, StatusCode::CONFLICT);
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("is preparing, it has not ended"), "{detail}");
+    assert!(detail.contains("is preparing and has not ended"), "{detail}");
     let (status, _) = resume(&server, "nope-1", json!({})).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     let (_, audit) = server.get("/api/audit").await;

@@ -1,4 +1,4 @@
-//! Secrets of a run: on their way to the ranks, and nowhere else.
+//! Secrets of a run: they reach the ranks, and nothing else.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ async fn submit(server: &Server, query: &str, spec: &Value) -> (StatusCode, Valu
     .await
 }
 
-/// Takes the run's commands as its node would, up to its start.
+/// Receives the run's commands as its node would, up to its start.
 async fn started(server: &Server, run: &str) -> domain::run::state::Start {
     let mut agent = Control::connect(server, &credential(server).await, &[]).await;
     let (prepare, asked) = agent.command().await;
@@ -44,7 +44,7 @@ async fn started(server: &Server, run: &str) -> domain::run::state::Start {
     }
 }
 
-/// Files below a folder that hold the value.
+/// Returns the files in a folder that contain the value.
 fn holders(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! Starting: what is refused, and what is kept.
+//! Starting the collector: what is rejected, and what is stored.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -68,7 +68,7 @@ async fn a_missing_certificate_is_named() {
     assert!(refused.contains("missing.pem"), "{refused}");
 }
 
-/// A self-signed certificate for 127.0.0.1 made for this test, good for a hundred years.
+/// A self-signed certificate for 127.0.0.1, created for this test and valid for a hundred years.
 const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls-cert.pem");
 const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls-key.pem");
 

@@ -1,4 +1,4 @@
-//! Backups, checks and full disks, as an operator meets them.
+//! Backups, checks and full disks, from the operator's view.
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ async fn restored(archive: Vec<u8>) -> Server {
     Server::start_in(folder).await
 }
 
-/// All samples of a series, as the API prints them.
+/// Returns all samples of a series, as the API prints them.
 async fn samples(server: &Server, selector: &str, at_ms: i64) -> Vec<serde_json::Value> {
     let request = server.request(Method::GET, "/api/v1/query").query(&[
         ("query", selector.to_owned()),
@@ -72,7 +72,7 @@ async fn a_backup_during_ingest_holds_every_sample_acknowledged_before() {
             .await;
     }
     agent.acked("live", 200).await;
-    // More come while the archive is made and sent.
+    // More samples arrive while the archive is written and sent.
     let outgoing = async {
         for seq in 201..=600 {
             agent
@@ -97,7 +97,7 @@ async fn a_backup_during_ingest_holds_every_sample_acknowledged_before() {
         "what is there is what was sent, without a hole"
     );
 
-    // An agent that never heard of its last acknowledgements repeats them, and nothing is lost or doubled.
+    // An agent that did not receive its last acknowledgements sends the batches again, and nothing is lost or duplicated.
     let mut again = Agent::connect(&copy, ADMIN, "n1").await.unwrap();
     again.define("live", 0, &[(POWER, "0"), (POWER, "1")]).await;
     for seq in 150..=600 {
@@ -202,7 +202,8 @@ async fn check(server: &Server, query: &str) -> CheckReport {
     }
 }
 
-/// A collector with 300 samples of one series, half of them sealed. They come without an agent: a node would have series of its own.
+/// A collector with 300 samples of one series, half of them sealed. They are written without an agent, because a node would add its own
+/// series.
 async fn filled() -> Server {
     let server = Server::start().await;
     let start_ms = now_ms() - 600_000;
@@ -226,7 +227,7 @@ async fn a_check_reads_everything_and_finds_a_flipped_bit() {
     let report = check(&server, "?full=true").await;
     assert!(report.is_clean(), "{:?}", report.problems);
     assert!(report.full);
-    // The collector's own `node_up` may be there already.
+    // The collector's own `node_up` may already exist.
     assert!(
         report.series >= 1 && report.groups >= 1 && report.samples >= 150,
         "{report:?}"
@@ -258,12 +259,12 @@ async fn a_check_reads_everything_and_finds_a_flipped_bit() {
             "{problem:?}"
         );
     }
-    // Everything else goes on.
+    // Everything else works.
     let (status, _) = server.get("/api/nodes").await;
     assert_eq!(status, StatusCode::OK);
 }
 
-/// A chunk begins with its magic; what follows is under its checksum.
+/// A chunk begins with its magic number; the rest is covered by its checksum.
 fn flip_a_bit_of_a_chunk(folder: &Path) {
     let path = folder.join("lockstep.db");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -342,8 +343,8 @@ async fn ready(server: &Server) -> (StatusCode, String) {
     (response.status(), response.text().await.unwrap())
 }
 
-/// What a sender of one more sample is told; none when it is acknowledged.
-async fn turned_away(server: &Server, seq: u64, time_ms: i64) -> Option<String> {
+/// Returns the error that a sender of one more sample gets, or `None` if it is acknowledged.
+async fn rejection(server: &Server, seq: u64, time_ms: i64) -> Option<String> {
     let mut agent = match Agent::connect(server, ADMIN, "n1").await {
         Ok(agent) => agent,
         Err(status) => return Some(status.message().to_owned()),
@@ -365,7 +366,7 @@ async fn below_the_floor_samples_are_refused_and_it_is_told_everywhere() {
     starved.store.min_free_bytes = Some(1 << 60);
     let server = Server::start_with(folder, starved).await;
 
-    let said = turned_away(&server, 1, now_ms()).await.unwrap();
+    let said = rejection(&server, 1, now_ms()).await.unwrap();
     assert!(said.contains("disk is full") && said.contains("needed"), "{said}");
     let (status, text) = ready(&server).await;
     assert_eq!(status, StatusCode::OK, "queries are answered, so it is ready");
@@ -391,20 +392,20 @@ async fn below_the_floor_samples_are_refused_and_it_is_told_everywhere() {
     running.shutdown().await;
     let server = Server::start_in(folder).await;
     assert_eq!(
-        turned_away(&server, 1, now_ms()).await,
+        rejection(&server, 1, now_ms()).await,
         None,
         "with room it is taken"
     );
     assert_eq!(ready(&server).await.1, "ready\n");
 }
 
-/// A small file system of its own, gone at the end.
+/// A small file system, unmounted at the end.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
     const BYTES: u64 = 48 << 20;
 
-    /// None, with a word, where one may not mount.
+    /// Returns `None`, with a message, where mounting is not permitted.
     fn mount() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let options = format!("size={}", Self::BYTES);
@@ -423,7 +424,7 @@ impl SmallDisk {
         self.0.path().join("data")
     }
 
-    /// Leaves about so many bytes free.
+    /// Leaves about this many bytes free.
     fn fill(&self, leave: u64) {
         use std::io::Write;
         let mut file = std::fs::File::create(self.0.path().join("filler")).unwrap();
@@ -463,10 +464,10 @@ async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     small.store.min_free_bytes = Some(floor);
     let server = Server::start_with(tempfile::tempdir().unwrap(), small).await;
     let start_ms = now_ms();
-    assert_eq!(turned_away(&server, 1, start_ms).await, None);
+    assert_eq!(rejection(&server, 1, start_ms).await, None);
 
     disk.fill(leave);
-    let said = until("a refusal", async || turned_away(&server, 2, start_ms + 1).await).await;
+    let said = until("a refusal", async || rejection(&server, 2, start_ms + 1).await).await;
     eprintln!("with {leave} bytes free, floor {floor}: {said}");
     until("the state", async || {
         ready(&server).await.1.contains("takes no samples").then_some(())
@@ -474,7 +475,7 @@ async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     .await;
     let before = server.query(POWER, start_ms).await;
     assert_eq!(before[0].1, "1", "queries go on");
-    // State may fail to be written then, with an answer, and never take the collector along.
+    // Writing state may fail, with an error, but must never stop the collector.
     let wish = serde_json::json!({ "role": "viewer", "note": "full" });
     let (status, _) = answer(server.request(Method::POST, "/api/tokens").json(&wish)).await;
     assert!(
@@ -484,10 +485,7 @@ async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
 
     disk.empty();
     until("samples to be taken again", async || {
-        turned_away(&server, 2, start_ms + 1)
-            .await
-            .is_none()
-            .then_some(())
+        rejection(&server, 2, start_ms + 1).await.is_none().then_some(())
     })
     .await;
     let all = samples(&server, &format!("{POWER}[1m]"), start_ms + 1).await;

@@ -1,4 +1,4 @@
-//! The event stream as a browser tab sees it.
+//! The event stream from the view of a browser tab.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ impl Tab {
             .unwrap();
     }
 
-    /// The next push; `None` when the collector closes.
+    /// Returns the next push, or `None` when the collector closes.
     async fn next(&mut self) -> Option<Push> {
         loop {
             match tokio::time::timeout(DEADLINE, self.0.next()).await.unwrap() {
@@ -64,7 +64,7 @@ impl Tab {
         }
     }
 
-    /// Reads until `is_last`, and counts the views of runs among what came, the last one included.
+    /// Reads until `is_last`, and returns the number of run views, including the last push.
     async fn count_views(&mut self, is_last: impl Fn(&Push) -> bool) -> u32 {
         let mut views = 0;
         loop {
@@ -76,7 +76,7 @@ impl Tab {
         }
     }
 
-    /// The first push that `pick` takes.
+    /// Returns the first push that `pick` accepts.
     async fn find<T>(&mut self, mut pick: impl FnMut(Push) -> Option<T>) -> T {
         loop {
             if let Some(found) = pick(self.next().await.expect("the stream goes on")) {
@@ -248,7 +248,7 @@ async fn only_our_own_pages_may_open_it_with_a_cookie() {
     assert_eq!(as_scrape.err(), Some(StatusCode::FORBIDDEN));
 }
 
-/// Seen: one viewer's script took all 512 seats.
+/// Regression: a script of one viewer took all 512 slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_token_has_32_seats_and_leaves_the_others_theirs() {
     let server = Server::start().await;
@@ -278,10 +278,10 @@ async fn one_token_has_32_seats_and_leaves_the_others_theirs() {
     assert!(is_problem(&body, status), "{body}");
     assert!(body["detail"].as_str().unwrap().contains("32 streams"), "{body}");
     drop(tabs.pop());
-    until("the seat to be free", async || open(&greedy).await.ok()).await;
+    until("the slot to be free", async || open(&greedy).await.ok()).await;
 }
 
-/// Seen: a run that wrote its log line by line had its whole view sent with each line.
+/// Regression: a run that wrote its log line by line had its whole view sent with each line.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runs_view_is_not_sent_for_its_log_and_four_times_per_second_at_most() {
     let server = Server::start().await;
@@ -309,7 +309,7 @@ async fn a_runs_view_is_not_sent_for_its_log_and_four_times_per_second_at_most()
     })
     .await;
     let log_to = |length: u64| move |push: &Push| matches!(push, Push::Log { id: 2, piece } if piece.next_offset >= length);
-    // Both watches are served, and what the start has changed has been sent.
+    // Both watches are served, and the changes of the start have been sent.
     tab.count_views(log_to(0)).await;
     let quiet = tokio::time::timeout(Duration::from_secs(1), tab.count_views(|_| false));
     assert!(quiet.await.is_err(), "the stream goes on");
@@ -386,7 +386,7 @@ async fn a_tab_that_does_not_read_is_cut_off() {
         StatusCode::NO_CONTENT
     );
     let mut tab = Tab::as_admin(&server).await;
-    // Two megabytes a second for each watch, and nobody takes them.
+    // Two megabytes per second for each watch, which no one reads.
     for id in 0..20 {
         tab.ask(&Request::WatchInstant {
             id,

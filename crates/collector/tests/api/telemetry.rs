@@ -35,7 +35,7 @@ async fn samples_are_durable_when_they_are_acknowledged() {
     }
     agent.acked("live", 10).await;
 
-    // What a power cut at this moment would leave.
+    // The files that a power failure at this moment would leave.
     let copy = server.start_from_copy().await;
     let end_ms = start_ms + 10_000;
     let labels = |gpu: &str| json!({ "__name__": POWER, "gpu": gpu, "node": "n1" });
@@ -88,7 +88,7 @@ async fn an_agent_goes_on_with_its_credential_after_a_restart() {
     let mut agent = Agent::connect(&server, &credential, "n1").await.unwrap();
     assert_eq!(agent.ack.credential, "", "it has one already");
     agent.define("live", 0, &[(POWER, "0")]).await;
-    // The acknowledgement of 3 was lost on the way: it comes again, and counts once.
+    // The acknowledgement of batch 3 was lost: the batch is sent again, and counts once.
     for seq in 3..=5 {
         agent
             .sample("live", seq, start_ms + seq as i64 * 1_000, &[seq as f64])
@@ -146,7 +146,7 @@ async fn live_is_not_held_up_by_backfill_and_each_keeps_its_order() {
     );
 }
 
-/// More agents than have a turn at once, more samples than have room at once, and messages longer than a frame.
+/// More agents than turns, more samples than room, and messages longer than a WebSocket frame.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_that_many_agents_catch_up_with_at_once_is_taken() {
     const AGENTS: usize = 48;
@@ -204,7 +204,7 @@ async fn malformed_batches_are_refused_in_their_turn() {
             &[undefined],
         )))
         .await;
-    // The second series' name is bad; the first is taken all the same.
+    // The name of the second series is invalid; the first is stored all the same.
     agent.sample("live", 4, time_ms, &[4.0, 5.0]).await;
 
     let mut heard = vec![];
@@ -240,7 +240,7 @@ async fn one_nodes_credential_does_not_speak_for_another() {
         Code::PermissionDenied
     );
     assert_eq!(code(Agent::connect(&server, &credential, "n1").await), Code::Ok);
-    // It is no API token either.
+    // It is not an API token either.
     let response = server
         .anonymous(reqwest::Method::GET, "/metrics")
         .bearer_auth(&credential)

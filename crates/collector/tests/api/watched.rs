@@ -1,4 +1,4 @@
-//! A command that is only watched: its node tells of it, and nobody can ask anything of it.
+//! A watched command: its node reports it, and it accepts no requests.
 
 use domain::ident::Rank;
 use domain::run::state::{NodeEnd, NodeReport, RunState, Watched};

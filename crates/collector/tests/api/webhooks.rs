@@ -1,4 +1,4 @@
-//! Receivers of alerts: what is taken as one, that a silent one delays no other, and that each learns the newest state.
+//! Receivers of alerts: which are accepted, that a hanging one delays no other, and that each gets the newest state.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ fn alert(rule: &str, fingerprint: &str, active_ms: i64, state: AlertState) -> Al
     serde_json::from_value(view).unwrap()
 }
 
-/// What an evaluation of rules does with its changes.
+/// Does what an evaluation of rules does with its changes.
 async fn apply(server: &Server, upserts: &[AlertView]) {
     let changes = AlertChanges {
         upserts,
@@ -50,7 +50,7 @@ async fn apply(server: &Server, upserts: &[AlertView]) {
 #[tokio::test]
 async fn a_silent_receiver_holds_up_no_other() {
     let server = Server::start().await;
-    // Connections come to its queue and are never answered.
+    // Connections wait in its queue and are never answered.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (heard, mut deliveries) = mpsc::channel(100);
     let healthy = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -71,7 +71,7 @@ async fn a_silent_receiver_holds_up_no_other() {
         .map(|n| alert(&format!("Rule{n}"), &format!("{n}"), 1, AlertState::Firing))
         .collect();
     apply(&server, &alerts).await;
-    // Nobody woke the delivery: it looks by itself within 5 s, and then again for the second.
+    // Nothing woke the delivery: it checks by itself within 5 s, and then again for the second one.
     let within = std::time::Duration::from_secs(9);
     tokio::time::timeout(within, deliveries.recv())
         .await
@@ -83,24 +83,24 @@ async fn a_silent_receiver_holds_up_no_other() {
     .await;
 }
 
-/// What a receiver does with a request.
+/// How a receiver handles a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Take,
-    /// It notes the alerts and answers 500, as a receiver behind a proxy that gives up.
+    /// Records the alerts and answers 500, like a receiver behind a proxy that fails.
     TakeAndFail,
-    /// It notes the alerts and never answers.
+    /// Records the alerts and never answers.
     TakeAndHang,
-    /// It answers 503.
+    /// Answers 503.
     Refuse,
 }
 
 struct Received {
     mode: Mode,
     secret: String,
-    /// The id of each request that it took, in order.
+    /// The id of each recorded request, in order.
     ids: Vec<String>,
-    /// The last state of each alert: since when, and whether it is over.
+    /// The last state of each alert: its start, and whether it has ended.
     alerts: BTreeMap<String, (String, bool)>,
 }
 
@@ -251,7 +251,8 @@ async fn a_receiver_that_was_down_learns_the_newest_state_of_every_alert() {
     );
 }
 
-/// Killed between the delivery and the record of it, while the rule of the alert goes: the receiver must not stay at firing.
+/// The collector is killed between the delivery and its record, and the rule of the alert is removed: the receiver must get the end of the
+/// alert.
 #[tokio::test]
 async fn a_receiver_that_took_an_alert_before_a_crash_learns_its_end() {
     let server = Server::start().await;
@@ -260,7 +261,7 @@ async fn a_receiver_that_took_an_alert_before_a_crash_learns_its_end() {
     until_requests(&received, 1).await;
     assert_eq!(received.lock().unwrap().firing(), ["a"]);
     received.lock().unwrap().mode = Mode::Take;
-    // As if it had been killed now: nothing of the answer is noted. No rule of the new one has this alert, so it is over.
+    // As if it were killed now: the answer is not recorded. The new collector has no rule for this alert, so the alert is resolved.
     let again = server.start_from_copy().await;
     until_nothing_is_pending(&again).await;
     assert_eq!(received.lock().unwrap().firing(), Vec::<&str>::new());

@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// Relative difference up to which two values are equal: sums are made in another order, or more exactly.
+/// Relative difference up to which two values are equal: sums are computed in another order, or more precisely.
 const EPSILON: f64 = 1e-9;
 const SHOWN_CHARS: usize = 600;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Error(String),
-    /// Scalars and vectors have one sample a series; a string is a label.
+    /// Scalars and vectors have one sample per series; a string is a label.
     Result {
         kind: String,
         series: Vec<Series>,
@@ -21,12 +21,12 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
     labels: String,
-    /// In milliseconds, and the bits of the value; all NaNs are one.
+    /// Time in milliseconds, and the bits of the value; all NaNs are equal.
     samples: Vec<(i64, u64)>,
 }
 
 impl PartialEq for Answer {
-    /// To the bit. Errors are equal whatever they say.
+    /// Compares to the bit. All errors are equal, whatever their text.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Error(_), Self::Error(_)) => true,
@@ -72,12 +72,12 @@ impl Answer {
         matches!(self, Self::Result { series, .. } if series.is_empty())
     }
 
-    /// Whether it is an error that says so.
+    /// Returns true for an error whose text contains `words`.
     pub(crate) fn is_error_of(&self, words: &str) -> bool {
         matches!(self, Self::Error(message) if message.contains(words))
     }
 
-    /// The same without the metrics' names.
+    /// Returns the answer without the names of metrics.
     pub(crate) fn nameless(&self) -> Self {
         let mut nameless = self.clone();
         if let Self::Result { series, .. } = &mut nameless {
@@ -91,7 +91,7 @@ impl Answer {
         nameless
     }
 
-    /// Whether two answers have the same samples, and this one is not a number wherever they differ.
+    /// Returns true if two answers have the same samples, except where this one has NaN.
     pub(crate) fn is_nan_where_other_than(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.sorted(), other.sorted());
         let is_so = |(a, b): (&&Series, &&Series)| {
@@ -113,7 +113,7 @@ impl Answer {
         all
     }
 
-    /// Equal labels, times and values; with `in_order` also the order of the values.
+    /// Returns true if labels, times and values are equal; with `in_order`, the order of the values too.
     pub(crate) fn equals(&self, other: &Self, in_order: bool) -> bool {
         let is_in_order = |a: &[Series], b: &[Series]| a.iter().zip(b).all(|(a, b)| are_near(a, b, EPSILON));
         match (self, other) {
@@ -124,7 +124,7 @@ impl Answer {
         }
     }
 
-    /// Equal labels and times, and values that differ by no more than a share.
+    /// Returns true if labels and times are equal, and values differ by at most `epsilon`, relatively.
     pub(crate) fn is_near(&self, other: &Self, epsilon: f64) -> bool {
         let (Self::Result { kind: a_kind, .. }, Self::Result { kind: b_kind, .. }) = (self, other) else {
             return false;
@@ -145,7 +145,7 @@ fn series(series: &Value) -> Series {
         Some(values) => values.as_array().unwrap().iter().map(sample).collect(),
         None => vec![sample(&series["value"])],
     };
-    // An object of serde_json is sorted by name.
+    // serde_json sorts an object by name.
     Series {
         labels: series["metric"].to_string(),
         samples,

@@ -1,12 +1,12 @@
-//! Differences from Prometheus 2.42 that random queries meet now and then. Each is explained in docs/promql.md.
+//! Differences from Prometheus 2.42 that random queries meet occasionally. docs/promql.md explains each.
 
 use crate::answer::Answer;
 use crate::grammar::Question;
 
-/// How far sums of 2.42 may be off, relative to the answer: the variance of times since 1970 is.
+/// How inexact sums of 2.42 may be, relative to the result, for example the variance of times since 1970.
 const ROUNDING: f64 = 1e-6;
 
-/// Why two answers differ, if that is known.
+/// Returns why two answers differ, if the reason is known.
 pub(crate) fn explain(question: &Question, ours: &Answer, theirs: &Answer) -> Option<&'static str> {
     let text = &question.text;
     if text.contains("atan2") && ours.equals(&theirs.nameless(), question.is_ordered()) {
@@ -43,7 +43,7 @@ pub(crate) fn explain(question: &Question, ours: &Answer, theirs: &Answer) -> Op
     None
 }
 
-/// Whether a selector right within `timestamp()` has both `@` and `offset`.
+/// Returns true if a selector directly inside `timestamp()` has both `@` and `offset`.
 fn shifts_a_timestamp_twice(text: &str) -> bool {
     let text = text.replace("start()", "start").replace("end()", "end");
     let inner = text

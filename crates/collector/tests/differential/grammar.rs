@@ -1,13 +1,13 @@
-//! Random queries that give an answer: expressions grow by the labels their series have, so that most of them match.
+//! Random queries with a result: expressions are built according to the labels of their series, so that most of them match.
 //!
 //! ```text
 //!  Gpu {node, gpu}   Code {node, gpu, code}   Node {node}   Rack {node, rack}   One {}
 //!       └───── sum without (code) ◀──┘  └─ sum by (node) ─▶┘        └─ sum ─▶┘
 //! ```
-//! All times asked about end in 337 ms, ranges and offsets are whole seconds, ranges of sub-queries end in 211 ms and their
-//! steps are whole seconds: so no sample and no step of a sub-query ever lies on the edge of a window, where 2.42 and 3
-//! differ on purpose. Left out for the same reason are names that outlive a function (`sum by (__name__) (rate(…))`),
-//! statistics of infinite values, what is experimental in 3, and what 2.42 does not have.
+//! All query times end in 337 ms, ranges and offsets are whole seconds, ranges of sub-queries end in 211 ms and their steps are whole
+//! seconds. So no sample and no step of a sub-query ever lies on the edge of a window, where 2.42 and 3 differ intentionally. For the same
+//! reason these are left out: names that a function keeps (`sum by (__name__) (rate(…))`), statistics of infinite values, experimental
+//! features of 3, and what 2.42 does not have.
 
 use std::fmt;
 
@@ -16,13 +16,13 @@ use rand::{RngExt, SeedableRng};
 
 use crate::series::SPAN_MS;
 
-/// What one server is asked.
+/// A query for one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) text: String,
     start_ms: i64,
     end_ms: i64,
-    /// 0 at an instant.
+    /// 0 for an instant query.
     step_ms: i64,
 }
 
@@ -45,7 +45,7 @@ impl Question {
         ]
     }
 
-    /// Whether the order of the answer is part of it.
+    /// Returns true if the order of the result is significant.
     pub(crate) fn is_ordered(&self) -> bool {
         self.step_ms == 0 && self.text.starts_with("sort")
     }
@@ -76,7 +76,7 @@ fn seconds(ms: i64) -> String {
     format!("{}.{:03}", ms.div_euclid(1_000), ms.rem_euclid(1_000))
 }
 
-/// The labels of the series of an expression, apart from the name.
+/// The labels of an expression's series, apart from the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Gpu,
@@ -177,7 +177,7 @@ impl Grammar {
         self.rng.random_range(from..to)
     }
 
-    /// A time some minutes after the first sample, or later.
+    /// A time at least `minutes` after the first sample.
     fn time(&mut self, minutes: i64) -> i64 {
         self.base_ms + self.number(minutes * 60, SPAN_MS / 1_000) * 1_000 + 337
     }
@@ -230,13 +230,13 @@ impl Grammar {
         }
     }
 
-    /// Powers, and angles: of small numbers, since a variance of infinities is another in 3; and at the end only, since
-    /// differences of angles that are nearly the same are a matter of rounding.
+    /// Powers and angles: of small numbers, because the variance of infinities is different in 3; and only at the end, because differences
+    /// of almost equal angles depend on rounding.
     fn powers(&mut self, shape: Shape) -> String {
         let (left, right) = (self.vector(shape, 1), self.vector(shape, 1));
         let fold = self.pick(&["max", "max by (node)", "min without (gpu)", "count"]);
         match self.number(0, 5) {
-            // Of samples as they are: what is nearly a multiple would be one here and not there.
+            // Of unchanged samples: a value that is almost a multiple could be one on one server only.
             4 => format!(
                 "{} % on (node, gpu) {}",
                 self.selector("power_watts"),
@@ -249,7 +249,7 @@ impl Grammar {
         }
     }
 
-    /// Not numbers and infinite ones, where they have one meaning in both.
+    /// NaNs and infinities, where they have the same meaning on both servers.
     fn odd(&mut self) -> String {
         let of = self.pick(&["odd", "odd{is=\"mixed\"}", "odd{is!=\"nan\"}"]);
         let over = self.pick(&[
@@ -326,7 +326,7 @@ impl Grammar {
         }
     }
 
-    /// Vectors that may well not match, and labels that are taken where there are none: both must fail, or both not.
+    /// Vectors that may not match, and labels used where there are none: either both servers fail or neither.
     fn wild(&mut self) -> String {
         let (a, b) = (self.shape(), self.shape());
         let (left, right) = (self.vector(a, 1), self.vector(b, 1));
@@ -340,7 +340,7 @@ impl Grammar {
             " group_left (rack)",
             " group_right (rack)",
         ]);
-        // Labels on both lists are refused while parsing.
+        // Labels on both lists are rejected by the parser.
         let group = if labels == "rack" && word == "on" {
             ""
         } else {
@@ -446,7 +446,7 @@ impl Grammar {
         format!("{selector}[{range}]")
     }
 
-    /// `@` and `offset`, mostly neither.
+    /// `@` and `offset`, usually neither.
     fn shift(&mut self) -> String {
         let at = match self.number(0, 20) {
             0 => " @ start()".to_owned(),
@@ -499,7 +499,7 @@ impl Grammar {
         }
         match self.number(0, 12) {
             0 => format!("holt_winters({window}, 0.3, 0.6)"),
-            // With `@` 2.42 moves the window of `predict_linear` along with the steps.
+            // With `@`, 2.42 moves the window of `predict_linear` along with the steps.
             1 => format!(
                 "predict_linear({selector}[{range}], {})",
                 self.number(-600, 3_600)
@@ -537,7 +537,7 @@ impl Grammar {
     fn each(&mut self, shape: Shape, depth: u32) -> String {
         let (function, inner) = (self.pick(&EACH), self.vector(shape, depth));
         if ["exp", "sinh", "cosh"].contains(&function) {
-            // Not so far that it is infinite: see `powers`.
+            // Limited, so that the result is not infinite: see `powers`.
             return format!("{function}(clamp({inner}, -20, 20))");
         }
         match self.number(0, 10) {
@@ -545,7 +545,7 @@ impl Grammar {
             1 => format!("clamp_min({inner}, {})", self.constant()),
             2 => format!("clamp_max({inner}, {})", self.constant()),
             3 => format!("round({inner}, {})", self.pick(&["5", "0.1", "10", "0.25"])),
-            // Not so far that no calendar has the year; what year it is when it is no number is anyone's guess.
+            // Limited, so that a calendar has the year. The year of NaN is undefined.
             4 => format!("{}(clamp({inner}, -1e10, 1e10) >= -1e10)", self.pick(&CALENDAR)),
             5 => format!("{}(timestamp({inner}))", self.pick(&CALENDAR)),
             6 => format!("timestamp({inner})"),
@@ -553,7 +553,7 @@ impl Grammar {
         }
     }
 
-    /// An aggregation that leaves the labels of `shape`.
+    /// An aggregation that keeps the labels of `shape`.
     fn folded(&mut self, shape: Shape, depth: u32) -> String {
         let fold = self.pick(&FOLDS);
         let (from, grouping) = match shape {
@@ -590,7 +590,7 @@ impl Grammar {
             true => self.constant(),
             false => self.scalar(1),
         };
-        // A value that is nearly a whole number is on one side of it here and on the other there: no equality.
+        // A value that is almost a whole number may be on different sides of it: no equality.
         let op = match self.number(0, 10) {
             0..6 => self.pick(&["+", "-", "*", "/"]).to_owned(),
             6..9 => self.pick(&["<", ">"]).to_owned(),
@@ -627,7 +627,7 @@ impl Grammar {
             (Shape::One, _) => (self.pick(&["", " on ()"]), shape),
         };
         let right = self.vector(right, depth);
-        // The many side right: the same the other way round.
+        // The many side on the right: the same in reverse.
         match matching.contains("group_left") && self.chance(30) {
             true => format!(
                 "({right}) {op}{} ({left})",
@@ -646,7 +646,7 @@ impl Grammar {
                 self.shape(),
             ),
         };
-        // Both sides of an `or` may hold one label set, one with its name and one without: nameless from the start.
+        // Both sides of an `or` may have one label set, once with its name and once without: use nameless series from the start.
         let right = self.vector(right, depth);
         format!("({left}) {op}{matching} ({right})")
     }

@@ -1,16 +1,16 @@
-//! PromQL against a real Prometheus (Debian's package, 2.42): the same samples go to both by remote write, then the same
-//! random queries are asked of both, and the answers compared.
+//! Compares PromQL with a real Prometheus (Debian's package, 2.42): both get the same samples by remote write, then the same random
+//! queries, and the answers are compared.
 //!
 //! ```text
 //!  series ─ remote write ─┬─▶ Prometheus ─┐
 //!                         └─▶ collector ──┤ /api/v1/query, /api/v1/query_range
 //!  grammar ─ queries ─────────────────────┴─▶ answer: labels, times, values within 1e-9, error or not
 //! ```
-//! Between Prometheus 2.42 and 3 PromQL changed on purpose; this collector follows 3. Samples lie off the edges of every
-//! window, which 2.42 closes on the left, and `grammar` leaves out what changed; what cannot be left out is named in
-//! `exceptions`, and explained in docs/promql.md.
+//! PromQL changed intentionally between Prometheus 2.42 and 3; this collector follows 3. Samples lie off the edges of every window, which
+//! 2.42 closes on the left, and `grammar` leaves out what changed. The differences that cannot be left out are listed in `exceptions` and
+//! explained in docs/promql.md.
 //!
-//! `LOCKSTEP_DIFFERENTIAL_SEED` and `LOCKSTEP_DIFFERENTIAL_QUERIES` make for other and for longer runs.
+//! `LOCKSTEP_DIFFERENTIAL_SEED` and `LOCKSTEP_DIFFERENTIAL_QUERIES` select other and longer runs.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(
     clippy::print_stdout,
@@ -33,9 +33,9 @@ use peers::{Ours, Theirs};
 
 const SEED: u64 = 20_231;
 const QUERIES: usize = 1_200;
-/// Questions on the way at once: as many as keep both servers busy on a small machine.
+/// Number of queries at the same time: enough to keep both servers busy on a small machine.
 const AT_ONCE: usize = 6;
-/// The share of answers that must be equal; what is explained does not count as equal.
+/// The share of answers that must be equal. Explained differences do not count as equal.
 const EQUAL_MIN: f64 = 0.995;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,10 +83,10 @@ impl Compared {
     }
 }
 
-/// Prints what was seen.
+/// Prints the result.
 ///
 /// # Panics
-/// When too few answers are equal, when one differs without an explanation, or when the questions were too easy.
+/// Panics if too few answers are equal, if a difference has no explanation, or if the queries were too easy.
 fn report(seed: u64, compared: &[Compared]) {
     let different: Vec<&Compared> = compared.iter().filter(|one| !one.is_equal()).collect();
     let mut explained: BTreeMap<&str, usize> = BTreeMap::new();
@@ -124,7 +124,7 @@ fn report(seed: u64, compared: &[Compared]) {
         "{equal} of {} answers are equal to Prometheus', {unexplained} differ without an explanation",
         compared.len()
     );
-    // Nothing is proven by questions without an answer.
+    // Queries without a result prove nothing.
     assert!(
         5 * (errors + empty) < compared.len(),
         "{errors} errors and {empty} empty answers are too many"

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::answer::Answer;
 use crate::grammar::Question;
 
-/// Nothing here takes longer on a busy machine.
+/// Nothing here takes longer, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const ATTEMPTS: u32 = 3;
 const ADMIN: &str = "admin-token-of-the-tests";
@@ -46,7 +46,7 @@ impl Ours {
         let mut config = Config::new(folder.path());
         config.listen.set_port(0);
         config.admin_token = Some(Secret::new(ADMIN));
-        // The samples are hours old when they come.
+        // The samples are hours old when they arrive.
         config.store.out_of_order_ms = DAY_MS;
         let running = collector::start(config).await.unwrap();
         Self {
@@ -159,7 +159,7 @@ async fn write(request: RequestBuilder, body: &[u8]) {
     );
 }
 
-/// Asks again after a time-out: a machine that stood still is no difference.
+/// Repeats a query after a timeout: a machine that was suspended is no difference.
 async fn answer(request: RequestBuilder) -> Answer {
     for attempt in 1.. {
         let request = request.try_clone().expect("a request without a body");

@@ -1,18 +1,18 @@
-//! What is written to both: gauges, counters with resets, gaps, staleness markers, odd numbers, classic histograms.
+//! The series that both servers get: gauges, counters with resets, gaps, staleness markers, odd numbers, classic histograms.
 //!
-//! Values are multiples of 1/4096, so that sums are exact in whatever order they are made. No sample lies within the first
-//! 400 ms of a second, where the edges of all windows are (see `grammar`). Counters start far above zero: how far a rate
-//! reaches back towards zero is one of the things that changed from Prometheus 2 to 3.
+//! Values are multiples of 1/4096, so that sums are exact in any order. No sample lies within the first 400 ms of a second, where the edges
+//! of all windows are (see `grammar`). Counters start far above zero: how far a rate is extrapolated towards zero is one of the changes
+//! from Prometheus 2 to 3.
 
 use prost::Message;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// How much time the samples span.
+/// The time that the samples span, in milliseconds.
 pub(crate) const SPAN_MS: i64 = 50 * 60_000;
 const HOUR_MS: i64 = 3_600_000;
 const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
-/// Requests are cut by time: Prometheus takes no sample that is an hour older than the newest.
+/// Requests are cut by time: Prometheus accepts no sample that is an hour older than the newest.
 const REQUEST_MS: i64 = 10 * 60_000;
 
 pub(crate) struct Written {
@@ -21,7 +21,7 @@ pub(crate) struct Written {
     pub(crate) requests: Vec<Vec<u8>>,
 }
 
-/// The full hour before the last: sub-queries, whose steps are multiples since 1970, fall alike in each run.
+/// The beginning of the full hour before the last: the steps of sub-queries, which are multiples since 1970, are the same in each run.
 pub(crate) fn base_ms(now_ms: i64) -> i64 {
     (now_ms / HOUR_MS - 2) * HOUR_MS
 }
@@ -79,7 +79,7 @@ impl Maker {
         all
     }
 
-    /// Sample times with jitter, now and then one left out, now and then a gap of minutes.
+    /// Sample times with jitter, some left out, and some gaps of minutes.
     fn times(&mut self, interval_ms: i64) -> Vec<i64> {
         let (mut times, mut at) = (
             Vec::new(),
@@ -96,7 +96,7 @@ impl Maker {
         times
     }
 
-    /// A share of its own for each series, so that no two have equal values.
+    /// A different fraction for each series, so that no two have equal values.
     fn own_share(&mut self) -> f64 {
         self.made += 1;
         f64::from(self.made) / 4_096.0
@@ -124,7 +124,7 @@ impl Maker {
                 1..20 => value,
                 _ => value + f64::from(self.rng.random_range(1..500)),
             };
-            // Not below where a rate could see its zero.
+            // High enough that no rate is extrapolated to zero.
             value = if value < 3e5 { value + 7e5 } else { value };
             (time, value)
         });
@@ -139,7 +139,7 @@ impl Maker {
         )
     }
 
-    /// Samples further apart than the lookback, at times.
+    /// Samples that are sometimes further apart than the lookback.
     fn sparse(&mut self, name: &str, labels: &[(&str, &str)]) -> Series {
         let share = self.own_share();
         let (mut samples, mut at) = (Vec::new(), self.base_ms);
@@ -153,7 +153,7 @@ impl Maker {
         (named(name, labels), samples)
     }
 
-    /// Ends with a staleness marker and comes back.
+    /// Ends with a staleness marker and continues later.
     fn ending(&mut self, name: &str, labels: &[(&str, &str)]) -> Series {
         let mut samples: Vec<(i64, f64)> = self.times(30_000).into_iter().map(|time| (time, 1.0)).collect();
         let (end, back) = (samples.len() / 3, samples.len() / 2);

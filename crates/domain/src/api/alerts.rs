@@ -9,59 +9,61 @@ use crate::incident::{Confidence, Handling, NamedCulprit};
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
-/// Where an alert stands.
+/// State of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AlertState {
-    /// The condition holds, but not yet for long enough.
+    /// The condition is true, but not yet for the rule's `for` duration.
     Pending,
-    /// It has held for the rule's `for`.
+    /// The condition has been true for the rule's `for` duration.
     Firing,
-    /// It held, and no longer does.
+    /// The condition is no longer true.
     Resolved,
 }
 
 /// One alert: a rule and a label set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertView {
-    /// Stable over its life: hash of rule and labels.
+    /// Hash of rule and labels. Stays the same during the life of the alert.
     pub fingerprint: String,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
-    /// Where it stands.
+    /// State of the alert.
     pub state: AlertState,
-    /// How bad, from the label `severity`.
+    /// Severity, from the label `severity`.
     pub severity: Severity,
-    /// The alert's labels, `alertname` among them.
+    /// Labels of the alert, including `alertname`.
     pub labels: Labels,
-    /// Annotations with templates expanded.
+    /// Annotations with expanded templates.
     pub annotations: Labels,
-    /// The value of the rule's expression when last seen (first, when resolved). NaN and infinities as Prometheus writes them.
+    /// Last value of the rule's expression for which the condition was true, also for a resolved alert. After a restart of the collector
+    /// it is the value at the last change of state, until the condition is true in an evaluation. NaN and infinities are written as in
+    /// Prometheus.
     pub value: String,
-    /// When the condition was first seen.
+    /// When the condition was first true.
     pub active_ms: TimestampMs,
-    /// When it began to fire.
+    /// When the alert began to fire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fired_ms: Option<TimestampMs>,
-    /// When it was resolved.
+    /// When the alert was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved_ms: Option<TimestampMs>,
-    /// Values of the rule's evidence queries when it fired.
+    /// Results of the rule's evidence queries at the time the alert fired.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<Evidence>,
 }
 
-/// What an alert says of the rank its labels name: the rule's annotation `rank_state`.
+/// State of the rank that an alert's labels name, from the rule's annotation `rank_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankState {
-    /// The others wait for it.
+    /// The other ranks wait for it.
     Late,
-    /// It does nothing.
+    /// It makes no progress.
     Stuck,
 }
 
 impl AlertView {
-    /// What it says of its rank, if its rule says anything.
+    /// Returns the state of the rank, if the rule has the annotation `rank_state`.
     #[must_use]
     pub fn rank_state(&self) -> Option<RankState> {
         match self.annotations.get("rank_state")? {
@@ -71,23 +73,23 @@ impl AlertView {
         }
     }
 
-    /// Whether the page of its run lists the same as notes (the rule's annotation `shown_as`).
+    /// Returns true if the page of the run shows the same information as notes (the rule's annotation `shown_as`).
     #[must_use]
     pub fn is_shown_as_notes(&self) -> bool {
         self.annotations.get("shown_as") == Some("notes")
     }
 }
 
-/// One measured fact behind a diagnosis.
+/// One measurement that supports a diagnosis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     /// What was measured, in words.
     pub title: String,
-    /// The query that measured it; empty for lines of a log.
+    /// Query that measured it; empty for log lines.
     pub query: String,
-    /// What it gave, one a series.
+    /// Result of the query, one value per series.
     pub values: Vec<EvidenceValue>,
-    /// Lines of a log, in place of values.
+    /// Log lines, instead of values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<String>,
 }
@@ -95,124 +97,124 @@ pub struct Evidence {
 /// One value of an evidence query.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EvidenceValue {
-    /// The series.
+    /// Labels of the series.
     pub labels: Labels,
-    /// Its value, NaN and infinities as Prometheus writes them.
+    /// Value; NaN and infinities are written as in Prometheus.
     pub value: String,
 }
 
-/// An alert that fires or has fired, read as a diagnosis: `GET /api/diagnoses`.
+/// A firing or resolved alert as a diagnosis: `GET /api/diagnoses`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
-    /// The alert behind it.
+    /// The alert that the diagnosis is made from.
     #[serde(flatten)]
     pub alert: AlertView,
-    /// One sentence: what is wrong (annotation `summary`).
+    /// What is wrong, in one sentence (annotation `summary`).
     pub summary: String,
-    /// Why it is believed to be so (annotation `cause`).
+    /// Why Lockstep concludes this (annotation `cause`).
     pub cause: String,
     /// What to do (annotation `advice`).
     pub advice: String,
-    /// Who or what: node, GPU, run, rank, from the labels.
+    /// Culprit as text: node, GPU, run or rank, from the labels.
     pub culprit: String,
-    /// Its id: the same as long as it is kept, also after it has ended.
+    /// Id of the diagnosis. Stays the same while the diagnosis is stored, also after its end.
     #[serde(default)]
     pub id: String,
-    /// The culprit by type.
+    /// Culprit as typed fields.
     #[serde(default)]
     pub who: NamedCulprit,
-    /// The run it is about.
+    /// Run of the diagnosis.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// The attempt of that run when it fired.
+    /// Attempt of that run at the time the diagnosis fired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
-    /// How sure it is.
+    /// Confidence in the diagnosis.
     #[serde(default)]
     pub confidence: Confidence,
-    /// What people did about it.
+    /// What people did about the diagnosis.
     #[serde(default)]
     pub handling: Handling,
 }
 
-/// What a rule makes.
+/// Kind of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleKind {
-    /// Alerts.
+    /// The rule makes alerts.
     #[default]
     Alerting,
-    /// Series.
+    /// The rule records series.
     Recording,
 }
 
 /// One rule: `GET /api/rules`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RuleView {
-    /// The file it was read from.
+    /// File that contains the rule.
     #[serde(default)]
     pub file: String,
-    /// The group it is in.
+    /// Group that contains the rule.
     pub group: String,
-    /// What it makes.
+    /// Kind of the rule.
     #[serde(default)]
     pub kind: RuleKind,
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Its expression.
+    /// PromQL expression.
     pub expr: String,
-    /// How long the condition must hold.
+    /// How long the condition must be true before the alert fires.
     pub for_ms: i64,
-    /// How long it goes on firing after the condition ended.
+    /// How long the alert continues to fire after the condition is no longer true.
     #[serde(default)]
     pub keep_firing_ms: i64,
-    /// Labels it adds.
+    /// Labels that the rule adds.
     pub labels: Labels,
-    /// Annotations as written.
+    /// Annotations, templates not expanded.
     pub annotations: Labels,
-    /// Alerts it has now.
+    /// Current alerts of the rule.
     pub alerts: Vec<AlertView>,
-    /// When it was last evaluated, and how long that took.
+    /// When the rule was last evaluated.
     pub evaluated_ms: TimestampMs,
-    /// Seconds of the last evaluation.
+    /// Duration of the last evaluation, in seconds.
     pub duration_s: f64,
-    /// What went wrong in the last evaluation.
+    /// Error of the last evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A receiver of alerts: `GET /api/webhooks`.
+/// A receiver of notifications: `GET /api/webhooks`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WebhookView {
-    /// Its id.
+    /// Id of the webhook.
     pub id: String,
-    /// Where it is posted to: scheme, host and port only, since the rest of such addresses is often a secret.
+    /// URL of the receiver: scheme, host and port only, because the rest of such a URL is often secret.
     pub url: String,
-    /// Deliveries waiting.
+    /// Number of notifications waiting for delivery.
     pub pending: u64,
-    /// What went wrong last.
+    /// Error of the last failed delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// When it last worked.
+    /// When the last successful delivery took place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_ms: Option<TimestampMs>,
 }
 
-/// `POST /api/webhooks`.
+/// Request body of `POST /api/webhooks`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CreateWebhook {
-    /// `http` or `https` URL.
+    /// URL of the receiver, `http` or `https`.
     pub url: String,
-    /// `whsec_…` secret of Standard Webhooks; made and shown once when empty.
+    /// Signing secret in the format of Standard Webhooks (`whsec_…`). If absent, the collector makes one and returns it once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-/// The one time a webhook's secret is shown.
+/// Response to `POST /api/webhooks`. The only response that contains the secret.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct NewWebhook {
-    /// Its id.
+    /// Id of the webhook.
     pub id: String,
-    /// The signing secret.
+    /// Signing secret.
     pub secret: String,
 }

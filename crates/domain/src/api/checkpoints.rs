@@ -1,30 +1,30 @@
-//! `/api/runs/{id}/checkpoints`: `GET` what a run has saved, `POST …/pin` keeps one, `POST …/prune` removes what nobody needs,
-//! `POST /api/runs/{id}/resume` goes on from one.
+//! `/api/runs/{id}/checkpoints`: `GET` lists the checkpoints of a run, `POST …/pin` keeps one, `POST …/prune` removes those not needed.
+//! `POST /api/runs/{id}/resume` resumes the run from one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
-/// What a run has saved, newest step first.
+/// Checkpoints of a run, newest step first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CheckpointList {
-    /// The folder that is watched; none when the run names none and no save was seen.
+    /// Watched folder. Absent if the run's specification names no folder and no save was seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
-    /// Free bytes of the folder's file system, on the node that has the fewest.
+    /// Free bytes of the folder's file system, on the node with the least free space.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Where the pointer called `latest` points, when there is one.
+    /// Target of the pointer `latest`, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest: Option<String>,
-    /// Why the folder cannot be looked at, or something in it not be removed.
+    /// Why the folder cannot be read, or a part of it cannot be removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The checkpoints.
     pub checkpoints: Vec<CheckpointView>,
-    /// What pruning by the run's own rules would remove now, and what it would keep: the answer of a dry run.
+    /// What pruning by the run's own retention rules would remove and keep now (a dry run).
     pub retention: PruneAnswer,
 }
 
@@ -32,102 +32,104 @@ pub struct CheckpointList {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CheckpointView {
-    /// Where it lies on the nodes; names it.
+    /// Path on the nodes. Identifies the checkpoint.
     pub path: String,
-    /// The step it holds, when that can be told.
+    /// Step of the checkpoint, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// `dcp` for a folder of `torch.distributed.checkpoint`, `torch_save` for one file, `folder` for a folder of files.
     pub format: String,
-    /// `full`, or `model` for one without optimizer and data position: training cannot go on from it exactly.
+    /// `full`, or `model` for a checkpoint without optimizer and data position: training cannot continue exactly from it.
     pub content: String,
-    /// Whether everything is there.
+    /// True if all files are there.
     pub complete: bool,
-    /// It changed a moment ago: what is missing may still come.
+    /// True if it changed recently: the missing files may still be written.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub writing: bool,
-    /// What is missing or wrong when it is not complete.
+    /// What is missing or wrong, if the checkpoint is not complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Bytes as files say.
+    /// Sum of the file sizes in bytes.
     pub bytes: u64,
-    /// Bytes that it alone takes on disk: shards shared with another checkpoint are not counted.
+    /// Bytes on disk that only this checkpoint uses. Shards that it shares with another checkpoint are not counted.
     pub own_bytes: u64,
-    /// When it was finished, by its node's clock.
+    /// When the checkpoint was complete, by the clock of its node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_ms: Option<TimestampMs>,
-    /// How long saving took, when the probe saw it.
+    /// Duration of the save, if the probe saw it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Nodes that see it; several for shared storage.
+    /// Nodes that see the checkpoint; several for shared storage.
     pub nodes: Vec<String>,
-    /// A person wants it kept.
+    /// True if a user pinned it.
     pub pinned: bool,
-    /// The best by validation loss, as far as the script says.
+    /// True if it is the best by validation loss, according to the script.
     pub best: bool,
-    /// An attempt of a run that has not ended went on from it.
+    /// True if an attempt of a run that has not ended resumed from it.
     pub in_use: bool,
-    /// It was there before the run: the run resumes from it only when a person names it.
+    /// True if it existed before the run. The run resumes from it only if a user names it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
-    /// How many steps behind the last step of the run it is.
+    /// Number of steps between the checkpoint and the last step of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_steps: Option<u64>,
 }
 
-/// `POST /api/runs/{id}/checkpoints/pin`.
+/// Request body of `POST /api/runs/{id}/checkpoints/pin`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PinCheckpoint {
-    /// Which one.
+    /// Path of the checkpoint.
     pub path: String,
-    /// Keep it, or no longer.
+    /// True to pin it, false to unpin it.
     pub pinned: bool,
 }
 
-/// `POST /api/runs/{id}/checkpoints/prune`: by the run's own rules for what to keep.
+/// Request body of `POST /api/runs/{id}/checkpoints/prune`. Pruning follows the run's own retention rules.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PruneCheckpoints {
-    /// Only say what would be removed.
+    /// True to report what would be removed, without removing it.
     pub dry_run: bool,
-    /// Keep this many of the last ones instead of what the run says.
+    /// Number of newest checkpoints to keep, instead of the number in the run's specification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_last: Option<u32>,
 }
 
-/// What pruning removes and what it keeps, each with the reason. Only what this run provably wrote is ever removed.
+/// What pruning removes and keeps, with the reason for each checkpoint. Pruning removes only checkpoints that this run has provably
+/// written.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PruneAnswer {
-    /// Removed, or to be removed in a dry run.
+    /// Removed checkpoints; in a dry run, those that would be removed.
     pub removed: Vec<PruneLine>,
-    /// Kept.
+    /// Kept checkpoints.
     pub kept: Vec<PruneLine>,
 }
 
-/// One checkpoint and why it goes or stays.
+/// One checkpoint and the reason why it is kept or removed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PruneLine {
-    /// Which one.
+    /// Path of the checkpoint.
     pub path: String,
-    /// Why, for people.
+    /// Reason as a text for people.
     pub reason: String,
-    /// The kind of the reason: kept as `outside_folder`, `pinned`, `pinned_by_another_run`, `in_use`, `not_proven`, `last_complete`,
+    /// Reason as an identifier. Kept: `outside_folder`, `pinned`, `pinned_by_another_run`, `in_use`, `not_proven`, `last_complete`,
     /// `no_complete`, `uncertain`, `doubted`, `newer_than_last_complete`, `writing`, `keeps_all`, `best`, `every`, `one_of_last`,
-    /// `model_only_between_kept`, `no_step`, `needed`; removed as `incomplete`, `old_model_only`, `older_than_last`, `no_rule`. Empty from an older collector.
+    /// `model_only_between_kept`, `no_step`, `needed`. Removed: `incomplete`, `old_model_only`, `older_than_last`, `no_rule`. Empty if the
+    /// collector is older.
     #[serde(default)]
     pub kind: String,
-    /// What it takes on disk alone.
+    /// Bytes on disk that only this checkpoint uses.
     pub own_bytes: u64,
 }
 
-/// `POST /api/runs/{id}/resume`: another attempt of a run that has ended.
+/// Request body of `POST /api/runs/{id}/resume`, which starts another attempt of a run that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ResumeRun {
-    /// Path of the checkpoint to go on from; the last complete one when empty.
+    /// Path of the checkpoint to resume from. Default: the last complete one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<String>,
-    /// Begin anew instead, from no checkpoint.
+    /// True to start from step 0 without a checkpoint.
     pub from_start: bool,
 }

@@ -1,4 +1,4 @@
-//! `GET /api/diagnoses/{id}`: one diagnosis with everything that is known around it.
+//! `GET /api/diagnoses/{id}`: one diagnosis with all related information.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,96 +13,96 @@ use crate::run::knob::Verdict;
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
-/// Which diagnoses: `GET /api/diagnoses?state=`.
+/// Filter of `GET /api/diagnoses?state=`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiagnosisState {
-    /// Those that fire now, worst and oldest first.
+    /// Firing diagnoses, the most severe first, then the oldest first.
     #[default]
     Firing,
-    /// Those that have ended, the latest first.
+    /// Resolved diagnoses, the latest first.
     Resolved,
-    /// Those that fire, then those that have ended.
+    /// Firing diagnoses, then resolved ones.
     All,
 }
 
-/// One diagnosis with everything that is known around it.
+/// One diagnosis with all related information.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DiagnosisView {
     /// The diagnosis.
     pub diagnosis: Diagnosis,
-    /// Why it is believed to be so: the cause, then each witness, a sentence each.
+    /// Why Lockstep concludes this: the cause, then one sentence per witness.
     #[serde(default)]
     pub why: Vec<String>,
-    /// What to look at, as queries over time. Their values at the moment when it fired are `evidence` of the diagnosis.
+    /// Charts of the evidence queries over time. `evidence` of the diagnosis contains the values at the time it fired.
     #[serde(default)]
     pub charts: Vec<EvidenceChart>,
-    /// What happened to its run and node in the hour before, the newest first.
+    /// Events and actions on its run and node in the hour before, newest first.
     #[serde(default)]
     pub changed_before: Vec<ChangeBefore>,
-    /// Diagnoses of the same rule in the 30 days before, the newest first.
+    /// Diagnoses of the same rule in the 30 days before, newest first.
     #[serde(default)]
     pub similar: Vec<SimilarDiagnosis>,
-    /// What can be done about it now, the likeliest first.
+    /// Actions that are possible now, the most likely first.
     #[serde(default)]
     pub actions: Vec<Action>,
-    /// What people did about it, oldest first.
+    /// What people did about the diagnosis, oldest first.
     #[serde(default)]
     pub timeline: Vec<TimelineEntry>,
 }
 
-/// A query over the time of a diagnosis and three times as much around it.
+/// An evidence query over the duration of a diagnosis, and three times that duration before and after it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EvidenceChart {
     /// What is measured, in words.
     pub title: String,
-    /// The query, for `/api/v1/query_range`. Its series are the culprit's and those of its peers.
+    /// Query for `/api/v1/query_range`. Its series are those of the culprit and of its peers.
     pub query: String,
-    /// Where the chart begins.
+    /// Start of the chart.
     pub start_ms: TimestampMs,
-    /// Where it ends.
+    /// End of the chart.
     pub end_ms: TimestampMs,
     /// Time between two values.
     pub step_ms: i64,
-    /// Which of the series the query gave when it fired are the culprit's own; the others are its peers.
+    /// Series of the culprit, among those that the query returned when the diagnosis fired. The others belong to its peers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub culprit: Vec<Labels>,
-    /// The value beyond which the rule fires (the rule's annotation `threshold_NAME`).
+    /// Value beyond which the rule fires (the rule's annotation `threshold_NAME`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
 }
 
-/// Something that happened before a diagnosis and may have caused it.
+/// An event or action before a diagnosis that may have caused it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeBefore {
-    /// When.
+    /// Time of the event or action.
     pub at_ms: TimestampMs,
-    /// A word for programs: the kind of the event, or the action as in the audit log.
+    /// Identifier for programs: the kind of the event, or the action as in the audit log.
     pub kind: String,
-    /// Who did it: the id of a token. Absent for events.
+    /// Id of the token that did the action. Absent for events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
-    /// How bad, of events.
+    /// Severity of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
-    /// The node, of events.
+    /// Node of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// A sentence.
+    /// One sentence for people.
     pub text: String,
 }
 
 /// An earlier diagnosis of the same rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SimilarDiagnosis {
-    /// Its id.
+    /// Id of the diagnosis.
     pub id: String,
-    /// What was wrong.
+    /// What was wrong, in one sentence.
     pub summary: String,
-    /// Its run.
+    /// Run of the diagnosis.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// The attempt of that run.
+    /// Attempt of that run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
     /// When it began to fire.
@@ -110,62 +110,62 @@ pub struct SimilarDiagnosis {
     /// When it ended; absent while it fires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved_ms: Option<TimestampMs>,
-    /// It was a false alarm, as a person said.
+    /// True if a user marked it as a false alarm.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_a_problem: bool,
-    /// What was done about it, in a sentence: the last action, else the last note.
+    /// What was done about it, in one sentence: the last action, or else the last note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helped: Option<String>,
 }
 
-/// What a person did about a diagnosis.
+/// What a user did about a diagnosis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TimelineEntry {
-    /// When.
+    /// When the user did it.
     pub at_ms: TimestampMs,
-    /// The id of the token.
+    /// Id of the user's token.
     pub who: String,
-    /// `acknowledged`, `released`, `note`, `not_a_problem`, `silenced`, `acted`.
+    /// `acknowledged`, `released`, `note`, `not_a_problem`, `silenced` or `acted`.
     pub kind: String,
-    /// What was written, or the title of an action; may be empty.
+    /// Text of the note, or title of the action; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// Until when, of a silence.
+    /// End of the silence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<TimestampMs>,
-    /// The run that an action was done to.
+    /// Run on which the action was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// The attempt that an action made or changed.
+    /// Attempt that the action made or changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
-    /// Figures before and after an action, and whether it was worth it, once steps of both sides tell.
+    /// Verdict on the action, with measurements before and after it. Absent until there are enough steps on both sides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
-/// `POST /api/diagnoses/{id}/act`.
+/// Request body of `POST /api/diagnoses/{id}/act`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActOnDiagnosis {
-    /// The id of an action that the diagnosis lists.
+    /// Id of an action that the diagnosis lists.
     pub action: String,
-    /// Only say what it would cost.
+    /// True to report the cost without carrying the action out.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What was done, or would be.
+/// Response to `POST /api/diagnoses/{id}/act`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ActAnswer {
     /// The action as it is possible now.
     pub action: Action,
-    /// Whether it was carried out.
+    /// True if the action was carried out.
     pub done: bool,
-    /// The attempt that it makes or changes, where it is known.
+    /// Attempt that the action makes or changes, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
-    /// What each rank answered, of a trace.
+    /// Response of each rank, for a trace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traced: Vec<RankValue>,
 }

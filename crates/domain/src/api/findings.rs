@@ -1,4 +1,4 @@
-//! `GET /api/runs/{id}/findings`: what the analysers have found.
+//! `GET /api/runs/{id}/findings`: findings of the analysers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,23 +7,23 @@ use crate::diagnosis::finding::{Finding, Witness};
 use crate::ident::AttemptNo;
 use crate::time::TimestampMs;
 
-/// What the analysers have found in the current attempt of a run, or in its last one.
+/// Findings of the analysers for the current attempt of a run, or for its last one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RunFindings {
-    /// The attempt; absent where nothing was analysed yet.
+    /// Attempt of the findings; absent if nothing was analysed yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
-    /// When the analysers looked last, by the collector's clock.
+    /// When the analysers last ran, by the collector's clock.
     pub at_ms: TimestampMs,
-    /// Since when the attempt is over. The findings are the last ones before, and stay for an hour.
+    /// When the attempt ended. The findings are then the last ones before the end; they are kept for one hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_since_ms: Option<TimestampMs>,
     /// Root causes first, then suspects and symptoms.
     pub findings: Vec<FindingView>,
 }
 
-/// A finding, and the same in words.
+/// A finding, as data and in words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FindingView {
     /// The finding.

@@ -1,4 +1,5 @@
-//! `POST /api/runs/{id}/stacks`, `/wait-counters`, `/flight`, `/flight-digest`, `/trace`: what the ranks of a run answer now.
+//! `POST /api/runs/{id}/stacks`, `/wait-counters`, `/flight`, `/flight-digest`, `/trace`: information that the ranks of a run return on
+//! request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,99 +9,99 @@ use crate::ident::{AttemptNo, Rank};
 use crate::run::inspect::{FlightDigest, ProcessState, StackGroup, Thread, TraceFile};
 use crate::time::TimestampMs;
 
-/// Whom to ask. An empty body asks all.
+/// Ranks to inspect. An empty body means all ranks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AskRanks {
-    /// One rank alone.
+    /// Only this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
 }
 
-/// A trace as asked for: either seconds or steps; two seconds when both are empty.
+/// A trace to record: either `seconds` or `steps`. Default: two seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AskTrace {
-    /// One rank alone.
+    /// Only this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// How long.
+    /// Duration of the trace in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u32>,
-    /// How many optimizer steps.
+    /// Duration of the trace in optimizer steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
 }
 
-/// The stacks of a run's ranks.
+/// Stacks of the ranks of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StacksView {
-    /// Of which attempt.
+    /// Attempt of the ranks.
     pub attempt: AttemptNo,
-    /// When they were taken, by the collector's clock.
+    /// When the stacks were taken, by the collector's clock.
     pub at_ms: TimestampMs,
-    /// Ranks in the same place, together; the largest group first.
+    /// Groups of ranks with the same stack, the largest group first.
     pub groups: Vec<StackGroup>,
-    /// Each rank, in order.
+    /// Each rank, ordered by number.
     pub ranks: Vec<RankStacks>,
 }
 
-/// The stacks of one rank, or why there are none.
+/// Stacks of one rank, or why there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RankStacks {
-    /// Which.
+    /// Number of the rank.
     pub rank: Rank,
-    /// Its node.
+    /// Node of the rank.
     pub node: String,
-    /// Its process there.
+    /// Process id on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// All Python threads, or the newest; the main thread is the last unless there is a problem.
+    /// All Python threads, or the newest ones. The main thread is the last, unless `problem` is set.
     pub threads: Vec<Thread>,
-    /// There were more than fit.
+    /// True if some threads were left out because of the size limit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// Why there are none, or no main thread.
+    /// Why there are no stacks, or no main thread.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// What the kernel knows of a process that does not answer.
+    /// State of the process in the kernel, if the process does not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessState>,
 }
 
-/// Wait counters or collectives of a run's ranks.
+/// Wait counters or collectives of the ranks of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RanksView {
-    /// Of which attempt.
+    /// Attempt of the ranks.
     pub attempt: AttemptNo,
-    /// When they were asked, by the collector's clock.
+    /// When the ranks were inspected, by the collector's clock.
     pub at_ms: TimestampMs,
-    /// Each rank, in order.
+    /// Each rank, ordered by number.
     pub ranks: Vec<RankValue>,
 }
 
-/// What one rank answered.
+/// Response of one rank.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RankValue {
-    /// Which.
+    /// Number of the rank.
     pub rank: Rank,
-    /// Its node.
+    /// Node of the rank.
     pub node: String,
-    /// PyTorch's own JSON.
+    /// JSON of PyTorch, unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
-    /// Where it is in the operations of its process groups.
+    /// Position of the rank in the operations of its process groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<FlightDigest>,
-    /// A trace, which `GET /api/runs/{id}/trace?node=NODE&file=FILE` fetches.
+    /// Trace file. Download it with `GET /api/runs/{id}/trace?node=NODE&file=FILE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceFile>,
-    /// Why there is none, or what is missing.
+    /// Why there is no value, or what is missing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// What the kernel knows of a process that does not answer.
+    /// State of the process in the kernel, if the process does not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessState>,
 }

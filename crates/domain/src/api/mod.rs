@@ -1,7 +1,7 @@
-//! What the HTTP API exchanges: the dashboard, the CLI and `curl` all speak these types.
+//! Requests and responses of the HTTP API. The dashboard and the CLI use these types too.
 //!
-//! Times are milliseconds since the epoch, in fields ending in `_ms`. Errors are RFC 9457 problem documents
-//! ([`Problem`]). Under `/api/v1` the shapes are Prometheus' own.
+//! Times are milliseconds since the epoch, in fields whose names end in `_ms`. Errors are RFC 9457 problem documents ([`Problem`]).
+//! Responses under `/api/v1` have the same form as in Prometheus.
 
 pub mod alerts;
 pub mod checkpoints;
@@ -24,17 +24,17 @@ use crate::run::spec::FieldError;
 /// RFC 9457 problem document, `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// A stable name: `about:blank` or `urn:lockstep:NAME`.
+    /// Stable identifier of the error: `about:blank` or `urn:lockstep:NAME`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The HTTP status' meaning.
+    /// Meaning of the HTTP status.
     pub title: String,
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
     /// What happened, to what, and what to do next.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// Field by field, for a form.
+    /// Errors per field, for forms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
 }

@@ -7,46 +7,46 @@ use crate::api::runs::UnknownAttemptView;
 use crate::time::TimestampMs;
 use crate::topology::{Gpu, Inventory};
 
-/// Whether a node's agent is heard.
+/// Connection state of a node's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeState {
-    /// Connected.
+    /// The agent is connected.
     Up,
-    /// Not heard for a while.
+    /// The agent has been disconnected for a while.
     Down,
 }
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeView {
-    /// Its name, the label `node`.
+    /// Name of the node, value of the label `node`.
     pub name: String,
-    /// Whether its agent is heard.
+    /// Connection state of its agent.
     pub state: NodeState,
-    /// When its agent was last heard.
+    /// When the collector last received a message from the agent.
     pub seen_ms: TimestampMs,
-    /// The agent's version.
+    /// Version of the agent.
     pub agent_version: String,
-    /// The agent's clock minus the collector's, as seen at the hello.
+    /// Agent's clock minus the collector's clock, measured at the start of the connection.
     pub clock_offset_ms: i64,
-    /// Hardware and software.
+    /// Hardware and software of the node.
     pub inventory: Inventory,
-    /// Runs on it now.
+    /// Runs on the node now.
     pub runs: Vec<String>,
-    /// Attempts it holds that this collector does not know. It gets no run until they are over.
+    /// Attempts on the node that this collector does not know. The node gets no new run until they have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown_attempts: Vec<UnknownAttemptView>,
 }
 
-/// A GPU of the cluster, flat.
+/// One GPU of the cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuView {
-    /// The node it sits in.
+    /// Node of the GPU.
     pub node: String,
-    /// What it is.
+    /// Properties of the GPU.
     #[serde(flatten)]
     pub gpu: Gpu,
-    /// Whether it is simulated.
+    /// True if the GPU is simulated.
     pub simulated: bool,
 }

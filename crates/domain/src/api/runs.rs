@@ -1,5 +1,5 @@
-//! `/api/runs`: `GET` list, `POST` a [`Spec`](crate::run::spec::Spec) to submit, `GET /api/runs/{id}`,
-//! `POST /api/runs/{id}/stop`, `GET /api/runs/{id}/logs`.
+//! `/api/runs`: `GET` lists runs, `POST` submits a [`Spec`](crate::run::spec::Spec). Also `GET /api/runs/{id}`, `POST /api/runs/{id}/stop`,
+//! `GET /api/runs/{id}/logs`.
 
 mod from_state;
 mod logs;
@@ -16,102 +16,101 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::DisplayBytes;
 use crate::ident::{AttemptNo, Rank};
-use crate::run::knob::{Change, KnobAnswer, LiveChange};
+use crate::run::knob::{Change, InPlaceChange, KnobAnswer};
 use crate::run::mesh::Mesh;
 use crate::run::spec::Spec;
 use crate::run::state::{Outcome, RankExit, RunState, Stall};
-use crate::run::unseen::UnseenLine;
+use crate::run::unobserved::UnobservedLine;
 use crate::time::TimestampMs;
 
-/// One line of the list.
+/// One run in the list of runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunSummary {
-    /// Its id.
+    /// Id of the run.
     pub id: String,
-    /// Its name for people.
+    /// Name of the run for people.
     pub name: String,
     /// Recipe or script.
     pub program: String,
-    /// Where it stands.
+    /// State of the run.
     pub state: RunState,
-    /// Why it ended, or why it waits.
+    /// Why the run ended, or why it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// The current attempt.
+    /// Number of the current attempt.
     pub attempt: AttemptNo,
-    /// Nodes it has or asks for.
+    /// Nodes that the run has or requests.
     pub nodes: Vec<String>,
-    /// Processes in all; 0 until known.
+    /// Total number of ranks; 0 until known.
     pub world_size: u32,
-    /// When it was submitted, when its first rank ran, when it ended.
+    /// When the run was submitted.
     pub submitted_ms: TimestampMs,
-    /// When its first rank ran.
+    /// When its first rank started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_ms: Option<TimestampMs>,
-    /// When it ended.
+    /// When the run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<TimestampMs>,
 }
 
-/// Everything about a run.
+/// All information about a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunView {
-    /// The line of the list.
+    /// The run as in the list of runs.
     #[serde(flatten)]
     pub summary: RunSummary,
-    /// What was asked for.
+    /// Specification as submitted.
     pub spec: Spec,
     /// Attempts, oldest first.
     pub attempts: Vec<AttemptView>,
-    /// The stop under way or wished.
+    /// Stop that is in progress or requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopView>,
-    /// Steps since the last complete checkpoint: what a stop now would lose. None when it is not known.
+    /// Steps since the last complete checkpoint: what a stop now would lose. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_since_checkpoint: Option<u64>,
-    /// Only watched: started by `lockstep exec`, by Slurm or by hand, so that Lockstep cannot stop or restart it.
+    /// True if the run is only watched: it was started by `lockstep exec`, by Slurm or by hand. Lockstep cannot stop or restart it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub watched: bool,
-    /// A change of knobs that waits for the current attempt to end.
+    /// Change of knobs that waits for the end of the current attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Change>,
-    /// Reports of its nodes that the collector could not read; at most 100 lines.
+    /// Reports of its nodes that the collector could not read; at most 100 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread_reports: Vec<UnreadReport>,
-    /// Attempts of this run that nodes hold and that this collector does not know, because they began after the backup that was
-    /// restored.
+    /// Attempts of this run on nodes that this collector does not know, because they began after the backup that was restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown_attempts: Vec<UnknownAttemptView>,
 }
 
-/// Reports that a node sent and that the collector could not read, of one name and for one reason.
+/// Reports that a node sent and that the collector could not read, with the same name and reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadReport {
-    /// The attempt that they are about; 0 for `not_kept`, which counts those of all attempts.
+    /// Attempt of the reports; 0 for `not_kept`, which counts the reports of all attempts.
     pub attempt: AttemptNo,
-    /// Who sent them; empty for `not_kept`.
+    /// Node that sent the reports; empty for `not_kept`.
     pub node: String,
-    /// The name of the report; empty when it has none.
+    /// Name of the report; empty if it has none.
     pub kind: String,
-    /// Why they were not read.
+    /// Why the reports could not be read.
     pub reason: UnreadReason,
-    /// How many there are.
+    /// Number of reports.
     pub count: u64,
-    /// The size of the largest.
+    /// Size of the largest report in bytes.
     pub bytes: u64,
-    /// When the last one came.
+    /// When the last report arrived.
     pub last_ms: TimestampMs,
 }
 
-/// Why a report was not read.
+/// Why a report could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnreadReason {
-    /// From a newer agent: this collector has no report of that name. Kept as it came.
+    /// The agent is newer: this collector has no report with that name. The report is stored unchanged.
     UnknownKind,
-    /// This collector knows the name and cannot read the rest. Kept as it came.
+    /// This collector knows the name but cannot parse the report. The report is stored unchanged.
     Unreadable,
-    /// Larger than what a collector takes, from an agent that does not split reports yet. Only its arrival is kept.
+    /// The report is larger than the collector's limit; the agent is too old to split reports. Only its arrival is stored.
     TooLarge,
     /// The run has too many reports that cannot be read. These are only counted.
     NotKept,
@@ -121,7 +120,7 @@ pub enum UnreadReason {
 }
 
 impl UnreadReport {
-    /// What happened, to what, and what to do next.
+    /// Returns the text for people: what happened, to what, and what to do next.
     #[must_use]
     pub fn sentence(&self) -> String {
         let Self { node, kind, .. } = self;
@@ -136,214 +135,215 @@ impl UnreadReport {
         };
         match &self.reason {
             UnreadReason::UnknownKind => format!(
-                "{sent} from a newer agent, which this collector does not know: kept, and read once the collector is upgraded"
+                "{sent} from a newer agent, which this collector does not support. Upgrade the collector: it then reads what was stored"
             ),
             UnreadReason::Unreadable => format!(
-                "{sent} that this collector cannot read: kept, and read again once the collector is upgraded"
+                "{sent} that this collector cannot read. Upgrade the collector: it then reads what was stored"
             ),
             UnreadReason::TooLarge => format!(
-                "{sent} of up to {}, which is more than the collector takes: what it says is not known here. Upgrade the node's agent",
+                "{sent} of up to {}, which is larger than the collector accepts. The contents were not stored. Upgrade the node's agent",
                 DisplayBytes(self.bytes)
             ),
             UnreadReason::NotKept => format!(
-                "{} more reports could not be read and are not kept, because the run has too many of them. Upgrade the collector",
+                "{} more reports could not be read and were not stored, because the run has too many of them. Upgrade the collector",
                 self.count
             ),
-            UnreadReason::Other(reason) => format!("{sent} that was not read: {reason}"),
+            UnreadReason::Other(reason) => format!("{sent} that could not be read: {reason}"),
         }
     }
 }
 
-/// An attempt that a node holds and that this collector does not know: `GET /api/unknown-attempts`. It is left alone until a person
-/// stops it or it ends.
+/// An attempt on a node that this collector does not know: `GET /api/unknown-attempts`. The collector leaves it alone until it ends or a
+/// user stops it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnknownAttemptView {
-    /// The node.
+    /// Node of the attempt.
     pub node: String,
-    /// The run, which may be unknown as well.
+    /// Run of the attempt, which may be unknown too.
     pub run: String,
-    /// The attempt's number.
+    /// Number of the attempt.
     pub attempt: AttemptNo,
-    /// When the node first said that it holds it.
+    /// When the node first reported the attempt.
     pub since_ms: TimestampMs,
-    /// Whether its stop was asked for.
+    /// True if a stop was requested.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
 }
 
-/// `POST /api/unknown-attempts/stop`.
+/// Request body of `POST /api/unknown-attempts/stop`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopUnknown {
-    /// The run whose attempts are stopped, on all nodes.
+    /// Run whose attempts are stopped, on all nodes.
     pub run: String,
-    /// Time between SIGTERM and SIGKILL; 30 s when empty.
+    /// Time between SIGTERM and SIGKILL. Default: 30 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
 }
 
-/// How a run is about to stop.
+/// A stop that is in progress or requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StopView {
-    /// All ranks stop after this step; none when they are ended by a signal.
+    /// Step after which all ranks stop. Absent if a signal ends them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_step: Option<u64>,
-    /// The first checkpoint that is complete ends it.
+    /// True if the run ends at the first complete checkpoint.
     pub after_checkpoint: bool,
-    /// Steps since the last complete checkpoint, which a resumed run has to repeat; none when it is not known.
+    /// Steps since the last complete checkpoint, which a resumed run must repeat. Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_lost: Option<u64>,
 }
 
-/// One attempt.
+/// One attempt of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttemptView {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: AttemptNo,
-    /// Why it was made: `submitted`, `restart after …`.
+    /// Why the attempt was made: `submitted`, `restart after …`.
     pub cause: String,
-    /// When it began and ended.
+    /// When the attempt began.
     pub started_ms: TimestampMs,
-    /// When it ended.
+    /// When the attempt ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<TimestampMs>,
-    /// How it ended.
+    /// How the attempt ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Its part on each node, by node rank.
+    /// Node tasks of the attempt, ordered by node rank.
     pub nodes: Vec<NodeTaskView>,
-    /// The checkpoint it went on from.
+    /// Checkpoint from which the attempt resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<ResumedFrom>,
-    /// The last step any of its ranks finished.
+    /// Last step that any of its ranks finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,
-    /// Nodes it was not to be given, with the reason.
+    /// Nodes that were excluded from the attempt, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<ExcludedNode>,
-    /// What it ran, to be able to do it again.
+    /// What the attempt ran, to make it reproducible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
-    /// What was measured between its nodes before it began, where the run asks for it.
+    /// Bandwidth between its nodes, measured before the attempt began, if the run's specification requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<BandwidthView>,
-    /// What its nodes differ in, and what else may spoil it, in words.
+    /// Differences between its nodes and other possible problems, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// The knobs that are turned, each with its value.
+    /// Knobs that are set, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub knobs: BTreeMap<String, String>,
-    /// What of them it changed, and the verdict on that.
+    /// Change of knobs that this attempt made, with its verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-    /// What its ranks said of knobs that the probe was to turn.
+    /// Results that its ranks reported for knobs that the probe had to change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<KnobAnswer>,
-    /// The mesh its script has put its ranks into, as far as they have told.
+    /// Mesh of its ranks, as far as the script has reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<Mesh>,
-    /// What of its ranks could not be seen from inside.
+    /// What could not be observed inside its ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unseen: Vec<UnseenLine>,
-    /// What was changed while it ran, oldest first.
+    pub unseen: Vec<UnobservedLine>,
+    /// Changes made while the attempt ran, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub live: Vec<LiveChange>,
+    pub live: Vec<InPlaceChange>,
 }
 
-/// The network between the nodes of an attempt, as measured before it began.
+/// Bandwidth between the nodes of an attempt, measured before the attempt began.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BandwidthView {
-    /// Rounds in all, and how many are over; in each a node is in one pair at most.
+    /// Number of rounds. In each round, a node is in at most one pair.
     pub rounds: u32,
-    /// See `rounds`.
+    /// Number of finished rounds.
     pub rounds_done: u32,
-    /// What nodes reach at their best, in MiB a second: the median of each one's fastest pair.
+    /// Bandwidth that nodes usually reach, in MiB per second: the median of the fastest pair of each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usual_mib_s: Option<f64>,
-    /// Below this a pair is slow: a share of what is usual, or what the run asks for, whichever is more.
+    /// Limit below which a pair is slow, in MiB per second: a share of `usual_mib_s`, or the minimum in the run's specification if that is
+    /// higher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_below_mib_s: Option<f64>,
-    /// That it is what the run asks for.
+    /// True if `slow_below_mib_s` is the minimum in the run's specification.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub slow_as_asked: bool,
-    /// Two for each pair that was measured.
+    /// Two measurements for each measured pair, one per direction.
     pub figures: Vec<BandwidthFigure>,
 }
 
-/// What went from one node to another.
+/// Bandwidth from one node to another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BandwidthFigure {
-    /// The sending node.
+    /// Sending node.
     pub from: String,
-    /// The receiving one.
+    /// Receiving node.
     pub to: String,
-    /// MiB a second; 0 when the other could not be reached, none when it was not measured.
+    /// MiB per second; 0 if the receiving node could not be reached, absent if not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mib_s: Option<f64>,
-    /// Less than `slow_below_mib_s`.
+    /// True if the bandwidth is below `slow_below_mib_s`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub slow: bool,
-    /// Why not, in words.
+    /// Why it was not measured, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
 }
 
-/// A node that a run is not given again.
+/// A node that is excluded from the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExcludedNode {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Why.
+    /// Why the node is excluded.
     pub reason: String,
 }
 
-/// One node's part of an attempt.
+/// The part of an attempt on one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeTaskView {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Its place among the nodes, from 0.
+    /// Number of the node within the attempt, from 0.
     pub node_rank: u32,
-    /// The torchrun command line, for people to read and repeat.
+    /// torchrun command line, for people to read and repeat.
     pub command: String,
-    /// Its ranks.
+    /// Ranks on the node.
     pub ranks: Vec<RankView>,
 }
 
 /// One rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankView {
-    /// Its place in the world.
+    /// Number of the rank within the attempt.
     pub rank: Rank,
-    /// Its place on the node.
+    /// Number of the rank within the node.
     pub local_rank: u32,
-    /// Its process id on the node, once it runs.
+    /// Process id on the node, once the rank runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The last step it reported.
+    /// Last step that the rank reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// How it ended.
+    /// How the rank ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<RankExit>,
-    /// Since when it stands still, and how that shows.
+    /// When the rank stopped making progress, and how this was detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
-    /// It failed because another rank had failed before.
+    /// True if the rank failed because another rank failed before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cascade: bool,
 }
 
-/// `POST /api/runs/{id}/stop`.
+/// Request body of `POST /api/runs/{id}/stop`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StopRun {
-    /// Time between SIGTERM and SIGKILL; the agent's default (30 s) when empty.
+    /// Time between SIGTERM and SIGKILL. Default: that of the agent (30 s).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// Let the run come to a point where nothing is lost, then end it.
+    /// Stop at a point where no work is lost, instead of now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<StopAfter>,
 }
@@ -352,46 +352,47 @@ pub struct StopRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StopAfter {
-    /// A step that no rank has reached yet, the same for all: each is asked to end there by itself, which is when a script that knows
-    /// how saves.
+    /// A step that no rank has reached yet, the same for all ranks. Each rank is told to end after that step; a script that supports this
+    /// saves a checkpoint then.
     Step,
     /// The next complete checkpoint.
     Checkpoint,
 }
 
-/// `POST /api/runs/{id}/apply`: other knobs, in place where its ranks can, else by another attempt. What is set already changes nothing.
+/// Request body of `POST /api/runs/{id}/apply`. Changes knobs in place if the ranks support it, otherwise with a new attempt. If the knobs
+/// already have these values, nothing happens.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApplyKnobs {
-    /// Each knob with its value.
+    /// Knobs to set, with their values.
     pub set: BTreeMap<String, String>,
-    /// The attempt that is known to be the current one; when it is not any more, nothing is done.
+    /// Number of the attempt that the client expects to be current. If it is not, nothing happens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<AttemptNo>,
-    /// Take it back when the verdict is against it; as the run's spec says when empty.
+    /// True to revert the change if the verdict is worse. Default: from the run's specification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_revert: Option<bool>,
-    /// Begin anew, from no checkpoint.
+    /// True to start the new attempt from step 0 without a checkpoint.
     pub from_start: bool,
-    /// Another attempt, also where the ranks could take it over in place.
+    /// True to make a new attempt even if the ranks could change the knobs in place.
     pub restart: bool,
-    /// With `activation_checkpointing`: once it is kept, try a doubled `micro_batch`; as the run's spec says when empty.
+    /// With `activation_checkpointing`: once that change is kept, try `micro_batch` doubled. Default: from the run's specification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub try_larger_batch: Option<bool>,
 }
 
-/// `POST /api/runs/{id}/revert`: the last change of knobs taken back, in place or by another attempt.
+/// Request body of `POST /api/runs/{id}/revert`. Reverts the last change of knobs, in place or with a new attempt.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RevertKnobs {
-    /// The attempt whose change is taken back, when it is the last that was not; one that was taken back already changes nothing.
+    /// Attempt whose change is reverted. It must be the last one that was not reverted. If it was already reverted, nothing happens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
-    /// Which of that attempt's changes in place, from 1, when it is one.
+    /// Number of the change within that attempt, from 1, if the change was made in place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<u32>,
-    /// Begin anew, from no checkpoint.
+    /// True to start the new attempt from step 0 without a checkpoint.
     pub from_start: bool,
-    /// Another attempt, also where the ranks could take it back in place.
+    /// True to make a new attempt even if the ranks could revert the knobs in place.
     pub restart: bool,
 }

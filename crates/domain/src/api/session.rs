@@ -1,28 +1,28 @@
-//! Who is asking: tokens, roles, and the browser's session.
+//! Tokens, roles, and the browser's session.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
-/// What a token may do. Each role includes those before it, but for `scrape` and `join`, which may do one thing only.
+/// Role of a token. Each role includes the roles before it, except `scrape` and `join`, which allow only one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Read everything.
     Viewer,
-    /// Also start and stop runs, silence alerts.
+    /// Also start and stop runs, and silence alerts.
     Operator,
-    /// Also tokens, webhooks, users.
+    /// Also manage tokens, webhooks and users.
     Admin,
-    /// Only `/metrics`.
+    /// Only read `/metrics`.
     Scrape,
     /// Only connect an agent.
     Join,
 }
 
 impl Role {
-    /// Whether a token of this role may do what needs `needed`.
+    /// Returns true if a token of this role may do what requires the role `needed`.
     #[must_use]
     pub fn allows(self, needed: Role) -> bool {
         let rank = |role| match role {
@@ -39,66 +39,66 @@ impl Role {
     }
 }
 
-/// `POST /api/session`: log a browser in.
+/// Request body of `POST /api/session`, which logs a browser in.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Login {
     /// An API token.
     pub token: String,
 }
 
-/// `GET /api/session`, and the answer to a log-in. The cookie itself is HttpOnly.
+/// Response of `GET /api/session` and of the login. The session cookie is HttpOnly.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Session {
-    /// What this session may do.
+    /// Role of the session.
     pub role: Role,
-    /// To be sent as `X-CSRF-Token` with every request that changes something; empty for bearer tokens.
+    /// Value of the header `X-CSRF-Token`, required for every request that changes something. Empty for bearer tokens.
     pub csrf: String,
-    /// The collector's version.
+    /// Version of the collector.
     pub version: String,
-    /// The collector's clock, to correct the browser's.
+    /// Time of the collector's clock, to correct the browser's clock.
     pub now_ms: TimestampMs,
 }
 
-/// `POST /api/tokens`.
+/// Request body of `POST /api/tokens`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CreateToken {
-    /// What it may do.
+    /// Role of the token.
     pub role: Role,
-    /// For people: who or what has it.
+    /// Note for people: who or what uses the token.
     #[serde(default)]
     pub note: String,
-    /// Lifetime in seconds; for ever when empty.
+    /// Lifetime in seconds. Default: no expiry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
 }
 
-/// The one time a token is shown: answer to `POST /api/tokens` and `POST /api/tokens/join`.
+/// Response to `POST /api/tokens` and `POST /api/tokens/join`. The only response that contains the token.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct NewToken {
-    /// Its id, for listing and revoking.
+    /// Id of the token, for listing and revoking.
     pub id: String,
-    /// The secret.
+    /// The secret token.
     pub token: String,
-    /// When it stops working.
+    /// When the token expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<TimestampMs>,
 }
 
-/// `GET /api/tokens`: never the secret.
+/// One token in `GET /api/tokens`, without the secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenView {
-    /// Its id.
+    /// Id of the token.
     pub id: String,
-    /// What it may do.
+    /// Role of the token.
     pub role: Role,
-    /// For people.
+    /// Note for people.
     pub note: String,
-    /// When it was made.
+    /// When the token was created.
     pub created_ms: TimestampMs,
-    /// When it stops working.
+    /// When the token expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<TimestampMs>,
-    /// When it was last used.
+    /// When the token was last used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_ms: Option<TimestampMs>,
 }

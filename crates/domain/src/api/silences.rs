@@ -6,75 +6,75 @@ use serde::{Deserialize, Serialize};
 use crate::incident::{Silence, SilenceMatcher, SilenceState};
 use crate::time::TimestampMs;
 
-/// `POST /api/diagnoses/{id}/acknowledge`: take a diagnosis on, or give it back.
+/// Request body of `POST /api/diagnoses/{id}/acknowledge`: acknowledge a diagnosis, or release it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AcknowledgeDiagnosis {
-    /// Why, or what is done next.
+    /// Why, or what happens next.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// Give it back instead.
+    /// True to release the diagnosis instead.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub release: bool,
 }
 
-/// `POST /api/diagnoses/{id}/note`.
+/// Request body of `POST /api/diagnoses/{id}/note`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NoteOnDiagnosis {
-    /// What to write down; may be empty with `not_a_problem`.
+    /// Text of the note; may be empty if `not_a_problem` is true.
     pub note: String,
-    /// It is a false alarm.
+    /// True to mark the diagnosis as a false alarm.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub not_a_problem: bool,
 }
 
-/// `POST /api/diagnoses/{id}/silence`, and without the default for `matchers` `POST /api/silences`.
+/// Request body of `POST /api/diagnoses/{id}/silence` and `POST /api/silences`. `matchers` has a default only in the former.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CreateSilence {
-    /// All must match the labels of an alert, `alertname` among them. Of a diagnosis: all its labels when left out.
+    /// Matchers for the labels of an alert, including `alertname`. All must match. Default for a diagnosis: all its labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub matchers: Vec<SilenceMatcher>,
-    /// When it begins; now when left out.
+    /// When the silence begins. Default: now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starts_ms: Option<TimestampMs>,
-    /// When it ends. Either this or `for_s` is required.
+    /// When the silence ends. Either this or `for_s` is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends_ms: Option<TimestampMs>,
-    /// How long it lasts, in seconds.
+    /// Duration in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_s: Option<u32>,
-    /// Why.
+    /// Why the silence is needed.
     pub comment: String,
 }
 
 /// A silence: `GET /api/silences`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SilenceView {
-    /// Its id.
+    /// Id of the silence.
     pub id: String,
-    /// Where it stands.
+    /// State of the silence.
     pub state: SilenceState,
-    /// All must match the labels of an alert.
+    /// Matchers for the labels of an alert. All must match.
     pub matchers: Vec<SilenceMatcher>,
-    /// When it begins.
+    /// When the silence begins.
     pub starts_ms: TimestampMs,
-    /// When it ends.
+    /// When the silence ends.
     pub ends_ms: TimestampMs,
-    /// When it was made.
+    /// When the silence was created.
     pub created_ms: TimestampMs,
-    /// Who made it: the id of a token.
+    /// Id of the token that created it.
     pub created_by: String,
-    /// Why.
+    /// Why the silence is needed.
     pub comment: String,
-    /// Ids of the diagnoses that fire now and that it matches.
+    /// Ids of the firing diagnoses that the silence matches now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches_now: Vec<String>,
 }
 
 impl SilenceView {
-    /// A silence as it stands now.
+    /// Returns the view of a silence at the time `now_ms`.
     #[must_use]
     pub fn of(silence: &Silence, matches_now: Vec<String>, now_ms: TimestampMs) -> Self {
         Self {

@@ -1,75 +1,75 @@
-//! `/api/store`: what the store holds, whether it is sound, and what a backup is made of.
+//! `/api/store`: contents of the store, its check, and the format of backups.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
-/// What the store holds, and how much room it has.
+/// Contents of the store, and its disk space.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StoreStats {
-    /// Series known.
+    /// Number of series.
     pub series: u64,
-    /// Sealed chunks, roll-ups among them.
+    /// Number of sealed chunks, including roll-ups.
     pub chunks: u64,
-    /// Samples in chunks.
+    /// Number of samples in chunks.
     pub chunk_samples: u64,
-    /// Bytes of those.
+    /// Size of these samples in bytes.
     pub chunk_bytes: u64,
-    /// Buckets of roll-ups.
+    /// Number of buckets in roll-ups.
     pub rollup_buckets: u64,
-    /// Bytes of those.
+    /// Size of these buckets in bytes.
     pub rollup_bytes: u64,
-    /// `chunk_bytes / chunk_samples`; none without samples.
+    /// `chunk_bytes / chunk_samples`; absent if there are no samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_sample: Option<f64>,
-    /// Memory of samples that are not in chunks yet.
+    /// Memory of samples that are not in chunks yet, in bytes.
     pub head_bytes: u64,
-    /// Memory of chunks that are kept for recent queries.
+    /// Memory of recently sealed chunks that are kept for queries, in bytes.
     pub recent_chunk_bytes: u64,
-    /// Memory of chunks on disk that are kept for queries that come again.
+    /// Memory of chunks from disk that are cached for repeated queries, in bytes.
     #[serde(default)]
     pub cached_chunk_bytes: u64,
-    /// Bytes of the write-ahead files.
+    /// Size of the write-ahead log files in bytes.
     pub wal_bytes: u64,
-    /// Bytes of the files of series and state, write-ahead included.
+    /// Size of the files of series and state in bytes, including write-ahead logs.
     pub file_bytes: u64,
-    /// The earliest sample.
+    /// Time of the oldest sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ms: Option<TimestampMs>,
-    /// The latest sample.
+    /// Time of the newest sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest_ms: Option<TimestampMs>,
-    /// The disk under the data folder.
+    /// Disk of the data folder.
     pub disk: DiskSpace,
 }
 
-/// Free space where the data is, and whether it stops ingest.
+/// Free space of the data folder's disk, and whether ingest is blocked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DiskSpace {
-    /// Bytes free for the collector's user.
+    /// Bytes available to the collector's user.
     pub free_bytes: u64,
-    /// Bytes in all.
+    /// Total size of the disk in bytes.
     pub total_bytes: u64,
-    /// Samples are refused below this many free bytes.
+    /// Free bytes below which the collector rejects samples.
     pub floor_bytes: u64,
-    /// Why samples are refused now, if they are.
+    /// Why the collector rejects samples now. Absent if it accepts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Blocked>,
 }
 
-/// Why no samples are taken.
+/// Why the collector rejects samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Blocked {
-    /// The free space is below the floor.
+    /// The free space is below `floor_bytes`.
     DiskFull,
-    /// A write failed for want of space, whatever the free space says: a quota, for example.
+    /// A write failed because the disk has no space left, although there may be free space: because of a quota, for example.
     WriteFailed,
 }
 
 impl Blocked {
-    /// The word of metrics and JSON.
+    /// Returns the word used in metrics and JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -79,71 +79,71 @@ impl Blocked {
     }
 }
 
-/// One line of `GET /api/store/check`, which answers with a JSON value a line.
+/// One line of `GET /api/store/check`, which responds with one JSON value per line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CheckLine {
-    /// How far it is.
+    /// Progress of the check.
     Progress(CheckProgress),
-    /// The end: what was found.
+    /// Last line: result of the check.
     Report(CheckReport),
-    /// The end: it could not be carried out.
+    /// Last line: the check failed.
     Failed {
-        /// Why.
+        /// Why the check failed.
         message: String,
     },
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckProgress {
-    /// What is looked at: `lockstep.db`, `state.db`, `chunks`, `write-ahead`.
+    /// Part that is checked now: `lockstep.db`, `state.db`, `chunks` or `write-ahead`.
     pub part: String,
-    /// How many of them are done.
+    /// Number of checked items of this part.
     pub done: u64,
-    /// Of how many.
+    /// Total number of items of this part.
     pub of: u64,
 }
 
-/// What a check of the store found.
+/// Result of a check of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckReport {
-    /// Whether SQLite's `integrity_check` was made instead of the `quick_check`.
+    /// True if SQLite's `integrity_check` ran instead of `quick_check`.
     pub full: bool,
-    /// Series and their groups looked at.
+    /// Number of checked series.
     pub series: u64,
-    /// See `series`.
+    /// Number of checked groups of series.
     pub groups: u64,
-    /// Chunks decoded.
+    /// Number of decoded chunks.
     pub chunks: u64,
-    /// Samples in them.
+    /// Number of samples in these chunks.
     pub samples: u64,
-    /// Bytes of them.
+    /// Size of these chunks in bytes.
     pub chunk_bytes: u64,
-    /// Write-ahead batches decoded.
+    /// Number of decoded batches of the write-ahead log.
     pub batches: u64,
-    /// Samples in them.
+    /// Number of samples in these batches.
     pub batch_samples: u64,
-    /// How long it took.
+    /// Duration of the check.
     pub took_ms: u64,
-    /// Chunks that could not be read and were taken out, when that was asked for.
+    /// Number of unreadable chunks that the check moved out of the store, if that was requested.
     #[serde(default)]
     pub set_aside: u64,
-    /// What is wrong, at most [`PROBLEMS_MAX`].
+    /// Problems, at most [`PROBLEMS_MAX`].
     pub problems: Vec<CheckProblem>,
-    /// How many problems there are in all.
+    /// Total number of problems.
     pub problems_total: u64,
 }
 
-/// Problems that are told one by one; a disk that has lost a file brings millions, and the first thousand say it all.
+/// Maximum number of problems in a report. A disk that lost a file can cause millions of problems; 1,000 are enough to understand it.
 pub const PROBLEMS_MAX: usize = 1_000;
 
-/// One thing that is not as it should be.
+/// One problem in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckProblem {
-    /// The file.
+    /// File with the problem.
     pub file: String,
-    /// Where in it: a chunk, a batch, a series; what it holds, and of when.
+    /// Place in the file: a chunk, a batch or a series, with its contents and period.
     pub place: String,
     /// What is wrong.
     pub what: String,
@@ -152,13 +152,13 @@ pub struct CheckProblem {
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Returns true if the check found no problems.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems_total == 0
     }
 
-    /// Adds a problem.
+    /// Adds a problem. Beyond [`PROBLEMS_MAX`] the problem is only counted.
     pub fn add(&mut self, problem: CheckProblem) {
         self.problems_total += 1;
         if self.problems.len() < PROBLEMS_MAX {
@@ -167,29 +167,29 @@ impl CheckReport {
     }
 }
 
-/// The archive's format this version writes, and the newest it reads.
+/// Format of backup archives that this version writes, and the newest that it reads.
 pub const BACKUP_FORMAT: u32 = 1;
 
-/// The first entry of a backup, `backup.json`.
+/// First entry of a backup, `backup.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackupHead {
-    /// [`BACKUP_FORMAT`]; checked before anything else is believed.
+    /// [`BACKUP_FORMAT`]. It is checked before the rest is read.
     pub format: u32,
-    /// The Lockstep that wrote it.
+    /// Version of Lockstep that wrote the backup.
     pub version: String,
-    /// When; everything acknowledged before is in it.
+    /// When the backup was made. The backup contains everything acknowledged before.
     pub created_ms: TimestampMs,
-    /// The files that follow, in their order.
+    /// Files that follow, in this order.
     pub files: Vec<BackupFile>,
 }
 
 /// One file of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackupFile {
-    /// Its name, without a folder.
+    /// File name, without a folder.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// SHA-256 of it, in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }

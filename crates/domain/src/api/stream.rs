@@ -1,7 +1,7 @@
-//! `GET /api/stream`: one WebSocket a browser tab, JSON text messages in both directions.
+//! `GET /api/stream`: one WebSocket per browser tab, with JSON text messages in both directions.
 //!
-//! The client watches queries and logs by an id of its choosing; the server pushes what changed. Lists that every page
-//! shows (runs, diagnoses, nodes) come unasked: whole at the start, whole again when they change.
+//! The client watches queries and logs under ids that it chooses; the server sends what changed. The server sends the lists that every page
+//! shows (runs, diagnoses, nodes) without a request: the whole list at the start and after each change.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,112 +12,112 @@ use crate::api::runs::{LogPiece, LogSource, RunSummary};
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
-/// Watches one tab may hold; more is a bug or an attack.
+/// Maximum number of watches of one tab. A client that needs more has a bug or is hostile.
 pub const WATCHES_MAX: usize = 64;
 
-/// From the browser.
+/// Message from the browser.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// Evaluate a range now, then push each new step. Answered by [`Push::Frame`].
+    /// Evaluate a range query now, then send each new step. Answered by [`Push::Frame`].
     WatchRange {
-        /// The client's name for it; a second watch of the same id replaces the first.
+        /// Id chosen by the client. A second watch with the same id replaces the first.
         id: u32,
-        /// PromQL.
+        /// PromQL expression.
         query: String,
-        /// How far back to begin.
+        /// Length of the range before now.
         range_ms: i64,
-        /// Distance of points, at least 1,000.
+        /// Step between values, at least 1,000 ms.
         step_ms: i64,
     },
     /// Evaluate an instant query every second. Answered by [`Push::Frame`] with one time.
     WatchInstant {
-        /// The client's name for it.
+        /// Id chosen by the client.
         id: u32,
-        /// PromQL.
+        /// PromQL expression.
         query: String,
     },
-    /// Follow one log file from its last `tail_bytes`. Answered by [`Push::Log`].
+    /// Follow one log file, starting `tail_bytes` before its end. Answered by [`Push::Log`].
     WatchLog {
-        /// The client's name for it.
+        /// Id chosen by the client.
         id: u32,
-        /// The run.
+        /// Id of the run.
         run: String,
-        /// Which of its logs.
+        /// Log file to follow.
         source: LogSource,
-        /// How much of the past to send first.
+        /// Number of bytes before the current end to send first.
         tail_bytes: u64,
     },
-    /// Follow one run's details. Answered by [`Push::Run`] now and whenever it changes.
+    /// Follow the details of one run. Answered by [`Push::Run`] now and after each change.
     WatchRun {
-        /// The client's name for it.
+        /// Id chosen by the client.
         id: u32,
-        /// The run.
+        /// Id of the run.
         run: String,
     },
     /// Stop a watch.
     Unwatch {
-        /// Its id.
+        /// Id of the watch.
         id: u32,
     },
 }
 
-/// From the collector.
+/// Message from the collector.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Push {
-    /// First message: the collector's clock.
+    /// First message of the connection.
     Welcome {
-        /// Now.
+        /// Time of the collector's clock.
         now_ms: TimestampMs,
-        /// Its version; a page of another version reloads itself.
+        /// Version of the collector. A page of another version reloads itself.
         version: String,
     },
-    /// Columns of a watched query.
+    /// Values of a watched query.
     Frame {
-        /// The watch.
+        /// Id of the watch.
         id: u32,
-        /// Whether this replaces what was sent before, or goes behind it.
+        /// True if this replaces the values sent before; false if it is appended to them.
         reset: bool,
-        /// The time axis.
+        /// Time axis.
         times_ms: Vec<TimestampMs>,
-        /// One column a series.
+        /// One column per series.
         series: Vec<Column>,
     },
-    /// A piece of a watched log.
+    /// A part of a watched log.
     Log {
-        /// The watch.
+        /// Id of the watch.
         id: u32,
-        /// The piece; offsets go on from the one before.
+        /// The part. Its offset continues the part before.
         piece: LogPiece,
     },
     /// A watched run.
     Run {
-        /// The watch.
+        /// Id of the watch.
         id: u32,
-        /// Everything about it.
+        /// All information about the run.
         run: Box<crate::api::runs::RunView>,
     },
     /// All runs, newest first (at most 200).
     Runs {
-        /// The list.
+        /// The runs.
         runs: Vec<RunSummary>,
     },
-    /// All active diagnoses, worst first.
+    /// All firing diagnoses, the most severe first.
     Diagnoses {
-        /// The list.
+        /// The diagnoses.
         diagnoses: Vec<Diagnosis>,
     },
     /// All nodes.
     Nodes {
-        /// The list.
+        /// The nodes.
         nodes: Vec<NodeView>,
     },
-    /// A watch that cannot be served.
+    /// A watch that failed.
     Failed {
-        /// The watch.
+        /// Id of the watch.
         id: u32,
-        /// Why.
+        /// Why it failed.
         message: String,
     },
 }
@@ -125,11 +125,11 @@ pub enum Push {
 /// One series of a frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Column {
-    /// Its labels.
+    /// Labels of the series.
     pub labels: Labels,
-    /// One value a time; `null` where there is none (JSON has no NaN).
+    /// One value per time; `null` where there is none (JSON has no NaN).
     pub values: Vec<Option<f64>>,
-    /// Places in `values` whose value is NaN or infinite.
+    /// Indexes in `values` where the value is NaN or infinite.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_finite: Vec<u32>,
 }

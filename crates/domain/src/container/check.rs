@@ -1,10 +1,10 @@
-//! What may be asked of a container runtime. Each check says what is wrong and what would be right.
+//! Checks of settings for a container runtime. Each error says what is wrong and what to write instead.
 
 use super::Mount;
 
-/// The longest image reference: a registry's host, a path and a digest fit with much room.
+/// Maximum length of an image reference in bytes: more than a registry's host, a path and a digest need.
 const IMAGE_BYTES_MAX: usize = 512;
-/// The limits that `setrlimit` knows.
+/// Limits that `setrlimit` supports.
 const ULIMITS: [&str; 15] = [
     "core",
     "cpu",
@@ -22,7 +22,7 @@ const ULIMITS: [&str; 15] = [
     "sigpending",
     "stack",
 ];
-/// Options without a value. Any other must bring its value in the same word, or it would swallow the next one.
+/// Options without a value. Every other option must have its value in the same word; otherwise it would take the next word as its value.
 const SWITCHES: [&str; 5] = [
     "--privileged",
     "--read-only",
@@ -30,48 +30,48 @@ const SWITCHES: [&str; 5] = [
     "--oom-kill-disable",
     "--no-healthcheck",
 ];
-/// Options that Lockstep gives itself, each with the place where it is asked for.
+/// Options that Lockstep sets itself, each with the field to use instead.
 const OWN_OPTIONS: [(&str, &str); 28] = [
-    ("--cidfile", "no field"),
-    ("--detach", "no field: the process that watches it stays with it"),
-    ("--entrypoint", "no field: the interpreter is started"),
+    ("--cidfile", "none"),
+    ("--detach", "none (the watching process stays attached)"),
+    ("--entrypoint", "none (the interpreter is started)"),
     ("--env", "env, or secrets"),
     ("--env-file", "env, or secrets"),
     ("--env-host", "env, or secrets"),
     ("--env-merge", "env, or secrets"),
     ("--gpus", "gpus"),
-    ("--interactive", "no field"),
-    ("--ipc", "shm_size, which is without it"),
-    ("--log-driver", "no field: the ranks' logs are kept with the run"),
+    ("--interactive", "none"),
+    ("--ipc", "shm_size, which is used without this option"),
+    ("--log-driver", "none (logs of ranks are kept with the run)"),
     ("--mount", "mounts"),
-    ("--name", "no field: it is made from the run's id"),
+    ("--name", "none (the name is made from the run's id)"),
     (
         "--net",
-        "no field: ranks of several nodes meet on the machines' network",
+        "none (ranks of several nodes connect through the network of the hosts)",
     ),
     (
         "--network",
-        "no field: ranks of several nodes meet on the machines' network",
+        "none (ranks of several nodes connect through the network of the hosts)",
     ),
-    ("--pid", "no field: ranks are watched by their process ids"),
-    ("--pull", "no field: preflight fetches what is missing"),
-    ("--replace", "no field"),
+    ("--pid", "none (ranks are watched by their process ids)"),
+    ("--pull", "none (preflight pulls missing images)"),
+    ("--replace", "none"),
     ("--restart", "max_restarts"),
-    ("--rm", "no field: it is always given"),
+    ("--rm", "none (always set)"),
     ("--shm-size", "shm_size"),
-    ("--sig-proxy", "no field"),
-    ("--tty", "no field"),
+    ("--sig-proxy", "none"),
+    ("--tty", "none"),
     ("--ulimit", "ulimits"),
     ("--user", "user"),
-    ("--userns", "no field: the agent must be able to watch its ranks"),
+    ("--userns", "none (the agent must be able to watch its ranks)"),
     ("--volume", "mounts"),
     ("--workdir", "workdir"),
 ];
 
-/// An image's reference, like `pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime`, with or without a digest.
+/// Checks an image reference, like `pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime`, with or without a digest.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn image(reference: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@+".contains(c);
     if reference.is_empty() {
@@ -82,32 +82,32 @@ pub fn image(reference: &str) -> Result<(), String> {
     }
     if !reference.starts_with(|c: char| c.is_ascii_alphanumeric()) || !reference.chars().all(allowed) {
         return Err(format!(
-            "{reference:?} is no image; it looks like registry.example/name:tag"
+            "{reference:?} is not an image reference; use the form registry.example/name:tag"
         ));
     }
     Ok(())
 }
 
-/// A container's or volume's name.
+/// Checks the name of a container or volume.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let well_formed = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(allowed);
     if !well_formed || name.len() > 128 {
         return Err(format!(
-            "{name:?} is no name; use at most 128 letters, digits, '.', '_' or '-', a letter or digit first"
+            "{name:?} is not a valid name; use at most 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
         ));
     }
     Ok(())
 }
 
-/// `HOST:CONTAINER`, `HOST:CONTAINER:ro`, or `PATH` for the same path on both sides. Both are absolute, without `..`; the
-/// host's side may also be a volume's name.
+/// Parses `HOST:CONTAINER`, `HOST:CONTAINER:ro`, or `PATH` for the same path on the host and in the container. Both are absolute paths
+/// without `..`; `HOST` may also be the name of a volume.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn mount(text: &str) -> Result<Mount, String> {
     let mut parts: Vec<&str> = text.split(':').collect();
     let read_only = match parts.last() {
@@ -123,7 +123,7 @@ pub fn mount(text: &str) -> Result<Mount, String> {
         [source, target, _] => (source, target),
         _ => {
             return Err(format!(
-                "{text:?} is no mount; write /host/path:/container/path or …:ro"
+                "{text:?} is not a mount; use the form /host/path:/container/path or /host/path:/container/path:ro"
             ));
         }
     };
@@ -135,7 +135,7 @@ pub fn mount(text: &str) -> Result<Mount, String> {
     }
     path(target)?;
     if target == "/" {
-        return Err("a mount over the container's / hides all of the image; mount a folder in it".into());
+        return Err("a mount at / hides the whole image; mount at a folder below / instead".into());
     }
     Ok(Mount {
         source: source.to_owned(),
@@ -144,27 +144,27 @@ pub fn mount(text: &str) -> Result<Mount, String> {
     })
 }
 
-/// A path that a mount can carry.
+/// Checks that a path can be used in a mount.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn path(path: &str) -> Result<(), String> {
     if !path.starts_with('/') {
         return Err(format!("{path:?} is not an absolute path"));
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(format!("{path:?} goes up by ..; write where it leads"));
+        return Err(format!("{path:?} contains ..; use the resolved path"));
     }
     if path.contains([':', ',', '\0', '\n', '"']) {
-        return Err(format!("{path:?} holds a character that a mount cannot carry"));
+        return Err(format!("{path:?} contains a character that mounts do not allow"));
     }
     Ok(())
 }
 
-/// `user` or `user:group`, names or numbers.
+/// Checks `user` or `user:group`, given as names or numbers.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn user(user: &str) -> Result<(), String> {
     let part = |part: &str| {
         !part.is_empty()
@@ -182,23 +182,23 @@ pub fn user(user: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{user:?} is no user; write a name or number, or user:group"
+        "{user:?} is not a user; use a name or number, or user:group"
     ))
 }
 
-/// `name=soft` or `name=soft:hard`; -1 is without limit.
+/// Checks `name=soft` or `name=soft:hard`; -1 means unlimited.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn ulimit(text: &str) -> Result<(), String> {
     let Some((name, values)) = text.split_once('=') else {
         return Err(format!(
-            "{text:?} is no limit; write it like memlock=-1 or nofile=65536:65536"
+            "{text:?} is not a limit; use a form like memlock=-1 or nofile=65536:65536"
         ));
     };
     if !ULIMITS.contains(&name) {
         return Err(format!(
-            "there is no limit {name:?}; there is: {}",
+            "unknown limit {name:?}; known limits: {}",
             ULIMITS.join(", ")
         ));
     }
@@ -206,29 +206,29 @@ pub fn ulimit(text: &str) -> Result<(), String> {
     let parts: Vec<&str> = values.split(':').collect();
     if parts.len() > 2 || !parts.iter().copied().all(number) {
         return Err(format!(
-            "{values:?} is no value of {name}; write a number, -1, or soft:hard"
+            "{values:?} is not a value for {name}; use a number, -1 (unlimited), or soft:hard"
         ));
     }
     Ok(())
 }
 
-/// A size of shared memory: a number with `b`, `k`, `m` or `g`.
+/// Checks a size of shared memory: a number with the unit `b`, `k`, `m` or `g`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn memory_size(text: &str) -> Result<(), String> {
     let digits = text.trim_end_matches(['b', 'k', 'm', 'g', 'B', 'K', 'M', 'G']);
     let unit = text.len() - digits.len();
     if unit <= 1 && digits.len() <= 15 && digits.parse::<u64>().is_ok_and(|size| size > 0) {
         return Ok(());
     }
-    Err(format!("{text:?} is no size; write it like 16g or 512m"))
+    Err(format!("{text:?} is not a size; use a form like 16g or 512m"))
 }
 
-/// A GPU by its index or its UUID.
+/// Checks a GPU, given as its index or UUID.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn gpu(text: &str) -> Result<(), String> {
     let index = text.len() <= 3 && text.parse::<u16>().is_ok();
     let uuid = (text.starts_with("GPU-") || text.starts_with("MIG-"))
@@ -237,26 +237,27 @@ pub fn gpu(text: &str) -> Result<(), String> {
     if index || uuid {
         return Ok(());
     }
-    Err(format!("{text:?} is no GPU; give an index, or a UUID like GPU-…"))
+    Err(format!("{text:?} is not a GPU; use an index or UUID like GPU-…"))
 }
 
-/// A further option of `run`: one word, `--name=value`, or a switch without a value. Not one that is asked for elsewhere.
+/// Checks an additional option of `run`: one word, `--name=value` or a switch without a value. Options that have a field of their own are
+/// rejected.
 ///
 /// # Errors
-/// What is wrong with it, and where to ask for it.
+/// Returns what is wrong with it, and which field to use.
 pub fn option(word: &str) -> Result<(), String> {
     let name = word.split_once('=').map_or(word, |(name, _)| name);
     let letters = name.strip_prefix("--").unwrap_or_default();
     if letters.is_empty() || !letters.chars().all(|c| c.is_ascii_lowercase() || c == '-') {
         return Err(format!(
-            "{word:?} is no option; write each as one word, like --cap-add=SYS_PTRACE"
+            "{word:?} is not an option; write each option as one word, like --cap-add=SYS_PTRACE"
         ));
     }
     if word.contains(['\0', '\n']) {
-        return Err(format!("{name} holds a character that no option holds"));
+        return Err(format!("{name} contains a character that options do not allow"));
     }
     if let Some((_, place)) = OWN_OPTIONS.iter().find(|(own, _)| *own == name) {
-        return Err(format!("{name} is given by Lockstep; ask for it in: {place}"));
+        return Err(format!("{name} is set by Lockstep; use the field: {place}"));
     }
     if name == word && !SWITCHES.contains(&word) {
         return Err(format!("{name} needs its value in the same word: {name}=VALUE"));
@@ -377,7 +378,7 @@ mod tests {
     fn an_option_that_is_ours_says_where_to_ask() {
         assert_eq!(
             option("--shm-size=1g").expect_err("ours"),
-            "--shm-size is given by Lockstep; ask for it in: shm_size"
+            "--shm-size is set by Lockstep; use the field: shm_size"
         );
     }
 }

@@ -1,11 +1,11 @@
-//! What a container is made of, and the command lines that say so.
+//! The settings of a container, and the command lines for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A container runtime, by the command line it speaks.
+/// A container runtime, named after its command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
@@ -15,126 +15,126 @@ pub enum Runtime {
     Podman,
 }
 
-/// One container to be started. Text in it is taken as it is; [`check`](super::check) tells beforehand what cannot be meant.
+/// One container to start. Its texts are not checked here; use [`check`](super::check) before.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Container {
-    /// The image's reference.
+    /// Image reference.
     pub image: String,
-    /// Program and arguments inside; the image's own when empty.
+    /// Program and arguments in the container. If empty, those of the image are used.
     pub command: Vec<String>,
-    /// What runs instead of the image's entry point.
+    /// Program that replaces the entry point of the image.
     pub entrypoint: Option<String>,
-    /// Its name on the machine; the runtime makes one up when empty.
+    /// Name of the container. If absent, the runtime chooses one.
     pub name: Option<String>,
-    /// What it can be found by.
+    /// Labels by which the container can be found.
     pub labels: BTreeMap<String, String>,
-    /// Runs in the background, the command ends at once.
+    /// True to run in the background: the command returns at once.
     pub detach: bool,
-    /// Stays when it has ended, with what it wrote.
+    /// True to keep the container and its files after it ends.
     pub keep: bool,
-    /// A process 1 that reaps, for programs that do not.
+    /// True to add an init process (process 1) that reaps zombies, for programs that do not.
     pub init: bool,
-    /// Whether the image may be fetched.
+    /// Whether the image may be pulled.
     pub pull: Pull,
-    /// Which GPUs it sees.
+    /// GPUs that the container sees.
     pub gpus: Gpus,
-    /// Memory that its processes share.
+    /// Shared memory of its processes.
     pub shared_memory: SharedMemory,
-    /// Sees and is seen by the machine's processes under the machine's ids.
+    /// True to use the process ids of the host: the container and the host see each other's processes.
     pub pid_host: bool,
-    /// Its network.
+    /// Network of the container.
     pub network: Network,
-    /// Ports of the machine that lead into it.
+    /// Published ports.
     pub ports: Vec<Port>,
     /// Limits as `name=soft[:hard]`.
     pub ulimits: Vec<String>,
-    /// Folders, files and volumes of the machine inside it.
+    /// Folders, files and volumes of the host that are mounted.
     pub mounts: Vec<Mount>,
-    /// User, or `user:group`, by name or number; the image's own when empty.
+    /// User, or `user:group`, as names or numbers. If absent, that of the image.
     pub user: Option<String>,
-    /// Working directory inside.
+    /// Working directory in the container.
     pub workdir: Option<String>,
-    /// Names of variables that go in from the environment of the command.
+    /// Names of environment variables that are passed from the environment of the command.
     pub env: BTreeSet<String>,
-    /// A file with `NAME=value` lines, for variables that the command itself would take for its own.
+    /// File with `NAME=value` lines, for variables that the container command itself would interpret.
     pub env_file: Option<String>,
-    /// Where the runtime keeps its output beside what the command shows: `none`, or a driver; its default when empty.
+    /// Log driver of the runtime, or `none`. If absent, the runtime's default.
     pub log_driver: Option<String>,
-    /// Further options, each one word.
+    /// Additional options, each one word.
     pub options: Vec<String>,
 }
 
-/// When an image is fetched.
+/// When to pull an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pull {
-    /// When the machine lacks it.
+    /// If it is missing on the machine.
     #[default]
     Missing,
-    /// Not now.
+    /// Never.
     Never,
 }
 
 /// GPUs of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Gpus {
-    /// None.
+    /// No GPUs.
     #[default]
     None,
-    /// All of the machine.
+    /// All GPUs of the machine.
     All,
-    /// These: indices, or UUIDs of GPUs or MIG devices.
+    /// Only these: indexes, or UUIDs of GPUs or MIG instances.
     Devices(Vec<String>),
 }
 
-/// Shared memory of a container. PyTorch's data loaders pass batches through it, NCCL its buffers: 64 MiB, the runtimes'
-/// default, is too little for either.
+/// Shared memory of a container. PyTorch's data loaders pass batches through it, and NCCL its buffers. The runtimes' default of 64 MiB is
+/// too small for either.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SharedMemory {
-    /// 64 MiB of its own.
+    /// Its own shared memory of 64 MiB.
     #[default]
     Default,
-    /// The machine's.
+    /// The shared memory of the host.
     Host,
-    /// As much of its own, like `16g`.
+    /// Its own shared memory of this size, like `16g`.
     Size(String),
 }
 
 /// Network of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Network {
-    /// The runtime's own, reached through published ports.
+    /// The network of the runtime, reached through published ports.
     #[default]
     Default,
-    /// The machine's.
+    /// The network of the host.
     Host,
 }
 
-/// A port of the machine that leads to one of a container.
+/// A published port: a port of the host that leads to a port of the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// The machine's address; `127.0.0.1` keeps it to the machine.
+    /// Address of the host. With `127.0.0.1` the port is reachable only from the host.
     pub address: String,
-    /// The machine's port; any free one for 0.
+    /// Port of the host; 0 for any free port.
     pub host: u16,
-    /// The container's.
+    /// Port of the container.
     pub container: u16,
 }
 
-/// A folder, a file or a volume inside a container.
+/// A folder, file or volume that is mounted in a container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mount {
-    /// An absolute path of the machine, or a volume's name.
+    /// Absolute path on the host, or name of a volume.
     pub source: String,
-    /// An absolute path in the container.
+    /// Absolute path in the container.
     pub target: String,
-    /// Cannot be written to.
+    /// True if the container cannot write to it.
     pub read_only: bool,
 }
 
 // === impl Runtime ===
 
 impl Runtime {
-    /// The program's name.
+    /// Returns the name of the runtime's program.
     #[must_use]
     pub fn program(self) -> &'static str {
         match self {
@@ -143,9 +143,9 @@ impl Runtime {
         }
     }
 
-    /// Succeeds where the runtime can be used: Docker's daemon included.
+    /// Returns the command that succeeds if the runtime can be used, including Docker's daemon.
     #[must_use]
-    pub fn answers(self) -> Vec<String> {
+    pub fn check_command(self) -> Vec<String> {
         let version = match self {
             Self::Docker => "{{.Server.Version}}",
             Self::Podman => "{{.Client.Version}}",
@@ -153,43 +153,43 @@ impl Runtime {
         words(self, ["version", "--format", version])
     }
 
-    /// Ends a container at once and takes it away; no error where there is none by that name.
+    /// Returns the command that kills and removes a container. It also succeeds if there is no such container.
     #[must_use]
     pub fn remove(self, name: &str) -> Vec<String> {
         words(self, ["rm", "--force", "--volumes", name])
     }
 
-    /// Sends a signal to a container's first process.
+    /// Returns the command that sends a signal to the first process of a container.
     #[must_use]
     pub fn kill(self, name: &str, signal: &str) -> Vec<String> {
         words(self, ["kill", "--signal", signal, name])
     }
 
-    /// Stops a container: SIGTERM, and SIGKILL after `grace_s` seconds.
+    /// Returns the command that stops a container: SIGTERM, and SIGKILL after `grace_s` seconds.
     #[must_use]
     pub fn stop(self, name: &str, grace_s: u32) -> Vec<String> {
         words(self, ["stop", "--time", &grace_s.to_string(), name])
     }
 
-    /// Starts a container that has ended, as it was.
+    /// Returns the command that starts an ended container again with the same settings.
     #[must_use]
     pub fn start(self, name: &str) -> Vec<String> {
         words(self, ["start", name])
     }
 
-    /// Prints the last lines of what a container said.
+    /// Returns the command that prints the last lines of a container's output.
     #[must_use]
     pub fn logs(self, name: &str, lines: u32) -> Vec<String> {
         words(self, ["logs", "--tail", &lines.to_string(), name])
     }
 
-    /// Prints a container's description as a JSON array.
+    /// Returns the command that prints the description of a container as a JSON array.
     #[must_use]
     pub fn inspect(self, name: &str) -> Vec<String> {
         words(self, ["container", "inspect", name])
     }
 
-    /// Prints the names of containers with a label, running or not, one a line.
+    /// Returns the command that prints the names of all containers with a label, running or not, one per line.
     #[must_use]
     pub fn list(self, label: &str) -> Vec<String> {
         let filter = format!("label={label}");
@@ -199,13 +199,13 @@ impl Runtime {
         )
     }
 
-    /// Prints an image's description as a JSON array; fails where the machine lacks it.
+    /// Returns the command that prints the description of an image as a JSON array. It fails if the image is missing.
     #[must_use]
     pub fn inspect_image(self, image: &str) -> Vec<String> {
         words(self, ["image", "inspect", image])
     }
 
-    /// Makes an image of the `Dockerfile` in a folder.
+    /// Returns the command that builds an image from the `Dockerfile` in a folder.
     #[must_use]
     pub fn build(self, image: &str, arguments: &[(&str, String)], folder: &str) -> Vec<String> {
         let mut line = Line(words(self, ["build"]));
@@ -217,7 +217,7 @@ impl Runtime {
         line.0
     }
 
-    /// Fetches an image.
+    /// Returns the command that pulls an image.
     #[must_use]
     pub fn pull(self, image: &str) -> Vec<String> {
         words(self, ["pull", "--quiet", image])
@@ -238,7 +238,7 @@ fn words<const N: usize>(runtime: Runtime, rest: [&str; N]) -> Vec<String> {
 // === impl Container ===
 
 impl Container {
-    /// The command that starts it.
+    /// Returns the command that starts the container.
     #[must_use]
     pub fn run(&self, runtime: Runtime) -> Vec<String> {
         let mut line = Line(words(runtime, ["run"]));
@@ -277,7 +277,7 @@ impl Container {
         match (runtime, &self.gpus) {
             (_, Gpus::None) => {}
             (Runtime::Docker, Gpus::All) => line.option("--gpus", "all"),
-            // Docker reads the value as CSV: without quotes of its own, the second device would be another key.
+            // Docker parses the value as CSV. Without the inner quotes, the second device would be parsed as another key.
             (Runtime::Docker, Gpus::Devices(devices)) => {
                 line.option("--gpus", format!("\"device={}\"", devices.join(",")));
             }
@@ -305,7 +305,7 @@ impl Container {
     }
 }
 
-/// `127.0.0.1:8888:8888`; `127.0.0.1::8888` for any free port.
+/// Prints `127.0.0.1:8888:8888`, or `127.0.0.1::8888` for any free port.
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host {
@@ -315,7 +315,7 @@ impl fmt::Display for Port {
     }
 }
 
-/// `/data:/mnt/data:ro`.
+/// Prints `/data:/mnt/data:ro`.
 impl fmt::Display for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = if self.read_only { ":ro" } else { "" };
@@ -342,7 +342,8 @@ impl Line {
         }
     }
 
-    /// GPUs by the Container Device Interface. SELinux would keep the devices from a confined container.
+    /// Adds GPUs through the Container Device Interface, and disables SELinux labels, with which a confined container could not use the
+    /// devices.
     fn cdi_devices<T: fmt::Display>(&mut self, devices: impl IntoIterator<Item = T>) {
         for device in devices {
             self.option("--device", format!("nvidia.com/gpu={device}"));

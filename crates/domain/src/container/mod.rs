@@ -1,12 +1,12 @@
-//! Containers under Docker and Podman: their command lines as data, and what may be asked of them.
+//! Containers under Docker and Podman: their command lines as data, and checks of their settings.
 //!
-//! Nothing here runs anything. A [`Container`] says what is wanted once; [`Container::run`] is the line a person would type
-//! for the runtime at hand. Values of variables are never part of it: a command line is readable by every user of a machine.
+//! This module runs no programs. A [`Container`] describes the container; [`Container::run`] returns the command line for a runtime. Values
+//! of environment variables are never part of it, because every user of a machine can read command lines.
 
 pub mod check;
 mod command;
 
 pub use command::{Container, Gpus, Mount, Network, Port, Pull, Runtime, SharedMemory};
 
-/// Label on every container that Lockstep starts; its value says for what.
+/// Label of every container that Lockstep starts. Its value is the purpose of the container.
 pub const LABEL: &str = "lockstep";

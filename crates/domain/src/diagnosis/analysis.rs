@@ -1,47 +1,49 @@
-//! All analysers over one attempt of one run: takes measurements in, gives findings, scores and questions out.
+//! All analysers of one attempt: they read measurements and return findings, scores and requests.
 
 use std::collections::VecDeque;
 
 use crate::diagnosis::causes::Context;
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source};
-use crate::diagnosis::found::{Found, Who, witness};
 use crate::diagnosis::hang::{Hang, View};
 use crate::diagnosis::input::{Pool, Position};
 use crate::diagnosis::loss_trend::LossTrend;
 use crate::diagnosis::members::Members;
-use crate::diagnosis::order;
+use crate::diagnosis::rank_status::RankStatus;
 use crate::diagnosis::rare_stall::RareStall;
 use crate::diagnosis::resources::Usage;
-use crate::diagnosis::seat::Seat;
-use crate::diagnosis::spread::median;
+use crate::diagnosis::root_causes;
+use crate::diagnosis::statistics::median;
 use crate::diagnosis::straggler::Straggler;
-use crate::diagnosis::uneven::Uneven;
+use crate::diagnosis::uneven_learning::UnevenLearning;
 use crate::diagnosis::window::{Role, Windows};
 use crate::event::Severity;
 use crate::ident::Rank;
 use crate::time::TimestampMs;
 
-pub use crate::diagnosis::exchange::{Member, Progress, Question, STACK_SAMPLES, STACK_SECONDS, Score, Tick};
+pub use crate::diagnosis::messages::{
+    AnalysisOutput, Measurement, Member, RankRequest, STACK_SAMPLES, STACK_SECONDS, Score,
+};
 
-/// Pools of the reference rank from which the usual time of a step is taken.
+/// Number of pools of the reference rank from which the usual step time is computed.
 const REFERENCE_POOLS: usize = 32;
 
-/// All analysers over one attempt of one run.
+/// All analysers of one attempt.
 #[derive(Debug, Clone)]
 pub struct Analysis {
     members: Members,
-    seats: Vec<Seat>,
+    rank_statuses: Vec<RankStatus>,
     usage: Usage,
     windows: Windows,
     hang: Hang,
     straggler: Straggler,
     rare_stall: RareStall,
-    uneven: Uneven,
+    uneven_learning: UnevenLearning,
     loss_trend: LossTrend,
     reference: Reference,
 }
 
-/// The usual time of a step, by the pools of the rank that sent the first one.
+/// The usual step time, from the pools of the reference rank: the rank that sent the first pool.
 #[derive(Debug, Clone, Default)]
 struct Reference {
     place: Option<usize>,
@@ -49,68 +51,69 @@ struct Reference {
 }
 
 impl Analysis {
-    /// Of an attempt that begins.
+    /// Starts the analysis of an attempt.
     #[must_use]
     pub fn new(members: Vec<Member>) -> Self {
         let members = Members::new(members);
         let ranks = members.len();
         Self {
-            seats: vec![Seat::default(); ranks],
+            rank_statuses: vec![RankStatus::default(); ranks],
             usage: Usage::new(ranks, members.node_count()),
             windows: Windows::new(ranks),
             hang: Hang::default(),
             straggler: Straggler::new(ranks),
             rare_stall: RareStall::new(ranks),
-            uneven: Uneven::new(ranks),
+            uneven_learning: UnevenLearning::new(ranks),
             loss_trend: LossTrend::default(),
             reference: Reference::default(),
             members,
         }
     }
 
-    /// Replaces the roles of ranks, which are known only when the script has made its mesh.
+    /// Replaces the roles of ranks. They are known only after the script has made its mesh.
     pub fn set_roles(&mut self, roles: &[(Rank, Option<String>)]) {
         self.members.set_roles(roles);
     }
 
-    /// Takes a measurement. Those of one rank come in the order of their times. What is about others than the members is dropped.
-    pub fn take(&mut self, tick: Tick) {
-        match tick {
-            Tick::Pool(pool) => self.take_pool(&pool),
-            Tick::Position(position) => self.take_position(&position),
-            Tick::Flight(answers) => {
-                // Answers carry no time of a node; what they stand beside is what the seats say now.
+    /// Takes one measurement. The measurements of one rank must come in order of their times. Measurements of ranks that are not members
+    /// are dropped.
+    pub fn take(&mut self, measurement: Measurement) {
+        match measurement {
+            Measurement::Pool(pool) => self.take_pool(&pool),
+            Measurement::Position(position) => self.take_position(&position),
+            Measurement::Flight(answers) => {
+                // Answers have no time of a node. They are compared with the current status of the ranks.
                 let Self {
                     hang,
                     members,
-                    seats,
+                    rank_statuses,
                     usage,
                     ..
                 } = self;
                 let view = View {
                     members,
-                    seats,
+                    rank_statuses,
                     usage,
                     median_step_s: None,
                     now_ms: 0,
                 };
                 hang.take_flight(&view, &answers);
             }
-            Tick::Stacks(answers) => self.hang.take_stacks(&self.members, answers),
-            Tick::Resources(read) => {
+            Measurement::Stacks(answers) => self.hang.take_stacks(&self.members, answers),
+            Measurement::Resources(read) => {
                 if let Some(place) = self.members.place(read.rank) {
-                    let moved_ms = self.seats[place].moved_ms;
+                    let moved_ms = self.rank_statuses[place].moved_ms;
                     self.usage.take(place, read, moved_ms);
                 }
             }
-            Tick::Node(read) => {
+            Measurement::Node(read) => {
                 if let Some(node) = self.members.place_of_node(&read.node) {
                     self.usage.take_node(node, &read);
                 }
             }
-            Tick::Heard { node, at_ms } => {
+            Measurement::CompleteUntil { node, at_ms } => {
                 if let Some(node) = self.members.place_of_node(&node) {
-                    self.members.heard(node, at_ms);
+                    self.members.set_complete_until(node, at_ms);
                 }
             }
         }
@@ -120,9 +123,10 @@ impl Analysis {
         let Some(place) = self.members.place(pool.rank) else {
             return;
         };
-        self.members.heard(self.members.node_place(place), pool.at_ms);
-        self.seats[place].stepped(pool.last_step, pool.at_ms);
-        self.seats[place].has_loader |= pool.mean.data.is_some_and(|data| data > 0.0);
+        self.members
+            .set_complete_until(self.members.node_place(place), pool.at_ms);
+        self.rank_statuses[place].record_step_end(pool.last_step, pool.at_ms);
+        self.rank_statuses[place].has_loader |= pool.mean.data.is_some_and(|data| data > 0.0);
         self.windows.take(place, pool);
         if *self.reference.place.get_or_insert(place) == place
             && let Some(step) = pool.mean.step
@@ -139,31 +143,33 @@ impl Analysis {
         let Some(place) = self.members.place(position.rank) else {
             return;
         };
-        self.members.heard(self.members.node_place(place), position.at_ms);
-        self.seats[place].take(position);
+        self.members
+            .set_complete_until(self.members.node_place(place), position.at_ms);
+        self.rank_statuses[place].take(position);
     }
 
-    /// Decides by all that was measured until now. `now_ms` is the collector's clock. Called about once per second.
-    pub fn advance(&mut self, now_ms: TimestampMs) -> Progress {
-        self.members.look(now_ms);
+    /// Returns the findings, scores and requests from all measurements until now. `now_ms` is the time of the collector's clock. Call it
+    /// about once per second.
+    pub fn advance(&mut self, now_ms: TimestampMs) -> AnalysisOutput {
+        self.members.update_blind_nodes(now_ms);
         let median_step_s = self.reference.median();
         self.compare(median_step_s.unwrap_or(0.0));
-        let mut questions = Vec::new();
+        let mut requests = Vec::new();
         let view = View {
             members: &self.members,
-            seats: &self.seats,
+            rank_statuses: &self.rank_statuses,
             usage: &self.usage,
             median_step_s,
             now_ms,
         };
-        let mut found: Vec<Found> = Vec::new();
-        found.extend(self.hang.advance(&view, &mut questions));
+        let mut found: Vec<DraftFinding> = Vec::new();
+        found.extend(self.hang.advance(&view, &mut requests));
         found.extend(self.straggler.findings(&self.members));
         found.extend(self.rare_stall.findings(&self.members));
-        found.extend(self.uneven.findings(&self.members));
+        found.extend(self.uneven_learning.findings(&self.members));
         found.extend(blind_nodes(&self.members, now_ms));
-        let found = order::sort(found, &self.members);
-        Progress {
+        let found = root_causes::sort(found, &self.members);
+        AnalysisOutput {
             scores: found
                 .iter()
                 .flat_map(|found| found.scores(&self.members))
@@ -173,11 +179,11 @@ impl Analysis {
                 .into_iter()
                 .map(|found| found.into_finding(&self.members))
                 .collect(),
-            questions,
+            requests,
         }
     }
 
-    /// Gives the windows that have become complete to those who compare ranks.
+    /// Passes windows that have become complete to the analysers that compare ranks.
     fn compare(&mut self, median_step_s: f64) {
         for window in self.windows.close(&self.members) {
             self.loss_trend.take(&window);
@@ -189,7 +195,7 @@ impl Analysis {
                 self.straggler.take(&window, &role, &context);
                 self.rare_stall
                     .take(&window, &role, &self.straggler, median_step_s);
-                self.uneven.take(&window, &role);
+                self.uneven_learning.take(&window, &role);
             }
         }
     }
@@ -203,17 +209,17 @@ impl Reference {
     }
 }
 
-fn blind_nodes(members: &Members, now_ms: TimestampMs) -> Vec<Found> {
+fn blind_nodes(members: &Members, now_ms: TimestampMs) -> Vec<DraftFinding> {
     let blind = (0..members.node_count()).filter(|node| members.is_blind(*node));
     blind
         .map(|node| {
-            let silent_s = members.silent_seconds(node, now_ms);
+            let silent_s = members.seconds_without_data(node, now_ms);
             let source = Source::Agent {
                 node: members.node_name(node).to_string(),
             };
-            Found {
+            DraftFinding {
                 kind: FindingKind::NodeBlind,
-                who: Who::Node(node),
+                culprit: DraftCulprit::Node(node),
                 phase: None,
                 cause: Cause::NotHeard,
                 since_ms: now_ms - (silent_s * 1e3) as i64,

@@ -1,51 +1,51 @@
-//! Who comes late to collectives: the arrivals of all ranks at the same collective, held against each other.
+//! Finds ranks that arrive late at collectives, by comparing the arrivals of all ranks at the same collective.
 //!
 //! ```text
 //! arrivals of ranks ──▶ Window (the newest collectives, by function and sequence number) ──▶ lateness by rank ──▶ late_ranks
 //! ```
-//! A collective ends for all ranks when the last has come and the data has moved. So where kernels were timed, the one that ran shortest
-//! came last, and a rank came as much later than the first as its kernel ran shorter than the longest: no common clock is needed. Where they were not,
-//! all there is are the times at which the ranks put the collective into their streams, by clocks that must agree; a rank whose
-//! GPU is behind may well have put it there in time, so the two are never mixed.
+//! A collective ends for all ranks when the last rank has arrived and the data has moved. Therefore, if the kernels were timed, the rank
+//! with the shortest kernel arrived last. A rank arrived later than the first by the difference between the longest kernel and its own; no
+//! common clock is needed. If the kernels were not timed, the times at which the ranks enqueued the collective are used; they need clocks
+//! that agree. A rank whose GPU is slow may still enqueue in time, so the two measures are never mixed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Collectives of one communicator that are compared. Beyond, the oldest goes.
+/// Maximum number of collectives of one communicator that are compared. If there are more, the oldest is dropped.
 const COLLECTIVES_MAX: usize = 64;
-/// Ranks of one communicator; more are not compared.
+/// Maximum number of ranks of one communicator. Other ranks are not compared.
 const RANKS_MAX: usize = 16_384;
-/// Fewer collectives say nothing about a rank.
+/// Minimum number of collectives: with fewer, a late rank cannot be told from chance.
 const COLLECTIVES_MIN: usize = 3;
-/// Ranks always scatter by some hundred microseconds; less than this costs a step nothing worth a name.
+/// Minimum lateness in seconds. Ranks always differ by some hundred microseconds; a smaller delay costs a step next to nothing.
 const LATE_SECONDS_MIN: f64 = 0.001;
-/// A late rank is at least this share as late as the latest.
+/// Minimum lateness of a late rank, as a share of that of the latest rank.
 const SHARE_OF_LATEST: f64 = 0.5;
-/// The usual rank is at most this share as late as the latest; else all scatter alike, and nobody is late.
+/// Maximum lateness of the middle rank, as a share of that of the latest. Above it, all ranks differ by chance and none is late.
 const USUAL_SHARE_MAX: f64 = 0.25;
 
-/// One rank at one collective.
+/// Arrival of one rank at one collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its place in the world.
+    /// Number of the rank.
     pub rank: u32,
-    /// When it put the collective into its stream, in nanoseconds since the Unix epoch, its clock's offset taken off.
+    /// When the rank enqueued the collective, in nanoseconds since the Unix epoch, corrected by the offset of its clock.
     pub at_ns: i64,
-    /// How long its kernel ran on the GPU, where that was timed.
+    /// Duration of the rank's kernel on the GPU, if it was timed.
     pub duration_ns: Option<u64>,
 }
 
-/// What lateness was measured by.
+/// How lateness was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measure {
-    /// Durations of kernels.
+    /// By the duration of kernels.
     Kernel,
-    /// Times of putting into the stream.
+    /// By the time of enqueueing.
     Enqueue,
 }
 
 impl Measure {
-    /// A word for labels.
+    /// Returns the word used in labels.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -55,14 +55,14 @@ impl Measure {
     }
 }
 
-/// How late a rank usually comes.
+/// Usual lateness of a rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lateness {
-    /// The rank.
+    /// Number of the rank.
     pub rank: u32,
-    /// Seconds behind the first rank: the median of the collectives compared.
+    /// Median time in seconds between the first rank and this rank, over the compared collectives.
     pub seconds: f64,
-    /// How many were compared.
+    /// Number of compared collectives.
     pub collectives: usize,
 }
 
@@ -70,15 +70,15 @@ pub struct Lateness {
 #[derive(Debug, Clone, Default)]
 pub struct Window {
     collectives: BTreeMap<Collective, BTreeMap<u32, Arrival>>,
-    /// As they came.
+    /// Collectives in the order of their first arrival.
     order: VecDeque<Collective>,
 }
 
-/// A collective in its communicator: the function, and how many of it there were before.
+/// Identifies a collective in its communicator: the function, and its sequence number.
 type Collective = (Arc<str>, u64);
 
 impl Window {
-    /// Takes an arrival. One that was known without its duration gets it.
+    /// Adds an arrival. If it is known without its duration, sets the duration.
     pub fn add(&mut self, function: &Arc<str>, sequence: u64, arrival: Arrival) {
         let key = (Arc::clone(function), sequence);
         if !self.collectives.contains_key(&key) {
@@ -104,7 +104,8 @@ impl Window {
         );
     }
 
-    /// The usual lateness of each rank, by kernels where enough were timed, in order of ranks; `None` when there is too little to compare.
+    /// Returns the usual lateness of each rank, ordered by rank; by kernels if enough of them were timed. Returns `None` if there are too
+    /// few collectives.
     #[must_use]
     pub fn lateness(&self) -> Option<(Measure, Vec<Lateness>)> {
         [Measure::Kernel, Measure::Enqueue]
@@ -116,7 +117,7 @@ impl Window {
     }
 }
 
-/// The ranks that hold the others up, the latest first; none where all scatter alike.
+/// Returns the ranks that make the others wait, the latest first. Returns none if all ranks differ only by chance.
 #[must_use]
 pub fn late_ranks(usual: &[Lateness]) -> Vec<Lateness> {
     let mut late: Vec<Lateness> = usual.to_vec();
@@ -124,7 +125,7 @@ pub fn late_ranks(usual: &[Lateness]) -> Vec<Lateness> {
     let Some(latest) = late.first().map(|latest| latest.seconds) else {
         return Vec::new();
     };
-    // Of two ranks the one that is late is late against the other.
+    // With two ranks, this takes the lateness of the rank that arrives first.
     let middle = late[late.len() / 2].seconds;
     if latest < LATE_SECONDS_MIN || middle > latest * USUAL_SHARE_MAX {
         return Vec::new();
@@ -155,9 +156,10 @@ fn usual_lateness<'a>(
         .collect()
 }
 
-/// Seconds behind the first rank, for one collective; nothing when a rank lacks the measure or is alone.
+/// Returns for one collective the seconds between the first rank and each rank. Returns nothing if the measure is missing for a rank or
+/// there is only one rank.
 fn lateness<'a>(arrivals: impl Iterator<Item = &'a Arrival> + Clone, measure: Measure) -> Vec<(u32, f64)> {
-    // A kernel that ran long began early: negated, durations order the ranks as their coming did.
+    // A long kernel means an early arrival. Negated durations therefore have the order of the arrivals.
     let came = |arrival: &Arrival| match measure {
         Measure::Kernel => arrival
             .duration_ns
@@ -189,7 +191,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Ranks come with a scatter of up to 0.3 ms, and `late` as much later as it says; kernels end together 2 ms after the last.
+    /// Ranks arrive within 0.3 ms of each other, those in `late` later by the given time. All kernels end together, 2 ms after the last
+    /// arrival.
     fn window(ranks: u32, collectives: u64, late: &[(u32, i64)], timed: bool) -> Window {
         let mut window = Window::default();
         let function = Arc::from("AllReduce");
@@ -280,7 +283,7 @@ mod tests {
                     duration_ns: Some(if rank == 1 { 1_000 } else { 9_000_000 }),
                 };
                 window.add(&function, sequence, arrival);
-                // Told again without it: it stays.
+                // A second report without a duration does not remove the known one.
                 window.add(
                     &function,
                     sequence,

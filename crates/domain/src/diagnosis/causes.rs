@@ -1,39 +1,40 @@
-//! What makes a rank slow: what its kernel, its GPU and its node say, held against its peers.
+//! Causes of a slow rank: values of its kernel, GPU and node that differ from those of its peers.
 
+use crate::diagnosis::draft_finding::witness;
 use crate::diagnosis::finding::{Cause, Evidence, Source, Witness};
-use crate::diagnosis::found::witness;
 use crate::diagnosis::input::{GpuCondition, Phase};
 use crate::diagnosis::members::Members;
 use crate::diagnosis::resources::Usage;
-use crate::diagnosis::spread::median;
+use crate::diagnosis::statistics::median;
 use crate::diagnosis::window::{BACKWARD, DATA, FORWARD, OPTIMIZER, SAVE};
 use crate::ident::Rank;
 
-/// A rank is held against at most so many peers.
+/// Maximum number of peers with which a rank is compared.
 const PEERS_MAX: usize = 64;
-/// A rate stands out if it is this many times the peers'.
+/// A rate stands out if it is this many times the rate of the peers.
 const TIMES: f64 = 3.0;
-/// Shares of time below which waiting for a processor, or its loss to the hypervisor, slows nothing down.
+/// Minimum values: shares of time for `RUN_DELAY_MIN` (waiting for a processor) and `STEAL_MIN` (taken by the hypervisor), and a rate for
+/// major faults. Smaller values do not slow a rank down.
 const RUN_DELAY_MIN: f64 = 0.05;
 const STEAL_MIN: f64 = 0.05;
 const MAJOR_FAULTS_MIN: f64 = 20.0;
-/// A clock below this share of the peers' is low.
+/// A clock is low if it is below this share of the clock of the peers.
 const CLOCK_SHARE: f64 = 0.93;
 
-/// What corroborates causes.
+/// Data that can corroborate a cause.
 pub(super) struct Context<'a> {
     pub(super) members: &'a Members,
     pub(super) usage: &'a Usage,
 }
 
-/// One rank among its peers.
+/// One rank and its peers.
 struct Compared<'a> {
     context: &'a Context<'a>,
     peers: Vec<usize>,
     place: usize,
 }
 
-/// The strongest cause that something beside the training process shows.
+/// Returns the first cause, in order of importance, that a source other than the training process shows.
 pub(super) fn corroborated(
     phase: usize,
     places: &[usize],
@@ -147,8 +148,8 @@ impl Compared<'_> {
     }
 }
 
-/// Returns true if the time that a rank waits for a processor explains all of its lead while its peers wait for processors like it. On a
-/// node with more work than processors one of the ranks is always the last, and none of them has a fault.
+/// Returns true if its wait for processors explains the whole lead of a rank, and its peers wait for processors about as long. If a node
+/// has more work than processors, some rank is always the last, and none of them is at fault.
 pub(super) fn is_contended(
     places: &[usize],
     place: usize,
@@ -168,7 +169,7 @@ fn stands_out(own: f64, peers: f64, least: f64) -> bool {
     own >= least && (peers.is_nan() || own >= TIMES * peers)
 }
 
-/// The phase in which a part of the step's time is spent.
+/// Returns the phase to which a part of the step belongs.
 pub(super) fn phase_of(part: usize) -> Phase {
     match part {
         DATA => Phase::Data,
@@ -180,7 +181,7 @@ pub(super) fn phase_of(part: usize) -> Phase {
     }
 }
 
-/// The cause that a phase alone gives.
+/// Returns the cause that follows from the phase alone.
 pub(super) fn of_phase(part: usize) -> Cause {
     match part {
         DATA => Cause::Data,
@@ -190,7 +191,7 @@ pub(super) fn of_phase(part: usize) -> Cause {
     }
 }
 
-/// Whether a cause says no more than the phase.
+/// Returns true if the cause contains no more information than the phase.
 pub(super) fn is_plain(cause: &Cause) -> bool {
     matches!(
         cause,

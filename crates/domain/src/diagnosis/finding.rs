@@ -1,4 +1,4 @@
-//! What analysers find out: who holds a run up, by what it is known, and what it costs.
+//! Findings of the analysers: which rank slows down or blocks a run, the evidence, and the cost.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,85 +9,85 @@ use crate::ident::{NodeName, Rank};
 use crate::run::ranks::RankSet;
 use crate::time::TimestampMs;
 
-/// One thing that is wrong with a run, or worth knowing about it, now.
+/// A problem of a run, or a fact worth knowing, at this time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// What it is.
+    /// Kind of the finding.
     pub kind: FindingKind,
-    /// Who causes it.
+    /// Culprit of the finding.
     pub culprit: Culprit,
-    /// What the culprit does meanwhile, or in which phase it loses the time.
+    /// What the culprit does at this time, or the phase in which it loses time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Why.
+    /// Cause of the problem.
     pub cause: Cause,
-    /// Since when, by the nodes' clocks.
+    /// When it began, by the clocks of the nodes.
     pub since_ms: TimestampMs,
-    /// Since which step; absent before the first.
+    /// Step in which it began; absent before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_step: Option<u64>,
-    /// By what it is known, the strongest first.
+    /// Witnesses for the finding, the strongest first.
     pub witnesses: Vec<Witness>,
-    /// Whether only one witness speaks for it. A suspect is shown, and no one is alerted.
+    /// True if there is only one witness. Lockstep shows a suspect but sends no notification.
     pub is_suspect: bool,
-    /// Whether another finding of the run explains it.
+    /// True if another finding of the run explains this one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_symptom: bool,
-    /// How bad.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What it has cost since it began, in seconds of the whole run.
+    /// Time lost since it began, in seconds of the whole run.
     pub lost_seconds: f64,
 }
 
-/// Kinds of findings.
+/// Kind of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// The run does not advance, and will not.
+    /// The run makes no progress and will not recover by itself.
     Hang,
     /// One rank does something by itself, such as an evaluation, while the others wait.
     WorksAlone,
-    /// A rank that is slower than its peers in nearly all steps.
+    /// A rank is slower than its peers in nearly all steps.
     Straggler,
-    /// A rank that stands still now and then while the others wait.
+    /// A rank stalls now and then while the others wait.
     RareStalls,
-    /// A rank whose loss, or whose learning rate, stays apart from its peers'.
+    /// The loss or the learning rate of a rank differs persistently from that of its peers.
     UnevenLearning,
-    /// A node of which nothing is heard. Nothing is said about its ranks.
+    /// The collector receives nothing from a node. It makes no findings about the ranks of that node.
     NodeBlind,
     /// A kind of a newer version.
     #[serde(untagged)]
     Other(String),
 }
 
-/// Who causes a finding.
+/// Culprit of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum Culprit {
-    /// These ranks.
+    /// Some ranks.
     Ranks {
-        /// One or several.
+        /// One or more ranks.
         ranks: RankSet,
-        /// Where they run, each node once.
+        /// Nodes of these ranks, each once.
         nodes: Vec<String>,
     },
     /// All ranks of one node.
     Node {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its ranks.
+        /// Ranks of the node.
         ranks: RankSet,
     },
-    /// The ranks disagree, and neither side is more likely to be wrong.
+    /// The ranks disagree, and no side is more likely to be wrong than the others.
     Sides {
-        /// Ranks that agree with each other.
+        /// For each side, the ranks that agree with each other.
         sides: Vec<RankSet>,
     },
-    /// It is not known.
+    /// The culprit is unknown.
     Unknown,
 }
 
-/// Why.
+/// Cause of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -97,171 +97,171 @@ pub enum Cause {
     Stopped,
     /// The process waits in the kernel for a disk, a network file system or a driver.
     Uninterruptible,
-    /// It has not enqueued the operation that its peers wait in.
+    /// The rank has not enqueued the operation in which its peers wait.
     NotEnqueued,
-    /// It holds the interpreter lock, so that its stack could not be read.
+    /// The rank holds the interpreter lock, so that its stack could not be read.
     HoldsInterpreter,
-    /// It waits for a message that no rank sends.
+    /// The rank waits for a message that no rank sends.
     MessageMissing,
-    /// Ranks do different operations, or operations on other sizes or types.
+    /// Ranks do different operations, or operations with different sizes or types.
     Desynchronised,
     /// Ranks entered two process groups in different orders.
     GroupOrder,
-    /// All have enqueued the operation, and the network's counters show errors.
+    /// All ranks have enqueued the operation, and the network's counters show errors.
     Network,
-    /// All have enqueued the operation, and this rank's kernel has not started.
+    /// All ranks have enqueued the operation, and the kernel of this rank has not started.
     KernelNotStarted,
-    /// It works, as its changing stack shows.
+    /// The rank computes: its stack changes.
     Working,
-    /// It saves a checkpoint.
+    /// The rank saves a checkpoint.
     Saving,
-    /// Its GPU throttles.
+    /// The GPU of the rank throttles.
     Throttled,
-    /// Its GPU's clock is lower than the others'.
+    /// The clock of the rank's GPU is lower than that of the others.
     LowClock,
-    /// Its process waits for a processor.
+    /// The process of the rank waits for a processor.
     RunDelay,
-    /// Its process waits for a processor, and so do those of its peers: it is chance which of them is late.
+    /// The processes of the rank and of its peers wait for processors. Which of them is late is chance.
     BusyProcessors,
-    /// The hypervisor takes processor time from its node.
+    /// The hypervisor takes processor time from the node.
     Steal,
-    /// Another process works on its GPU.
+    /// Another process uses the rank's GPU.
     OtherProcess,
-    /// Its GPU has fewer PCIe lanes than the slot allows.
+    /// The GPU of the rank has fewer PCIe lanes than the slot allows.
     PcieWidth,
-    /// Its memory is read back from disk.
+    /// Memory of the rank is read back from disk.
     MajorFaults,
-    /// Its batches are larger.
+    /// The batches of the rank are larger.
     LargerBatch,
-    /// Waiting for the data loader.
+    /// The rank waits for the data loader.
     Data,
-    /// Its own computing takes longer, and nothing else is known.
+    /// The computation of the rank takes longer for an unknown reason.
     Computing,
-    /// The script's own code between steps.
+    /// Code of the script between steps takes longer.
     HostCode,
-    /// Its loss is another than its peers': it learns from other data, or computes something else.
+    /// The loss of the rank differs from that of its peers: it trains on different data or computes something different.
     OtherLoss,
-    /// Its inputs lie elsewhere than its peers'.
+    /// The inputs of the rank have a different distribution than those of its peers.
     OtherInputs,
-    /// Its labels lie elsewhere than its peers'.
+    /// The labels of the rank have a different distribution than those of its peers.
     OtherLabels,
-    /// It steps with another learning rate than its peers.
+    /// The learning rate of the rank differs from that of its peers.
     OtherLearningRate,
-    /// The learning rate has been raised since the loss was lowest.
+    /// The learning rate was raised after the loss was lowest.
     LearningRateRaised,
-    /// The gradients have grown with the loss.
+    /// The gradients grew together with the loss.
     GradientsGrew,
     /// The loss has not fallen since the attempt began.
     NeverFell,
-    /// The loss fell, and falls no more.
+    /// The loss fell at first and does not fall any more.
     StoppedFalling,
-    /// Its node is not heard.
+    /// The collector receives nothing from the node.
     NotHeard,
-    /// It is not known.
+    /// The cause is unknown.
     Unknown,
     /// A cause of a newer version.
     #[serde(untagged)]
     Other(String),
 }
 
-/// One measurement that speaks for a finding.
+/// One measurement that supports a finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Witness {
-    /// Who measured it.
+    /// Source of the measurement.
     pub source: Source,
     /// What was measured.
     pub what: Evidence,
-    /// The value.
+    /// Measured value.
     pub value: f64,
-    /// Its unit, as `domain::metric::Unit` writes it; empty for numbers and counts.
+    /// Unit of the value, as in `domain::metric::Unit`; empty for numbers and counts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unit: String,
-    /// The value it is held against: of its peers, or what is usual.
+    /// Value to compare with: that of the peers, or the usual value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared_with: Option<f64>,
-    /// What a number cannot say: the name of an operation, of a function, of a reason.
+    /// Additional text, such as the name of an operation or function, or a reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
 
-/// Who measured something. Two witnesses are two different sources.
+/// Source of a measurement. Two witnesses have different sources.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum Source {
     /// A training process.
     Rank {
-        /// Which.
+        /// Number of the rank.
         rank: Rank,
     },
     /// Several training processes that agree.
     Peers {
-        /// Which.
+        /// Their ranks.
         ranks: RankSet,
     },
     /// The kernel of a node.
     Kernel {
-        /// Which.
+        /// Name of the node.
         node: NodeLabel,
     },
     /// The GPU driver of a node.
     Driver {
-        /// Which.
+        /// Name of the node.
         node: NodeLabel,
     },
     /// Network interfaces of a node.
     Nic {
-        /// Which.
+        /// Name of the node.
         node: NodeLabel,
     },
-    /// The agent of a node, or its silence.
+    /// The agent of a node, or the loss of its connection.
     Agent {
-        /// Which.
+        /// Name of the node.
         node: NodeLabel,
     },
 }
 
-/// A node's name as the API writes it.
+/// Name of a node as a text.
 pub type NodeLabel = String;
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// Seconds since the rank last moved.
+    /// Seconds since the rank last made progress.
     SecondsWithoutMove,
-    /// Seconds for which the peers have waited in a collective.
+    /// Seconds that the peers have waited in a collective.
     WaitsInCollective,
-    /// The kernel's state of the process; the value is that of `train_process_state`.
+    /// State of the process in the kernel. The value is that of `train_process_state`.
     ProcessState,
-    /// The last operation that the rank enqueued in the group, held against the one that its peers wait in.
+    /// Last operation that the rank enqueued in the group, compared with the one in which its peers wait.
     LastEnqueued,
-    /// The operation in which the rank waits.
+    /// Operation in which the rank waits.
     UnfinishedOperation,
-    /// Different stacks among the samples.
+    /// Number of different stacks among the samples.
     DifferentStacks,
     /// Share of a processor that the rank used.
     CpuShare,
-    /// The main thread reads a pipe that no other process has open; the value is 1, the detail is the pipe.
+    /// The main thread reads a pipe that no other process has open. The value is 1, the detail is the pipe.
     PipeWithoutWriter,
     /// Seconds per step that the rank's peers wait and the rank does not.
     PeersWait,
     /// Seconds per step in a phase.
     PhaseSeconds,
-    /// Seconds per step in a phase that are usual for the rank itself.
+    /// Seconds per step that the rank itself usually spends in a phase.
     OwnUsualSeconds,
-    /// Seconds per minute that were lost.
+    /// Seconds lost per minute.
     LostPerMinute,
-    /// Share of time the GPU throttled, or 1 while it does.
+    /// Share of time in which the GPU throttled, or 1 while it throttles.
     Throttled,
-    /// The GPU's clock as a share of the highest.
+    /// Clock of the GPU as a share of its maximum.
     ClockRatio,
-    /// Share of time the process waited for a processor.
+    /// Share of time in which the process waited for a processor.
     RunDelay,
     /// Share of the node's processor time that the hypervisor took.
     Steal,
-    /// Other processes on the GPU.
+    /// Number of other processes on the GPU.
     OtherProcesses,
-    /// PCIe lanes as a share of the most possible.
+    /// PCIe lanes as a share of the maximum.
     PcieWidthRatio,
     /// Major page faults per second.
     MajorFaults,
@@ -269,25 +269,25 @@ pub enum Evidence {
     MicroBatch,
     /// Network errors and retransmissions per second.
     NetworkErrors,
-    /// Whether the kernel of the operation has started on the GPU.
+    /// 1 if the kernel of the operation has started on the GPU.
     KernelStarted,
-    /// The rank's own loss, before anything is averaged over ranks.
+    /// Loss of the rank itself, before any average over ranks.
     OwnLoss,
-    /// Mean of the first tensor of its batches.
+    /// Mean of the first tensor of the rank's batches.
     InputMean,
-    /// Mean of the last tensor of its batches.
+    /// Mean of the last tensor of the rank's batches.
     LabelMean,
-    /// The optimizer's highest learning rate.
+    /// Highest learning rate of the optimizer.
     LearningRate,
-    /// Seconds since the node was heard.
+    /// Seconds since the collector last received something from the node.
     NotHeard,
-    /// Something that a newer version measures.
+    /// A measurement of a newer version.
     #[serde(untagged)]
     Other(String),
 }
 
 impl Culprit {
-    /// Ranks and their nodes, each node once.
+    /// Returns the culprit for these ranks, with each of their nodes once.
     pub(super) fn ranks<'a>(members: impl IntoIterator<Item = (Rank, &'a NodeName)>) -> Self {
         let mut ranks = RankSet::default();
         let mut nodes: Vec<String> = Vec::new();

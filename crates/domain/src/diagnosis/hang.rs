@@ -1,47 +1,47 @@
-//! A run that does not advance, and the rank that keeps it from doing so.
+//! Finds a hang, and the rank that causes it.
 //!
 //! ```text
-//! nothing moves for 1.5 steps ─▶ stacks of who does not wait ─┐
-//! nothing moves for 2.5 steps ─▶ Flight Recorders of all ─────┴─▶ verdict: ended, stopped, in the kernel, missing in an operation, …
+//! nothing moves for 1.5 steps ─▶ stacks of ranks that do not wait ─┐
+//! nothing moves for 2.5 steps ─▶ Flight Recorders of all ranks ────┴─▶ cause: ended, stopped, in the kernel, missing in an operation, …
 //! ```
-//! Nothing is said while any rank moves, and nothing when no rank waits for others.
+//! There is no finding while any rank moves, or if no rank waits for others.
 
+mod inactivity;
 mod report;
 mod stacks;
-mod still;
 mod suspects;
 
-use self::report::{Suspects, alone_finding, hang_finding, kernel_finding, nameless};
-use self::stacks::{Doing, Stacks};
-use self::still::Still;
-pub(super) use self::still::View;
+use self::inactivity::Inactivity;
+pub(super) use self::inactivity::View;
+use self::report::{Suspects, alone_finding, finding_without_culprit, hang_finding, kernel_finding};
+use self::stacks::{Stacks, SuspectActivity};
 use self::suspects::{all_enqueued, by_kernel, by_pages};
-use crate::diagnosis::exchange::Question;
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding};
 use crate::diagnosis::finding::Cause;
-use crate::diagnosis::found::{Found, Who};
 use crate::diagnosis::input::{FlightAnswer, Phase, StackAnswer};
 use crate::diagnosis::members::Members;
-use crate::diagnosis::wait_graph::{self, Waits};
+use crate::diagnosis::messages::RankRequest;
+use crate::diagnosis::wait_graph::{self, WaitGraphResult};
 use crate::ident::Rank;
 use crate::time::TimestampMs;
 
-/// How long answers are waited for.
+/// How long to wait for answers.
 const FLIGHT_WITHIN_MS: i64 = 4_000;
-/// Ranks whose stacks are asked for.
-const ASKED_MAX: usize = 16;
+/// Maximum number of ranks whose stacks are requested.
+const REQUESTED_MAX: usize = 16;
 
-/// The analyser.
+/// The analyser of hangs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hang {
     suspicion: Option<Suspicion>,
     longest_alone_s: f64,
 }
 
-/// From the first look until something moves again.
+/// A suspicion lasts from the first request until a rank moves again.
 #[derive(Debug, Clone, Default)]
 struct Suspicion {
-    flight_asked_ms: Option<TimestampMs>,
-    flight: Option<Waits>,
+    flight_requested_ms: Option<TimestampMs>,
+    flight: Option<WaitGraphResult>,
     stacks: Stacks,
     alone_s: f64,
 }
@@ -52,9 +52,9 @@ impl Hang {
             return;
         };
         let may_wait = |rank: Rank| {
-            let seat = view.members.place(rank).map(|place| &view.seats[place]);
-            seat.is_none_or(|seat| {
-                !matches!(seat.phase(), Some(Phase::Data | Phase::Save | Phase::Host)) || is_nccl(answers)
+            let status = view.members.place(rank).map(|place| &view.rank_statuses[place]);
+            status.is_none_or(|status| {
+                !matches!(status.phase(), Some(Phase::Data | Phase::Save | Phase::Host)) || is_nccl(answers)
             })
         };
         suspicion.flight = Some(wait_graph::read(answers, may_wait));
@@ -67,14 +67,20 @@ impl Hang {
         suspicion.stacks.take(members, answers);
     }
 
-    pub(super) fn advance(&mut self, view: &View<'_>, questions: &mut Vec<Question>) -> Option<Found> {
-        let still = view.still().filter(|still| still.seconds >= view.look_after_s());
-        let Some(still) = still else {
+    pub(super) fn advance(
+        &mut self,
+        view: &View<'_>,
+        requests: &mut Vec<RankRequest>,
+    ) -> Option<DraftFinding> {
+        let inactivity = view
+            .inactivity()
+            .filter(|inactivity| inactivity.seconds >= view.stacks_after_s());
+        let Some(inactivity) = inactivity else {
             self.close();
             return None;
         };
         let mut suspicion = self.suspicion.take().unwrap_or_default();
-        let found = suspicion.advance(view, &still, self.longest_alone_s, questions);
+        let found = suspicion.advance(view, &inactivity, self.longest_alone_s, requests);
         self.suspicion = Some(suspicion);
         found
     }
@@ -98,64 +104,77 @@ impl Suspicion {
     fn advance(
         &mut self,
         view: &View<'_>,
-        still: &Still,
+        inactivity: &Inactivity,
         longest_alone_s: f64,
-        questions: &mut Vec<Question>,
-    ) -> Option<Found> {
-        let has_waiters = !still.waiters.is_empty();
+        requests: &mut Vec<RankRequest>,
+    ) -> Option<DraftFinding> {
+        let has_waiters = !inactivity.waiters.is_empty();
         if has_waiters {
-            self.look(view, still, questions);
+            self.request_stacks_early(view, inactivity, requests);
         }
         let after_s = if has_waiters {
             view.suspicion_after_s()
         } else {
             view.hidden_after_s()
         };
-        if still.seconds < after_s {
+        if inactivity.seconds < after_s {
             return None;
         }
-        if has_waiters && let Some(suspects) = by_kernel(view, still) {
-            return Some(kernel_finding(view, still, &suspects));
+        if has_waiters && let Some(suspects) = by_kernel(view, inactivity) {
+            return Some(kernel_finding(view, inactivity, &suspects));
         }
-        if self.flight_asked_ms.is_none() {
-            self.flight_asked_ms = Some(view.now_ms);
-            questions.push(Question::Flight {
-                ranks: view.rank_set(&still.alive),
+        if self.flight_requested_ms.is_none() {
+            self.flight_requested_ms = Some(view.now_ms);
+            requests.push(RankRequest::Flight {
+                ranks: view.rank_set(&inactivity.alive),
             });
         }
         let is_overdue = self
-            .flight_asked_ms
-            .is_some_and(|asked| view.now_ms - asked >= FLIGHT_WITHIN_MS);
+            .flight_requested_ms
+            .is_some_and(|requested_ms| view.now_ms - requested_ms >= FLIGHT_WITHIN_MS);
         if self.flight.is_none() && !is_overdue {
             return None;
         }
-        match self.suspects(view, still) {
-            Ok(suspects) => self.judge(view, still, suspects, longest_alone_s, questions),
+        match self.suspects(view, inactivity) {
+            Ok(suspects) => self.assess(view, inactivity, suspects, longest_alone_s, requests),
             Err(found) => found.map(|found| *found),
         }
     }
 
-    /// Asks early for the stacks of those that do not wait; of DDP's ranks in the backward pass no page tells which of them do.
-    fn look(&mut self, view: &View<'_>, still: &Still, questions: &mut Vec<Question>) {
-        let unsure = still.waiters.iter().copied();
+    /// Requests early the stacks of the ranks that do not wait. For DDP's ranks in the backward pass, the page does not show whether they
+    /// wait.
+    fn request_stacks_early(
+        &mut self,
+        view: &View<'_>,
+        inactivity: &Inactivity,
+        requests: &mut Vec<RankRequest>,
+    ) {
+        let unsure = inactivity.waiters.iter().copied();
         let unsure: Vec<usize> = unsure
-            .filter(|place| !view.seats[*place].waits() && view.seats[*place].page.is_some())
+            .filter(|place| !view.rank_statuses[*place].waits() && view.rank_statuses[*place].page.is_some())
             .collect();
-        let suspects = if still.others.is_empty() {
+        let suspects = if inactivity.others.is_empty() {
             &unsure
         } else {
-            &still.others
+            &inactivity.others
         };
-        if (1..=ASKED_MAX).contains(&suspects.len()) {
-            self.stacks.ask(view, still, suspects, questions);
+        if (1..=REQUESTED_MAX).contains(&suspects.len()) {
+            self.stacks.request(view, inactivity, suspects, requests);
         }
     }
 
-    /// Who keeps the others waiting; or the finding that names no one, if there is one.
-    fn suspects(&self, view: &View<'_>, still: &Still) -> Result<Suspects, Option<Box<Found>>> {
-        let waits_by_page = still.waiters.iter().any(|place| view.seats[*place].waits());
+    /// Returns the ranks that make the others wait. If none can be named, returns the finding without a culprit, if there is one.
+    fn suspects(
+        &self,
+        view: &View<'_>,
+        inactivity: &Inactivity,
+    ) -> Result<Suspects, Option<Box<DraftFinding>>> {
+        let waits_by_page = inactivity
+            .waiters
+            .iter()
+            .any(|place| view.rank_statuses[*place].waits());
         match &self.flight {
-            Some(Waits::Culprits {
+            Some(WaitGraphResult::Culprits {
                 ranks,
                 cause,
                 unfinished,
@@ -164,82 +183,87 @@ impl Suspicion {
                 cause: cause.clone(),
                 unfinished: Some(unfinished.clone()),
             }),
-            Some(Waits::Sides {
+            Some(WaitGraphResult::Sides {
                 sides,
                 cause,
                 unfinished,
             }) => {
                 let sides = sides.iter().map(|side| side.iter().copied().collect()).collect();
-                Err(Some(Box::new(nameless(
+                Err(Some(Box::new(finding_without_culprit(
                     view,
-                    still,
-                    Who::Sides(sides),
+                    inactivity,
+                    DraftCulprit::Sides(sides),
                     cause.clone(),
                     Some(unfinished),
                 ))))
             }
-            Some(Waits::AllEnqueued {
+            Some(WaitGraphResult::AllEnqueued {
                 not_started,
                 silent,
                 unfinished,
-            }) => all_enqueued(view, still, not_started, silent, unfinished),
-            Some(Waits::Nothing) if !waits_by_page => Err(None),
-            Some(Waits::Nothing | Waits::NoAnswers) | None => by_pages(view, still),
+            }) => all_enqueued(view, inactivity, not_started, silent, unfinished),
+            Some(WaitGraphResult::Nothing) if !waits_by_page => Err(None),
+            Some(WaitGraphResult::Nothing | WaitGraphResult::NoAnswers) | None => by_pages(view, inactivity),
         }
     }
 
-    fn judge(
+    fn assess(
         &mut self,
         view: &View<'_>,
-        still: &Still,
+        inactivity: &Inactivity,
         suspects: Suspects,
         longest_alone_s: f64,
-        questions: &mut Vec<Question>,
-    ) -> Option<Found> {
+        requests: &mut Vec<RankRequest>,
+    ) -> Option<DraftFinding> {
         let can_be_alone = matches!(suspects.cause, Cause::NotEnqueued);
-        if !can_be_alone || suspects.places.len() > ASKED_MAX {
-            return Some(hang_finding(view, still, suspects, Vec::new()));
+        if !can_be_alone || suspects.places.len() > REQUESTED_MAX {
+            return Some(hang_finding(view, inactivity, suspects, Vec::new()));
         }
-        self.stacks.ask(view, still, &suspects.places, questions);
-        let doing: Vec<(usize, Doing)> = suspects
+        self.stacks.request(view, inactivity, &suspects.places, requests);
+        let activity: Vec<(usize, SuspectActivity)> = suspects
             .places
             .iter()
-            .map(|place| (*place, self.stacks.doing(view, *place)))
+            .map(|place| (*place, self.stacks.activity(view, *place)))
             .collect();
-        if doing.iter().any(|(_, doing)| *doing == Doing::Pending) {
+        if activity
+            .iter()
+            .any(|(_, activity)| *activity == SuspectActivity::Pending)
+        {
             return None;
         }
-        let stuck: Vec<usize> = doing
+        let stuck: Vec<usize> = activity
             .iter()
-            .filter(|(_, doing)| !matches!(doing, Doing::Work(_)))
+            .filter(|(_, activity)| !matches!(activity, SuspectActivity::Work(_)))
             .map(|(place, _)| *place)
             .collect();
         if stuck.is_empty() {
-            self.alone_s = still.seconds;
-            let at = doing.iter().find_map(|(_, doing)| match doing {
-                Doing::Work(at) => Some(*at),
+            self.alone_s = inactivity.seconds;
+            let at = activity.iter().find_map(|(_, activity)| match activity {
+                SuspectActivity::Work(at) => Some(*at),
                 _ => None,
             });
             let witnesses = self.stacks.witnesses(view, &suspects.places);
-            let found = alone_finding(view, still, suspects, at, longest_alone_s, witnesses);
+            let found = alone_finding(view, inactivity, suspects, at, longest_alone_s, witnesses);
             return Some(found);
         }
-        let all_are = |what: Doing| {
-            let mut stuck = doing.iter().filter(|(_, doing)| !matches!(doing, Doing::Work(_)));
-            stuck.all(|(_, doing)| *doing == what)
+        let all_are = |what: SuspectActivity| {
+            let mut stuck = activity
+                .iter()
+                .filter(|(_, activity)| !matches!(activity, SuspectActivity::Work(_)));
+            stuck.all(|(_, activity)| *activity == what)
         };
         let witnesses = self.stacks.witnesses(view, &stuck);
         let suspects = Suspects {
             places: stuck,
-            cause: if all_are(Doing::HoldsInterpreter) {
+            cause: if all_are(SuspectActivity::HoldsInterpreter) {
                 Cause::HoldsInterpreter
-            } else if all_are(Doing::Ends) {
+            } else if all_are(SuspectActivity::Ends) {
                 Cause::Ended
             } else {
                 suspects.cause
             },
             ..suspects
         };
-        Some(hang_finding(view, still, suspects, witnesses))
+        Some(hang_finding(view, inactivity, suspects, witnesses))
     }
 }

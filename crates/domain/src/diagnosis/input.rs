@@ -1,4 +1,4 @@
-//! What analysers are fed with: measurements of one attempt, in the order of their event times.
+//! Input of the analysers: measurements of one attempt, in order of their times.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,103 +7,103 @@ use crate::ident::{NodeName, Rank};
 use crate::run::inspect::{FlightDigest, Frame};
 use crate::time::TimestampMs;
 
-/// Steps of one rank, put together. Pools of all ranks of an attempt end at the same step numbers.
+/// Several steps of one rank, combined. The pools of all ranks of an attempt end at the same step numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
-    /// Whose.
+    /// Number of the rank.
     pub rank: Rank,
-    /// Where it runs.
+    /// Node of the rank.
     pub node: NodeName,
-    /// Number of its first step.
+    /// Number of the first step.
     pub first_step: u64,
-    /// Number of its last step.
+    /// Number of the last step.
     pub last_step: u64,
     /// When the last step ended, by the node's clock.
     pub at_ms: TimestampMs,
-    /// Seconds of one step: the mean over its steps.
+    /// Seconds per step: the mean over the steps.
     pub mean: StepParts,
-    /// Seconds of one step: for each part the longest among its steps.
+    /// Seconds per step: for each part, the maximum over the steps.
     pub max: StepParts,
-    /// Samples in one micro-batch, where the probe knows.
+    /// Samples in one micro-batch, if the probe reports it.
     pub micro_batch: Option<f64>,
-    /// What it learns with.
+    /// Loss, learning rate and related values.
     pub learning: Learning,
 }
 
-/// How a rank learns in the steps of a pool.
+/// Loss, learning rate and related values of a rank in the steps of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Learning {
-    /// Its own loss, before anything is averaged over ranks.
+    /// Loss of the rank itself, before any average over ranks.
     pub loss: Option<f64>,
-    /// The optimizer's highest learning rate.
+    /// Highest learning rate of the optimizer.
     pub rate: Option<f64>,
-    /// Gradient norm; of a sharded model the norm of this rank's part.
+    /// Gradient norm. For a sharded model, the norm of this rank's shard.
     pub gradient: Option<f64>,
-    /// The first tensor of its batches.
+    /// First tensor of its batches.
     pub input: Distribution,
-    /// The last tensor of its batches.
+    /// Last tensor of its batches.
     pub label: Distribution,
 }
 
-/// Where the elements of a tensor lie.
+/// Distribution of the elements of a tensor.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Distribution {
-    /// Their mean.
+    /// Mean.
     pub mean: Option<f64>,
-    /// Their standard deviation.
+    /// Standard deviation.
     pub deviation: Option<f64>,
 }
 
-/// How the seconds of a step are spent. What is not measured is absent, never 0.
+/// Seconds of a step by part. A part that is not measured is absent, never 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepParts {
-    /// The whole step.
+    /// Whole step.
     pub step: Option<f64>,
-    /// Waiting for the data loader.
+    /// Wait for the data loader.
     pub data: Option<f64>,
     /// Forward pass, without exposed waits.
     pub forward: Option<f64>,
     /// Backward pass, without exposed waits.
     pub backward: Option<f64>,
-    /// The optimizer's step, without exposed waits.
+    /// Step of the optimizer, without exposed waits.
     pub optimizer: Option<f64>,
-    /// Standing still for a checkpoint.
+    /// Time in which training waits for a checkpoint to be saved.
     pub save: Option<f64>,
     /// Exposed wait for other ranks.
     pub sync: Option<f64>,
-    /// What no other part explains: code of the script outside of forward, backward and optimizer.
+    /// Rest of the step: code of the script outside of forward, backward and optimizer.
     pub host: Option<f64>,
 }
 
-/// Where one rank is right now, read by the node twice per second from the rank's mid-step page and `/proc`.
+/// Position of one rank at this time. The agent reads it twice per second from the rank's mid-step page and from `/proc`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Position {
-    /// Whose.
+    /// Number of the rank.
     pub rank: Rank,
-    /// Where it runs.
+    /// Node of the rank.
     pub node: NodeName,
     /// When it was read, by the node's clock.
     pub at_ms: TimestampMs,
-    /// What the process does, by `/proc/PID/stat`.
+    /// State of the process, from `/proc/PID/stat`.
     pub process: ProcessCondition,
-    /// Its mid-step page; absent where the rank has none (no probe, a wrapper, an old torch).
+    /// Mid-step page of the rank; absent if it has none (no probe, a wrapper, an old torch).
     pub page: Option<Page>,
 }
 
 /// A record of the mid-step page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Page {
-    /// The last step that ended.
+    /// Last step that ended.
     pub step: u64,
-    /// What the rank does.
+    /// Current phase of the rank.
     pub phase: Phase,
-    /// For how long it has been in this phase, in seconds.
+    /// Seconds that the rank has been in this phase.
     pub in_phase_s: f64,
-    /// Batches fetched and backward passes begun since the process began: grows while the rank moves, also when no step ends.
+    /// Batches fetched and backward passes begun since the process started. Grows while the rank moves, even if no step ends.
     pub moves: u64,
 }
 
-/// What a rank does, as its probe sees it. The numbers are the values of `train_phase`.
+/// Phase of a rank, as its probe reports it. The numbers are the values of `train_phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -112,71 +112,71 @@ pub enum Phase {
     Starting = 0,
     /// torch is imported.
     TorchImported = 1,
-    /// Inside `init_process_group`: waiting for all ranks to meet.
+    /// Inside `init_process_group`: waiting for all ranks to connect.
     Rendezvous = 2,
-    /// The process group exists; no model is wrapped and no batch fetched yet.
+    /// The process group exists. No model is wrapped and no batch was fetched yet.
     GroupMade = 3,
-    /// The model is wrapped (DDP, FSDP); no batch fetched yet.
+    /// The model is wrapped (DDP, FSDP). No batch was fetched yet.
     ModelWrapped = 4,
     /// Waiting for the data loader.
     Data = 5,
-    /// Forward pass, or the script's own code between a fetch and the backward pass.
+    /// Forward pass, or code of the script between a fetch and the backward pass.
     Forward = 6,
     /// Backward pass.
     Backward = 7,
-    /// The optimizer's step.
+    /// Step of the optimizer.
     Optimizer = 8,
     /// Code of the script between the end of a step and the next fetch.
     Host = 9,
-    /// Inside a collective or a receive that the host waits for.
+    /// Inside a collective or a receive for which the host waits.
     Collective = 10,
     /// Saving a checkpoint.
     Save = 11,
-    /// The script has ended and Python is shutting down.
+    /// The script has ended and Python shuts down.
     Ending = 12,
 }
 
-/// What the kernel says about a rank's process.
+/// State of a rank's process in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessCondition {
-    /// Runs or sleeps as processes do.
+    /// Running or sleeping normally.
     Alive,
     /// Stopped by a signal or traced (`T`, `t`).
     Stopped,
-    /// In an uninterruptible sleep (`D`) in all of the last readings.
+    /// In uninterruptible sleep (`D`) in all of the last readings.
     Uninterruptible,
-    /// It has ended.
+    /// The process has ended.
     Ended,
 }
 
-/// Answers of the ranks to one question for their Flight Recorders.
+/// Answer of one rank to a request for its Flight Recorder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlightAnswer {
-    /// Whose.
+    /// Number of the rank.
     pub rank: Rank,
     /// When it answered, by the collector's clock.
     pub at_ms: TimestampMs,
-    /// What it answered; absent when it did not answer, or its torch has no Flight Recorder for its backend.
+    /// Digest of the Flight Recorder; absent if the rank did not answer, or its torch has no Flight Recorder for its backend.
     pub digest: Option<FlightDigest>,
 }
 
-/// Samples of one rank's stack.
+/// Stack samples of one rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackAnswer {
-    /// Whose.
+    /// Number of the rank.
     pub rank: Rank,
     /// When the last sample was taken, by the collector's clock.
     pub at_ms: TimestampMs,
-    /// The main thread's calls, the innermost first, in each sample that was answered; fewer than were asked for where the rank did not answer.
+    /// Calls of the main thread, the innermost first, per sample. There are fewer samples than requested if the rank did not always answer.
     pub samples: Vec<Vec<Frame>>,
-    /// The pipe that the main thread read in each sample, if no other process had it open.
+    /// Pipe that the main thread read in each sample, if no other process had it open.
     pub pipe_without_writer: Option<String>,
 }
 
-/// What a rank's process has used since it began, and how its GPU is. What is not known is absent.
+/// Resources that a rank's process has used since it started, and the condition of its GPU. Unknown values are absent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resources {
-    /// Whose.
+    /// Number of the rank.
     pub rank: Rank,
     /// When it was read, by the node's clock.
     pub at_ms: TimestampMs,
@@ -188,44 +188,44 @@ pub struct Resources {
     pub major_faults_total: Option<f64>,
     /// `train_host_memory_bytes`.
     pub host_memory_bytes: Option<f64>,
-    /// Its GPU.
+    /// Condition of the rank's GPU.
     pub gpu: Option<GpuCondition>,
 }
 
-/// How a rank's GPU is.
+/// Condition of a rank's GPU.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuCondition {
-    /// Reasons for which it throttles now, as in `gpu_throttle`, those of an idle GPU left out; empty when it does not.
+    /// Reasons for throttling now, as in `gpu_throttle`, without those of an idle GPU; empty if the GPU does not throttle.
     pub throttle_reasons: Vec<String>,
-    /// Share of time in which it computes.
+    /// Share of time in which the GPU computes.
     pub utilization_ratio: Option<f64>,
-    /// SM clock as a share of the highest.
+    /// SM clock as a share of its maximum.
     pub clock_ratio: Option<f64>,
-    /// Compute processes on it that are not of the run.
+    /// Number of compute processes on the GPU that do not belong to the run.
     pub other_processes: Option<u32>,
-    /// PCIe lanes as a share of the most that GPU and slot have together.
+    /// PCIe lanes as a share of the maximum that GPU and slot support together.
     pub pcie_width_ratio: Option<f64>,
 }
 
-/// What the kernel of a node counts.
+/// Counters of a node's kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeResources {
-    /// Which.
+    /// Name of the node.
     pub node: NodeName,
-    /// When it was read, by the node's clock.
+    /// When they were read, by the node's clock.
     pub at_ms: TimestampMs,
-    /// Processors.
+    /// Number of processors.
     pub cpus: Option<f64>,
     /// `node_cpu_seconds_total{mode="steal"}`.
     pub steal_seconds_total: Option<f64>,
-    /// Errors of network interfaces, TCP retransmissions and errors of RDMA ports, summed: whatever is known of them.
+    /// Sum of the errors of network interfaces, TCP retransmissions and errors of RDMA ports, as far as known.
     pub network_errors_total: Option<f64>,
 }
 
 // === values of series ===
 
 impl Phase {
-    /// The phase that a value of `train_phase` stands for; `None` for one that this version does not know.
+    /// Returns the phase for a value of `train_phase`; `None` for a value that this version does not know.
     #[must_use]
     pub fn from_value(value: f64) -> Option<Self> {
         use Phase as P;
@@ -249,7 +249,7 @@ impl Phase {
 }
 
 impl ProcessCondition {
-    /// The condition that a value of `train_process_state` stands for.
+    /// Returns the condition for a value of `train_process_state`.
     #[must_use]
     pub fn from_value(value: f64) -> Option<Self> {
         [

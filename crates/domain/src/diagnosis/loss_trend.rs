@@ -1,60 +1,61 @@
-//! Whether a run learns: the loss of all its ranks over blocks of windows, held against the best block and the first window.
+//! Finds out whether a run learns: compares the loss of all ranks, in blocks of windows, with the best block and the first window.
 //!
 //! ```text
-//! loss │■ first                 ■ ■ ■ ■  half of what was learned is lost, for four blocks and a minute: it rises
+//! loss │■ first                 ■ ■ ■ ■  half of the progress is lost, for four blocks and one minute: the loss rises
 //!      │   ■                 ■
 //!      │      ■   ■ best  ■
-//!      └──────────────────────────────── blocks of 16 windows; each is known up to the deviation of its mean
+//!      └──────────────────────────────── blocks of 16 windows; each has the standard deviation of its mean
 //! ```
-//! A spike that recovers takes less than four blocks. Restarts of the learning rate, and batches that are harder for a while, cost less than half of
-//! what was learned. Losses that compete (adversarial training) and those that are no measure of progress (policy gradients) do rise, so the loss
-//! alone says nothing here: the learning rate has been raised since the best block, or the gradients have grown with the loss.
+//! A spike that recovers takes less than four blocks. Restarts of the learning rate, and batches that are harder for a while, cost less
+//! than half of the progress. Losses that compete (adversarial training) and losses that do not measure progress (policy gradients) do
+//! rise, so a rising loss alone is not reported: in addition, the learning rate must have been raised since the best block, or the
+//! gradients must have grown with the loss.
 
 use std::collections::VecDeque;
 
-use crate::diagnosis::exchange::Score;
+use crate::diagnosis::draft_finding::word;
 use crate::diagnosis::finding::Cause;
-use crate::diagnosis::found::word;
-use crate::diagnosis::spread::median;
+use crate::diagnosis::messages::Score;
+use crate::diagnosis::statistics::median;
 use crate::diagnosis::window::{Steps, Window};
 use crate::time::TimestampMs;
 
-/// Windows of a block.
+/// Number of windows per block.
 const BLOCK: usize = 16;
-/// Blocks in a row in which the loss must have risen, and the time that they take at least.
+/// Number of consecutive blocks in which the loss must be higher, and the minimum time that they must cover.
 const RISEN: usize = 4;
 const RISEN_MS: i64 = 60_000;
 /// Two blocks differ if their means differ by this many deviations.
 const DEVIATIONS: f64 = 6.0;
-/// Share of what was learned that is lost. Where nothing was learned: of the first loss.
+/// Minimum share of the progress that is lost. If there was no progress: share of the first loss.
 const LOST: f64 = 0.5;
-/// Less than this share of the first loss is nothing that was learned.
+/// Minimum progress, as a share of the first loss. Less counts as no progress.
 const LEARNED: f64 = 0.1;
-/// Since the best block the rate was raised by this factor, or gradients have grown by that one.
+/// Factors by which the learning rate was raised, or the gradients have grown, since the best block.
 const RATE_RAISED: f64 = 1.2;
 const GRADIENTS_GREW: f64 = 2.0;
-/// The median distance from the mean of normally distributed values, in deviations.
+/// Median distance from the mean of normally distributed values, in standard deviations.
 const NORMAL_MEDIAN: f64 = 0.6745;
-/// A fall by less than this share of the loss is none.
+/// Minimum fall of the loss, as a share of the loss. Less counts as no fall.
 const FALL: f64 = 0.005;
-/// Steps without a fall of the loss before anything is said.
+/// Minimum number of steps without a fall of the loss before it is reported.
 const PLATEAU_STEPS: u64 = 1_000;
 
-/// The analyser.
+/// The analyser of the loss.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LossTrend {
     windows: Vec<Point>,
-    /// The first window: much is learned within a block.
+    /// Block with the loss of the first window, because the loss can fall a lot within a block.
     first: Option<Block>,
     best: Option<Block>,
     recent: VecDeque<Block>,
-    /// The block at which the loss has fallen last.
+    /// Block in which the loss last fell.
     fallen: Option<Block>,
     now: Option<Point>,
     rise: Option<(f64, Cause)>,
 }
 
-/// What all ranks say of one window.
+/// Values of all ranks in one window.
 #[derive(Debug, Clone, Copy)]
 struct Point {
     loss: f64,
@@ -64,11 +65,11 @@ struct Point {
     last_step: u64,
 }
 
-/// Windows put together.
+/// Several windows combined.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     loss: f64,
-    /// How far the mean of other windows like these would lie from this one.
+    /// Standard deviation of the mean.
     deviation: f64,
     lowest_rate: f64,
     highest_rate: f64,
@@ -103,7 +104,7 @@ impl LossTrend {
         self.rise = self.rise();
     }
 
-    /// As series of the whole run.
+    /// Returns the scores, which are series of the whole run.
     pub(super) fn scores(&self) -> Vec<Score> {
         let score = |metric, cause: &Cause, value| Score {
             metric,
@@ -120,7 +121,7 @@ impl LossTrend {
         rise.into_iter().chain(plateau).collect()
     }
 
-    /// What share of the progress is lost, and what came with it.
+    /// Returns the share of the progress that is lost, and the cause.
     fn rise(&self) -> Option<(f64, Cause)> {
         let (first, best) = (self.first?, self.best?);
         let (oldest, newest) = (self.recent.front()?, self.recent.back()?);
@@ -152,7 +153,7 @@ impl LossTrend {
         }
     }
 
-    /// For how long the loss has not fallen, and whether it ever has.
+    /// Returns the seconds for which the loss has not fallen, and whether it ever fell.
     fn plateau(&self) -> Option<(f64, Cause)> {
         let (first, fallen, now) = (self.first?, self.fallen?, self.now?);
         if now.last_step - fallen.last_step < PLATEAU_STEPS || self.rise.is_some() {
@@ -168,7 +169,7 @@ impl LossTrend {
 }
 
 impl Point {
-    /// `None` where no rank has a loss, or one of them is no number.
+    /// Returns `None` if no rank has a finite loss.
     fn of(window: &Window) -> Option<Self> {
         let all = || window.ranks.iter().flatten();
         let mean = |of: &dyn Fn(&Steps) -> f64| {
@@ -210,7 +211,7 @@ impl Block {
         }
     }
 
-    /// This block with the loss of one of its windows, which is known less well.
+    /// Returns this block with the loss of one of its windows, which has a larger deviation.
     fn with_loss_of(self, point: &Point) -> Self {
         Self {
             loss: point.loss,
@@ -222,13 +223,14 @@ impl Block {
         }
     }
 
-    /// By how much this block and another may differ without a reason.
+    /// Returns the difference between two blocks that can be chance.
     fn noise(&self, other: &Self) -> f64 {
         DEVIATIONS * self.deviation.hypot(other.deviation)
     }
 }
 
-/// The standard deviation of the losses around their course: by the median step from one to the next, which neither a trend nor a few jumps change.
+/// Returns the standard deviation of the losses around their trend. It is computed from the median difference between consecutive losses,
+/// which neither a trend nor a few jumps change.
 fn scatter(points: &[Point]) -> f64 {
     let mut steps: Vec<f64> = points
         .windows(2)

@@ -1,21 +1,22 @@
-//! Who belongs to an attempt, and until when each of its nodes has been heard.
+//! The ranks of an attempt and their nodes, and the time up to which the measurements of each node are complete.
 //!
-//! All waiting times are differences of times by one node's clock, so clocks need not agree. A node is *blind* when it was not heard for
-//! longer than `BLIND_AFTER_MS` of the collector's time: nothing is decided about its ranks, and the watermark does not wait for it.
+//! All waits are differences of times by the clock of one node, so the clocks of nodes need not agree. A node is *blind* if nothing was
+//! received from it for longer than `BLIND_AFTER_MS` of the collector's time. The analysers make no findings about its ranks, and the
+//! watermark does not wait for it.
 
 use std::collections::BTreeMap;
 
-use crate::diagnosis::exchange::Member;
+use crate::diagnosis::messages::Member;
 use crate::ident::{NodeName, Rank};
 use crate::run::ranks::RankSet;
 use crate::time::TimestampMs;
 
-/// Agents send once per second, and the watermark waits for a node for two seconds at most.
+/// Agents send once per second, and the watermark waits for a node for at most two seconds.
 const BLIND_AFTER_MS: i64 = 1_000 + 2_000;
-/// More ranks than Lockstep runs; measurements of others are dropped.
+/// More ranks than Lockstep can run. Measurements of ranks beyond this are dropped.
 const RANKS_MAX: u32 = 65_536;
 
-/// Ranks by their place in the attempt, which is what analysers call them by.
+/// The members of an attempt. A *place* is the index of a member; the analysers identify ranks by it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Members {
     list: Vec<Member>,
@@ -31,10 +32,10 @@ pub(super) struct Members {
 struct Node {
     name: NodeName,
     ranks: usize,
-    /// Until when, by its own clock.
-    heard_ms: Option<TimestampMs>,
-    /// The same at the last look, and when that changed by the collector's clock.
-    looked_at_ms: Option<TimestampMs>,
+    /// Time up to which measurements are complete, by the node's own clock.
+    complete_until_ms: Option<TimestampMs>,
+    /// Value of `complete_until_ms` at the last check, and when it last changed by the collector's clock.
+    checked_complete_until_ms: Option<TimestampMs>,
     arrived_ms: Option<TimestampMs>,
     is_blind: bool,
 }
@@ -65,8 +66,8 @@ impl Members {
                 members.nodes.push(Node {
                     name: node,
                     ranks: 0,
-                    heard_ms: None,
-                    looked_at_ms: None,
+                    complete_until_ms: None,
+                    checked_complete_until_ms: None,
                     arrived_ms: None,
                     is_blind: false,
                 });
@@ -131,7 +132,7 @@ impl Members {
         self.node_places.get(name).copied()
     }
 
-    /// Ranks on a node.
+    /// Returns the number of ranks on a node.
     pub(super) fn ranks_on(&self, node: usize) -> usize {
         self.nodes[node].ranks
     }
@@ -144,25 +145,25 @@ impl Members {
         self.roles
     }
 
-    /// The other ranks of a rank's role.
+    /// Returns the other ranks with the same role.
     pub(super) fn peers(&self, place: usize) -> RankSet {
         let of_role =
             (0..self.len()).filter(|peer| *peer != place && self.role_of[*peer] == self.role_of[place]);
         of_role.map(|peer| self.rank(peer)).collect()
     }
 
-    // === What was heard ===
+    // === Completeness of measurements ===
 
-    pub(super) fn heard(&mut self, node: usize, at_ms: TimestampMs) {
+    pub(super) fn set_complete_until(&mut self, node: usize, at_ms: TimestampMs) {
         let node = &mut self.nodes[node];
-        node.heard_ms = Some(node.heard_ms.map_or(at_ms, |heard| heard.max(at_ms)));
+        node.complete_until_ms = Some(node.complete_until_ms.map_or(at_ms, |known| known.max(at_ms)));
     }
 
-    /// Sees which nodes are blind now.
-    pub(super) fn look(&mut self, now_ms: TimestampMs) {
+    /// Updates which nodes are blind.
+    pub(super) fn update_blind_nodes(&mut self, now_ms: TimestampMs) {
         for node in &mut self.nodes {
-            if node.heard_ms != node.looked_at_ms {
-                node.looked_at_ms = node.heard_ms;
+            if node.complete_until_ms != node.checked_complete_until_ms {
+                node.checked_complete_until_ms = node.complete_until_ms;
                 node.arrived_ms = Some(now_ms);
             }
             node.is_blind = node
@@ -171,26 +172,26 @@ impl Members {
         }
     }
 
-    /// Whether the node was heard once and is not heard now.
+    /// Returns true if the node sent measurements before and sends none now.
     pub(super) fn is_blind(&self, node: usize) -> bool {
         self.nodes[node].is_blind
     }
 
-    /// For how long the collector has not heard a blind node.
-    pub(super) fn silent_seconds(&self, node: usize, now_ms: TimestampMs) -> f64 {
+    /// Returns the seconds since the collector last received something from a blind node.
+    pub(super) fn seconds_without_data(&self, node: usize, now_ms: TimestampMs) -> f64 {
         let arrived = self.nodes[node].arrived_ms.unwrap_or(now_ms);
         seconds(now_ms - arrived)
     }
 
-    /// Until when the node of a rank was heard, by its own clock.
-    pub(super) fn heard_ms(&self, place: usize) -> Option<TimestampMs> {
-        self.nodes[self.node_of[place]].heard_ms
+    /// Returns the time up to which the measurements of a rank's node are complete, by the node's clock.
+    pub(super) fn complete_until_ms(&self, place: usize) -> Option<TimestampMs> {
+        self.nodes[self.node_of[place]].complete_until_ms
     }
 
-    /// The time until which all nodes but blind ones were heard.
+    /// Returns the time up to which the measurements of all nodes that are not blind are complete.
     pub(super) fn watermark_ms(&self) -> Option<TimestampMs> {
         let seeing = self.nodes.iter().filter(|node| !node.is_blind);
-        seeing.filter_map(|node| node.heard_ms).min()
+        seeing.filter_map(|node| node.complete_until_ms).min()
     }
 }
 

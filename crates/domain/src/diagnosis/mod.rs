@@ -1,28 +1,28 @@
-//! What measurements mean: pure functions from measurements to findings.
+//! Analysers: pure functions from measurements to findings.
 //!
 //! ```text
-//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall, uneven, loss_trend ──▶ order ──▶ findings, scores (series `diagnosis_*`), questions
+//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall, uneven_learning, loss_trend ──▶ root_causes ──▶ findings, scores (series `diagnosis_*`), requests
 //! ```
 
 pub mod analysis;
 pub mod arrival;
 mod causes;
-pub mod exchange;
+mod draft_finding;
 pub mod finding;
-mod found;
 mod hang;
 pub mod input;
 mod loss_trend;
 mod members;
-mod order;
+pub mod messages;
+mod rank_status;
 mod rare_stall;
 mod resources;
-mod seat;
+mod root_causes;
 mod sentence;
-mod spread;
+mod statistics;
 mod straggler;
 #[cfg(test)]
 mod tests;
-mod uneven;
+mod uneven_learning;
 mod wait_graph;
 mod window;

@@ -1,32 +1,32 @@
-//! Ranks that stand still now and then while their peers wait, counted by the seconds that are lost per minute.
+//! Finds ranks that stall now and then while their peers wait, by the seconds lost per minute.
 
 use crate::diagnosis::causes::{of_phase, phase_of};
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness, word};
 use crate::diagnosis::finding::{Evidence, FindingKind, Source};
-use crate::diagnosis::found::{Found, Who, witness, word};
 use crate::diagnosis::members::{Members, seconds};
 use crate::diagnosis::straggler::Straggler;
 use crate::diagnosis::window::{DATA, FORWARD, HOST, PARTS, Role, SAVE, STEP, Window};
 use crate::event::Severity;
 use crate::time::TimestampMs;
 
-/// A stall is at least this long, and this many steps.
+/// Minimum duration of a stall, in seconds and in steps.
 const STALL_S: f64 = 0.5;
 const STALL_STEPS: f64 = 2.5;
-/// The rank's own part is longer by this share of what its peers wait.
+/// Minimum excess of the rank's own part of the step, as a share of the time that its peers wait.
 const EXPLAINED: f64 = 0.5;
-/// Losses are counted in buckets over two minutes.
+/// Losses are counted in buckets that cover two minutes.
 const BUCKET_MS: i64 = 10_000;
 const BUCKETS: usize = 12;
-/// A run that is younger counts as this old.
+/// A younger run counts as this old.
 const MINUTE_S: f64 = 60.0;
-/// One stall is no pattern.
+/// Minimum number of stalls: one is not a pattern.
 const STALLS_MIN: u32 = 2;
-/// Less is not worth a finding.
+/// Minimum share of time that is lost.
 const COST_RATIO: f64 = 0.02;
-/// Share of what all ranks of its role lose that a culprit causes: where all stall in turn, none is to blame.
+/// Minimum share of the culprit in the losses of all ranks of its role. If all ranks stall in turn, none is the culprit.
 const SHARE_MIN: f64 = 0.75;
 
-/// The analyser.
+/// The analyser of rare stalls.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RareStall {
     tracks: Vec<Track>,
@@ -43,7 +43,7 @@ struct Track {
     since: Option<(TimestampMs, u64)>,
     lost_s: f64,
     longest_s: f64,
-    /// What its peers and it have spent in the longest stall.
+    /// Waits of the rank's peers and of the rank itself in the longest stall.
     peers_wait_s: f64,
     own_s: f64,
 }
@@ -56,7 +56,7 @@ struct Bucket {
     by_part: [f64; PARTS],
 }
 
-/// What a rank has lost in the last two minutes.
+/// Time that a rank has lost in the last two minutes.
 struct Loss {
     seconds: f64,
     stalls: u32,
@@ -83,7 +83,7 @@ impl RareStall {
         for at in 0..role.places.len() {
             let (place, steps) = (role.places[at], role.steps[at]);
             let (usual_s, mean_s) = role.leads(at);
-            // Of one or two steps none can be left out: what is usual is then what was so in the windows before.
+            // With one or two steps, the longest cannot be left out. The usual lead is then that of the windows before.
             let usual_s = if steps.count < 3.0 {
                 straggler.median_lead(place)
             } else {
@@ -98,7 +98,7 @@ impl RareStall {
                 continue;
             }
             let has_loader = steps.mean[DATA] > 0.0;
-            // Without a loader all of the script's own code counts as forward.
+            // Without a data loader, all code of the script counts as forward.
             let part = if part == FORWARD && !has_loader {
                 HOST
             } else {
@@ -139,7 +139,7 @@ impl RareStall {
         }
     }
 
-    /// Ranks whose last stall is older than two minutes.
+    /// Removes the ranks whose last stall is older than two minutes.
     fn forget(&mut self) {
         let (now_ms, tracks) = (self.now_ms, &mut self.tracks);
         self.stalled.retain(|place| {
@@ -151,7 +151,7 @@ impl RareStall {
         });
     }
 
-    pub(super) fn findings(&self, members: &Members) -> Vec<Found> {
+    pub(super) fn findings(&self, members: &Members) -> Vec<DraftFinding> {
         let losses: Vec<(usize, Loss)> = self
             .stalled
             .iter()
@@ -174,7 +174,7 @@ impl RareStall {
             .collect()
     }
 
-    fn finding(&self, place: usize, loss: &Loss, over_s: f64, members: &Members) -> Found {
+    fn finding(&self, place: usize, loss: &Loss, over_s: f64, members: &Members) -> DraftFinding {
         let (rank, track) = (members.rank(place), &self.tracks[place]);
         let (since_ms, since_step) = track.since.unwrap_or_default();
         let peers = Source::Peers {
@@ -189,9 +189,9 @@ impl RareStall {
                 .in_seconds()
                 .detail(format!("longest stall, in {}", word(&phase_of(loss.part)))),
         ];
-        Found {
+        DraftFinding {
             kind: FindingKind::RareStalls,
-            who: Who::Ranks(vec![place]),
+            culprit: DraftCulprit::Ranks(vec![place]),
             phase: Some(phase_of(loss.part)),
             cause: of_phase(loss.part),
             since_ms,
@@ -205,7 +205,7 @@ impl RareStall {
     }
 }
 
-/// Between steps a script evaluates, logs and saves as it wants to.
+/// Between steps, evaluations, logging and saves by the script are normal.
 fn severity(part: usize) -> Severity {
     if matches!(part, HOST | SAVE) {
         Severity::Info

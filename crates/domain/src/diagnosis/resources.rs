@@ -1,34 +1,34 @@
-//! What processes, GPUs and nodes use, kept as rates: what can corroborate a cause.
+//! Resource use of processes, GPUs and nodes as rates, to corroborate causes.
 
 use crate::diagnosis::input::{GpuCondition, NodeResources, Resources};
 use crate::diagnosis::members::seconds;
 use crate::time::TimestampMs;
 
-/// Weight of the newest second in a rate: about the last five seconds count.
+/// Weight of the newest second in a rate: the rate covers about the last five seconds.
 const WEIGHT: f64 = 0.2;
-/// A counter that was not read for longer begins anew.
+/// If a counter was not read for longer than this, its rate starts again.
 const GAP_MS: i64 = 30_000;
 
-/// The newest about all ranks and nodes, by place.
+/// The newest values of all ranks and nodes, by place.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Usage {
     ranks: Vec<RankUsage>,
     nodes: Vec<NodeUsage>,
 }
 
-/// What a rank's process uses, as shares of time, and how its GPU is.
+/// Resource use of a rank's process as shares of time, and the condition of its GPU.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RankUsage {
     cpu: Rate,
     run_delay: Rate,
     major_faults: Rate,
-    /// The first reading after the rank's last movement, and the newest one.
+    /// First reading after the rank last moved, and newest reading.
     base: Option<Reading>,
     last: Option<Reading>,
     pub(super) gpu: Option<GpuCondition>,
 }
 
-/// Seconds that a process has used or waited for a processor since it began.
+/// Seconds that a process has used a processor or waited for one since it started.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     at_ms: TimestampMs,
@@ -43,7 +43,7 @@ struct NodeUsage {
     network_errors: Rate,
 }
 
-/// A counter's increase per second, smoothed.
+/// Increase of a counter per second, smoothed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rate {
     last: Option<(TimestampMs, f64)>,
@@ -113,13 +113,13 @@ impl Usage {
         self.ranks[place].gpu.as_ref()
     }
 
-    /// Processors that a rank has used since it last moved, after two seconds at least.
+    /// Returns how many processors a rank has used since it last moved, once two seconds have passed.
     pub(super) fn cpu_share_since_move(&self, place: usize) -> Option<f64> {
         self.share_since_move(place, |reading| reading.cpu_s)
     }
 
-    /// The same, with the time in which the rank had work and waited for a processor: on a busy node a rank that computes without end
-    /// gets a part of a processor only.
+    /// Like [`Self::cpu_share_since_move`], plus the time in which the rank waited for a processor. On a busy node, a rank in an endless
+    /// loop gets only a part of a processor.
     pub(super) fn work_share_since_move(&self, place: usize) -> Option<f64> {
         self.share_since_move(place, |reading| reading.cpu_s + reading.run_delay_s)
     }
@@ -139,13 +139,13 @@ impl Usage {
         self.ranks[place].major_faults.per_second
     }
 
-    /// Share of a node's processor time that the hypervisor took.
+    /// Returns the share of a node's processor time that the hypervisor took.
     pub(super) fn steal(&self, node: usize) -> Option<f64> {
         let node = &self.nodes[node];
         Some(node.steal.per_second? / node.cpus?.max(1.0))
     }
 
-    /// Network errors of a node per second.
+    /// Returns the network errors of a node per second.
     pub(super) fn network_errors(&self, node: usize) -> Option<f64> {
         self.nodes[node].network_errors.per_second
     }

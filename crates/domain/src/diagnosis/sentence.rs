@@ -1,20 +1,20 @@
-//! Findings in words, for terminals, logs and pages.
+//! Findings as text, for terminals, logs and pages.
 
 use crate::diagnosis::finding::{Cause, Culprit, Evidence, Finding, FindingKind, Source, Witness};
 use crate::diagnosis::input::Phase;
 
 impl Finding {
-    /// One sentence: who, what, where, why.
+    /// Returns the finding as one sentence: culprit, problem, node and cause.
     #[must_use]
     pub fn sentence(&self) -> String {
         let who = self.culprit.words();
         let does = match &self.kind {
-            FindingKind::Hang => "holds up the run, which does not advance",
+            FindingKind::Hang => "blocks the run, which makes no progress",
             FindingKind::WorksAlone => "works by itself while the others wait",
             FindingKind::Straggler => "is slower than its peers",
-            FindingKind::RareStalls => "stands still now and then while the others wait",
+            FindingKind::RareStalls => "stalls now and then while the others wait",
             FindingKind::UnevenLearning => "learns something else than its peers",
-            FindingKind::NodeBlind => "is not heard; nothing is known of its ranks",
+            FindingKind::NodeBlind => "sends no data; the state of its ranks is unknown",
             FindingKind::Other(kind) => kind,
         };
         let phase = self
@@ -28,13 +28,13 @@ impl Finding {
             .unwrap_or_default();
         let who = match &self.culprit {
             Culprit::Unknown if self.kind == FindingKind::Hang => {
-                return format!("The run does not advance, and no rank can be named{cause}.");
+                return format!("The run makes no progress, and no culprit is known{cause}.");
             }
             Culprit::Sides { .. } if self.kind == FindingKind::UnevenLearning => {
-                return format!("The ranks learn different things: {who}{cause}.");
+                return format!("The ranks learn differently: {who}{cause}.");
             }
             Culprit::Sides { .. } => {
-                return format!("The run does not advance; its ranks disagree: {who}{cause}.");
+                return format!("The run makes no progress; its ranks disagree: {who}{cause}.");
             }
             _ => capitalised(&who),
         };
@@ -48,7 +48,7 @@ impl Finding {
 }
 
 impl Culprit {
-    /// `rank 3 on node-b`, `ranks 0–7 on node-a`, `node node-a`.
+    /// Returns the culprit as text: `rank 3 on node-b`, `ranks 0–7 on node-a`, `node node-a`.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -61,11 +61,11 @@ impl Culprit {
                 let sides: Vec<String> = sides.iter().map(crate::run::ranks::RankSet::words).collect();
                 sides.join(" against ")
             }
-            Self::Unknown => "a rank that is not known".to_owned(),
+            Self::Unknown => "an unknown rank".to_owned(),
         }
     }
 
-    /// The node, where all culprits are on one.
+    /// Returns the node, if all culprits are on one node.
     #[must_use]
     pub fn only_node(&self) -> Option<&str> {
         match self {
@@ -80,7 +80,7 @@ impl Culprit {
 }
 
 impl Witness {
-    /// `rank 2: waits in a collective 7.21 s, its peers 0.02 s (all_reduce)`.
+    /// Returns the witness as text: `rank 2: waits in a collective 7.21 s, its peers 0.02 s (all_reduce)`.
     #[must_use]
     pub fn words(&self) -> String {
         let unit = if self.unit.is_empty() {
@@ -106,14 +106,14 @@ impl Witness {
     }
 }
 
-/// Three digits behind the point at most, none that say nothing.
+/// Prints at most three decimals, without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 impl Source {
-    /// `rank 2`, `kernel of node-a`.
+    /// Returns the source as text: `rank 2`, `kernel of node-a`.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -128,7 +128,7 @@ impl Source {
 }
 
 impl Evidence {
-    /// What was measured, as a noun.
+    /// Returns what was measured, as a noun.
     #[must_use]
     pub fn words(&self) -> &str {
         match self {
@@ -140,16 +140,16 @@ impl Evidence {
             Self::DifferentStacks => "different stacks",
             Self::CpuShare => "processors used",
             Self::PipeWithoutWriter => "it reads a pipe that no other process has open",
-            Self::PeersWait => "wait of the peers per step beyond its own",
+            Self::PeersWait => "wait of the peers per step in addition to its own",
             Self::PhaseSeconds => "time per step in this phase",
-            Self::OwnUsualSeconds => "time per step that is usual for it",
+            Self::OwnUsualSeconds => "its usual time per step",
             Self::LostPerMinute => "time lost per minute",
             Self::Throttled => "GPU throttles",
-            Self::ClockRatio => "GPU clock as a share of the highest",
+            Self::ClockRatio => "GPU clock as a share of its maximum",
             Self::RunDelay => "share of time it waits for a processor",
             Self::Steal => "share of processor time taken by the hypervisor",
             Self::OtherProcesses => "other processes on the GPU",
-            Self::PcieWidthRatio => "PCIe lanes as a share of the most possible",
+            Self::PcieWidthRatio => "PCIe lanes as a share of the maximum",
             Self::MajorFaults => "major page faults per second",
             Self::MicroBatch => "samples in a micro-batch",
             Self::NetworkErrors => "network errors per second",
@@ -158,14 +158,14 @@ impl Evidence {
             Self::InputMean => "mean of its inputs",
             Self::LabelMean => "mean of its labels",
             Self::LearningRate => "learning rate",
-            Self::NotHeard => "time since it was heard",
+            Self::NotHeard => "time since its last data",
             Self::Other(what) => what,
         }
     }
 }
 
 impl Phase {
-    /// `waiting for data`, `forward pass`.
+    /// Returns the phase as text: `waiting for data`, `forward pass`.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -187,7 +187,7 @@ impl Phase {
 }
 
 impl Cause {
-    /// Why, as a part of a sentence; `None` if it is not known.
+    /// Returns the cause as a part of a sentence; `None` if it is unknown.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
         Some(match self {
@@ -199,7 +199,7 @@ impl Cause {
             Self::NotEnqueued => "it has not entered the collective in which the others wait",
             Self::HoldsInterpreter => "it holds Python's interpreter lock",
             Self::MessageMissing => "it waits for a message that no rank sends",
-            Self::Desynchronised => "ranks do different operations, or operations of other sizes or types",
+            Self::Desynchronised => "ranks do operations of different kinds, sizes or types",
             Self::GroupOrder => "ranks entered two process groups in different orders",
             Self::Network => "all ranks have entered the collective, and the network has errors",
             Self::KernelNotStarted => "the kernel of the collective has not started on its GPU",
@@ -215,17 +215,17 @@ impl Cause {
             Self::MajorFaults => "its memory is read back from disk",
             Self::LargerBatch => "its batches are larger",
             Self::Data => "its data loader is slow",
-            Self::Computing => "its own computing takes longer",
+            Self::Computing => "its own computation takes longer",
             Self::HostCode => "the script's own code between steps takes longer",
-            Self::OtherLoss => "its loss stays apart from that of its peers",
-            Self::OtherInputs => "its inputs lie elsewhere than those of its peers",
-            Self::OtherLabels => "its labels lie elsewhere than those of its peers",
-            Self::OtherLearningRate => "its learning rate is another than that of its peers",
+            Self::OtherLoss => "its loss differs from that of its peers",
+            Self::OtherInputs => "the distribution of its inputs differs from that of its peers",
+            Self::OtherLabels => "the distribution of its labels differs from that of its peers",
+            Self::OtherLearningRate => "its learning rate differs from that of its peers",
             Self::LearningRateRaised => "the learning rate was raised since the loss was lowest",
             Self::GradientsGrew => "the gradients have grown with the loss",
             Self::NeverFell => "the loss has not fallen since the attempt began",
             Self::StoppedFalling => "the loss has stopped falling",
-            Self::NotHeard => "its node is not heard",
+            Self::NotHeard => "its node sends no data",
             Self::Unknown => return None,
             Self::Other(cause) => cause,
         })
@@ -271,7 +271,7 @@ mod tests {
         let hang = finding(FindingKind::Hang, rank(3), Some(Phase::Backward), Cause::Stopped);
         assert_eq!(
             hang.sentence(),
-            "Rank 3 on b holds up the run, which does not advance in the phase backward pass: its process is stopped by a signal or a debugger."
+            "Rank 3 on b blocks the run, which makes no progress in the phase backward pass: its process is stopped by a signal or a debugger."
         );
         assert_eq!(hang.culprit.only_node(), Some("b"));
         let slow = Finding {
@@ -285,7 +285,7 @@ mod tests {
         let unknown = finding(FindingKind::Hang, Culprit::Unknown, None, Cause::Unknown);
         assert_eq!(
             unknown.sentence(),
-            "The run does not advance, and no rank can be named."
+            "The run makes no progress, and no culprit is known."
         );
     }
 }

@@ -1,67 +1,67 @@
-//! Ranks that are slower than their peers in nearly all steps, and what makes them so.
+//! Finds ranks that are slower than their peers in nearly all steps, and the cause.
 //!
-//! The *lead* of a rank is the median wait of its peers minus its own wait: who waits less than all others is waited for. It is taken of
-//! steps without the longest one of each pool, so that a pause now and then is none (see `rare_stall`).
+//! The *lead* of a rank is the median wait of its peers minus its own wait: the others wait for the rank that waits least. It is computed
+//! without the longest step of each pool, so that a rare pause does not count (see `rare_stall`).
 
 use crate::diagnosis::causes::{Context, corroborated, is_contended, is_plain, of_phase, phase_of};
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness, word};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
-use crate::diagnosis::found::{Found, Who, witness, word};
 use crate::diagnosis::members::Members;
-use crate::diagnosis::spread::median;
+use crate::diagnosis::statistics::median;
 use crate::diagnosis::window::{OWN, PARTS, Parts, Role, STEP, SYNC, Window, largest};
 use crate::event::Severity;
 use crate::time::TimestampMs;
 
-/// Windows that are remembered of each rank, and how many of them a straggler leads.
+/// Number of windows stored per rank, and how many of them a straggler must lead.
 pub(super) const WINDOWS: usize = 16;
 const LEADING: u32 = 12;
-/// Of two ranks each is the other's only peer.
+/// The same for two ranks, where each is the only peer of the other.
 const LEADING_OF_TWO: u32 = 16;
-/// A lead of twice of what is asked for needs fewer windows, without a gap.
+/// A lead of twice the required size needs fewer windows, but they must be consecutive.
 const STRONG_TIMES: f64 = 2.0;
 const STRONG: u32 = 8;
 const STRONG_OF_TWO: u32 = 12;
-/// A straggler stays one until it leads fewer.
+/// A straggler stays one until it leads fewer windows than this.
 const LEADING_STILL: u32 = 6;
-/// A lead is more than this share of a step, and than this many median deviations of the peers.
+/// Minimum lead, as a share of a step and in median deviations of the peers.
 const LEAD_RATIO: f64 = 0.05;
 const LEAD_RATIO_OF_TWO: f64 = 0.10;
 const LEAD_DEVIATIONS: f64 = 4.0;
-/// Clocks and schedulers are not finer.
+/// Minimum lead in seconds: the precision of clocks and schedulers.
 const LEAD_S: f64 = 0.001;
-/// A straggler costs at least this share of the run's time.
+/// Minimum cost of a straggler, as a share of the run's time.
 const COST_RATIO: f64 = 0.02;
-/// One window counts in the cost as at most this many times the median lead.
+/// Maximum lead of one window in the cost, as a multiple of the median lead.
 const LEAD_TIMES_MAX: f64 = 3.0;
-/// The rank's own phases explain its lead if they are longer by this share of it.
+/// The rank's own phases explain its lead if their excess is at least this share of it.
 const EXPLAINED: f64 = 0.5;
-/// Weight of the newest window in what a rank's phases usually exceed its peers' by.
+/// Weight of the newest window in the usual excess of a rank's phases over those of its peers.
 const WEIGHT: f64 = 0.2;
-/// A phase or cause replaces the first one after so many windows.
+/// Number of windows after which another phase or cause replaces the first one.
 const CHANGES_AFTER: u32 = 8;
-/// A batch this many times the peers' is larger.
+/// A batch is larger if it is at least this many times that of the peers.
 const LARGER: f64 = 1.1;
-/// Windows without a lead after which a rank's usual times are known.
+/// Number of windows without a lead after which the usual times of a rank are known.
 const BASELINE_MIN: u32 = 16;
 
-/// The analyser.
+/// The analyser of stragglers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Straggler {
     tracks: Vec<Track>,
 }
 
-/// What is remembered of a rank.
+/// Stored values of a rank.
 #[derive(Debug, Clone, Default)]
 struct Track {
-    /// The newest windows in a ring.
+    /// The newest windows, as a ring buffer.
     ring: [Lead; WINDOWS],
     next: usize,
     len: u32,
     leading: u32,
-    /// Windows in a row that it has led strongly.
+    /// Number of consecutive windows with a strong lead.
     strong: u32,
     of_two: bool,
-    /// By how much its phases exceed its peers' while it leads, and its own times while it does not.
+    /// Excess of the rank's phases over those of its peers while it leads, and its own times while it does not lead.
     excess: Parts,
     baseline: Parts,
     baseline_windows: u32,
@@ -81,7 +81,7 @@ struct Lead {
     last_step: u64,
 }
 
-/// A straggler, from when it became one.
+/// The time since a rank became a straggler.
 #[derive(Debug, Clone)]
 struct Episode {
     since_ms: TimestampMs,
@@ -90,7 +90,7 @@ struct Episode {
     phase: usize,
     cause: Cause,
     corroboration: Option<Witness>,
-    /// Windows in a row in which another phase or cause was seen.
+    /// Number of consecutive windows with another phase or cause.
     differs: u32,
 }
 
@@ -101,12 +101,12 @@ impl Straggler {
         }
     }
 
-    /// Whether a rank leads in most of its windows.
+    /// Returns true if the rank leads at least `LEADING_STILL` of its stored windows.
     pub(super) fn is_leading(&self, place: usize) -> bool {
         self.tracks[place].leading >= LEADING_STILL
     }
 
-    /// The median lead of a rank per step.
+    /// Returns the median lead of a rank per step, in seconds.
     pub(super) fn median_lead(&self, place: usize) -> f64 {
         self.tracks[place].median_lead()
     }
@@ -121,7 +121,7 @@ impl Straggler {
         }
     }
 
-    pub(super) fn findings(&self, members: &Members) -> Vec<Found> {
+    pub(super) fn findings(&self, members: &Members) -> Vec<DraftFinding> {
         let open = self.tracks.iter().enumerate();
         let open = open.filter(|(_, track)| track.leading >= LEADING_STILL);
         open.filter_map(|(place, track)| {
@@ -198,7 +198,7 @@ impl Track {
         }
     }
 
-    /// Windows that it has led, as a share of those that make a straggler.
+    /// Returns the number of windows that the rank leads, as a share of the number that makes a straggler.
     fn persistence(&self) -> f64 {
         let (leading, strong) = if self.of_two {
             (LEADING_OF_TWO, STRONG_OF_TWO)
@@ -209,7 +209,7 @@ impl Track {
         share(self.leading, leading).max(share(self.strong, strong))
     }
 
-    /// From the oldest window on.
+    /// Returns the windows, the oldest first.
     fn windows(&self) -> impl Iterator<Item = &Lead> {
         let len = self.len as usize;
         (0..len).map(move |at| &self.ring[(self.next + WINDOWS - len + at) % WINDOWS])
@@ -221,7 +221,7 @@ impl Track {
         if middle.is_finite() { middle } else { 0.0 }
     }
 
-    /// Share of the run's time that the rank costs.
+    /// Returns the share of the run's time that the rank costs.
     fn cost(&self) -> f64 {
         let most = LEAD_TIMES_MAX * self.median_lead();
         let (mut lost, mut all) = (0.0, 0.0);
@@ -264,7 +264,7 @@ impl Track {
             return;
         }
         episode.differs += 1;
-        // What corroborates may be read later than the first windows.
+        // The corroborating values may be read later than the first windows.
         let is_refined = episode.phase == phase && is_plain(&episode.cause) && !is_plain(&cause);
         if is_refined || episode.differs >= CHANGES_AFTER {
             (episode.phase, episode.cause, episode.differs) = (phase, cause, 0);
@@ -307,7 +307,7 @@ impl Track {
         excess >= EXPLAINED * self.median_lead()
     }
 
-    fn finding(&self, place: usize, episode: &Episode, members: &Members) -> Found {
+    fn finding(&self, place: usize, episode: &Episode, members: &Members) -> DraftFinding {
         let rank = members.rank(place);
         let (lead_s, cost) = (self.median_lead(), self.cost());
         let peers = members.peers(place);
@@ -320,7 +320,7 @@ impl Track {
             .in_seconds()
             .against(self.own[SYNC]),
         ];
-        // Among ranks that all wait for processors the longer phase of one of them shows no fault of its own.
+        // If all ranks wait for processors, a longer phase of one of them is not its fault.
         let is_explained = self.is_explained() && episode.cause != Cause::BusyProcessors;
         if is_explained {
             let phase = word(&phase_of(episode.phase));
@@ -339,9 +339,9 @@ impl Track {
             }
             witnesses.extend(episode.corroboration.clone());
         }
-        Found {
+        DraftFinding {
             kind: FindingKind::Straggler,
-            who: Who::Ranks(vec![place]),
+            culprit: DraftCulprit::Ranks(vec![place]),
             phase: Some(phase_of(episode.phase)),
             cause: if is_explained || episode.cause == Cause::BusyProcessors {
                 episode.cause.clone()

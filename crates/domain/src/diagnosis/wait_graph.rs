@@ -1,10 +1,10 @@
-//! Who waits for whom, by the Flight Recorders of all ranks.
+//! The graph of which rank waits for which, from the Flight Recorders of all ranks.
 //!
 //! ```text
-//! group 0, operation 41:   enqueued by 0, 1, 3        rank 2 has enqueued 40: it is missing, and 0, 1 and 3 wait for it
+//! group 0, operation 41:   enqueued by 0, 1, 3        rank 2 has enqueued only 40: it is missing, and 0, 1 and 3 wait for it
 //! group 1, operation 7:    enqueued by 2              rank 5 is missing, and 2 waits for it: the culprit is 5, not 2
 //! ```
-//! A rank that others wait for and that waits for no one is the culprit. Where there is none, the ranks wait in a circle.
+//! A rank that others wait for and that waits for no other rank is the culprit. If there is none, the ranks wait in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,28 +13,28 @@ use crate::diagnosis::input::FlightAnswer;
 use crate::ident::Rank;
 use crate::run::inspect::{FlightDigest, GroupDigest, Operation};
 
-/// What the answers say together.
+/// Result of all answers.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Waits {
-    /// No rank has answered with a digest.
+pub(super) enum WaitGraphResult {
+    /// No rank answered with a digest.
     NoAnswers,
     /// No rank has an unfinished operation: none waits.
     Nothing,
-    /// These keep the others waiting.
+    /// These ranks make the others wait.
     Culprits {
         ranks: Vec<Rank>,
         cause: Cause,
         unfinished: Unfinished,
     },
-    /// The ranks disagree, and no side is larger than all others.
+    /// The ranks disagree, and no side has a majority.
     Sides {
         sides: Vec<Vec<Rank>>,
         cause: Cause,
         unfinished: Unfinished,
     },
-    /// All have enqueued it, as far as is known, and it does not end.
+    /// As far as known, all ranks have enqueued the operation, and it does not end.
     AllEnqueued {
-        /// Whose kernel has not started, where that is known of all.
+        /// Ranks whose kernel has not started, if this is known of all ranks.
         not_started: Vec<Rank>,
         /// Members that did not answer.
         silent: Vec<Rank>,
@@ -47,16 +47,16 @@ pub(super) enum Waits {
 pub(super) struct Unfinished {
     pub(super) group: String,
     pub(super) sequence: u64,
-    /// Its name with sizes, for people.
+    /// Name and sizes of the operation, for people.
     pub(super) operation: String,
     pub(super) backend: String,
     pub(super) waiters: Vec<Rank>,
-    /// The last operation that each culprit enqueued in the group.
+    /// Last operation that each culprit enqueued in the group.
     pub(super) last_enqueued: Vec<(Rank, Option<u64>)>,
 }
 
-/// Culprits of which the last operation is told.
-const TOLD_MAX: usize = 16;
+/// Maximum number of culprits for which the last operation is reported.
+const REPORTED_MAX: usize = 16;
 
 /// Ranks that wait in one operation.
 struct Wait<'a> {
@@ -66,33 +66,33 @@ struct Wait<'a> {
     is_point_to_point: bool,
     waiters: Vec<(Rank, &'a Operation)>,
     missing: Vec<Rank>,
-    /// Members of which nothing is known.
+    /// Members without information.
     silent: Vec<Rank>,
 }
 
-/// Reads the answers. `may_wait` says whether a rank can be blocked in an operation now, as far as its page tells.
-pub(super) fn read(answers: &[FlightAnswer], may_wait: impl Fn(Rank) -> bool) -> Waits {
+/// Evaluates the answers. `may_wait` returns true if a rank can be blocked in an operation now, as far as its page shows.
+pub(super) fn read(answers: &[FlightAnswer], may_wait: impl Fn(Rank) -> bool) -> WaitGraphResult {
     let digests: BTreeMap<Rank, &FlightDigest> = answers
         .iter()
         .filter_map(|answer| answer.digest.as_ref().map(|digest| (answer.rank, digest)))
         .collect();
     if digests.is_empty() {
-        return Waits::NoAnswers;
+        return WaitGraphResult::NoAnswers;
     }
     let waits = waits(&digests);
     if waits.is_empty() {
-        return Waits::Nothing;
+        return WaitGraphResult::Nothing;
     }
     let mut found = waits
         .iter()
         .find_map(disagreement)
         .unwrap_or_else(|| named_by_graph(&waits, may_wait));
-    if let Waits::Culprits {
+    if let WaitGraphResult::Culprits {
         ranks, unfinished, ..
     } = &mut found
     {
-        let told = ranks.iter().take(TOLD_MAX);
-        unfinished.last_enqueued = told
+        let reported = ranks.iter().take(REPORTED_MAX);
+        unfinished.last_enqueued = reported
             .filter_map(|rank| Some((*rank, last_enqueued(digests.get(rank)?, unfinished))))
             .collect();
     }
@@ -109,8 +109,8 @@ fn last_enqueued(digest: &FlightDigest, unfinished: &Unfinished) -> Option<u64> 
         .and_then(|group| group.last_enqueued)
 }
 
-/// Process groups as all ranks see them, by name and backend: a group may have one backend for CPUs and another one for GPUs, which
-/// count their operations apart.
+/// Returns the process groups that the ranks report, by name and backend. A group may have different backends for CPUs and GPUs, which
+/// count their operations separately.
 fn groups<'a>(
     digests: &BTreeMap<Rank, &'a FlightDigest>,
 ) -> BTreeMap<(&'a str, &'a str), Vec<(Rank, &'a GroupDigest)>> {
@@ -126,7 +126,7 @@ fn groups<'a>(
             .or_default()
             .push((rank, group));
     }
-    // A rank that has not used a group does not know its backend.
+    // A rank that has not used a group does not report its backend.
     for (rank, unused) in all().filter(|(_, group)| group.backend.is_empty()) {
         let mut of_name: Vec<_> = groups
             .iter_mut()
@@ -189,7 +189,7 @@ fn collective<'a>(
         match (known.get(&rank), digests.get(&rank)) {
             (Some(Some(enqueued)), _) if *enqueued >= sequence => {}
             (Some(_), _) => missing.push(rank),
-            // A rank that has not used the group yet does not name it.
+            // A rank that has not used the group yet does not report the group.
             (None, Some(digest)) if digest.groups_left_out == 0 => missing.push(rank),
             (None, _) => silent.push(rank),
         }
@@ -229,7 +229,7 @@ fn transfer<'a>(
     }
 }
 
-/// The other end of `nccl:recv 0<-1` or `nccl:send 0->1`, by its place in the group.
+/// Returns the other end of `nccl:recv 0<-1` or `nccl:send 0->1`, as its rank within the group.
 fn peer_in_group(name: &str) -> Option<usize> {
     let (_, peer) = name.rsplit_once("<-").or_else(|| name.rsplit_once("->"))?;
     let digits = peer.trim();
@@ -238,8 +238,8 @@ fn peer_in_group(name: &str) -> Option<usize> {
 
 // === Disagreement ===
 
-/// Ranks that wait in the same place of a group for different things.
-fn disagreement(wait: &Wait<'_>) -> Option<Waits> {
+/// Finds ranks that are at the same operation number of a group but do different operations.
+fn disagreement(wait: &Wait<'_>) -> Option<WaitGraphResult> {
     if wait.is_point_to_point {
         return None;
     }
@@ -266,7 +266,7 @@ fn bare_name(name: &str) -> &str {
     name.rsplit_once(':').map_or(name, |(_, bare)| bare)
 }
 
-/// Whether an operation's inputs are equally large on all ranks by its definition.
+/// Returns true if the operation requires inputs of equal size on all ranks.
 fn has_equal_inputs(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is = |part: &str| name.contains(part);
@@ -280,14 +280,14 @@ fn has_equal_inputs(name: &str) -> bool {
         && !is("coalesced")
 }
 
-/// The smaller sides are the culprits, if one side is larger than all others together.
-fn by_majority(mut sides: Vec<Vec<Rank>>, cause: Cause, unfinished: Unfinished) -> Waits {
+/// If one side has the majority of the ranks, the ranks of the other sides are the culprits.
+fn by_majority(mut sides: Vec<Vec<Rank>>, cause: Cause, unfinished: Unfinished) -> WaitGraphResult {
     sides.sort_by_key(|side| std::cmp::Reverse(side.len()));
     let total: usize = sides.iter().map(Vec::len).sum();
     if sides[0].len() * 2 > total {
         let mut ranks: Vec<Rank> = sides.drain(1..).flatten().collect();
         ranks.sort_unstable();
-        return Waits::Culprits {
+        return WaitGraphResult::Culprits {
             ranks,
             cause,
             unfinished: Unfinished {
@@ -296,7 +296,7 @@ fn by_majority(mut sides: Vec<Vec<Rank>>, cause: Cause, unfinished: Unfinished) 
             },
         };
     }
-    Waits::Sides {
+    WaitGraphResult::Sides {
         sides,
         cause,
         unfinished,
@@ -321,7 +321,7 @@ fn unfinished(wait: &Wait<'_>) -> Unfinished {
 
 // === The graph ===
 
-fn named_by_graph(waits: &[Wait<'_>], may_wait: impl Fn(Rank) -> bool) -> Waits {
+fn named_by_graph(waits: &[Wait<'_>], may_wait: impl Fn(Rank) -> bool) -> WaitGraphResult {
     let mut of_rank: BTreeMap<Rank, Vec<&Wait<'_>>> = BTreeMap::new();
     for wait in waits {
         for (rank, _) in &wait.waiters {
@@ -346,14 +346,14 @@ fn named_by_graph(waits: &[Wait<'_>], may_wait: impl Fn(Rank) -> bool) -> Waits 
         .max_by_key(|wait| wait.waiters.len());
     let unfinished = largest.map(unfinished).unwrap_or_default();
     if sinks.is_empty() {
-        return circle(waits, &missing, &of_rank, unfinished);
+        return find_cycle(waits, &missing, &of_rank, unfinished);
     }
     let in_transfer =
         |rank: &Rank| may_wait(*rank) && waits_of(rank).iter().any(|wait| wait.is_point_to_point);
     let in_collective =
         |rank: &Rank| may_wait(*rank) && waits_of(rank).iter().any(|wait| !wait.is_point_to_point);
     if sinks.iter().all(in_collective) {
-        // They are still in an operation that the others have finished.
+        // These ranks are still in an operation that the others have finished.
         return by_majority(
             vec![unfinished.waiters.clone(), sinks.into_iter().collect()],
             Cause::Desynchronised,
@@ -365,20 +365,20 @@ fn named_by_graph(waits: &[Wait<'_>], may_wait: impl Fn(Rank) -> bool) -> Waits 
     } else {
         Cause::NotEnqueued
     };
-    Waits::Culprits {
+    WaitGraphResult::Culprits {
         ranks: sinks.into_iter().collect(),
         cause,
         unfinished,
     }
 }
 
-/// Each waits for another: by a message that does not come, or in groups that were entered in different orders.
-fn circle(
+/// Each rank waits for another: for a message that is not sent, or in groups that were entered in different orders.
+fn find_cycle(
     waits: &[Wait<'_>],
     missing: &BTreeSet<Rank>,
     of_rank: &BTreeMap<Rank, Vec<&Wait<'_>>>,
     unfinished: Unfinished,
-) -> Waits {
+) -> WaitGraphResult {
     let only_transfers = |rank: &&Rank| {
         of_rank
             .get(rank)
@@ -387,7 +387,7 @@ fn circle(
     let in_transfers: Vec<Rank> = missing.iter().filter(only_transfers).copied().collect();
     let collectives = waits.iter().any(|wait| !wait.is_point_to_point);
     if !in_transfers.is_empty() && collectives {
-        return Waits::Culprits {
+        return WaitGraphResult::Culprits {
             ranks: in_transfers,
             cause: Cause::MessageMissing,
             unfinished,
@@ -401,7 +401,7 @@ fn circle(
             .map(|wait| wait.group);
         by_group.entry(group.unwrap_or_default()).or_default().push(*rank);
     }
-    // Ranks that wait in the circle's groups without being waited for are on the side of their group.
+    // A rank that waits in one of the cycle's groups, but for which no rank waits, belongs to the side of its group.
     for wait in waits.iter().filter(|wait| !wait.missing.is_empty()) {
         if let Some(side) = by_group.get_mut(wait.group) {
             let others = wait.waiters.iter().map(|(rank, _)| *rank);
@@ -416,10 +416,10 @@ fn circle(
     by_majority(by_group.into_values().collect(), cause, unfinished)
 }
 
-fn all_enqueued(waits: &[Wait<'_>]) -> Waits {
+fn all_enqueued(waits: &[Wait<'_>]) -> WaitGraphResult {
     let largest = waits.iter().max_by_key(|wait| wait.waiters.len());
     let Some(wait) = largest else {
-        return Waits::Nothing;
+        return WaitGraphResult::Nothing;
     };
     let started = |is: bool| {
         let ranks = wait.waiters.iter();
@@ -427,7 +427,7 @@ fn all_enqueued(waits: &[Wait<'_>]) -> Waits {
     };
     let known = started(true).count() + started(false).count() == wait.waiters.len();
     let not_started: Vec<Rank> = started(false).map(|(rank, _)| *rank).collect();
-    Waits::AllEnqueued {
+    WaitGraphResult::AllEnqueued {
         not_started: if known && not_started.len() < wait.waiters.len() {
             not_started
         } else {
@@ -482,7 +482,7 @@ mod tests {
             group("0", "nccl", Some(4_999), false),
             group("0", "gloo", Some(3), false),
         ];
-        let Waits::Culprits {
+        let WaitGraphResult::Culprits {
             ranks, unfinished, ..
         } = read(&[waits(0), waits(1), answer(2, late)], |_| true)
         else {
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(unfinished.last_enqueued, [(Rank(2), Some(4_999))]);
         let all = read(&[waits(0), waits(1), waits(2)], |_| true);
         assert!(
-            matches!(all, Waits::AllEnqueued { .. }),
+            matches!(all, WaitGraphResult::AllEnqueued { .. }),
             "none is missing: {all:?}"
         );
     }
@@ -500,7 +500,7 @@ mod tests {
     #[test]
     fn a_rank_that_never_used_a_group_is_missing_in_it() {
         let waits = |rank| answer(rank, vec![group("1", "gloo", Some(1), true)]);
-        let Waits::Culprits { ranks, .. } = read(
+        let WaitGraphResult::Culprits { ranks, .. } = read(
             &[waits(0), waits(1), answer(2, vec![group("1", "", None, false)])],
             |_| true,
         ) else {

@@ -1,8 +1,8 @@
-//! Pools of all ranks, put together at step numbers at which pools of all of them end.
+//! Combines the pools of all ranks into windows that end at step numbers at which a pool of every rank ends.
 //!
 //! ```text
 //! rank 0   |   1–16   |   17–32   |        closes windows at 16 and 32
-//! rank 1   | 1–8| 9–16|   17–32   |        its first two pools are put together
+//! rank 1   | 1–8| 9–16|   17–32   |        its first two pools are combined
 //! rank 2   |        1–32          |        then there is one window, 1–32
 //! ```
 
@@ -10,21 +10,21 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::diagnosis::input::{self, Pool, StepParts};
 use crate::diagnosis::members::Members;
-use crate::diagnosis::spread::peers;
+use crate::diagnosis::statistics::peers;
 use crate::time::TimestampMs;
 
-/// Pools of one rank that wait for those of the others; beyond, the oldest goes.
+/// Maximum number of pools of one rank that wait for those of the others. If there are more, the oldest is dropped.
 const POOLS_MAX: usize = 64;
-/// Ends of pools that wait to be a window's end.
+/// Maximum number of ends of pools that may become the end of a window.
 const ENDS_MAX: usize = 256;
-/// Pools of ranks that come later than this after the first are not waited for, if nearly all others are there.
+/// How long to wait for missing pools after the first pool, if nearly all ranks have sent theirs.
 const LATE_MS: i64 = 2_000;
-/// A window lasts at least so long: a few short steps say nothing.
+/// Minimum duration of a window: a few short steps are too little for a comparison.
 const WINDOW_MS: i64 = 500;
-/// A rank that has sent no pool for this long is not expected.
-const GONE_MS: i64 = 10_000;
+/// A rank that has sent no pool for this long is no longer expected.
+const NO_POOL_MS: i64 = 10_000;
 
-/// Parts of a step, as an index. `STEP` is the whole.
+/// Indexes of the parts of a step. `STEP` is the whole step.
 pub(super) const STEP: usize = 0;
 pub(super) const DATA: usize = 1;
 pub(super) const FORWARD: usize = 2;
@@ -35,13 +35,13 @@ pub(super) const HOST: usize = 6;
 pub(super) const SYNC: usize = 7;
 pub(super) const PARTS: usize = 8;
 
-/// The parts that a rank does itself.
+/// Parts in which the rank itself works.
 pub(super) const OWN: [usize; 6] = [DATA, FORWARD, BACKWARD, OPTIMIZER, SAVE, HOST];
 
-/// Seconds of each part; NaN where it is not measured.
+/// Seconds per part; NaN if not measured.
 pub(super) type Parts = [f64; PARTS];
 
-/// Steps of one rank: one pool, or several put together.
+/// Steps of one rank: one pool, or several combined.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Steps {
     pub(super) last_step: u64,
@@ -53,7 +53,7 @@ pub(super) struct Steps {
     pub(super) learning: Learning,
 }
 
-/// How a rank learns: means over its steps, and the last rate. NaN where it is not known.
+/// Loss and related values of a rank: means over its steps, except the learning rate, which is the last one. NaN if unknown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Learning {
     pub(super) loss: f64,
@@ -64,24 +64,24 @@ pub(super) struct Learning {
     pub(super) label: (f64, f64),
 }
 
-/// All ranks over the same steps.
+/// The same steps of all ranks.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     pub(super) last_step: u64,
-    /// The newest end of its pools.
+    /// Latest end of the pools in it.
     pub(super) at_ms: TimestampMs,
-    /// By place.
+    /// Steps of each rank, by place.
     pub(super) ranks: Vec<Option<Steps>>,
 }
 
-/// Makes windows of pools.
+/// Makes windows from pools.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Windows {
     queues: Vec<VecDeque<Steps>>,
     newest_ms: Vec<Option<TimestampMs>>,
     ends: BTreeMap<u64, End>,
     closed: Option<u64>,
-    /// When the last window ended, or the first pool did.
+    /// When the last window ended; before the first window, when the first pool ended.
     closed_ms: Option<TimestampMs>,
 }
 
@@ -133,7 +133,7 @@ impl Windows {
         }
     }
 
-    /// The windows that are complete, or as complete as they get.
+    /// Returns the windows that are complete, and those that did not become complete in time.
     pub(super) fn close(&mut self, members: &Members) -> Vec<Window> {
         let Some(watermark_ms) = members.watermark_ms() else {
             return Vec::new();
@@ -159,7 +159,7 @@ impl Windows {
         let places = self.newest_ms.iter().enumerate();
         places
             .filter(|(place, newest_ms)| {
-                newest_ms.is_some_and(|newest| watermark_ms - newest < GONE_MS)
+                newest_ms.is_some_and(|newest| watermark_ms - newest < NO_POOL_MS)
                     && !members.is_blind(members.node_place(*place))
             })
             .count()
@@ -209,7 +209,7 @@ impl Steps {
         }
     }
 
-    /// The mean without the longest step, where there are enough: what is so in all steps.
+    /// Returns the mean without the longest step, if there are at least three steps.
     pub(super) fn usual(&self, part: usize) -> f64 {
         if self.count < 3.0 {
             return self.mean[part];
@@ -230,7 +230,7 @@ impl Learning {
         }
     }
 
-    /// These of so many steps, with those of later ones. What only one of them knows is as it says.
+    /// Combines the values of `count` steps with those of later steps. A value that only one of them has is used as it is.
     fn and(&self, count: f64, later: &Self, later_count: f64) -> Self {
         let mean = |own: f64, other: f64| match (own.is_nan(), other.is_nan()) {
             (true, _) => other,
@@ -259,7 +259,7 @@ fn parts(parts: &StepParts) -> Parts {
         parts.forward,
         parts.backward,
         parts.optimizer,
-        // A pool without a save has no such part.
+        // A pool without a save took no time for saving.
         parts.save.or(Some(0.0)),
         parts.host,
         parts.sync,
@@ -267,17 +267,17 @@ fn parts(parts: &StepParts) -> Parts {
     .map(|part| part.unwrap_or(f64::NAN))
 }
 
-/// A role's ranks in a window: their places, and the medians of their peers.
+/// The ranks of a role in a window: their places, and the medians of their peers.
 pub(super) struct Role<'a> {
     pub(super) places: Vec<usize>,
     pub(super) steps: Vec<&'a Steps>,
-    /// The median of the peers of each rank, for each part, without and with the longest step.
+    /// Median of the peers of each rank, per part; `usual` without the longest step, `mean` with it.
     usual: [Vec<(f64, f64)>; PARTS],
     mean: [Vec<(f64, f64)>; PARTS],
 }
 
 impl<'a> Role<'a> {
-    /// The roles of a window whose ranks can be compared.
+    /// Returns the roles of a window whose ranks can be compared.
     pub(super) fn all(window: &'a Window, members: &Members) -> Vec<Self> {
         let mut by_role: Vec<Vec<usize>> = vec![Vec::new(); members.role_count()];
         for (place, steps) in window.ranks.iter().enumerate() {
@@ -309,7 +309,7 @@ impl<'a> Role<'a> {
             .collect()
     }
 
-    /// Lead of a rank per step, without and with the longest step.
+    /// Returns the lead of a rank per step, without and with the longest step.
     pub(super) fn leads(&self, at: usize) -> (f64, f64) {
         (
             self.usual[SYNC][at].0 - self.steps[at].usual(SYNC),
@@ -317,28 +317,28 @@ impl<'a> Role<'a> {
         )
     }
 
-    /// What the peers of a rank wait per step, and what it waits itself, the longest step counted.
+    /// Returns the wait per step of the rank's peers and of the rank itself, including the longest step.
     pub(super) fn peers_wait(&self, at: usize) -> (f64, f64) {
         (self.mean[SYNC][at].0, self.steps[at].mean[SYNC])
     }
 
-    /// Median wait of the peers without the longest step, and how far they are from it.
+    /// Returns the median wait of the peers without the longest step, and their median deviation from it.
     pub(super) fn usual_wait(&self, at: usize) -> (f64, f64) {
         self.usual[SYNC][at]
     }
 
-    /// The median of the peers in a part, without the longest step.
+    /// Returns the median of the peers for a part, without the longest step.
     pub(super) fn usual_of_peers(&self, part: usize, at: usize) -> f64 {
         self.usual[part][at].0
     }
 
-    /// The part by which a rank exceeds its peers most per step, the longest step counted, and by how much.
+    /// Returns the part in which the rank exceeds its peers most per step, including the longest step, and by how much.
     pub(super) fn largest_excess(&self, at: usize) -> (usize, f64) {
         largest(|part| self.steps[at].mean[part] - self.mean[part][at].0)
     }
 }
 
-/// The own part with the largest value; those that are not known do not count.
+/// Returns the rank's own part with the largest value. Unknown values are ignored.
 pub(super) fn largest(value: impl Fn(usize) -> f64) -> (usize, f64) {
     let known = OWN
         .iter()

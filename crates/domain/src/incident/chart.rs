@@ -1,4 +1,4 @@
-//! What to look at around a diagnosis: its evidence queries over time.
+//! Charts of a diagnosis: its evidence queries over time.
 
 use super::NamedCulprit;
 use crate::api::alerts::{AlertView, Evidence};
@@ -6,18 +6,18 @@ use crate::api::diagnoses::EvidenceChart;
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
-/// Annotations with this prefix hold the number that the evidence of the same name is held against.
+/// Prefix of annotations that contain the threshold for the evidence query of the same name.
 pub const THRESHOLD_PREFIX: &str = "threshold_";
-/// A shorter diagnosis is looked at as if it had lasted this long: a minute of values on each side needs no magnifier.
+/// Minimum duration used for the range of a chart. The range is a multiple of it, so a short diagnosis still shows several minutes.
 const DURATION_MS_MIN: i64 = 60_000;
-/// A longer one is looked at as if it had lasted this long: the two ends matter, and queries have limits.
+/// Maximum duration used for the range of a chart: only the start and the end matter, and queries have limits.
 const DURATION_MS_MAX: i64 = 24 * 3_600_000;
-/// How much of the time before and after is shown, as a multiple of the duration.
+/// Time shown before and after the diagnosis, as a multiple of its duration.
 const AROUND: i64 = 3;
-/// Values of each series: about one per pixel of a small chart.
+/// Values per series: about one per pixel of a small chart.
 const STEPS: i64 = 300;
 
-/// The charts of an alert, one per evidence query.
+/// Returns the charts of an alert, one per evidence query.
 #[must_use]
 pub fn charts(alert: &AlertView, culprit: &NamedCulprit, now_ms: TimestampMs) -> Vec<EvidenceChart> {
     let (start_ms, end_ms) = range(alert, now_ms);
@@ -39,7 +39,7 @@ pub fn charts(alert: &AlertView, culprit: &NamedCulprit, now_ms: TimestampMs) ->
         .collect()
 }
 
-/// The time of the alert, and [`AROUND`] times as much before and after; not later than now.
+/// Returns the duration of the alert, and [`AROUND`] times that duration before and after it; the end is not later than now.
 fn range(alert: &AlertView, now_ms: TimestampMs) -> (TimestampMs, TimestampMs) {
     let ended_ms = alert.resolved_ms.unwrap_or(now_ms);
     let duration_ms = (ended_ms - alert.active_ms).clamp(DURATION_MS_MIN, DURATION_MS_MAX);

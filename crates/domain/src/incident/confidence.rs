@@ -1,52 +1,52 @@
-//! How sure a diagnosis is: who has measured what it stands on.
+//! Confidence in a diagnosis: which sources measured the values it is based on.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::finding::{Finding, Source};
 
-/// How sure a diagnosis is.
+/// Confidence in a diagnosis.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Confidence {
-    /// In one word.
+    /// Level of confidence.
     pub level: ConfidenceLevel,
-    /// What it stands on.
+    /// What the diagnosis is based on.
     pub basis: Basis,
-    /// How many independent sources have measured it.
+    /// Number of independent sources that measured the problem.
     pub witnesses: u32,
-    /// What kinds of sources they are, each once.
+    /// Kinds of these sources, each once.
     pub kinds: Vec<WitnessKind>,
-    /// Only one witness speaks for it: it is shown, and no one is alerted.
+    /// True if there is only one witness. Lockstep shows the diagnosis but sends no notification.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_suspect: bool,
 }
 
-/// How sure, in one word.
+/// Level of confidence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfidenceLevel {
-    /// A suspect: one witness.
+    /// A suspect: there is one witness.
     Low,
-    /// One kind of source has measured it, and it is beyond a threshold.
+    /// One kind of source measured a value beyond a threshold.
     #[default]
     Medium,
-    /// Two sources that do not depend on each other agree.
+    /// Two independent sources agree.
     High,
 }
 
-/// What a diagnosis stands on.
+/// What a diagnosis is based on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// An analyser has compared the ranks of the run.
+    /// An analyser compared the ranks of the run.
     Analysis,
-    /// A measurement is beyond the threshold of a rule.
+    /// A value is beyond the threshold of a rule.
     #[default]
     Threshold,
 }
 
-/// Kinds of sources.
+/// Kind of a source.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WitnessKind {
@@ -60,16 +60,16 @@ pub enum WitnessKind {
     Driver,
     /// Network interfaces.
     Nic,
-    /// The agent of a node, or its silence.
+    /// The agent of a node, or the loss of its connection.
     Agent,
     /// The collector itself.
     Collector,
-    /// A source of a newer version, or of a rule of the site.
+    /// A source of a newer version, or of a rule that a user added.
     #[serde(untagged)]
     Other(String),
 }
 
-/// What metrics with these prefixes are measured by.
+/// Kind of source of the metrics with each prefix.
 const KINDS_BY_PREFIX: [(&str, WitnessKind); 9] = [
     ("train_", WitnessKind::Rank),
     ("nccl_", WitnessKind::Rank),
@@ -83,7 +83,7 @@ const KINDS_BY_PREFIX: [(&str, WitnessKind); 9] = [
 ];
 
 impl Confidence {
-    /// Of a finding: its different sources.
+    /// Returns the confidence in a finding, from its distinct sources.
     #[must_use]
     pub fn of_finding(finding: &Finding) -> Self {
         let mut sources: Vec<&Source> = Vec::new();
@@ -113,7 +113,7 @@ impl Confidence {
         }
     }
 
-    /// Of a rule that reads these metrics: each kind of source is one witness.
+    /// Returns the confidence in a rule that reads these metrics. Each kind of source counts as one witness.
     #[must_use]
     pub fn of_metrics<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let kind = |name: &str| {

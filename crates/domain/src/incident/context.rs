@@ -1,4 +1,4 @@
-//! What was known around an alert: stored when it fires and when it ends.
+//! Information about an alert that is stored when it fires and when it ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,21 +7,21 @@ use crate::diagnosis::finding::{Culprit, Finding, FindingKind};
 use crate::ident::{AttemptNo, Rank};
 use crate::series::Labels;
 
-/// What was known around an alert.
+/// Information about an alert.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Context {
-    /// The attempt of its run.
+    /// Attempt of its run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
-    /// How sure it is.
+    /// Confidence in the alert.
     pub confidence: Confidence,
-    /// What an analyser has found, where the alert was made from it.
+    /// Finding from which the alert was made, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finding: Option<Finding>,
 }
 
-/// Series of the analysers, and the kind of finding that each comes from.
+/// Prefixes of the series that the analysers write, and the kind of finding of each.
 const FINDING_SERIES: [(&str, FindingKind); 4] = [
     ("diagnosis_hang_", FindingKind::Hang),
     ("diagnosis_alone_", FindingKind::WorksAlone),
@@ -29,7 +29,8 @@ const FINDING_SERIES: [(&str, FindingKind); 4] = [
     ("diagnosis_rare_stall_", FindingKind::RareStalls),
 ];
 
-/// The finding that an alert was made from: of a kind whose series the rule reads, about the rank or node that the labels name.
+/// Returns the finding from which an alert was made: its kind is one whose series the rule reads, and it is about the rank or node in the
+/// labels.
 #[must_use]
 pub fn finding_of<'f>(
     findings: impl IntoIterator<Item = &'f Finding>,

@@ -1,4 +1,4 @@
-//! Who or what a diagnosis blames, by type.
+//! The culprit of a diagnosis, as typed fields.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,42 +8,42 @@ use crate::ident::Rank;
 use crate::run::ranks::RankSet;
 use crate::series::Labels;
 
-/// Labels that name a link: of InfiniBand and Ethernet ports, NVLinks and NVSwitches.
+/// Labels that name a link: an InfiniBand or Ethernet port, an NVLink or an NVSwitch.
 const LINK_LABELS: [&str; 5] = ["link", "nvlink", "device", "interface", "nvswitch"];
 
-/// Who or what a diagnosis blames. The fields beside `kind` say where it is, as far as it is known.
+/// The culprit of a diagnosis. The fields other than `kind` say where it is, as far as known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NamedCulprit {
-    /// What it is.
+    /// Kind of the culprit.
     pub kind: CulpritKind,
-    /// The node.
+    /// Node of the culprit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The rank, if it is one.
+    /// The rank, if the culprit is one rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// The ranks, if they are several: `0-7,9`.
+    /// The ranks, if the culprit is several ranks: `0-7,9`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<RankSet>,
-    /// The index of the GPU on its node.
+    /// NVML index of the GPU on its node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// The network device, port, NVLink or NVSwitch.
+    /// Network device, port, NVLink or NVSwitch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// Where the volume is mounted.
+    /// Mount point of the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mountpoint: Option<String>,
 }
 
-/// Kinds of culprits.
+/// Kind of a culprit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CulpritKind {
-    /// One rank, or several.
+    /// One or more ranks.
     Rank,
-    /// A node with all that is on it.
+    /// A whole node.
     Node,
     /// A GPU.
     Gpu,
@@ -51,13 +51,13 @@ pub enum CulpritKind {
     Link,
     /// A volume of a node.
     Volume,
-    /// It is not known.
+    /// The culprit is unknown.
     #[default]
     Unknown,
 }
 
 impl NamedCulprit {
-    /// The culprit of an alert: what its labels name, made more precise by the finding that it was made from.
+    /// Returns the culprit of an alert: the one that its labels name, refined by the finding from which the alert was made.
     #[must_use]
     pub fn of(labels: &Labels, finding: Option<&Finding>) -> Self {
         let named = Self::from_labels(labels);
@@ -95,7 +95,7 @@ impl NamedCulprit {
         };
         named.kind = match &named {
             Self { rank: Some(_), .. } => CulpritKind::Rank,
-            // An NVLink is named with the GPU that it starts at.
+            // The labels of an NVLink also name the GPU at one of its ends.
             Self { link: Some(_), .. } => CulpritKind::Link,
             Self { gpu: Some(_), .. } => CulpritKind::Gpu,
             Self {
@@ -107,7 +107,7 @@ impl NamedCulprit {
         named
     }
 
-    /// Whether a series is the culprit's own, among those of its peers.
+    /// Returns true if a series belongs to the culprit and not to one of its peers.
     #[must_use]
     pub fn owns(&self, series: &Labels) -> bool {
         let is_same =

@@ -1,4 +1,4 @@
-//! What people did about a diagnosis, as a list that only grows; where it stands is read off that list.
+//! What people did about a diagnosis, as a list that only grows. The state of the handling is computed from that list.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,11 +9,11 @@ use crate::time::TimestampMs;
 /// One thing that a person did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When.
+    /// When the person did it.
     pub at_ms: TimestampMs,
-    /// The id of the token.
+    /// Id of the person's token.
     pub who: String,
-    /// What.
+    /// What the person did.
     pub what: EntryKind,
 }
 
@@ -21,86 +21,86 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum EntryKind {
-    /// Took it on.
+    /// Acknowledged the diagnosis.
     Acknowledged {
-        /// Why, or what is done next; may be empty.
+        /// Why, or what happens next; may be empty.
         #[serde(default)]
         note: String,
     },
-    /// Gave it back.
+    /// Released the diagnosis: it is no longer acknowledged.
     Released {
         /// Why; may be empty.
         #[serde(default)]
         note: String,
     },
-    /// Wrote something down.
+    /// Wrote a note.
     Note {
-        /// What.
+        /// Text of the note.
         note: String,
     },
-    /// Said that it is a false alarm.
+    /// Marked the diagnosis as a false alarm.
     NotAProblem {
         /// Why; may be empty.
         #[serde(default)]
         note: String,
     },
-    /// Silenced alerts like it.
+    /// Silenced alerts with the same labels.
     Silenced {
-        /// The silence.
+        /// Id of the silence.
         silence: String,
-        /// Until when.
+        /// End of the silence.
         until_ms: TimestampMs,
-        /// Why.
+        /// Why the silence was needed.
         #[serde(default)]
         note: String,
     },
-    /// Carried an action out.
+    /// Carried out an action.
     Acted {
-        /// The id of the action.
+        /// Id of the action.
         action: String,
-        /// What it does, in a few words.
+        /// Title of the action: what it does, in a few words.
         title: String,
-        /// The run that it was done to.
+        /// Run on which the action was carried out.
         run: String,
-        /// The attempt that it made or changed, by which its verdict is found.
+        /// Attempt that the action made or changed. The verdict is looked up with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attempt: Option<AttemptNo>,
-        /// Which of the changes in place of that attempt, from 1; 0 for the one it was made for.
+        /// Number of the change in place within that attempt, from 1; 0 for the change for which the attempt was made.
         #[serde(default)]
         live: u32,
     },
 }
 
-/// Where the handling of a diagnosis stands.
+/// State of the handling of a diagnosis by people.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Handling {
-    /// Who has taken it on, last.
+    /// Who last acknowledged the diagnosis. Absent if it was released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acknowledged: Option<Mark>,
-    /// Who has said that it is a false alarm, last.
+    /// Who last marked the diagnosis as a false alarm.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_a_problem: Option<Mark>,
-    /// Until when webhooks are not told about it, when that is in the future.
+    /// Until when webhooks get no notifications about the diagnosis, if that is in the future.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silenced_until_ms: Option<TimestampMs>,
-    /// How many notes there are.
+    /// Number of notes.
     pub notes: u32,
 }
 
 /// Who did something, when, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mark {
-    /// The id of the token.
+    /// Id of the token.
     pub who: String,
-    /// When.
+    /// When it was done.
     pub at_ms: TimestampMs,
     /// Why; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// Where the handling stands after these entries, oldest first. Silences are looked up elsewhere: they end by themselves.
+/// Returns the state of the handling after these entries, oldest first. Silences are not included, because they end by themselves.
 pub fn handling<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Handling {
     let mut handling = Handling::default();
     for entry in entries {
@@ -123,7 +123,7 @@ pub fn handling<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Handling {
 }
 
 impl EntryKind {
-    /// The word that the API has for it.
+    /// Returns the word that the API uses for this kind.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -136,7 +136,7 @@ impl EntryKind {
         }
     }
 
-    /// What was written; may be empty.
+    /// Returns the text of the entry; may be empty.
     #[must_use]
     pub fn note(&self) -> &str {
         match self {

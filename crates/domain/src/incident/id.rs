@@ -1,4 +1,4 @@
-//! The id of a diagnosis: which alert, and which time it fired.
+//! The id of a diagnosis: which alert, and which of its activations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use crate::api::alerts::AlertView;
 use crate::time::TimestampMs;
 
-/// The longest fingerprint; ours have 16 digits.
+/// Maximum length of a fingerprint. Lockstep's fingerprints have 16 digits.
 const FINGERPRINT_BYTES_MAX: usize = 64;
 
-/// `FINGERPRINT-ACTIVE_MS`: stays the same as long as the alert is kept, and is another when the same alert fires again.
+/// `FINGERPRINT-ACTIVE_MS`. Stays the same while the alert is stored. If the same alert fires again, it gets a new id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DiagnosisId {
-    /// The alert.
+    /// Fingerprint of the alert.
     pub fingerprint: String,
-    /// When its condition was first seen this time.
+    /// When the alert's condition was first true this time.
     pub active_ms: TimestampMs,
 }
 
@@ -24,7 +24,7 @@ pub struct DiagnosisId {
 pub struct InvalidDiagnosisId(String);
 
 impl DiagnosisId {
-    /// The id of an alert.
+    /// Returns the diagnosis id of an alert.
     #[must_use]
     pub fn of(alert: &AlertView) -> Self {
         Self {

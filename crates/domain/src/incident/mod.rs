@@ -1,4 +1,4 @@
-//! Diagnoses as incidents: an alert that has fired, who causes it, how sure that is, and what people did about it.
+//! Diagnoses: an alert that fired, its culprit, the confidence in it, and what people did about it.
 //!
 //! ```text
 //! labels, finding of an analyser ──▶ culprit, confidence ─┬▶ api::alerts::Diagnosis

@@ -1,4 +1,4 @@
-//! Silences: alerts that match are not sent to webhooks for a while. They stay visible, and are marked.
+//! Silences: no notifications are sent for matching alerts during a period. The alerts stay visible and are marked as silenced.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,56 +7,56 @@ use crate::run::spec::FieldError;
 use crate::series::{MatchOp, Matcher};
 use crate::time::TimestampMs;
 
-/// Matchers of one silence; an alert rarely has a dozen labels.
+/// Maximum number of matchers of a silence. An alert rarely has more than 12 labels.
 const MATCHERS_MAX: usize = 32;
-/// The longest name, value, comment.
+/// Maximum length of a name, value or comment in bytes.
 const TEXT_BYTES_MAX: usize = 2_048;
-/// The longest silence: a fault that is accepted for longer is a rule to be changed.
+/// Maximum duration of a silence: one year. If a problem is accepted for longer, change the rule.
 const DURATION_MS_MAX: i64 = 366 * 24 * 3_600_000;
 
-/// A silence; what is stored.
+/// A silence; the stored form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// Its id.
+    /// Id of the silence.
     pub id: String,
-    /// All must match the labels of an alert, `alertname` among them.
+    /// Matchers for the labels of an alert, including `alertname`. All must match.
     pub matchers: Vec<SilenceMatcher>,
-    /// When it begins.
+    /// When the silence begins.
     pub starts_ms: TimestampMs,
-    /// When it ends.
+    /// When the silence ends.
     pub ends_ms: TimestampMs,
-    /// When it was made.
+    /// When the silence was created.
     pub created_ms: TimestampMs,
-    /// Who made it: the id of a token.
+    /// Id of the token that created it.
     pub created_by: String,
-    /// Why.
+    /// Why the silence is needed.
     pub comment: String,
 }
 
-/// One condition on one label, with Alertmanager's fields. A label that is not there counts as the empty string.
+/// A condition on one label, with the same fields as in Alertmanager. A missing label counts as the empty string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SilenceMatcher {
-    /// The name of the label.
+    /// Name of the label.
     pub name: String,
-    /// Its value, or a regular expression that the whole value must match.
+    /// Value to compare with, or a regular expression that must match the whole value.
     pub value: String,
-    /// Whether `value` is a regular expression.
+    /// True if `value` is a regular expression.
     #[serde(default, alias = "isRegex", skip_serializing_if = "std::ops::Not::not")]
     pub is_regex: bool,
-    /// Whether the value must match; `false` for alerts that do not.
+    /// True if the label must match `value`; false if it must not match.
     #[serde(default = "yes", alias = "isEqual")]
     pub is_equal: bool,
 }
 
-/// Where a silence stands; Alertmanager's words.
+/// State of a silence, with Alertmanager's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SilenceState {
-    /// It has not begun.
+    /// The silence has not begun.
     Pending,
-    /// It silences alerts now.
+    /// The silence is in effect now.
     Active,
-    /// It has ended.
+    /// The silence has ended.
     Expired,
 }
 
@@ -80,7 +80,7 @@ impl From<&SilenceMatcher> for Matcher {
 }
 
 impl Silence {
-    /// Where it stands.
+    /// Returns the state at the time `now_ms`.
     #[must_use]
     pub fn state(&self, now_ms: TimestampMs) -> SilenceState {
         if now_ms >= self.ends_ms {
@@ -92,7 +92,7 @@ impl Silence {
         }
     }
 
-    /// What is wrong with a new one, field by field. Regular expressions are checked by whoever compiles them.
+    /// Returns the errors of a new silence, per field. Regular expressions are not checked here but where they are compiled.
     #[must_use]
     pub fn problems(&self, now_ms: TimestampMs) -> Vec<FieldError> {
         let mut problems = Vec::new();
@@ -122,15 +122,15 @@ impl Silence {
         if self.ends_ms <= self.starts_ms.max(now_ms) {
             wrong(
                 "ends_ms",
-                "the end must be in the future and behind the start".to_owned(),
+                "the end must be in the future and after the start".to_owned(),
             );
         } else if self.ends_ms - self.starts_ms.max(now_ms) > DURATION_MS_MAX {
-            wrong("ends_ms", "a silence lasts 366 days at most".to_owned());
+            wrong("ends_ms", "a silence can last at most 366 days".to_owned());
         }
         if self.comment.trim().is_empty() || self.comment.len() > TEXT_BYTES_MAX {
             wrong(
                 "comment",
-                format!("say why, in 1 to {TEXT_BYTES_MAX} bytes: others will read it"),
+                format!("a comment of 1 to {TEXT_BYTES_MAX} bytes is required: it tells others why"),
             );
         }
         problems

@@ -1,4 +1,4 @@
-//! The metrics Lockstep makes: one definition, many outputs.
+//! The metrics that Lockstep produces: one definition from which all outputs are generated.
 
 pub mod catalogue;
 mod unit;

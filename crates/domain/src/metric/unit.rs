@@ -1,40 +1,40 @@
-//! The units of metrics' values.
+//! Units of the values of metrics.
 
-/// A unit. Whole numbers without one are a [`Unit::Count`], a [`Unit::Code`], a [`Unit::Flag`] or an [`Unit::Info`].
+/// Unit of a metric. A whole number without a unit is a [`Unit::Count`], a [`Unit::Code`], a [`Unit::Flag`] or an [`Unit::Info`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Of memory, disks and messages.
+    /// Bytes: memory, disks and messages.
     Bytes,
-    /// Of links.
+    /// Bytes per second: bandwidth of links.
     BytesPerSecond,
-    /// Also of times since the Unix epoch.
+    /// Seconds: durations, and times since the Unix epoch.
     Seconds,
-    /// From 0 to 1.
+    /// A ratio from 0 to 1.
     Ratio,
-    /// Of energy.
+    /// Joules: energy.
     Joules,
-    /// Of power.
+    /// Watts: power.
     Watts,
-    /// Of clocks.
+    /// Hertz: clocks.
     Hertz,
-    /// Of temperatures.
+    /// Degrees Celsius: temperatures.
     Celsius,
-    /// Things per second.
+    /// Operations or items per second.
     PerSecond,
-    /// Things, errors, steps.
+    /// A number of items, errors or steps.
     Count,
-    /// A number that stands for a state, as the help text says.
+    /// A number that stands for a state; the help text lists them.
     Code,
-    /// 1 if it is so, else 0.
+    /// 1 if true, 0 if false.
     Flag,
-    /// Always 1: what there is to know is in the labels.
+    /// Always 1; the information is in the labels.
     Info,
-    /// No unit, like a loss.
+    /// A number without a unit, for example a loss.
     Number,
 }
 
 impl Unit {
-    /// Every unit; one whose name ends another's comes after it.
+    /// All units. A unit whose suffix is the end of another unit's suffix comes after that unit.
     pub const ALL: [Self; 14] = [
         Self::BytesPerSecond,
         Self::PerSecond,
@@ -52,7 +52,7 @@ impl Unit {
         Self::Number,
     ];
 
-    /// How names of metrics with this unit end, counters' `_total` aside.
+    /// Returns the suffix of the names of metrics with this unit, without the `_total` of counters.
     #[must_use]
     pub fn suffix(self) -> Option<&'static str> {
         match self {
@@ -61,7 +61,7 @@ impl Unit {
         }
     }
 
-    /// Its name in OpenMetrics, if it has one there.
+    /// Returns the name of the unit in OpenMetrics, if it has one.
     #[must_use]
     pub fn open_metrics(self) -> Option<&'static str> {
         Some(match self {

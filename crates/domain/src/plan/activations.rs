@@ -1,47 +1,49 @@
-//! What the forward pass keeps for the backward pass.
+//! Activations: the memory that the forward pass keeps for the backward pass.
 //!
-//! Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4: s·b·h·(34 + 5·a·s/h) bytes a layer in
-//! 16 bits with dropout, and s·b·h·(10 + 24/t + 5·a·s/(h·t)) over t tensor-parallel GPUs. Here the same terms stand one by one, so that
-//! they also hold for gated MLPs, grouped queries, flash attention, 32 bits and autocast. Measured against PyTorch: testdata/plan.
+//! Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4: s·b·h·(34 + 5·a·s/h) bytes per
+//! layer in 16 bits with dropout, and s·b·h·(10 + 24/t + 5·a·s/(h·t)) with t tensor-parallel GPUs. Here each term is computed separately,
+//! so that the result is also right for gated MLPs, grouped queries, flash attention, 32 bits and autocast. Compared with measurements of
+//! PyTorch: testdata/plan.
 //!
 //! ```text
 //! x ─▶ norm ─▶ q k v ─▶ attention ─▶ out ─▶ + ─▶ norm ─▶ up (gate) ─▶ gelu (silu ×) ─▶ down ─▶ +
 //! │     │       │          │         │     │     │         │               │
-//! r     w·n     w          w, scores mask  r     w·n       w               w            kept of each token
+//! r     w·n     w          w, scores mask  r     w·n       w               w            kept for each token
 //! ```
-//! r: width of the residual stream; w: of matrix products; n: under autocast once for each linear layer that reads it.
+//! r: width of the residual stream; w: width of matrix products; n: under autocast, one copy for each linear layer that reads it.
 
 use super::architecture::{Architecture, Norm};
 use super::settings::{Attention, Settings};
 
-/// A block's input is hidden numbers a token; a loss's log-probabilities and their two gradients are 32 bits wide each.
+/// Bytes of a 32-bit number. The log-probabilities of the loss and their two gradients have this width.
 const FP32: u128 = 4;
 
 /// Bytes of activations on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Activations {
-    /// What the blocks keep.
+    /// Activations that the blocks keep.
     pub(super) kept: u128,
-    /// What the last norm and the output layer keep, gone when the first block's turn comes; and dropout before the blocks.
+    /// Activations of the last norm and the output layer, which are freed before the first block's backward pass; and of dropout before the
+    /// blocks.
     pub(super) ends: u128,
-    /// What checkpointing brings back at once: the blocks that are recomputed, less the input that was kept.
+    /// Memory of the blocks that checkpointing recomputes at once, without the input that was kept.
     pub(super) recomputed: u128,
-    /// The largest gradients of activations inside one block: an estimate.
+    /// Largest gradients of activations inside one block: an estimate.
     pub(super) block_gradients: u128,
-    /// The last stretch of blocks in the backward pass, alive together with all gradients of parameters.
+    /// Activations of the last blocks of the backward pass, which exist together with all gradients of parameters.
     pub(super) last: u128,
     /// Log-probabilities, kept for the backward pass.
     pub(super) loss: u128,
-    /// Two gradients of the logits while the loss is differentiated.
+    /// Two gradients of the logits during the backward pass of the loss.
     pub(super) loss_gradients: u128,
 }
 
-/// What a training of this shape keeps.
+/// Returns the activations of a training with this architecture.
 pub(super) fn of(settings: &Settings, shape: &Architecture) -> Activations {
     let token = Token::of(settings, shape);
     let tokens = u128::from(settings.sequence) * u128::from(settings.micro_batch);
     let s = u128::from(settings.sequence);
-    // The causal mask of materialised scores is one for all heads and sequences; 1 byte.
+    // The causal mask of materialised scores is shared by all heads and sequences; 1 byte per element.
     let mask = if settings.attention == Attention::Materialised {
         s * s
     } else {
@@ -56,7 +58,8 @@ pub(super) fn of(settings: &Settings, shape: &Architecture) -> Activations {
     Activations {
         kept: u128::from(inputs) * input + u128::from(whole) * block,
         ends: tokens * token.ends,
-        // With segments the last one is kept, and at least as large as any: it is gone when the one before it comes back.
+        // With segments, the last segment is kept and is at least as large as any other. It is freed before the one before it is
+        // recomputed.
         recomputed: if tail {
             0
         } else {
@@ -69,13 +72,13 @@ pub(super) fn of(settings: &Settings, shape: &Architecture) -> Activations {
     }
 }
 
-/// Bytes for each token.
+/// Bytes per token.
 struct Token {
-    /// A block that keeps everything.
+    /// A block that keeps all activations.
     block: u128,
-    /// A block's input.
+    /// Input of a block.
     input: u128,
-    /// What stands before the first and after the last block: dropout, norm, the output layer's input.
+    /// Outside of the blocks: dropout before the first, norm and input of the output layer after the last.
     ends: u128,
     gradients: u128,
 }
@@ -86,7 +89,7 @@ impl Token {
         let t = u128::from(settings.tensor_parallel);
         let w = settings.precision.computed();
         let autocast = settings.autocast();
-        // Embeddings and norms stay in 32 bits under autocast, so the sum of all blocks' outputs does too.
+        // Under autocast, embeddings and norms stay in 32 bits, so the sum of the outputs of all blocks does too.
         let r = if autocast { FP32 } else { w };
         let dropout = u128::from(settings.dropout);
         let (attention_reads, mlp_reads) = if autocast { readers(m) } else { (1, 1) };
@@ -94,7 +97,7 @@ impl Token {
             Norm::Layer => 2 * FP32,
             Norm::Rms => FP32,
         };
-        // What sequence parallelism splits too. A linear layer's input is not: autograd keeps the gathered tensor.
+        // Sequence parallelism splits these too, but not the input of a linear layer: autograd keeps the gathered tensor.
         let along = if settings.sequence_parallel { t } else { 1 };
         let norms = (2 * (r * h + stats) + 2 * dropout * h).div_ceil(along);
         let inputs = w * h * (attention_reads + mlp_reads);
@@ -108,13 +111,14 @@ impl Token {
     }
 }
 
-/// How many linear layers read the output of a block's first and second norm.
+/// Returns how many linear layers read the output of the first and of the second norm of a block.
 fn readers(m: &Architecture) -> (u128, u128) {
     (if m.fused_qkv { 1 } else { 3 }, if m.gated { 2 } else { 1 })
 }
 
-/// Queries, keys, values, what attention keeps of scores, and its output. Flash attention keeps one 32-bit number a head and token (Dao et
-/// al. 2022) and takes grouped keys as they are; materialised scores need keys and values repeated for each head.
+/// Returns the bytes per token for queries, keys, values, the scores that attention keeps, and its output. Flash attention keeps one 32-bit
+/// number per head and token (Dao et al. 2022) and uses grouped keys directly. Materialised scores need keys and values repeated for each
+/// head.
 fn attention(settings: &Settings, m: &Architecture) -> u128 {
     let (h, heads) = (u128::from(m.hidden), u128::from(m.heads));
     let grouped = u128::from(m.kv_heads) * u128::from(m.head());
@@ -125,25 +129,27 @@ fn attention(settings: &Settings, m: &Architecture) -> u128 {
     }
 }
 
-/// Bytes of one score: softmax's output; the mask of its dropout; what is multiplied with the values, where that is another tensor.
+/// Returns the bytes of one score: the output of softmax, the mask of its dropout, and the input of the product with the values if that is
+/// another tensor.
 fn score(settings: &Settings) -> u128 {
     let w = settings.precision.computed();
     match (settings.autocast(), settings.dropout) {
-        // Autocast computes softmax in 32 bits and casts what follows.
+        // Autocast computes softmax in 32 bits and casts the result.
         (true, dropout) => FP32 + w + u128::from(dropout),
         (false, true) => 2 * w + 1,
         (false, false) => w,
     }
 }
 
-/// Gated: gate, silu of it, up, and their product. Else: before and after the activation function.
+/// Returns the bytes per token for the MLP. Gated: gate, silu of it, up, and their product. Otherwise: before and after the activation
+/// function.
 fn mlp(settings: &Settings, m: &Architecture) -> u128 {
     let kept = if m.gated { 4 } else { 2 };
     kept * u128::from(m.mlp) * settings.precision.computed()
 }
 
-/// What gradients of activations take beyond what the block kept and frees on the way back: in the MLP, or in attention, where the MLP is
-/// done. An estimate; peaks measured in testdata/plan are up to 5 % below a plan that has it.
+/// Returns the bytes per token that gradients of activations need in addition to those that replace kept activations: in the MLP, or in
+/// attention after the MLP is done. An estimate: peaks measured in testdata/plan are up to 5 % below a plan that includes it.
 fn gradients(settings: &Settings, m: &Architecture) -> u128 {
     let w = settings.precision.computed();
     let inside_mlp = if m.gated { 2 } else { 1 } * u128::from(m.mlp) * w;

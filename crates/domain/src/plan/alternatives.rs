@@ -1,4 +1,4 @@
-//! The same model by other settings: a table of strategies, and the least that has to change so that it fits.
+//! The same model with other settings: a table of strategies, and the smallest changes with which it fits.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,36 +8,36 @@ use super::fit::{Fit, Verdict};
 use super::memory::plan;
 use super::settings::{Attention, Precision, Settings, Strategy};
 
-/// Ways to fit that are shown. More than this nobody compares.
+/// Maximum number of ways to fit that are shown. More are too many to compare.
 const WAYS_SHOWN: usize = 6;
-/// Prices above this are not looked for: such a training is another one.
-const PRICE_MOST: u32 = 24;
+/// Maximum price of a way to fit. A more expensive change would be a different training.
+const PRICE_MAX: u32 = 24;
 
-/// The model by another strategy.
+/// The same model with another strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Alternative {
-    /// The strategy, with what matters of its settings.
+    /// Name of the strategy, with its important settings.
     pub name: String,
-    /// What is recomputed.
+    /// Activation checkpointing.
     pub checkpointing: Checkpointing,
-    /// Whether these are the settings that were asked about.
+    /// True if these are the requested settings.
     pub asked: bool,
-    /// The most that is alive at once on a GPU, bytes.
+    /// Peak memory of a GPU in bytes.
     pub peak_bytes: u64,
 }
 
-/// Changes that, all together, make a training fit.
+/// Changes that together make a training fit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Change {
-    /// What to change.
+    /// The changes, as text.
     pub steps: Vec<String>,
-    /// The most that is alive at once then, bytes.
+    /// Peak memory after the changes, in bytes.
     pub peak_bytes: u64,
-    /// Against the GPU's memory.
+    /// Comparison with the GPU's memory.
     pub fit: Fit,
 }
 
-/// Every strategy without and with recomputed blocks, and as asked.
+/// Returns every strategy with and without recomputed blocks, and the requested settings.
 #[must_use]
 pub fn alternatives(settings: &Settings, framework: u64) -> Vec<Alternative> {
     let mut checkpointings = vec![Checkpointing::None];
@@ -71,7 +71,8 @@ pub fn alternatives(settings: &Settings, framework: u64) -> Vec<Alternative> {
     found
 }
 
-/// The cheapest changes that make it fit, cheapest first; each without a step it could do without. Empty when it fits as it is, or never.
+/// Returns the cheapest changes that make the training fit, cheapest first. None contains an unnecessary change. Returns an empty list if
+/// the training already fits or cannot fit.
 #[must_use]
 pub fn ways_to_fit(settings: &Settings, framework: u64, gpu_memory: u64) -> Vec<Change> {
     let fits = |settings: &Settings| {
@@ -88,7 +89,7 @@ pub fn ways_to_fit(settings: &Settings, framework: u64, gpu_memory: u64) -> Vec<
     let mut taken: Vec<Vec<Step>> = Vec::new();
     let mut ways = Vec::new();
     for steps in all {
-        if ways.len() == WAYS_SHOWN || price(&steps) > PRICE_MOST {
+        if ways.len() == WAYS_SHOWN || price(&steps) > PRICE_MAX {
             break;
         }
         if taken.iter().any(|less| {
@@ -160,7 +161,7 @@ enum Step {
     Gpus(u64, u32),
 }
 
-/// What could be changed, each in the ways it could be.
+/// Returns what can be changed; for each dimension, the possible changes.
 fn dimensions(settings: &Settings) -> Vec<Vec<Step>> {
     let mut dimensions = vec![vec![Step::BucketView], vec![Step::Fused]];
     if settings.precision == Precision::Fp32 {
@@ -204,7 +205,7 @@ fn dimensions(settings: &Settings) -> Vec<Vec<Step>> {
     dimensions
 }
 
-/// Every choice of at most one step of each dimension.
+/// Collects every combination with at most one change per dimension.
 fn collect(dimensions: &[Vec<Step>], chosen: &mut Vec<Step>, all: &mut Vec<Vec<Step>>) {
     let Some((first, rest)) = dimensions.split_first() else {
         if !chosen.is_empty() {
@@ -215,7 +216,7 @@ fn collect(dimensions: &[Vec<Step>], chosen: &mut Vec<Step>, all: &mut Vec<Vec<S
     collect(rest, chosen, all);
     for step in first {
         chosen.push(*step);
-        if price(chosen) <= PRICE_MOST {
+        if price(chosen) <= PRICE_MAX {
             collect(rest, chosen, all);
         }
         chosen.pop();
@@ -227,8 +228,8 @@ fn price(steps: &[Step]) -> u32 {
 }
 
 impl Step {
-    /// What it costs in speed, work or money, as an order only: an estimate. One point changes nothing about the training;
-    /// recomputation costs at most a third of the computation (one more forward pass); other machines cost most.
+    /// Returns the price of a change: an estimate of its cost in speed, work or money, only for ordering. A price of one does not change
+    /// the training. Recomputation costs at most a third of the computation (one more forward pass). More machines cost most.
     fn price(self) -> u32 {
         match self {
             Self::BucketView | Self::Fused => 1,
@@ -245,7 +246,7 @@ impl Step {
         }
     }
 
-    /// Whether this is the same change, or more of it.
+    /// Returns true if this change is the same as `less`, or goes further.
     fn includes(self, less: Self) -> bool {
         match (self, less) {
             (Self::MicroBatch(size), Self::MicroBatch(larger)) => size <= larger,

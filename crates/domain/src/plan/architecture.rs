@@ -1,70 +1,71 @@
-//! What is trained: a decoder-only transformer by its dimensions, or a bare number of parameters.
+//! The model to train: a decoder-only transformer with its dimensions, or only a number of parameters.
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::{Refusal, within};
+use super::settings::{InvalidSettings, check_range};
 use super::tensors;
 
-/// What is known of the model.
+/// The model to train.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Model {
-    /// Its dimensions: everything can be said.
+    /// The dimensions are known: everything can be computed.
     Shape(Architecture),
-    /// Only its number of parameters: nothing can be said about activations.
+    /// Only the number of parameters is known: activations cannot be computed.
     Count {
-        /// Parameters, all together.
+        /// Total number of parameters.
         parameters: u64,
     },
 }
 
-/// The dimensions of a transformer, as its configuration file has them.
+/// Dimensions of a transformer, as in its configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Architecture {
-    /// Blocks.
+    /// Number of blocks.
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden: u64,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: u64,
-    /// Heads of keys and values; fewer than `heads` is grouped-query attention.
+    /// Number of heads of keys and values. Fewer than `heads` means grouped-query attention.
     pub kv_heads: u64,
     /// Width inside the MLP.
     pub mlp: u64,
-    /// A gated MLP (SwiGLU) has three matrices instead of two.
+    /// True for a gated MLP (SwiGLU), which has three matrices instead of two.
     pub gated: bool,
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
-    /// Learned positions; 0 where positions are rotated (RoPE) or computed.
+    /// Number of learned positions; 0 if positions are rotated (RoPE) or computed.
     pub positions: u64,
-    /// The output layer shares the embedding's matrix.
+    /// True if the output layer shares the matrix of the embedding.
     pub tied: bool,
-    /// What normalises.
+    /// Kind of normalisation.
     pub norm: Norm,
-    /// Linear layers have biases.
+    /// True if linear layers have biases.
     pub bias: bool,
-    /// One linear layer computes queries, keys and values. Only autocast sees the difference: it casts a layer's input for each layer.
+    /// True if one linear layer computes queries, keys and values. It matters only for autocast, which casts the input of each layer
+    /// separately.
     pub fused_qkv: bool,
 }
 
-/// A normalisation; both are one fused kernel on a GPU.
+/// Kind of normalisation. Each is one fused kernel on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norm {
-    /// LayerNorm: weight and bias (a bias only where linear layers have them); keeps mean and inverse deviation of each token.
+    /// LayerNorm: weight and bias (a bias only if linear layers have biases). Keeps mean and inverse deviation per token.
     Layer,
-    /// RMSNorm: weight; keeps the inverse root of each token.
+    /// RMSNorm: weight. Keeps the inverse root per token.
     Rms,
 }
 
 impl Model {
-    /// Parameters, all together, before anything is split.
+    /// Returns the total number of parameters, before anything is split.
     #[must_use]
     pub fn parameters(&self) -> u128 {
         tensors::of(self).iter().map(|tensor| tensor.elements(1)).sum()
     }
 
-    /// The dimensions, where they are known.
+    /// Returns the dimensions, if known.
     #[must_use]
     pub fn shape(&self) -> Option<&Architecture> {
         match self {
@@ -73,36 +74,36 @@ impl Model {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), InvalidSettings> {
         match self {
             Self::Shape(architecture) => architecture.check(),
-            Self::Count { parameters } => within("params", *parameters, 1, 1_000_000_000_000_000),
+            Self::Count { parameters } => check_range("params", *parameters, 1, 1_000_000_000_000_000),
         }
     }
 }
 
 impl Architecture {
-    /// Width of one head.
+    /// Returns the width of one head.
     pub(super) fn head(&self) -> u64 {
         self.hidden / self.heads
     }
 
-    fn check(&self) -> Result<(), Refusal> {
-        within("layers", self.layers, 1, 10_000)?;
-        within("hidden", self.hidden, 1, 1 << 20)?;
-        within("heads", self.heads, 1, 1 << 14)?;
-        within("kv-heads", self.kv_heads, 1, self.heads)?;
-        within("mlp", self.mlp, 1, 1 << 24)?;
-        within("vocabulary", self.vocabulary, 1, 1 << 26)?;
-        within("positions", self.positions, 0, 1 << 31)?;
+    fn check(&self) -> Result<(), InvalidSettings> {
+        check_range("layers", self.layers, 1, 10_000)?;
+        check_range("hidden", self.hidden, 1, 1 << 20)?;
+        check_range("heads", self.heads, 1, 1 << 14)?;
+        check_range("kv-heads", self.kv_heads, 1, self.heads)?;
+        check_range("mlp", self.mlp, 1, 1 << 24)?;
+        check_range("vocabulary", self.vocabulary, 1, 1 << 26)?;
+        check_range("positions", self.positions, 0, 1 << 31)?;
         if !self.hidden.is_multiple_of(self.heads) {
-            return Err(Refusal(format!(
+            return Err(InvalidSettings(format!(
                 "{} heads do not divide a hidden width of {}: each head is hidden / heads wide",
                 self.heads, self.hidden
             )));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            return Err(Refusal(format!(
+            return Err(InvalidSettings(format!(
                 "{} heads cannot be shared among {} heads of keys and values: the second must divide the first",
                 self.heads, self.kv_heads
             )));

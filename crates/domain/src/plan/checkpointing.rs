@@ -1,4 +1,4 @@
-//! What is recomputed in the backward pass instead of kept: the values of the knob `activation_checkpointing`.
+//! Activation checkpointing: what is recomputed in the backward pass instead of kept. The values of the knob `activation_checkpointing`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Checkpointing {
-    /// None: everything is kept.
+    /// None: all activations are kept.
     None,
-    /// Each block.
+    /// Every block.
     Block,
-    /// The n-th block, the 2n-th, and so on; the others keep everything.
+    /// Blocks n, 2n, and so on. The others keep all activations.
     Every(u64),
-    /// Segments of several blocks, as `torch.utils.checkpoint.checkpoint_sequential`: all but the last are recomputed, each as a
-    /// whole. With one segment nothing is.
+    /// Segments of several blocks, as in `torch.utils.checkpoint.checkpoint_sequential`: all segments except the last are recomputed, each
+    /// as a whole. With one segment, nothing is recomputed.
     Sequential(u64),
 }
 
-/// A text that names no way of checkpointing.
+/// A text that is not a kind of checkpointing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no activation checkpointing; write none, block, every=N (every N-th block) or sequential=N (N segments)"
+    "{0:?} is not a kind of activation checkpointing; use none, block, every=N (every N-th block) or sequential=N (N segments)"
 )]
 pub struct UnknownCheckpointing(pub String);
 
 impl Checkpointing {
-    /// How many of so many blocks keep only an input, and how many keep everything.
+    /// Returns the number of kept inputs, and the number of blocks that keep all activations.
     pub(super) fn split(self, layers: u64) -> (u64, u64) {
         let (inputs, recomputed) = match self {
             Self::None => (0, 0),
@@ -39,7 +39,7 @@ impl Checkpointing {
         (inputs, layers - recomputed)
     }
 
-    /// Blocks that are recomputed, and then alive, at once.
+    /// Returns the number of blocks that are recomputed, and then in memory, at once.
     pub(super) fn at_once(self, layers: u64) -> u64 {
         match self {
             Self::None | Self::Sequential(1) => 0,

@@ -1,45 +1,47 @@
-//! What is allocated to talk to other GPUs, and what autocast casts.
+//! Memory for the communication with other GPUs, and for the weights that autocast casts.
 //!
-//! Sources: DistributedDataParallel's documentation (`gradient_as_bucket_view`: "the saved memory size will be equal to the total gradients
-//! size"); fully_shard's (a unit is what it is applied to; the root keeps its parameters between forward and backward); what lives
-//! at once: torch's own `FSDPMemTracker` (testdata/plan).
+//! Sources: documentation of DistributedDataParallel (`gradient_as_bucket_view`: "the saved memory size will be equal to the total
+//! gradients size"); of fully_shard (a unit is what it is applied to; the root keeps its parameters between forward and backward); for what
+//! is in memory at the same time, torch's own `FSDPMemTracker` (testdata/plan).
 
 use super::settings::{Precision, Settings, Strategy};
 use super::tensors::{Tensor, Unit};
 
-/// Units that are gathered at once: the one that computes, and the buffer of the next. Measured (testdata/plan) on a CPU, where nothing
-/// overlaps; on a GPU a buffer may live until the next has been filled, so that this stays an estimate.
+/// Number of units that are gathered at once: the one that computes, and the buffer of the next. Measured (testdata/plan) on a CPU, where
+/// nothing overlaps. On a GPU a buffer may exist until the next one is filled, so this is an estimate.
 const GATHERED_UNITS: u128 = 2;
 
 /// Bytes on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Communication {
-    /// DDP's buckets, there from the first backward pass on.
+    /// Buckets of DDP, allocated from the first backward pass on.
     pub(super) buckets: u128,
-    /// Whole parameters: at the start of the backward pass, while the last block goes back, while the first one does.
+    /// Gathered parameters: at the start of the backward pass, during the backward pass of the last block, and during that of the first
+    /// block.
     pub(super) gathered: [u128; 3],
     /// Gradients of a block as they are computed.
     pub(super) computed: u128,
-    /// The same and the buffer they are reduced from, when the block's activations have gone.
+    /// The same, and the buffer from which they are reduced, after the block's activations are freed.
     pub(super) reduced: u128,
-    /// Weights cast by autocast, as their layers keep them for the backward pass.
+    /// Weights cast by autocast, which their layers keep for the backward pass.
     pub(super) casts: Casts,
-    /// Gradients of the root's tensors, the first ones of a backward pass.
+    /// Gradients of the root's tensors, the first of a backward pass.
     pub(super) first_gradients: u128,
 }
 
 /// Bytes of weights that autocast casts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Casts {
-    /// All: they are cached until autocast ends, after the loss. Source: torch's `autocast_mode.cpp` ("cache fp16 casts of fp32 model weights").
+    /// All casts. They are cached until autocast ends, after the loss. Source: torch's `autocast_mode.cpp` ("cache fp16 casts of fp32 model
+    /// weights").
     pub(super) all: u128,
-    /// What autograd keeps: of the output layer, and of blocks that are not recomputed.
+    /// Casts that autograd keeps: those of the output layer, and of blocks that are not recomputed.
     pub(super) kept: u128,
-    /// One block's.
+    /// Casts of one block.
     pub(super) block: u128,
 }
 
-/// What a training needs of it. `layers` is unknown with a bare number of parameters: then no unit is.
+/// Returns the communication memory of a training. If only the number of parameters is known, `layers` is `None` and the units are unknown.
 pub(super) fn of(
     settings: &Settings,
     tensors: &[Tensor],
@@ -102,7 +104,7 @@ fn buckets(settings: &Settings, gradients: u128) -> u128 {
     }
 }
 
-/// Blocks that went back are freed again.
+/// Parameters of a block are freed again after its backward pass.
 fn gathered(settings: &Settings, blocks: u128, block: u128, root: u128) -> [u128; 3] {
     if !sharded(settings) {
         return [0; 3];
@@ -116,12 +118,12 @@ fn gathered(settings: &Settings, blocks: u128, block: u128, root: u128) -> [u128
     units.map(|units| gathered_width(settings) * (root + units))
 }
 
-/// Whether anything is gathered and reduced at all.
+/// Returns true if parameters are gathered and gradients reduced.
 fn sharded(settings: &Settings) -> bool {
     settings.gathers() && settings.shards() > 1
 }
 
-/// Bytes of a gathered parameter. `MixedPrecisionPolicy` casts before it gathers; autocast casts after.
+/// Returns the bytes of a gathered parameter. `MixedPrecisionPolicy` casts before gathering; autocast casts afterwards.
 fn gathered_width(settings: &Settings) -> u128 {
     match settings.precision {
         Precision::Fp16Amp => settings.precision.stored(),

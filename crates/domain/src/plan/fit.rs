@@ -1,37 +1,37 @@
-//! Whether a plan goes into a GPU.
+//! Whether a plan fits in the memory of a GPU.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Below this share of the GPU's memory left over, a plan is called tight. An estimate: the allocator keeps memory in blocks that do
-/// not always fit what is asked for next, and a plan's own error is of that size.
+/// A plan is tight if less than one part in `TIGHT_SHARE` of the GPU's memory is free. An estimate: the allocator keeps memory in blocks
+/// that do not always fit the next request, and the error of a plan is about that large.
 const TIGHT_SHARE: u64 = 10;
 
-/// A peak against a GPU's memory.
+/// Comparison of a peak with a GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Fit {
-    /// Memory of the GPU, bytes.
+    /// Memory of the GPU in bytes.
     pub gpu_memory_bytes: u64,
-    /// What is left over, bytes; negative when that much is missing.
+    /// Memory that stays free, in bytes; negative if memory is missing.
     pub headroom_bytes: i64,
-    /// In a word.
+    /// Result of the comparison.
     pub verdict: Verdict,
 }
 
-/// In a word.
+/// Result of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// At least a tenth is left over.
+    /// At least a tenth of the memory stays free.
     Fits,
-    /// It may: less than a tenth is left over.
+    /// The plan may fit: less than a tenth of the memory stays free.
     Tight,
-    /// More is needed than there is.
+    /// The plan needs more memory than the GPU has.
     DoesNotFit,
 }
 
 impl Fit {
-    /// Judges a peak.
+    /// Compares a peak with a GPU's memory.
     #[must_use]
     pub fn of(peak_bytes: u64, gpu_memory_bytes: u64) -> Self {
         let headroom = i128::from(gpu_memory_bytes) - i128::from(peak_bytes);
@@ -50,7 +50,7 @@ impl Fit {
 }
 
 impl Verdict {
-    /// For a person.
+    /// Returns the text for people.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {

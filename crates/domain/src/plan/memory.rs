@@ -1,6 +1,6 @@
-//! A plan: what takes how much, and how much there is at once.
+//! A plan: which parts need memory, how much, and how much at the same time.
 //!
-//! Not everything lives at the same time. A step has four moments at which memory can peak:
+//! Not all memory is in use at the same time. A step has four moments at which memory can peak:
 //!
 //! ```text
 //!            start of backward   first block back   last block back   optimizer's step
@@ -12,43 +12,43 @@
 //! gathered units     ■                  ■                  ■                 ·
 //! temporaries        ·                  ·                  ·                 ■
 //! ```
-//! Between the second and the third, activations fall while gradients rise, block by block: the larger of both ends is the most.
-//! With several micro-batches a step, and where gradients are views into buckets, gradients are there always.
+//! Between the second and the third moment, activations shrink while gradients grow, block by block: the peak is at one of the two. With
+//! several micro-batches per step, and if gradients are views into buckets, gradients are always in memory.
 
 use serde::Serialize;
 
-use super::settings::{Attention, Refusal, Settings, Strategy};
+use super::settings::{Attention, InvalidSettings, Settings, Strategy};
 use super::{activations, communication, states, tensors};
 
-/// What a training takes on one GPU.
+/// Memory of a training on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// Parameters of the model, all GPUs together, each once.
+    /// Parameters of the model on all GPUs together, each counted once.
     pub model_parameters: u64,
-    /// What takes memory, states first.
+    /// The parts that need memory, states first.
     pub components: Vec<Component>,
-    /// The most that is alive at once, bytes.
+    /// Peak memory in bytes.
     pub peak_bytes: u64,
-    /// When that is.
+    /// Moment of the peak.
     pub peak_at: Moment,
-    /// What a reader must know to believe the figures.
+    /// Assumptions and limits that a reader must know.
     pub notes: Vec<String>,
 }
 
-/// One thing that takes memory.
+/// One part that needs memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Component {
-    /// Which.
+    /// Which part it is.
     pub part: Part,
-    /// Its size at its largest, bytes.
+    /// Its maximum size in bytes.
     pub bytes: u64,
-    /// What of it is alive when the peak is reached, bytes.
+    /// Its size at the moment of the peak, in bytes.
     pub at_peak_bytes: u64,
-    /// How the figure came about.
+    /// How the size was computed.
     pub basis: Basis,
 }
 
-/// What takes memory.
+/// A part of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "Part::label says what each is")]
@@ -69,15 +69,15 @@ pub enum Part {
     Framework,
 }
 
-/// How a figure came about.
+/// How a size was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// Follows from shapes and types.
+    /// Computed from shapes and types.
     Exact,
-    /// A published formula, held against PyTorch.
+    /// Computed with a published formula that was compared with PyTorch.
     Formula,
-    /// A figure that depends on versions and machines.
+    /// An estimate that depends on versions and machines.
     Estimate,
 }
 
@@ -85,11 +85,11 @@ pub enum Basis {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// All activations are kept, the loss is differentiated.
+    /// All activations are in memory; the backward pass of the loss runs.
     StartOfBackward,
-    /// The last block of the model computes its gradients.
+    /// The backward pass of the model's last block runs.
     FirstBlockBack,
-    /// The first block of the model does; all gradients are there.
+    /// The backward pass of the model's first block runs; all gradients are in memory.
     LastBlockBack,
     /// The optimizer changes the parameters.
     OptimizerStep,
@@ -103,7 +103,7 @@ impl Moment {
         Self::OptimizerStep,
     ];
 
-    /// For a person.
+    /// Returns the text for people.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -116,7 +116,7 @@ impl Moment {
 }
 
 impl Part {
-    /// For a person.
+    /// Returns the text for people.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -157,11 +157,11 @@ struct Line {
     at: [u128; 4],
 }
 
-/// Makes the plan. `framework` is what the GPU's context, NCCL and loaded kernels take, bytes.
+/// Computes the plan. `framework` is the memory of the GPU's context, NCCL and loaded kernels, in bytes.
 ///
 /// # Errors
-/// When the settings make no sense, or the answer is beyond 64 bits.
-pub fn plan(settings: &Settings, framework: u64) -> Result<Plan, Refusal> {
+/// Returns an error if the settings are not valid, or the result does not fit in 64 bits.
+pub fn plan(settings: &Settings, framework: u64) -> Result<Plan, InvalidSettings> {
     settings.check()?;
     let lines = lines(settings, framework);
     let total = |moment: usize| lines.iter().map(|line| line.at[moment]).sum::<u128>();
@@ -183,7 +183,7 @@ pub fn plan(settings: &Settings, framework: u64) -> Result<Plan, Refusal> {
                 basis: line.part.basis(settings),
             })
         })
-        .collect::<Result<_, Refusal>>()?;
+        .collect::<Result<_, InvalidSettings>>()?;
     Ok(Plan {
         model_parameters: fitting(settings.model.parameters())?,
         components,
@@ -210,13 +210,13 @@ fn lines(settings: &Settings, framework: u64) -> Vec<Line> {
     ];
     if let Some(shape) = shape {
         let a = activations::of(settings, shape);
-        // The last blocks to go back are recomputed or, without checkpointing, what is left of all.
+        // The last blocks of the backward pass are recomputed; without checkpointing, their kept activations are what is left.
         let (left, again) = if settings.checkpointing.at_once(shape.layers) > 0 {
             (0, a.last)
         } else {
             (a.last, 0)
         };
-        // The cache of casts ends with autocast, before the loss's gradients come.
+        // The cache of casts is freed when autocast ends, before the gradients of the loss are computed.
         let cached = (c.casts.all - c.casts.kept).saturating_sub(a.loss_gradients - a.loss);
         let casts = [
             c.casts.kept + cached,
@@ -290,13 +290,13 @@ fn notes(settings: &Settings) -> Vec<String> {
     }
     if settings.attention == Attention::Flash && shape.kv_heads < shape.heads {
         note(
-            "Grouped keys and values are counted once. Code that repeats them for each head before attention (repeat_kv) keeps more.",
+            "Grouped keys and values are counted once. Code that repeats them for each head before attention (repeat_kv) needs more.",
         );
     }
     if settings.checkpointing == super::Checkpointing::Sequential(1) {
         note("One segment recomputes nothing: checkpoint_sequential leaves its last segment as it is.");
     } else if settings.checkpointing.at_once(shape.layers) > shape.layers.div_ceil(4) {
-        note("Segments this long come back as a whole: they save little. Checkpoint each block.");
+        note("Segments this long are recomputed as a whole and save little. Checkpoint each block instead.");
     }
     if settings.sequence_parallel {
         note(
@@ -306,8 +306,10 @@ fn notes(settings: &Settings) -> Vec<String> {
     notes
 }
 
-fn fitting(bytes: u128) -> Result<u64, Refusal> {
+fn fitting(bytes: u128) -> Result<u64, InvalidSettings> {
     u64::try_from(bytes).map_err(|_| {
-        Refusal("these settings need more than 16 EiB a GPU: one of the numbers is wrong".to_owned())
+        InvalidSettings(
+            "these settings need more than 16 EiB per GPU: one of the numbers is wrong".to_owned(),
+        )
     })
 }

@@ -1,17 +1,17 @@
-//! How much memory a training takes on one GPU, before it is started.
+//! Computes how much memory a training needs on one GPU, before it is started.
 //!
 //! ```text
 //! Settings ──check──▶ tensors ──▶ states          parameters, gradients, optimizer states, master copies
 //!                        │        communication   DDP's buckets, FSDP's gathered units
 //!                        └──────▶ activations     what autograd keeps, what checkpointing recomputes, the loss
 //!                                      │
-//!                        memory ◀──────┘          components, and which of them live at the same moment: the peak
-//!                           └──▶ alternatives     the same model by other strategies; what would make it fit
+//!                        memory ◀──────┘          components, and which of them exist at the same moment: the peak
+//!                           └──▶ alternatives     the same model with other strategies; what would make it fit
 //! ```
 //!
-//! Arithmetic only, in 128 bits: `Settings::check` bounds every number so that nothing can overflow. Sizes of states follow from
-//! shapes and are exact. Activations follow a formula that is exact for the measuring model of the tests and near for others.
-//! What is neither is called an estimate. `docs/plan.md` has all formulas with their sources.
+//! The module only computes, in 128 bits. `Settings::check` limits every number so that nothing can overflow. Sizes of states follow from
+//! shapes and are exact. Activations follow a formula that is exact for the model that the tests measure and close for others. Everything
+//! else is called an estimate. `docs/plan.md` contains all formulas with their sources.
 
 mod activations;
 mod alternatives;
@@ -31,7 +31,7 @@ pub use checkpointing::{Checkpointing, UnknownCheckpointing};
 pub use fit::{Fit, Verdict};
 pub use memory::{Basis, Component, Moment, Part, Plan, plan};
 pub use preset::{PRESETS, Preset};
-pub use settings::{Attention, Optimizer, Precision, Refusal, Settings, Strategy};
+pub use settings::{Attention, InvalidSettings, Optimizer, Precision, Settings, Strategy};
 
 #[cfg(test)]
 mod tests;

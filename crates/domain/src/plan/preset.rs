@@ -2,12 +2,12 @@
 
 use super::architecture::{Architecture, Model, Norm};
 
-/// A model that people name instead of describing it.
+/// A model with a name, so that users need not give its dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// As on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Where the dimensions are published.
+    /// Publication of the dimensions.
     pub source: &'static str,
     layers: u64,
     hidden: u64,
@@ -20,7 +20,7 @@ pub struct Preset {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
-    /// LayerNorm, biases, learned positions (so many), GELU, tied embeddings.
+    /// LayerNorm, biases, this number of learned positions, GELU, tied embeddings.
     Gpt { positions: u64 },
     /// RMSNorm, no biases, rotated positions, SwiGLU.
     Llama,
@@ -72,7 +72,7 @@ const GPT2: &str = "Radford et al. 2019, table 2";
 const LLAMA2: &str = "Touvron et al. 2023 (Llama 2), model cards";
 const LLAMA3: &str = "Grattafiori et al. 2024 (The Llama 3 Herd of Models), table 3";
 
-/// All of them, small to large in each family.
+/// All presets, ordered by size in each family.
 pub const PRESETS: [Preset; 12] = [
     gpt("gpt2", GPT2, (12, 768, 12), 50_257, 1_024),
     gpt("gpt2-medium", GPT2, (24, 1_024, 16), 50_257, 1_024),
@@ -101,13 +101,13 @@ pub const PRESETS: [Preset; 12] = [
 ];
 
 impl Preset {
-    /// The one of this name.
+    /// Returns the preset with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|preset| preset.name == name)
     }
 
-    /// Its dimensions.
+    /// Returns the dimensions of the model.
     #[must_use]
     pub fn model(&self) -> Model {
         let (gated, positions) = match self.family {

@@ -1,61 +1,62 @@
-//! What a plan is made for, and what is refused before anything is computed.
+//! Settings of a plan, and their checks.
 
 use serde::{Deserialize, Serialize};
 
 use super::architecture::Model;
 use super::checkpointing::Checkpointing;
 
-/// A training, as far as memory is concerned.
+/// Settings of a training that matter for its memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// What is trained.
+    /// The model to train.
     pub model: Model,
-    /// How the model's states are spread.
+    /// How the states of the model are distributed.
     pub strategy: Strategy,
-    /// All GPUs of the training.
+    /// Number of GPUs of the training.
     pub gpus: u64,
-    /// HSDP: GPUs that share one copy of the states.
+    /// HSDP: number of GPUs that share one copy of the states.
     pub shard_group: u64,
-    /// FSDP and HSDP: gathered parameters of a block are freed between forward and backward. `false` shards gradients and optimizer
-    /// states only.
+    /// FSDP and HSDP: true if the gathered parameters of a block are freed between forward and backward. `false` shards only gradients and
+    /// optimizer states.
     pub reshard_after_forward: bool,
-    /// GPUs that share each layer.
+    /// Number of GPUs that share each layer.
     pub tensor_parallel: u64,
-    /// With tensor parallelism: norms, dropouts and the residual stream are split along the sequence.
+    /// With tensor parallelism: true if norms, dropouts and the residual stream are split along the sequence.
     pub sequence_parallel: bool,
-    /// Types of numbers.
+    /// Number types.
     pub precision: Precision,
-    /// What updates the parameters.
+    /// Optimizer.
     pub optimizer: Optimizer,
-    /// The optimizer works on all tensors at once and needs temporaries; torch's default on GPUs. `fused=True` needs none.
+    /// True if the optimizer processes all tensors at once and needs temporary memory, as is torch's default on GPUs. `fused=True` needs
+    /// none.
     pub foreach: bool,
-    /// DDP: gradients are views into the buckets instead of copies beside them.
+    /// DDP: true if gradients are views into the buckets instead of separate copies.
     pub gradient_as_bucket_view: bool,
-    /// What is recomputed.
+    /// Activation checkpointing.
     pub checkpointing: Checkpointing,
     /// How attention is computed.
     pub attention: Attention,
-    /// Dropout is on: its masks are kept.
+    /// True if dropout is on: its masks are kept.
     pub dropout: bool,
-    /// Tokens in a sequence.
+    /// Number of tokens in a sequence.
     pub sequence: u64,
-    /// Sequences a GPU and forward pass.
+    /// Number of sequences per GPU and forward pass.
     pub micro_batch: u64,
-    /// Micro-batches a step. From two on gradients stay alive during the forward pass.
+    /// Number of micro-batches per step. With two or more, gradients stay in memory during the forward pass.
     pub accumulate: u64,
 }
 
-/// How parameters, gradients and optimizer states are spread over GPUs.
+/// How parameters, gradients and optimizer states are distributed over GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// `DistributedDataParallel`: everything on each GPU.
+    /// `DistributedDataParallel`: each GPU has everything.
     Ddp,
-    /// DDP with `ZeroRedundancyOptimizer`: optimizer states are shared out.
+    /// DDP with `ZeroRedundancyOptimizer`: optimizer states are sharded.
     Zero1,
     /// `fully_shard` over all GPUs.
     Fsdp,
-    /// `fully_shard` on a two-dimensional mesh: sharded inside a group, copied between groups.
+    /// `fully_shard` on a two-dimensional mesh: sharded within a group, replicated between groups.
     Hsdp,
 }
 
@@ -63,31 +64,31 @@ pub enum Strategy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
-    /// 32 bits throughout.
+    /// 32 bits for everything.
     Fp32,
-    /// Parameters in 32 bits, computed in bfloat16: by `MixedPrecisionPolicy(param_dtype=bfloat16, reduce_dtype=float32)` under FSDP and
-    /// HSDP, by `torch.autocast` else.
+    /// Parameters in 32 bits, computation in bfloat16: by `MixedPrecisionPolicy(param_dtype=bfloat16, reduce_dtype=float32)` under FSDP and
+    /// HSDP, otherwise by `torch.autocast`.
     Bf16Mixed,
     /// Parameters in 32 bits, `torch.autocast` in float16 with a `GradScaler`.
     Fp16Amp,
-    /// bfloat16 throughout, optimizer states too.
+    /// bfloat16 for everything, including optimizer states.
     Bf16,
-    /// Parameters and gradients in 16 bits, a copy in 32 bits beside 32-bit optimizer states: the ZeRO paper's 2 + 2 + 12 bytes, as
-    /// DeepSpeed and Megatron do it.
+    /// Parameters and gradients in 16 bits, with a 32-bit copy of the parameters and 32-bit optimizer states: the 2 + 2 + 12 bytes of the
+    /// ZeRO paper, as in DeepSpeed and Megatron.
     Bf16Master,
 }
 
-/// What updates the parameters.
+/// Optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
-    /// Two moments a parameter; Adam is the same.
+    /// Two moments per parameter; the same for Adam.
     Adamw,
-    /// None.
+    /// No state.
     Sgd,
-    /// One momentum a parameter.
+    /// One momentum per parameter.
     SgdMomentum,
-    /// `torch.optim.Adafactor`: a row and a column of each matrix.
+    /// `torch.optim.Adafactor`: one row and one column per matrix.
     Adafactor,
 }
 
@@ -95,19 +96,20 @@ pub enum Optimizer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attention {
-    /// Flash attention: one number a head and token is kept.
+    /// Flash attention: keeps one number per head and token.
     Flash,
-    /// Scores are matrices, heads × sequence × sequence.
+    /// Scores are stored as matrices of heads × sequence × sequence.
     Materialised,
 }
 
-/// Settings that make no sense, in words.
+/// Why settings are not valid, as a text for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refusal(pub String);
+pub struct InvalidSettings(pub String);
 
 impl Settings {
-    /// The usual for a model: FSDP on one machine of eight GPUs, bfloat16 mixed, AdamW, flash attention, a sequence of 2048 a GPU.
+    /// Returns the default settings for a model: FSDP on one machine with eight GPUs, bfloat16 mixed, AdamW, flash attention, one sequence
+    /// of 2048 tokens per GPU.
     #[must_use]
     pub fn of(model: Model) -> Self {
         Self {
@@ -131,12 +133,12 @@ impl Settings {
         }
     }
 
-    /// Copies of the model, tensor parallelism taken out.
+    /// Returns the number of copies of the model, counting tensor-parallel GPUs as one.
     pub(super) fn data_parallel(&self) -> u64 {
         self.gpus / self.tensor_parallel
     }
 
-    /// GPUs that parameters and gradients are sharded over.
+    /// Returns the number of GPUs over which parameters and gradients are sharded.
     pub(super) fn shards(&self) -> u64 {
         match self.strategy {
             Strategy::Ddp | Strategy::Zero1 => 1,
@@ -145,12 +147,12 @@ impl Settings {
         }
     }
 
-    /// Whether `fully_shard` is at work.
+    /// Returns true if `fully_shard` is used.
     pub(super) fn gathers(&self) -> bool {
         matches!(self.strategy, Strategy::Fsdp | Strategy::Hsdp)
     }
 
-    /// Whether `torch.autocast` casts weights and inputs, layer by layer.
+    /// Returns true if `torch.autocast` casts weights and inputs, layer by layer.
     pub(super) fn autocast(&self) -> bool {
         match self.precision {
             Precision::Fp16Amp => true,
@@ -159,17 +161,17 @@ impl Settings {
         }
     }
 
-    /// Refuses what cannot be, and bounds every number: the largest product of a plan then stays below 2^110.
+    /// Checks the settings and limits every number, so that the largest product of a plan is below 2^110.
     ///
     /// # Errors
-    /// In words a person can act on.
-    pub fn check(&self) -> Result<(), Refusal> {
+    /// Returns what is wrong, and what to change.
+    pub fn check(&self) -> Result<(), InvalidSettings> {
         self.model.check()?;
-        within("gpus", self.gpus, 1, 1 << 20)?;
-        within("sequence", self.sequence, 1, 1 << 27)?;
-        within("micro-batch", self.micro_batch, 1, 1 << 20)?;
-        within("accumulate", self.accumulate, 1, 1 << 20)?;
-        within("tensor-parallel", self.tensor_parallel, 1, self.gpus)?;
+        check_range("gpus", self.gpus, 1, 1 << 20)?;
+        check_range("sequence", self.sequence, 1, 1 << 27)?;
+        check_range("micro-batch", self.micro_batch, 1, 1 << 20)?;
+        check_range("accumulate", self.accumulate, 1, 1 << 20)?;
+        check_range("tensor-parallel", self.tensor_parallel, 1, self.gpus)?;
         self.check_groups()?;
         match &self.model {
             Model::Shape(_) => self.check_shape(),
@@ -177,44 +179,44 @@ impl Settings {
         }
     }
 
-    fn check_groups(&self) -> Result<(), Refusal> {
+    fn check_groups(&self) -> Result<(), InvalidSettings> {
         if !self.gpus.is_multiple_of(self.tensor_parallel) {
-            return Err(Refusal(format!(
+            return Err(InvalidSettings(format!(
                 "{} GPUs cannot be divided into groups of {} for tensor parallelism",
                 self.gpus, self.tensor_parallel
             )));
         }
         let copies = self.data_parallel();
         if self.strategy == Strategy::Hsdp && !copies.is_multiple_of(self.shard_group.max(1)) {
-            return Err(Refusal(format!(
+            return Err(InvalidSettings(format!(
                 "HSDP cannot divide {copies} data-parallel GPUs into shard groups of {}; the group must divide their number",
                 self.shard_group
             )));
         }
         if self.strategy == Strategy::Hsdp {
-            within("shard-group", self.shard_group, 1, copies)?;
+            check_range("shard-group", self.shard_group, 1, copies)?;
         }
         if self.sequence_parallel && self.tensor_parallel == 1 {
-            return Err(Refusal(
-                "sequence parallelism is part of tensor parallelism: give --tensor-parallel too".to_owned(),
+            return Err(InvalidSettings(
+                "sequence parallelism requires tensor parallelism: add --tensor-parallel".to_owned(),
             ));
         }
         Ok(())
     }
 
-    fn check_shape(&self) -> Result<(), Refusal> {
+    fn check_shape(&self) -> Result<(), InvalidSettings> {
         let Some(shape) = self.model.shape() else {
             return Ok(());
         };
         let t = self.tensor_parallel;
         if !shape.kv_heads.is_multiple_of(t) || !shape.mlp.is_multiple_of(t) {
-            return Err(Refusal(format!(
+            return Err(InvalidSettings(format!(
                 "tensor parallelism over {t} GPUs must divide the {} heads of keys and values and the MLP's width {}",
                 shape.kv_heads, shape.mlp
             )));
         }
         if shape.positions > 0 && self.sequence > shape.positions {
-            return Err(Refusal(format!(
+            return Err(InvalidSettings(format!(
                 "a sequence of {} tokens is longer than the model's {} learned positions",
                 self.sequence, shape.positions
             )));
@@ -223,25 +225,25 @@ impl Settings {
             return Ok(());
         };
         if n == 0 || n > shape.layers {
-            return Err(Refusal(format!(
-                "checkpointing {} does not go with {} layers",
+            return Err(InvalidSettings(format!(
+                "checkpointing {} is not possible with {} layers",
                 self.checkpointing, shape.layers
             )));
         }
         Ok(())
     }
 
-    fn check_count(&self) -> Result<(), Refusal> {
+    fn check_count(&self) -> Result<(), InvalidSettings> {
         if self.optimizer == Optimizer::Adafactor {
-            return Err(Refusal(
+            return Err(InvalidSettings(
                 "Adafactor keeps a row and a column of each matrix: without the model's dimensions its size is unknown. Give a \
                  preset or --layers, --hidden and so on, or another optimizer"
                     .to_owned(),
             ));
         }
         if self.checkpointing != Checkpointing::None {
-            return Err(Refusal(
-                "checkpointing changes activations, and those are unknown with --params alone. Give a preset or the dimensions"
+            return Err(InvalidSettings(
+                "checkpointing changes activations, which are unknown if only --params is given. Give a preset or the dimensions"
                     .to_owned(),
             ));
         }
@@ -249,12 +251,12 @@ impl Settings {
     }
 }
 
-/// Refuses a number out of its bounds.
-pub(super) fn within(name: &str, value: u64, least: u64, most: u64) -> Result<(), Refusal> {
+/// Returns an error if a number is out of its bounds.
+pub(super) fn check_range(name: &str, value: u64, least: u64, most: u64) -> Result<(), InvalidSettings> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Refusal(format!(
+    Err(InvalidSettings(format!(
         "--{name} is {value}; it must be from {least} to {most}"
     )))
 }

@@ -1,7 +1,7 @@
-//! What a model's own states take: exact, since it follows from shapes and types.
+//! Memory of a model's states. It is exact, because it follows from shapes and types.
 //!
-//! Sources: ZeRO (Rajbhandari et al. 2020, §3.1) for 16 bytes a parameter and what sharding divides; torch.optim's documentation for what each
-//! optimizer keeps and for the temporaries of `foreach`; `MixedPrecisionPolicy` for FSDP2's types.
+//! Sources: ZeRO (Rajbhandari et al. 2020, §3.1) for 16 bytes per parameter and for what sharding divides; documentation of torch.optim for
+//! what each optimizer keeps and for the temporary memory of `foreach`; `MixedPrecisionPolicy` for the types of FSDP2.
 
 use super::settings::{Optimizer, Precision, Settings, Strategy};
 use super::tensors::Tensor;
@@ -14,11 +14,11 @@ pub(super) struct States {
     pub(super) optimizer: u128,
     /// 32-bit copies of 16-bit parameters.
     pub(super) master: u128,
-    /// What the optimizer's step needs for its duration.
+    /// Temporary memory of the optimizer's step.
     pub(super) temporaries: u128,
 }
 
-/// The states of these tensors.
+/// Returns the states of these tensors.
 pub(super) fn of(settings: &Settings, tensors: &[Tensor]) -> States {
     let shards = settings.shards();
     let elements = |shards| -> u128 {
@@ -29,7 +29,7 @@ pub(super) fn of(settings: &Settings, tensors: &[Tensor]) -> States {
     };
     let stored = settings.precision.stored();
     let stepped_shards = stepped_by(settings);
-    // ZeroRedundancyOptimizer hands out whole tensors, greedily by size: near to even, not exactly.
+    // ZeroRedundancyOptimizer distributes whole tensors, the largest first: nearly even, but not exactly.
     let stepped = if settings.strategy == Strategy::Zero1 {
         elements(1).div_ceil(u128::from(stepped_shards))
     } else {
@@ -55,7 +55,7 @@ pub(super) fn of(settings: &Settings, tensors: &[Tensor]) -> States {
     }
 }
 
-/// GPUs that the optimizer's work is spread over.
+/// Returns the number of GPUs over which the optimizer's work is distributed.
 fn stepped_by(settings: &Settings) -> u64 {
     match settings.strategy {
         Strategy::Zero1 => settings.data_parallel(),
@@ -63,8 +63,8 @@ fn stepped_by(settings: &Settings) -> u64 {
     }
 }
 
-/// Adafactor keeps a row and a column of a matrix, a vector whole. Source: `torch.optim.Adafactor` (`row_var`, `col_var`, `variance`).
-/// Of a sharded matrix the column is kept by each GPU: an estimate.
+/// Returns the state of Adafactor: a row and a column for a matrix, the whole vector for a vector. Source: `torch.optim.Adafactor`
+/// (`row_var`, `col_var`, `variance`). Of a sharded matrix, each GPU keeps the column: an estimate.
 fn factors(tensor: &Tensor, tensor_parallel: u64, shards: u64) -> u128 {
     let (rows, columns) = tensor.shape(tensor_parallel);
     let own = u128::from(rows.div_ceil(shards));
@@ -76,8 +76,8 @@ fn factors(tensor: &Tensor, tensor_parallel: u64, shards: u64) -> u128 {
     kept * u128::from(tensor.count)
 }
 
-/// `foreach` needs about the parameters' size more. Source: torch.optim ("~ sizeof(params) more peak memory"); measured to the byte for
-/// AdamW, none for SGD (both in testdata/plan).
+/// Returns the temporary memory of the optimizer. `foreach` needs about as much again as the parameters. Source: torch.optim ("~
+/// sizeof(params) more peak memory"). Measured: exactly that for AdamW, nothing for SGD (both in testdata/plan).
 fn temporaries(settings: &Settings, size: u128) -> u128 {
     match settings.optimizer {
         Optimizer::Adamw | Optimizer::Adafactor if settings.foreach => size,
@@ -86,7 +86,7 @@ fn temporaries(settings: &Settings, size: u128) -> u128 {
 }
 
 impl Precision {
-    /// Bytes of a stored parameter, and of its gradient: `fully_shard` casts reduced gradients to the parameter's type.
+    /// Returns the bytes of a stored parameter and of its gradient: `fully_shard` casts reduced gradients to the type of the parameter.
     pub(super) fn stored(self) -> u128 {
         match self {
             Self::Fp32 | Self::Bf16Mixed | Self::Fp16Amp => 4,
@@ -94,7 +94,7 @@ impl Precision {
         }
     }
 
-    /// Bytes of a number in matrix products, and of the activations around them.
+    /// Returns the bytes of a number in matrix products, and of the activations around them.
     pub(super) fn computed(self) -> u128 {
         match self {
             Self::Fp32 => 4,

@@ -1,4 +1,4 @@
-//! The parameters of a model as tensors: what sharding and tensor parallelism split, in the shapes that PyTorch has them.
+//! The parameters of a model as tensors, in PyTorch's shapes, for computing what sharding and tensor parallelism split.
 
 use super::architecture::{Architecture, Model, Norm};
 
@@ -6,27 +6,27 @@ use super::architecture::{Architecture, Model, Norm};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tensor {
     pub(super) rows: u64,
-    /// None: a vector.
+    /// `None` for a vector.
     pub(super) columns: Option<u64>,
-    /// How many there are.
+    /// Number of tensors.
     pub(super) count: u64,
     pub(super) unit: Unit,
     split: Split,
-    /// The weight of a linear layer, which autocast casts.
+    /// True for the weight of a linear layer, which autocast casts.
     pub(super) linear: bool,
 }
 
-/// What `fully_shard` gathers at once, when it is applied to each block and then to the model.
+/// Unit that `fully_shard` gathers at once, if it is applied to each block and then to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// One block.
     Block,
-    /// Embedding, last norm, output layer: what no block owns.
+    /// Embedding, last norm and output layer: tensors that belong to no block.
     Root,
 }
 
-/// What tensor parallelism does to a tensor (`ColwiseParallel` and `RowwiseParallel` of `torch.distributed.tensor.parallel`; a linear
-/// weight's rows are its outputs).
+/// How tensor parallelism splits a tensor (`ColwiseParallel` and `RowwiseParallel` of `torch.distributed.tensor.parallel`; the rows of a
+/// linear weight are its outputs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Split {
     Rows,
@@ -35,19 +35,19 @@ enum Split {
 }
 
 impl Tensor {
-    /// Elements on one of so many tensor-parallel GPUs, all `count` together.
+    /// Returns the elements on one of `tensor_parallel` GPUs, for all `count` tensors together.
     pub(super) fn elements(&self, tensor_parallel: u64) -> u128 {
         self.sharded(tensor_parallel, 1)
     }
 
-    /// Elements of rank 0's shard: `fully_shard` cuts the first dimension as `torch.chunk` does, so rank 0 has the largest part.
+    /// Returns the elements of rank 0's shard. `fully_shard` splits the first dimension like `torch.chunk`, so rank 0 has the largest part.
     /// Source: torch.distributed.fsdp.fully_shard ("chunks each parameter on dim-0").
     pub(super) fn sharded(&self, tensor_parallel: u64, shards: u64) -> u128 {
         let (rows, columns) = self.shape(tensor_parallel);
         u128::from(rows.div_ceil(shards)) * u128::from(columns) * u128::from(self.count)
     }
 
-    /// Rows and columns on one of so many tensor-parallel GPUs.
+    /// Returns rows and columns on one of `tensor_parallel` GPUs.
     pub(super) fn shape(&self, tensor_parallel: u64) -> (u64, u64) {
         let columns = self.columns.unwrap_or(1);
         match self.split {
@@ -58,7 +58,7 @@ impl Tensor {
     }
 }
 
-/// All parameters of a model.
+/// Returns all parameters of a model.
 pub(super) fn of(model: &Model) -> Vec<Tensor> {
     match model {
         Model::Shape(shape) => [block(shape), root(shape)].concat(),
@@ -82,7 +82,7 @@ fn block(m: &Architecture) -> Vec<Tensor> {
         weight(m.hidden, m.mlp, 1, Split::Columns),
     ]);
     if m.fused_qkv {
-        // One matrix: its rows are queries, keys and values, one after the other.
+        // One matrix: its rows are queries, keys and values, in this order.
         tensors.splice(
             tensors.len() - 5..tensors.len() - 3,
             [weight(m.hidden + 2 * keys, m.hidden, 1, Split::Rows)],

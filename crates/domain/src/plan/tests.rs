@@ -1,4 +1,4 @@
-//! Plans against what PyTorch allocates (`testdata/plan`), and against published figures.
+//! Compares plans with what PyTorch allocates (`testdata/plan`), and with published numbers.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(
@@ -154,7 +154,7 @@ fn presets_have_the_published_numbers_of_parameters() {
     assert!(near(gpt3, 175_000_000_000, 0.005), "{gpt3}");
 }
 
-/// Rajbhandari et al. 2020, figure 1: 7.5 billion parameters over 64 GPUs take 120, 31.4, 16.6 and 1.9 GB.
+/// Rajbhandari et al. 2020, figure 1: 7.5 billion parameters on 64 GPUs take 120, 31.4, 16.6 and 1.9 GB.
 #[test]
 fn zero_paper_figure_1() {
     let paper = Settings {
@@ -188,8 +188,8 @@ fn zero_paper_figure_1() {
     }
 }
 
-/// The same figure's third bar, 16.6 GB: gradients and optimizer states are sharded, parameters are whole. `fully_shard` keeps the shards
-/// beside the gathered parameters: 2/64 bytes a parameter more.
+/// Third bar of the same figure, 16.6 GB: gradients and optimizer states are sharded, parameters are whole. `fully_shard` keeps the shards
+/// in addition to the gathered parameters: 2/64 bytes more per parameter.
 #[test]
 fn zero_paper_figure_1_gradients_and_optimizer_states() {
     let shape = Preset::named("llama2-7b").unwrap().model();
@@ -210,7 +210,7 @@ fn zero_paper_figure_1_gradients_and_optimizer_states() {
     );
 }
 
-/// Korthikanti et al. 2022, equation 1 and 2: s·b·h·(34 + 5·a·s/h), and over t GPUs s·b·h·(10 + 24/t + 5·a·s/(h·t)).
+/// Korthikanti et al. 2022, equations 1 and 2: s·b·h·(34 + 5·a·s/h), and with t GPUs s·b·h·(10 + 24/t + 5·a·s/(h·t)).
 #[test]
 fn korthikanti_equations_1_and_2() {
     let Model::Shape(mut gpt3) = Preset::named("gpt3-175b").unwrap().model() else {
@@ -230,7 +230,7 @@ fn korthikanti_equations_1_and_2() {
         let (s, h, a, t) = (2_048_f64, 12_288_f64, 96_f64, t as f64);
         let expected = s * h * (10.0 + 24.0 / t + 5.0 * a * s / (h * t));
         let found = activations::of(&settings, &gpt3);
-        // The equation leaves out the causal mask, one for all heads, and the norms' statistics.
+        // The equation does not include the causal mask, one for all heads, and the statistics of the norms.
         let found = found.kept as f64 - s * s - s * 16.0;
         assert!(
             (found / expected - 1.0).abs() < 1e-6,
@@ -239,9 +239,9 @@ fn korthikanti_equations_1_and_2() {
     }
 }
 
-/// torchtitan, benchmarks/llama3_h100_202412: Llama 3.1 8B, FSDP, 8 GPUs take 82.4 GiB, 128 GPUs 67.0 GiB, everything else the same. The
-/// difference is what sharding divides: 16 bytes a parameter. Those figures are reserved memory, which includes what is free between the
-/// moments of a step, so gradients count beside activations.
+/// torchtitan, benchmarks/llama3_h100_202412: Llama 3.1 8B with FSDP takes 82.4 GiB on 8 GPUs and 67.0 GiB on 128 GPUs, everything else
+/// being equal. The difference is what sharding divides: 16 bytes per parameter. These numbers are reserved memory, which includes what is
+/// free between the moments of a step, so gradients and activations both count.
 #[test]
 fn torchtitan_from_8_to_128_gpus() {
     let on = |gpus| {
@@ -258,8 +258,8 @@ fn torchtitan_from_8_to_128_gpus() {
     );
 }
 
-/// The same, table 2: 8 GPUs, one sequence of 32,768 tokens, every block recomputed: 83.9 GiB reserved. Compiled and with float8 matrix
-/// products, which a plan knows nothing of, so it may only come near.
+/// The same, table 2: 8 GPUs, one sequence of 32,768 tokens, every block recomputed: 83.9 GiB reserved. The benchmark is compiled and uses
+/// float8 matrix products, which a plan does not model, so the plan is only close.
 #[test]
 fn torchtitan_long_sequence_with_recomputed_blocks() {
     let settings = Settings {
@@ -323,7 +323,7 @@ fn absurd_values_are_refused_in_words() {
                 checkpointing: Checkpointing::Every(13),
                 ..usual()
             },
-            "every=13 does not go with 12 layers",
+            "every=13 is not possible with 12 layers",
         ),
         (
             Settings {
@@ -331,7 +331,7 @@ fn absurd_values_are_refused_in_words() {
                 sequence_parallel: true,
                 ..usual()
             },
-            "--tensor-parallel too",
+            "add --tensor-parallel",
         ),
         (
             Settings {

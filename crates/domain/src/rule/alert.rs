@@ -1,4 +1,4 @@
-//! The life of an alert, as a pure step from one evaluation to the next.
+//! The state machine of an alert: a pure function from one evaluation to the next.
 //!
 //! ```text
 //!            condition true            held for `for`
@@ -8,8 +8,8 @@
 //!            condition false                            └──────────────────────────┘
 //!                                                            condition true again
 //! ```
-//! A rule without `for` fires at once. An alert that fired is always resolved later, across restarts: the active ones are
-//! kept by whoever calls.
+//! An alert of a rule without `for` fires at once. A firing alert is always resolved later, also after a restart: the caller stores the
+//! active alerts.
 
 use std::collections::HashMap;
 
@@ -17,55 +17,55 @@ use crate::api::alerts::AlertState;
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
-/// An alert that is pending or firing.
+/// A pending or firing alert.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Active {
-    /// The series' labels with the rule's, `alertname` among them: its identity.
+    /// Labels of the series and of the rule, including `alertname`. They identify the alert.
     pub labels: Labels,
     /// Pending or firing.
     pub state: AlertState,
-    /// The value when last true.
+    /// Last value for which the condition was true.
     pub value: f64,
-    /// When the condition was first seen true.
+    /// When the condition was first true.
     pub active_ms: TimestampMs,
-    /// When it began to fire.
+    /// When the alert began to fire.
     pub fired_ms: Option<TimestampMs>,
-    /// When the condition was last seen true. In the future for an alert that is taken up again at a start: until then it counts
-    /// as true unless it is seen to be so, because the nodes that would show it are only just coming back.
+    /// When the condition was last true. For an alert that is restored after a restart this is a time in the future. Until that time the
+    /// alert stays as it is even if the condition is not true, because the nodes that report the samples are still reconnecting.
     pub true_ms: TimestampMs,
-    /// When a firing alert's condition was first seen to be over; `keep_firing_for` counts from here, as in Prometheus.
+    /// When the condition of a firing alert was first no longer true. `keep_firing_for` counts from here, as in Prometheus.
     pub over_ms: Option<TimestampMs>,
 }
 
-/// What an evaluation did to an alert.
+/// The change that an evaluation made to an alert.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// New, and waiting for its `for`.
+    /// The alert is new and waits for the `for` duration.
     Pending(Active),
-    /// Fires from now on.
+    /// The alert began to fire.
     Firing(Active),
-    /// Fired, and is over now.
+    /// The alert was firing and is resolved now.
     Resolved(Active),
-    /// Was pending, and is over without having fired.
+    /// The alert was pending; its condition is no longer true and it never fired.
     Dropped(Active),
 }
 
-/// How long a condition must hold, and how long it lingers.
+/// How long a condition must be true before its alert fires, and how long the alert continues to fire afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Holding {
-    /// `for`, milliseconds.
+pub struct AlertTimes {
+    /// `for`, in milliseconds.
     pub hold_ms: i64,
-    /// `keep_firing_for`, milliseconds.
+    /// `keep_firing_for`, in milliseconds.
     pub keep_firing_ms: i64,
 }
 
-/// Takes one evaluation of one rule: `active` is changed in place, what changed is returned.
+/// Processes one evaluation of one rule. Updates `active` and returns the changes.
 ///
-/// `samples` are the label sets for which the condition holds now, each once.
+/// `samples` contains the label sets for which the condition is true now, each once.
 pub fn step(
     active: &mut Vec<Active>,
     samples: Vec<(Labels, f64)>,
-    holding: Holding,
+    times: AlertTimes,
     now_ms: TimestampMs,
 ) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -88,13 +88,13 @@ pub fn step(
             true_ms: now_ms,
             over_ms: None,
         };
-        if holding.hold_ms > 0 {
+        if times.hold_ms > 0 {
             changes.push(Change::Pending(alert.clone()));
         }
         known.insert(labels, active.len());
         active.push(alert);
     }
-    active.retain_mut(|alert| match advance(alert, holding, now_ms) {
+    active.retain_mut(|alert| match advance(alert, times, now_ms) {
         None => true,
         Some(change) => {
             let stays = matches!(change, Change::Firing(_));
@@ -105,26 +105,26 @@ pub fn step(
     changes
 }
 
-fn advance(alert: &mut Active, holding: Holding, now_ms: TimestampMs) -> Option<Change> {
+fn advance(alert: &mut Active, times: AlertTimes, now_ms: TimestampMs) -> Option<Change> {
     let holds = alert.true_ms == now_ms;
     match alert.state {
         _ if alert.true_ms > now_ms => None,
         AlertState::Pending if !holds => Some(Change::Dropped(alert.clone())),
-        AlertState::Pending if now_ms - alert.active_ms >= holding.hold_ms => {
+        AlertState::Pending if now_ms - alert.active_ms >= times.hold_ms => {
             alert.state = AlertState::Firing;
             alert.fired_ms = Some(now_ms);
             Some(Change::Firing(alert.clone()))
         }
         AlertState::Firing if !holds => {
             let over_ms = *alert.over_ms.get_or_insert(now_ms);
-            let is_over = now_ms - over_ms >= holding.keep_firing_ms;
+            let is_over = now_ms - over_ms >= times.keep_firing_ms;
             is_over.then(|| Change::Resolved(alert.clone()))
         }
         _ => None,
     }
 }
 
-/// A name for an alert that stays the same as long as rule and labels do: 16 hexadecimal digits (FNV-1a, 64 bits).
+/// Returns an identifier of an alert that depends only on the rule's name and the labels: 16 hexadecimal digits (FNV-1a, 64 bits).
 #[must_use]
 pub fn fingerprint(labels: &Labels) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -148,8 +148,8 @@ mod tests {
         Labels::new([("alertname", "Hot"), ("gpu", gpu)]).expect("well formed")
     }
 
-    /// Each evaluation is a second after the one before; `1` says the condition holds. Returns what happened, a letter each:
-    /// p(ending) f(iring) r(esolved) d(ropped), `.` for nothing.
+    /// Runs one evaluation per second; `1` means that the condition is true. Returns one letter per change: p(ending), f(iring),
+    /// r(esolved), d(ropped), `.` for no change.
     fn life(conditions: &str, hold_ms: i64, keep_firing_ms: i64) -> String {
         let mut active = Vec::new();
         let mut happened = String::new();
@@ -163,7 +163,7 @@ mod tests {
             let changes = step(
                 &mut active,
                 samples,
-                Holding {
+                AlertTimes {
                     hold_ms,
                     keep_firing_ms,
                 },
@@ -198,8 +198,13 @@ mod tests {
     fn each_label_set_lives_for_itself() {
         let mut active = Vec::new();
         let both = vec![(labels("0"), 1.0), (labels("1"), 2.0)];
-        assert_eq!(step(&mut active, both, Holding::default(), 0).len(), 2);
-        let changes = step(&mut active, vec![(labels("1"), 3.0)], Holding::default(), 1_000);
+        assert_eq!(step(&mut active, both, AlertTimes::default(), 0).len(), 2);
+        let changes = step(
+            &mut active,
+            vec![(labels("1"), 3.0)],
+            AlertTimes::default(),
+            1_000,
+        );
         assert!(matches!(changes.as_slice(), [Change::Resolved(alert)] if alert.labels == labels("0")));
         assert_eq!(active[0].value, 3.0);
     }
@@ -215,24 +220,24 @@ mod tests {
             true_ms: 5_000,
             over_ms: None,
         };
-        let holding = Holding::default();
+        let times = AlertTimes::default();
         for state in [AlertState::Pending, AlertState::Firing] {
             let mut active = vec![taken_up(state)];
             assert_eq!(
-                step(&mut active, vec![], holding, 4_000),
+                step(&mut active, vec![], times, 4_000),
                 [],
                 "{state:?} is not over yet"
             );
             assert_eq!(
-                step(&mut active, vec![], holding, 6_000).len(),
+                step(&mut active, vec![], times, 6_000).len(),
                 1,
                 "{state:?} is over"
             );
         }
         let mut seen = vec![taken_up(AlertState::Firing)];
-        assert_eq!(step(&mut seen, vec![(labels("0"), 2.0)], holding, 4_000), []);
+        assert_eq!(step(&mut seen, vec![(labels("0"), 2.0)], times, 4_000), []);
         assert_eq!(
-            step(&mut seen, vec![], holding, 4_500).len(),
+            step(&mut seen, vec![], times, 4_500).len(),
             1,
             "seen true, and then not: over at once"
         );

@@ -1,15 +1,15 @@
-//! Rules as they are once a file was understood: recording and alerting rules in groups.
+//! Parsed rules: recording and alerting rules in groups.
 //!
-//! What Lockstep adds to Prometheus' rules rides in annotations: `summary`, `cause`, `advice`, and any `evidence_NAME` whose
-//! value is a query (a template of its own kind, see [`super::evidence`]) to be kept with the alert when it fires.
+//! Lockstep's additions to Prometheus' rules are annotations: `summary`, `cause`, `advice`, and any `evidence_NAME`. The value of
+//! `evidence_NAME` is a query (a template of its own kind, see [`super::evidence`]) whose result is stored with the alert when it fires.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::alert::Holding;
+use super::alert::AlertTimes;
 use super::evidence;
 use crate::series::Labels;
 
-/// Annotations with this prefix are queries whose answers prove the diagnosis.
+/// Prefix of annotations that contain evidence queries.
 pub const EVIDENCE_PREFIX: &str = "evidence_";
 /// Label names and values, sorted by name.
 pub type Texts = BTreeMap<String, String>;
@@ -17,51 +17,51 @@ pub type Texts = BTreeMap<String, String>;
 /// A rule file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleFile {
-    /// Its groups.
+    /// Groups of the file.
     pub groups: Vec<Group>,
 }
 
-/// Rules that are evaluated one after the other.
+/// A group of rules, evaluated one after the other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// Unique in the file.
+    /// Name of the group, unique in the file.
     pub name: String,
-    /// Milliseconds between evaluations, when the group says so.
+    /// Milliseconds between evaluations, if the group specifies it.
     pub interval_ms: Option<i64>,
-    /// How far back queries look, in milliseconds, so that late samples are there.
+    /// How far in the past the queries are evaluated, in milliseconds, so that late samples are included.
     pub query_offset_ms: i64,
-    /// The most series or alerts each rule may give; 0 for no limit.
+    /// Maximum number of series or alerts per rule; 0 for no limit.
     pub limit: usize,
-    /// Its rules, in order; the group's labels are among theirs.
+    /// Rules in order. Their labels include the labels of the group.
     pub rules: Vec<Rule>,
 }
 
-/// A rule.
+/// A recording or alerting rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// What it makes.
+    /// Kind of the rule.
     pub kind: Kind,
-    /// The name of the alert, or of the series.
+    /// Name of the alert or of the recorded series.
     pub name: String,
-    /// PromQL; each series of the answer is one alert, or one series.
+    /// PromQL expression. Each series of its result is one alert or one recorded series.
     pub expr: String,
-    /// Labels to add; of an alerting rule they are templates.
+    /// Labels to add. In an alerting rule their values are templates.
     pub labels: Texts,
-    /// Texts to carry; templates.
+    /// Annotations; their values are templates.
     pub annotations: Texts,
 }
 
-/// What a rule makes.
+/// Kind of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Series under the rule's name.
+    /// Records series under the rule's name.
     Record,
-    /// Alerts.
-    Alert(Holding),
+    /// Makes alerts.
+    Alert(AlertTimes),
 }
 
 impl RuleFile {
-    /// Rules, recording and alerting.
+    /// Returns the numbers of recording rules and of alerting rules.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let rules = || self.groups.iter().flat_map(|group| &group.rules);
@@ -71,22 +71,22 @@ impl RuleFile {
 }
 
 impl Rule {
-    /// How long its condition must hold, and linger; nothing for a recording rule.
+    /// Returns the `for` and `keep_firing_for` durations; zero for a recording rule.
     #[must_use]
-    pub fn holding(&self) -> Holding {
+    pub fn alert_times(&self) -> AlertTimes {
         match self.kind {
-            Kind::Alert(holding) => holding,
-            Kind::Record => Holding::default(),
+            Kind::Alert(times) => times,
+            Kind::Record => AlertTimes::default(),
         }
     }
 
-    /// Whether it makes alerts.
+    /// Returns true if this is an alerting rule.
     #[must_use]
     pub fn is_alert(&self) -> bool {
         matches!(self.kind, Kind::Alert(_))
     }
 
-    /// Evidence queries: `(title, query template)`. `evidence_gradient_norm` is titled "gradient norm".
+    /// Returns the evidence queries as `(title, query template)`. The title of `evidence_gradient_norm` is "gradient norm".
     pub fn evidence(&self) -> impl Iterator<Item = (String, &str)> {
         self.annotations.iter().filter_map(|(name, query)| {
             let title = name.strip_prefix(EVIDENCE_PREFIX)?.replace('_', " ");
@@ -94,8 +94,8 @@ impl Rule {
         })
     }
 
-    /// All queries of the rule, for whoever can parse them: `(expr or the annotation's title, query)`. Evidence is filled in as
-    /// if every label were empty.
+    /// Returns all queries of the rule as `(expr or the annotation's title, query)`, for a caller that parses them. Templates of evidence
+    /// are expanded with every label empty.
     pub fn queries(&self) -> impl Iterator<Item = (String, String)> {
         let filled = |text: &str| evidence::expand(text, &Labels::empty(), 0.0).unwrap_or_default();
         let evidence = self
@@ -104,7 +104,8 @@ impl Rule {
         std::iter::once(("expr".to_owned(), self.expr.clone())).chain(evidence)
     }
 
-    /// Whether an alert with these labels may be this rule's: its name, and each label the rule writes without a template.
+    /// Returns true if an alert with these labels can be from this rule: it has the rule's name, and the value of each label that the rule
+    /// sets without a template.
     #[must_use]
     pub fn may_own(&self, alert: &Labels) -> bool {
         let is_written = |(name, value): (&String, &String)| {
@@ -114,8 +115,8 @@ impl Rule {
     }
 }
 
-/// Rules with the same name and labels, each once with how often it is there: one's series or alerts are taken for the
-/// other's.
+/// Returns the rules with equal name and labels, each once with its number of occurrences. Series or alerts of such rules cannot be told
+/// apart.
 pub fn duplicates<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Vec<(&'a Rule, usize)> {
     let mut seen: BTreeMap<(&str, &Texts), (&Rule, usize)> = BTreeMap::new();
     for rule in rules {
@@ -124,7 +125,7 @@ pub fn duplicates<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Vec<(&'a Rul
     seen.into_values().filter(|(_, count)| *count > 1).collect()
 }
 
-/// Names that come twice, each once.
+/// Returns the names that occur more than once, each once.
 pub(super) fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     names.filter(|name| !seen.insert(*name)).collect()
@@ -139,7 +140,7 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Rule {
-            kind: Kind::Alert(Holding::default()),
+            kind: Kind::Alert(AlertTimes::default()),
             name: name.into(),
             expr: "x".into(),
             labels: texts.collect(),

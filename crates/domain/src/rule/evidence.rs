@@ -1,21 +1,21 @@
-//! Evidence queries: templates whose label values go into PromQL.
+//! Evidence queries: templates that insert label values into PromQL.
 //!
-//! There is `{{ $labels.NAME }}` and `{{ $value }}`, and no more. A label may stand only inside a quoted string, and its value is
-//! escaped, so that whatever a series is called the query stays the query that was written.
+//! Only `{{ $labels.NAME }}` and `{{ $value }}` are supported. A label is allowed only inside a quoted string, and its value is escaped.
+//! Therefore no label value can change the query.
 
 use crate::api::prometheus::float;
 use crate::series::Labels;
 
-/// A query's template that cannot be used.
+/// Why the template of a query is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EvidenceError {
     /// `{{` without `}}`.
     #[error("a {{{{ is not closed")]
     Unclosed,
-    /// Not `$labels.NAME` or `$value`.
-    #[error("{0:?} is not known in a query; write $labels.NAME or $value")]
+    /// Neither `$labels.NAME` nor `$value`.
+    #[error("{0:?} is not supported in a query; use $labels.NAME or $value")]
     Source(String),
-    /// A label where its value would become part of the query.
+    /// A label outside of a string, where its value would be parsed as part of the query.
     #[error(
         "$labels.{0} stands outside of a string, where a label's value would be read as PromQL; write \"{{{{ $labels.{0} }}}}\" in \
          double or single quotes"
@@ -23,19 +23,18 @@ pub enum EvidenceError {
     Unquoted(String),
 }
 
-/// Reads the template of a query without using it.
+/// Checks the template of a query without expanding it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with the template.
 pub fn check(text: &str) -> Result<(), EvidenceError> {
     expand(text, &Labels::empty(), 0.0).map(drop)
 }
 
-/// Fills the template of a query in, so that each label's value stays within the string it stands in; within `=~` and `!~`
-/// it matches itself only.
+/// Expands the template of a query. Each label value stays inside its string; after `=~` and `!~` it matches only itself.
 ///
 /// # Errors
-/// What is wrong with the template.
+/// Returns what is wrong with the template.
 pub fn expand(text: &str, labels: &Labels, value: f64) -> Result<String, EvidenceError> {
     let mut out = String::with_capacity(text.len());
     let mut place = Place::default();
@@ -57,15 +56,15 @@ pub fn expand(text: &str, labels: &Labels, value: f64) -> Result<String, Evidenc
     Ok(out)
 }
 
-/// Where in a query one stands.
+/// Position in a query.
 #[derive(Clone, Copy, Default)]
 enum Place {
-    /// Between strings; the last character but spaces.
+    /// Outside of strings, with the last character that is not a space.
     Code(char),
     Quoted(Quoted),
-    /// Behind a backslash in a string.
+    /// After a backslash in a string.
     Escaped(Quoted),
-    /// In backquotes, where nothing can be escaped.
+    /// In backquotes, where there are no escapes.
     Raw,
     Comment,
     #[default]

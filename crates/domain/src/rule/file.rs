@@ -1,42 +1,41 @@
-//! Reading rule files: YAML into definitions, with Prometheus' checks.
+//! Parses rule files from YAML into definitions, with the same checks as Prometheus.
 //!
-//! Every mistake of a file is told at once, each with its group and rule. Expressions are not parsed here: that is the query
-//! crate's part.
+//! All mistakes of a file are reported together, each with its group and rule. Expressions are not parsed here but in the crate `query`.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-use super::alert::Holding;
+use super::alert::AlertTimes;
 use super::definition::{EVIDENCE_PREFIX, Group, Kind, Rule, RuleFile, Texts, repeated};
 use super::evidence;
 use super::template::Template;
 use crate::series::labels::{METRIC_NAME, VALUE_BYTES_MAX, is_label_name, is_metric_name};
 use crate::time::parse_duration_ms;
 
-/// The largest rule file: the largest public rule collections are a tenth of this.
+/// Maximum size of a rule file in bytes. The largest public rule collections have a tenth of this.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// What is wrong with a rule file.
+/// Why a rule file is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum RuleFileError {
-    /// Larger than [`FILE_BYTES_MAX`].
+    /// The file is larger than [`FILE_BYTES_MAX`].
     #[error("the file has {0} bytes, more than the {FILE_BYTES_MAX} allowed; split it")]
     TooLarge(usize),
-    /// Not YAML, or not of this shape.
+    /// The file is not YAML, or has the wrong structure.
     #[error("the file is not a Prometheus rule file")]
     Yaml(#[source] serde_norway::Error),
-    /// Well formed, but something in it makes no sense: at least one mistake.
+    /// The structure is right, but the contents have at least one mistake.
     #[error("{}", lines(.0))]
     Mistakes(Vec<Mistake>),
 }
 
-/// One thing that makes no sense.
+/// One mistake in a rule file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// The group.
+    /// Name of the group.
     pub group: String,
-    /// The rule's place in the group, counted from 1, and its name; none for the group itself.
+    /// Position of the rule in the group, from 1, and its name. `None` if the mistake is in the group itself.
     pub rule: Option<(usize, String)>,
     /// What is wrong.
     pub message: String,
@@ -58,7 +57,7 @@ fn lines(mistakes: &[Mistake]) -> String {
 }
 
 impl RuleFile {
-    /// Reads and checks a file.
+    /// Parses and checks a file.
     ///
     /// # Errors
     /// See [`RuleFileError`].
@@ -182,17 +181,17 @@ impl WrittenRule {
         let own = self.labels.unwrap_or_default();
         check_labels(&own, found);
         let annotations = self.annotations.unwrap_or_default();
-        let holding = Holding {
+        let times = AlertTimes {
             hold_ms: duration(self.hold.as_deref(), "for", found).unwrap_or_default(),
             keep_firing_ms: duration(self.keep_firing_for.as_deref(), "keep_firing_for", found)
                 .unwrap_or_default(),
         };
         let kind = if self.alert.is_empty() {
-            check_recording(&self.record, holding, &annotations, found);
+            check_recording(&self.record, times, &annotations, found);
             Kind::Record
         } else {
             check_alerting(&self.alert, &own, &annotations, found);
-            Kind::Alert(holding)
+            Kind::Alert(times)
         };
         let mut labels = of_group.clone();
         labels.extend(own);
@@ -212,7 +211,7 @@ impl WrittenRule {
 
 // === checks ===
 
-fn check_recording(name: &str, holding: Holding, annotations: &Texts, found: &mut Vec<String>) {
+fn check_recording(name: &str, times: AlertTimes, annotations: &Texts, found: &mut Vec<String>) {
     if !name.is_empty() && !is_metric_name(name) {
         found.push(format!("invalid recording rule name: {name:?}"));
     }
@@ -222,8 +221,8 @@ fn check_recording(name: &str, holding: Holding, annotations: &Texts, found: &mu
         }
     };
     refuse(!annotations.is_empty(), "annotations");
-    refuse(holding.hold_ms != 0, "for");
-    refuse(holding.keep_firing_ms != 0, "keep_firing_for");
+    refuse(times.hold_ms != 0, "for");
+    refuse(times.keep_firing_ms != 0, "keep_firing_for");
 }
 
 fn check_alerting(name: &str, labels: &Texts, annotations: &Texts, found: &mut Vec<String>) {
@@ -305,8 +304,8 @@ groups:
         assert_eq!(record.kind, Kind::Record);
         assert_eq!(record.labels.get("severity").map(String::as_str), Some("info"));
         assert_eq!(
-            alert.holding(),
-            Holding {
+            alert.alert_times(),
+            AlertTimes {
                 hold_ms: 30_000,
                 keep_firing_ms: 60_000
             }

@@ -1,4 +1,4 @@
-//! The alerts an evaluation finds: each sample with the rule's labels and annotations filled in.
+//! The alerts of one evaluation: each sample with the expanded labels and annotations of the rule.
 
 use std::collections::HashSet;
 
@@ -7,68 +7,68 @@ use super::template::{Data, Template, TemplateError};
 use crate::series::labels::LabelsError;
 use crate::series::{Labels, METRIC_NAME};
 
-/// The label that names an alert's rule.
+/// Name of the label that contains the name of an alert's rule.
 pub const ALERT_NAME: &str = "alertname";
 
-/// A rule's label and annotation texts, read once.
+/// The parsed label and annotation templates of a rule.
 #[derive(Debug, Clone)]
-pub struct Instancing {
+pub struct AlertTemplates {
     name: String,
     labels: Vec<(String, Template)>,
     annotations: Vec<(String, Template)>,
 }
 
-/// One alert, as found by one evaluation.
+/// One alert of one evaluation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Instance {
-    /// The sample's labels but its name, the rule's, and `alertname`: the alert's identity.
+pub struct AlertInstance {
+    /// Labels of the sample without its name, labels of the rule, and `alertname`. They identify the alert.
     pub labels: Labels,
-    /// Filled in.
+    /// Expanded annotations.
     pub annotations: Labels,
-    /// The sample's value.
+    /// Value of the sample.
     pub value: f64,
 }
 
-/// The samples of a query, or why there are none.
+/// Samples of a query, or its error.
 pub type Answer = Result<Vec<(Labels, f64)>, String>;
 
-/// What templates may know besides the sample.
+/// Data for templates in addition to the sample.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct ExpansionContext<'a> {
     /// `$externalLabels`.
     pub external_labels: &'a Labels,
     /// `$externalURL`.
     pub external_url: &'a str,
-    /// When the rule is evaluated, in milliseconds.
+    /// Time of the evaluation, in milliseconds.
     pub now_ms: i64,
-    /// Answers the function `query`.
+    /// Evaluates the template function `query`.
     pub query: &'a dyn Fn(&str) -> Answer,
 }
 
-/// Why an evaluation finds no alerts.
+/// Why an evaluation makes no alerts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceError {
-    /// Two alerts with one identity.
+    /// Two alerts have the same labels.
     #[error("vector contains metrics with the same labelset after applying alert labels")]
     Same,
-    /// More than the group's limit.
+    /// There are more alerts than the group's limit.
     #[error("exceeded limit of {limit} with {count} alerts")]
     Limit {
         /// The limit.
         limit: usize,
-        /// What there would be.
+        /// Number of alerts.
         count: usize,
     },
-    /// Labels that cannot name an alert.
+    /// The labels are not valid.
     #[error("an alert's labels cannot be used: {0}")]
     Labels(#[from] LabelsError),
 }
 
-impl Instancing {
-    /// Reads the texts of an alerting rule. Of its annotations, those that `takes` accepts.
+impl AlertTemplates {
+    /// Parses the templates of an alerting rule: all labels, and the annotations whose name `takes` accepts.
     ///
     /// # Errors
-    /// When a template cannot be read, which checking the file rules out.
+    /// Returns an error if a template is not valid. The check of the rule file rejects such rules before.
     pub fn of(rule: &Rule, takes: impl Fn(&str) -> bool) -> Result<Self, TemplateError> {
         let read = |texts: &Texts, takes: &dyn Fn(&str) -> bool| {
             let taken = texts.iter().filter(|(name, _)| takes(name));
@@ -83,17 +83,17 @@ impl Instancing {
         })
     }
 
-    /// Fills in labels and annotations for each sample. A template that fails says so in its text: an alert must not be lost
-    /// because of how it would be described.
+    /// Expands labels and annotations for each sample. If a template fails, the expanded text contains the error: an alert must not be lost
+    /// because of its description.
     ///
     /// # Errors
-    /// See [`InstanceError`]; then there are no alerts.
+    /// See [`InstanceError`]. There are no alerts then.
     pub fn instances(
         &self,
         samples: Vec<(Labels, f64)>,
         limit: usize,
-        surroundings: &Surroundings<'_>,
-    ) -> Result<Vec<Instance>, InstanceError> {
+        context: &ExpansionContext<'_>,
+    ) -> Result<Vec<AlertInstance>, InstanceError> {
         let count = samples.len();
         if limit > 0 && count > limit {
             return Err(InstanceError::Limit { limit, count });
@@ -101,7 +101,7 @@ impl Instancing {
         let mut seen = HashSet::with_capacity(count);
         let mut instances = Vec::with_capacity(count);
         for (labels, value) in samples {
-            let instance = self.instance(&labels, value, surroundings)?;
+            let instance = self.instance(&labels, value, context)?;
             if !seen.insert(instance.labels.clone()) {
                 return Err(InstanceError::Same);
             }
@@ -114,12 +114,12 @@ impl Instancing {
         &self,
         sample: &Labels,
         value: f64,
-        surroundings: &Surroundings<'_>,
-    ) -> Result<Instance, LabelsError> {
+        context: &ExpansionContext<'_>,
+    ) -> Result<AlertInstance, LabelsError> {
         let data = Data {
             labels: sample,
             value,
-            surroundings: *surroundings,
+            context: *context,
         };
         let filled = |template: &Template| {
             template
@@ -141,7 +141,7 @@ impl Instancing {
             .annotations
             .iter()
             .map(|(name, template)| (name.as_str().into(), filled(template).into()));
-        Ok(Instance {
+        Ok(AlertInstance {
             labels: Labels::new(kept.chain(added).chain(named))?,
             annotations: Labels::from_trusted(annotations),
             value,
@@ -158,21 +158,21 @@ mod tests {
     use super::*;
     use crate::rule::RuleFile;
 
-    fn instances(samples: Vec<(Labels, f64)>, limit: usize) -> Result<Vec<Instance>, InstanceError> {
+    fn instances(samples: Vec<(Labels, f64)>, limit: usize) -> Result<Vec<AlertInstance>, InstanceError> {
         let text = "
 groups: [{ name: g, rules: [{ alert: Hot, expr: x, labels: { severity: critical, where: '{{ $labels.node }}', gone: '' },
   annotations: { summary: 'GPU {{ $labels.gpu }}: {{ $value }}', broken: '{{ first (query \"x\") }}', evidence_x: x } }] }]";
         let file = RuleFile::parse(text).expect("well formed");
         let rule = &file.groups[0].rules[0];
-        let surroundings = Surroundings {
+        let context = ExpansionContext {
             external_labels: &Labels::empty(),
             external_url: "",
             now_ms: 0,
             query: &|_| Ok(vec![]),
         };
-        Instancing::of(rule, |name| !name.starts_with("evidence_"))
+        AlertTemplates::of(rule, |name| !name.starts_with("evidence_"))
             .expect("well formed")
-            .instances(samples, limit, &surroundings)
+            .instances(samples, limit, &context)
     }
 
     fn sample(text: &[(&str, &str)]) -> (Labels, f64) {

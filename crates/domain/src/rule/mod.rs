@@ -1,10 +1,9 @@
-//! The rule table and what becomes of it: definitions as Prometheus writes them, recorded series, alerts as they pend, fire and
-//! resolve.
+//! Rules: definitions in Prometheus' format, recorded series, and alerts with their states pending, firing and resolved.
 //!
 //! ```text
 //! text ─ file ─▶ RuleFile ─┬─ recording: samples of the expression ─ record ─▶ series under the rule's name
 //!                          └─ alerting:  samples ─ instance (templates) ─▶ alert::step ─┬─▶ changes, for people
-//!                                                                                       └─ trace ─▶ ALERTS, ALERTS_FOR_STATE
+//!                                                                                       └─ alert_series ─▶ ALERTS, ALERTS_FOR_STATE
 //! ```
 
 pub mod definition;
@@ -12,9 +11,9 @@ mod file;
 pub mod schedule;
 
 pub mod alert;
+pub mod alert_series;
 pub mod instance;
 pub mod record;
-pub mod trace;
 
 pub mod evidence;
 pub mod template;

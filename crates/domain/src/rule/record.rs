@@ -1,4 +1,4 @@
-//! What a recording rule makes of an answer: series under its own name and labels.
+//! Series that a recording rule makes from a query result, with the rule's name and labels.
 
 use std::collections::HashSet;
 
@@ -9,29 +9,29 @@ use crate::series::{Labels, METRIC_NAME};
 /// Why an evaluation records nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// The expression gives a text, or ranges.
+    /// The result of the expression is a string or a matrix.
     #[error("rule result is not a vector or scalar")]
     Kind,
-    /// Two series with one name.
+    /// Two series have the same labels.
     #[error("vector contains metrics with the same labelset after applying rule labels")]
     Same,
-    /// More than the group's limit.
+    /// There are more series than the group's limit.
     #[error("exceeded limit of {limit} with {count} series")]
     Limit {
         /// The limit.
         limit: usize,
-        /// What there would be.
+        /// Number of series.
         count: usize,
     },
-    /// Labels that cannot name a series.
+    /// The labels are not valid.
     #[error(transparent)]
     Labels(#[from] LabelsError),
 }
 
-/// Names the samples of the rule's expression.
+/// Returns the samples of the rule's expression with the labels of the recorded series.
 ///
 /// # Errors
-/// See [`RecordError`]; then nothing is recorded.
+/// See [`RecordError`]. Nothing is recorded then.
 pub fn recorded(
     rule: &Rule,
     samples: Vec<(Labels, f64)>,

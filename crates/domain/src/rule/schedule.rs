@@ -1,11 +1,11 @@
-//! When a group is evaluated: at times spread over its interval by its name, the same ones after every start.
+//! When a group is evaluated. A hash of the group's name spreads the groups over their interval; the times are the same after each restart.
 //!
-//! As Prometheus does it: with all groups at full seconds the store would be asked by all of them at once and idle between,
-//! and after a restart recorded samples would lie at other times than before.
+//! This is what Prometheus does. If all groups ran at full seconds, the store would get all queries at the same time and be idle in
+//! between. If the times changed at a restart, recorded samples would have other times than before.
 
 use crate::time::TimestampMs;
 
-/// The times of one group.
+/// Times at which one group is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
     interval_ms: i64,
@@ -13,7 +13,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Every `interval_ms` (at least 1), shifted by a hash of `file` and `group`.
+    /// Returns the schedule: every `interval_ms` (at least 1), shifted by a hash of `file` and `group`.
     #[must_use]
     pub fn new(interval_ms: i64, file: &str, group: &str) -> Self {
         let interval_ms = interval_ms.max(1);
@@ -30,19 +30,19 @@ impl Schedule {
         }
     }
 
-    /// Milliseconds between evaluations.
+    /// Returns the milliseconds between evaluations.
     #[must_use]
     pub fn interval_ms(self) -> i64 {
         self.interval_ms
     }
 
-    /// The last time of the schedule that is not after `now_ms`.
+    /// Returns the last scheduled time that is not after `now_ms`.
     #[must_use]
     pub fn at_or_before(self, now_ms: TimestampMs) -> TimestampMs {
         (now_ms - self.offset_ms).div_euclid(self.interval_ms) * self.interval_ms + self.offset_ms
     }
 
-    /// The first time of the schedule after `now_ms`.
+    /// Returns the first scheduled time after `now_ms`.
     #[must_use]
     pub fn after(self, now_ms: TimestampMs) -> TimestampMs {
         self.at_or_before(now_ms) + self.interval_ms

@@ -1,4 +1,4 @@
-//! The rules that ship with Lockstep, as files: `crates/domain/rules/*.yaml`.
+//! Rule files that are part of Lockstep: `crates/domain/rules/*.yaml`.
 
 /// `(file name, contents)`.
 pub const FILES: &[(&str, &str)] = &[

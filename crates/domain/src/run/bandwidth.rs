@@ -1,42 +1,45 @@
-//! The short check of the network between nodes before a run: who measures with whom and when, and what the figures mean.
+//! The short network check between nodes before a run: which nodes measure with each other in which round, and how the results are judged.
 //!
 //! ```text
-//! preflight_bandwidth = true                                  1 s a pair, a warning where a pair is slow
-//! preflight_bandwidth = 0.5                                   seconds a pair
+//! preflight_bandwidth = true                                  1 s per pair, a warning for each slow pair
+//! preflight_bandwidth = 0.5                                   seconds per pair
 //! preflight_bandwidth = { seconds = 2, min_mib_s = 900, refuse = true }
 //!
 //! 4 nodes     round 0: 3–0 1–2     round 1: 3–1 2–0     round 2: 3–2 0–1        no node is in two pairs at once
 //! ```
-//! Each direction is measured by itself, for half of a pair's time. A pair is slow below a [`SLOW_SHARE`] of what the nodes reach
-//! *at their best* (the median of each node's fastest pair: with three nodes, one bad node spoils two pairs of three, and the median
-//! of the pairs would be its own), or below the run's own minimum. A node all of whose pairs are slow is the culprit.
+//! Each direction is measured separately, for half of the pair's time. A pair is slow if it is below the run's own minimum, or below
+//! [`SLOW_SHARE`] of what the nodes reach *at best*: the median of each node's fastest pair. (With three nodes, one bad node spoils two of
+//! three pairs, so the median of all pairs would be its own value.) A node is the culprit if all of its pairs are slow.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Below this share of what is usual a pair is slow: congestion halves a bandwidth, a wrong cable or a falling back link does this.
+/// A pair is slow below this share of the usual bandwidth: congestion halves a bandwidth, a wrong cable or a link at reduced speed does
+/// this.
 pub const SLOW_SHARE: f64 = 0.25;
-/// Time for one pair when nobody says: TCP has grown its window long before.
+/// Default time for one pair, in seconds: TCP has grown its window long before.
 const SECONDS: f64 = 1.0;
-/// The shortest and the longest time for a pair.
+/// The shortest time for a pair, in seconds.
 const SECONDS_MIN: f64 = 0.1;
-/// See [`SECONDS_MIN`].
+/// The longest time for a pair, in seconds.
 const SECONDS_MAX: f64 = 30.0;
-/// Figures of one attempt, two for a pair: all pairs of 64 nodes. Beyond, there are fewer rounds, and each node meets as many others.
+/// Maximum number of measurements of one attempt, two per pair: all pairs of 64 nodes. With more nodes there are fewer rounds, and each
+/// node measures with the same number of other nodes.
 const FIGURES_MAX: u32 = 4_096;
-/// A node is not blamed for fewer pairs than this, but the pair is.
-const PAIRS_TO_BLAME: usize = 2;
+/// Minimum number of slow pairs for which a node is blamed. With fewer, only the pair is reported.
+const BLAMED_PAIRS_MIN: usize = 2;
 
-/// What a run wishes to have measured: `true`, seconds a pair, or a table.
+/// What a run requests to be measured: `true`, seconds per pair, or a table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Written")]
-pub struct BandwidthWish {
-    /// Time for one pair, both directions; 0 measures nothing.
+pub struct BandwidthOptions {
+    /// Time for one pair, both directions, in seconds; 0 turns the measurement off.
     pub seconds: f64,
-    /// What any pair should reach at least, in MiB a second.
+    /// The minimum bandwidth of every pair, in MiB per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_mib_s: Option<f64>,
-    /// A slow pair ends the attempt, and a node that is slow in all of its pairs is left out of the next; else both are a warning.
+    /// If true, a slow pair ends the attempt, and a node that is slow in all of its pairs is excluded from the next attempt. If false, both
+    /// are warnings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub refuse: bool,
 }
@@ -44,7 +47,7 @@ pub struct BandwidthWish {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
-    Wish(bool),
+    Enabled(bool),
     Seconds(f64),
     Table(Table),
 }
@@ -67,14 +70,14 @@ impl Default for Table {
     }
 }
 
-impl From<Written> for BandwidthWish {
+impl From<Written> for BandwidthOptions {
     fn from(written: Written) -> Self {
         let seconds = |seconds| Self {
             seconds,
             ..Self::default()
         };
         match written {
-            Written::Wish(wish) => seconds(if wish { SECONDS } else { 0.0 }),
+            Written::Enabled(enabled) => seconds(if enabled { SECONDS } else { 0.0 }),
             Written::Seconds(given) => seconds(given),
             Written::Table(table) => Self {
                 seconds: table.seconds,
@@ -85,26 +88,26 @@ impl From<Written> for BandwidthWish {
     }
 }
 
-impl BandwidthWish {
-    /// Whether nothing is to be measured.
+impl BandwidthOptions {
+    /// Returns true if nothing is to be measured.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.seconds == 0.0
     }
 
-    /// What is wrong with it, in words.
+    /// Returns what is wrong with the values, as text; `None` if they are valid.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         if !self.is_off() && !(SECONDS_MIN..=SECONDS_MAX).contains(&self.seconds) {
             return Some(format!(
-                "measure a pair for {SECONDS_MIN} to {SECONDS_MAX} seconds, or give true or false"
+                "must be true, false, or {SECONDS_MIN} to {SECONDS_MAX} seconds per pair"
             ));
         }
         let floor = self.min_mib_s.unwrap_or(1.0);
-        (!floor.is_finite() || floor <= 0.0).then(|| "min_mib_s must be more than 0".to_owned())
+        (!floor.is_finite() || floor <= 0.0).then(|| "min_mib_s must be greater than 0".to_owned())
     }
 
-    /// For one direction, in milliseconds.
+    /// Returns the time for one direction, in milliseconds.
     #[must_use]
     pub fn one_way_ms(&self) -> u64 {
         #[expect(
@@ -117,7 +120,7 @@ impl BandwidthWish {
     }
 }
 
-/// How many rounds so many nodes measure: each with each other, as far as [`FIGURES_MAX`] allows.
+/// Returns the number of rounds for this many nodes: enough for every pair, as far as [`FIGURES_MAX`] allows.
 #[must_use]
 pub fn rounds(nodes: u32) -> u32 {
     if nodes < 2 {
@@ -127,7 +130,7 @@ pub fn rounds(nodes: u32) -> u32 {
     all.min((FIGURES_MAX / nodes).max(1))
 }
 
-/// The pairs of a round, each node once, the lower rank first: a round-robin tournament by the circle method.
+/// Returns the pairs of a round, each node at most once, the lower rank first. This is a round-robin tournament by the circle method.
 #[must_use]
 pub fn pairs(nodes: u32, round: u32) -> Vec<(u32, u32)> {
     if nodes < 2 {
@@ -136,7 +139,7 @@ pub fn pairs(nodes: u32, round: u32) -> Vec<(u32, u32)> {
     let circle = nodes - 1 + nodes % 2;
     let round = round % circle;
     let turned = (1..=circle / 2).map(|by| ((round + by) % circle, (round + circle - by) % circle));
-    // Whoever meets the one in the middle rests when their number is odd.
+    // If the number of nodes is odd, the node that is paired with the middle of the circle pauses.
     std::iter::once((round, circle))
         .chain(turned)
         .filter(|(a, b)| *a < nodes && *b < nodes)
@@ -144,30 +147,30 @@ pub fn pairs(nodes: u32, round: u32) -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// What went from one node to another.
+/// The measured bandwidth from one node to another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Figure {
-    /// The sending node's place among the attempt's nodes.
+pub struct PairMeasurement {
+    /// Index of the sending node in the attempt.
     pub from: u32,
-    /// The receiving one's, which measured.
+    /// Index of the receiving node, which measured.
     pub to: u32,
-    /// MiB a second; 0 when nothing could go through, none when it was not measured.
+    /// MiB per second; 0 if no connection was possible, `None` if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mib_s: Option<f64>,
-    /// Why not, in words.
+    /// Why it was not measured, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
 }
 
-/// What the figures mean.
+/// The result of judging the measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Judgement {
-    /// What nodes reach at their best, in MiB a second: the median of each one's fastest pair.
+    /// The bandwidth that nodes reach at best, in MiB per second: the median of each node's fastest pair.
     pub usual_mib_s: Option<f64>,
-    /// Below this a pair is slow.
+    /// The limit below which a pair is slow, in MiB per second.
     pub limit_mib_s: f64,
-    /// Nodes that are slow whomever they send to, or receive from.
+    /// Nodes that send slowly to all other nodes, or receive slowly from all of them.
     pub culprits: Vec<Culprit>,
     /// Slow pairs that no culprit explains.
     pub slow: Vec<PairRate>,
@@ -175,32 +178,32 @@ pub struct Judgement {
     pub slowest: Option<PairRate>,
 }
 
-/// What was measured from one node to another.
+/// The bandwidth from one node to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PairRate {
-    /// The sending node's place among the nodes.
+    /// Index of the sending node.
     pub from: u32,
-    /// The receiving one's.
+    /// Index of the receiving node.
     pub to: u32,
-    /// MiB a second.
+    /// MiB per second.
     pub mib_s: f64,
 }
 
-/// A node whose network is at fault.
+/// A node whose network is slow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Culprit {
-    /// Its place among the nodes.
+    /// Index of the node.
     pub node: u32,
-    /// Its fastest slow pair.
+    /// Bandwidth of its fastest slow pair, in MiB per second.
     pub best_mib_s: f64,
-    /// Sending is slow, receiving is.
+    /// Whether sending is slow, and whether receiving is slow.
     pub ways: (bool, bool),
 }
 
-/// Judges what was measured so far.
+/// Judges the measurements so far.
 #[must_use]
-pub fn judge(figures: &[Figure], wish: &BandwidthWish) -> Judgement {
-    let rate = |figure: &Figure| {
+pub fn judge(figures: &[PairMeasurement], options: &BandwidthOptions) -> Judgement {
+    let rate = |figure: &PairMeasurement| {
         Some(PairRate {
             from: figure.from,
             to: figure.to,
@@ -214,7 +217,7 @@ pub fn judge(figures: &[Figure], wish: &BandwidthWish) -> Judgement {
         .max()
         .unwrap_or(0);
     let usual_mib_s = usual(&measured, nodes);
-    let limit = (usual_mib_s.unwrap_or(0.0) * SLOW_SHARE).max(wish.min_mib_s.unwrap_or(0.0));
+    let limit = (usual_mib_s.unwrap_or(0.0) * SLOW_SHARE).max(options.min_mib_s.unwrap_or(0.0));
     let culprits: Vec<Culprit> = (0..nodes)
         .filter_map(|node| culprit(&measured, node, limit))
         .collect();
@@ -250,7 +253,7 @@ fn usual(measured: &[PairRate], nodes: u32) -> Option<f64> {
     };
     let mut best: Vec<f64> = (0..nodes).filter_map(best_of).collect();
     best.sort_by(f64::total_cmp);
-    // The upper one of two in the middle: with two nodes, or one of two that is slow, the better is what is usual.
+    // The upper one of two middle values: of two nodes, or of two values one of which is slow, the better one is the usual bandwidth.
     best.get(best.len() / 2).copied()
 }
 
@@ -261,7 +264,7 @@ fn culprit(measured: &[PairRate], node: u32, limit: f64) -> Option<Culprit> {
             .filter(|pair| way(pair) == node)
             .map(|pair| pair.mib_s)
             .collect();
-        let slow = own.len() >= PAIRS_TO_BLAME && own.iter().all(|mib_s| *mib_s < limit);
+        let slow = own.len() >= BLAMED_PAIRS_MIN && own.iter().all(|mib_s| *mib_s < limit);
         slow.then(|| own.into_iter().fold(0.0, f64::max))
     };
     let (sends, receives) = (all_slow(|pair| pair.from), all_slow(|pair| pair.to));

@@ -1,4 +1,4 @@
-//! Code of a run from a git revision: `git = { repository = "…", revision = "…" }`.
+//! The code of a run from a git revision: `git = { repository = "…", revision = "…" }`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use crate::run::field_error::FieldError;
 
 /// The transports that git may use.
 pub const PROTOCOLS: [&str; 4] = ["file", "http", "https", "ssh"];
-/// Longer than any URL or name that git itself takes.
+/// Maximum length of a repository, in bytes: longer than any URL or name that git itself accepts.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// A clean working copy that every node makes for itself.
+/// A clean working copy that every node creates for itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checkout {
@@ -18,13 +18,13 @@ pub struct Checkout {
     pub repository: String,
     /// A commit, a tag or a branch.
     pub revision: String,
-    /// Its submodules, too.
+    /// Also check out the submodules.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub submodules: bool,
 }
 
 impl Checkout {
-    /// Everything that is wrong, field by field. No message shows the repository: what somebody typed there may hold a password.
+    /// Returns all errors, field by field. No message shows the repository, because the text may contain a password.
     #[must_use]
     pub fn problems(&self) -> Vec<FieldError> {
         let fields = [
@@ -49,7 +49,7 @@ fn check_repository(text: &str) -> Result<(), String> {
     }
     if text.len() > TEXT_BYTES_MAX || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(format!(
-            "holds blanks, or more than {TEXT_BYTES_MAX} bytes; {WANTED}"
+            "contains whitespace or control characters, or is longer than {TEXT_BYTES_MAX} bytes; {WANTED}"
         ));
     }
     if text.starts_with('/') {
@@ -64,17 +64,17 @@ fn check_repository(text: &str) -> Result<(), String> {
         let names_only_a_user = scheme == "ssh" && user.is_some_and(|user| !user.contains(':'));
         if user.is_some() && !names_only_a_user {
             return Err(
-                "holds a user or a password; leave it out, and give the agent's user a credential helper or an SSH key"
+                "contains a user or a password; remove it, and give the agent's user a credential helper or an SSH key"
                     .into(),
             );
         }
         let host = authority.rsplit('@').next().unwrap_or_default();
         if host.starts_with('-') || (host.is_empty() && scheme != "file") {
-            return Err(format!("names no host; {WANTED}"));
+            return Err(format!("has no host; {WANTED}"));
         }
         return Ok(());
     }
-    // As scp writes it.
+    // The form that scp uses.
     let well_formed = text.split_once(':').is_some_and(|(host, path)| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
         host.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -88,7 +88,7 @@ fn check_repository(text: &str) -> Result<(), String> {
     if well_formed {
         return Ok(());
     }
-    Err(format!("is no repository; {WANTED}"))
+    Err(format!("is not a repository; {WANTED}"))
 }
 
 fn check_revision(text: &str) -> Result<(), String> {
@@ -99,7 +99,7 @@ fn check_revision(text: &str) -> Result<(), String> {
     }
     let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     if text.len() > 256 || !starts_well || !text.chars().all(allowed) || text.contains("..") {
-        return Err(format!("{text:?} is no revision; {WANTED}"));
+        return Err(format!("{text:?} is not a revision; {WANTED}"));
     }
     Ok(())
 }

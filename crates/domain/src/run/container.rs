@@ -1,11 +1,12 @@
-//! A run's ranks in a container: what may be asked for, and torchrun's command line inside one of Docker's or Podman's.
+//! The container in which a run's ranks run: its settings in the spec, and the command line of torchrun inside a container of Docker or
+//! Podman.
 //!
 //! ```text
 //! container = "pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime"
 //! container = { image = "team/train:24", mounts = ["/datasets:/mnt/datasets:ro"], shm_size = "16g" }
 //! ```
-//! The machine's network and process ids are always shared: ranks of several nodes meet on the machines' addresses, and the
-//! shim watches and ends ranks by the ids that it sees. What Lockstep brings lies at the same path on both sides.
+//! The container always shares the machine's network and process ids: ranks of several nodes connect to the machines' addresses, and the
+//! shim watches and ends ranks by the ids that it sees. What Lockstep adds has the same path inside and outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,12 +19,12 @@ use serde::{Deserialize, Serialize};
 use crate::container::{Container, Gpus, Mount, Network, Pull, Runtime, SharedMemory, check};
 use crate::run::field_error::FieldError;
 
-/// Mounts, options, limits and GPUs of one run, each: more than anybody types.
+/// Maximum number each of mounts, options, limits and GPUs of one run.
 const LIST_MAX: usize = 64;
-/// What NVIDIA advises for PyTorch: pinned memory without a limit, stacks of 64 MiB.
+/// Default limits, as NVIDIA recommends for PyTorch: pinned memory without a limit, stacks of 64 MiB.
 const ULIMITS: [&str; 2] = ["memlock=-1", "stack=67108864"];
-/// Variables that the runtime's own command, its libraries or its loader would take for theirs; they go in by a file.
-const OF_THE_CLIENT: [&str; 9] = [
+/// Variables that the runtime's own command, its libraries or its loader would use. They are passed in a file.
+const CLIENT_VARIABLES: [&str; 9] = [
     "PATH",
     "HOME",
     "USER",
@@ -34,8 +35,8 @@ const OF_THE_CLIENT: [&str; 9] = [
     "GOMAXPROCS",
     "NOTIFY_SOCKET",
 ];
-/// The same, by how their names begin.
-const OF_THE_CLIENT_PREFIXES: [&str; 15] = [
+/// Prefixes of further such variables.
+const CLIENT_VARIABLE_PREFIXES: [&str; 15] = [
     "LD_",
     "DOCKER_",
     "CONTAINER",
@@ -53,39 +54,39 @@ const OF_THE_CLIENT_PREFIXES: [&str; 15] = [
     "_CONTAINERS",
 ];
 
-/// A container for a run's ranks: an image, or a table.
+/// The container for a run's ranks: an image, or a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct ContainerWish {
-    /// The image's reference.
+pub struct ContainerOptions {
+    /// Reference of the image.
     pub image: String,
-    /// Which runtime starts it.
+    /// The runtime that starts the container.
     #[serde(skip_serializing_if = "RuntimeChoice::is_auto")]
     pub runtime: RuntimeChoice,
-    /// `HOST:CONTAINER`, `HOST:CONTAINER:ro`, or `PATH` for both.
+    /// Mounts: `HOST:CONTAINER`, `HOST:CONTAINER:ro`, or `PATH` for the same path on both sides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
-    /// GPUs by index or UUID; all of a node's when empty. None with `backend = "gloo"`.
+    /// GPUs by index or UUID. Defaults to all GPUs of the node, or none with `backend = "gloo"`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
-    /// `user` or `user:group`; the image's own, or the agent's where that is not root, when empty.
+    /// `user` or `user:group`. Defaults to the agent's user, or to the image's user if the agent runs as root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Shared memory of its own, like `16g`; the machine's (`--ipc=host`) when empty.
+    /// Size of the container's own shared memory, for example `16g`. By default it shares the machine's (`--ipc=host`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shm_size: Option<String>,
-    /// Limits, like `nofile=65536:65536`; `memlock=-1` and `stack=67108864` when nobody says.
+    /// Limits, for example `nofile=65536:65536`. Defaults to `memlock=-1` and `stack=67108864`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ulimits: Option<Vec<String>>,
-    /// Further options of `docker run` or `podman run`, each one word, like `--cap-add=SYS_PTRACE`.
+    /// Further options of `docker run` or `podman run`, each as one word, for example `--cap-add=SYS_PTRACE`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
 
-/// Which runtime starts a container.
+/// The runtime that starts a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuntimeChoice {
-    /// Docker where it answers, else Podman.
+    /// Docker if it responds, otherwise Podman.
     #[default]
     Auto,
     /// Docker.
@@ -94,44 +95,44 @@ pub enum RuntimeChoice {
     Podman,
 }
 
-/// What a node adds to the wish.
+/// What a node adds to the settings of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The runtime that was found.
     pub runtime: Runtime,
-    /// The container's name on the machine.
+    /// Name of the container on the machine.
     pub name: String,
-    /// Where its first process writes its id.
+    /// File to which the container's first process writes its process id.
     pub pid_file: String,
-    /// A file for the variables that the client would take for its own.
+    /// File for the variables that the client would use itself.
     pub env_file: String,
-    /// Folders and files that the ranks need, besides those of the wish.
+    /// Folders and files that the ranks need, in addition to the requested ones.
     pub mounts: Vec<Mount>,
-    /// Whether there are NVIDIA GPUs to be seen.
+    /// True if NVIDIA GPUs are visible.
     pub has_gpus: bool,
-    /// Whom the ranks run as when the wish does not say.
+    /// The user that the ranks run as if the settings name none.
     pub user: Option<String>,
-    /// Variables for a user whom the image does not know; a run's own win.
+    /// Variables for a user that the image does not know. Variables of the run take precedence.
     pub env: BTreeMap<String, String>,
 }
 
-/// How the shim finds, and ends, the container that its child stands for.
+/// How the shim finds and ends the container that its child process stands for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contained {
-    /// Its runtime.
+pub struct ContainerHandle {
+    /// Runtime of the container.
     pub runtime: Runtime,
-    /// Its name.
+    /// Name of the container.
     pub name: String,
-    /// Where its first process writes its id.
+    /// File to which the container's first process writes its process id.
     pub pid_file: String,
-    /// A file for the variables that the client would take for its own; it is written for the start alone.
+    /// File for the variables that the client would use itself; it exists only during the start.
     pub env_file: String,
 }
 
 // === impl RuntimeChoice ===
 
 impl RuntimeChoice {
-    /// The runtimes to be tried, in order.
+    /// Returns the runtimes to try, in order.
     #[must_use]
     pub fn candidates(self) -> &'static [Runtime] {
         match self {
@@ -147,12 +148,12 @@ impl RuntimeChoice {
     }
 }
 
-// === impl ContainerWish ===
+// === impl ContainerOptions ===
 
 type Check = fn(&str) -> Result<(), String>;
 
-impl ContainerWish {
-    /// Everything that is wrong, field by field.
+impl ContainerOptions {
+    /// Returns all errors, field by field.
     #[must_use]
     pub fn problems(&self) -> Vec<FieldError> {
         let mut problems = Vec::new();
@@ -184,8 +185,8 @@ impl ContainerWish {
         problems
     }
 
-    /// The container with a command for `/bin/sh` in it. `names` are its variables; those that the client would take for its own
-    /// are expected in `env_file`.
+    /// Returns the container that runs a command with `/bin/sh`. `names` are the names of its variables; those that the client would use
+    /// itself are expected in `env_file`.
     #[must_use]
     pub fn container(
         &self,
@@ -196,8 +197,8 @@ impl ContainerWish {
     ) -> Container {
         let (by_file, by_name) = names
             .into_iter()
-            .partition::<BTreeSet<_>, _>(|name| is_of_the_client(name));
-        // A Podman without rights may ask for no more than its user has, which its containers get anyway.
+            .partition::<BTreeSet<_>, _>(|name| is_client_variable(name));
+        // A rootless Podman may request no more than its user has, and its containers get that anyway.
         let ulimits = match (place.runtime, &place.user) {
             (Runtime::Podman, Some(_)) => Vec::new(),
             _ => ULIMITS.map(str::to_owned).to_vec(),
@@ -205,11 +206,11 @@ impl ContainerWish {
         Container {
             image: self.image.clone(),
             command,
-            // Nobody else's start-up comes between: the first process is ours.
+            // No start-up program of the image runs: the first process is ours.
             entrypoint: Some("/bin/sh".into()),
             name: Some(place.name.clone()),
             labels: [(crate::container::LABEL.to_owned(), "run".to_owned())].into(),
-            // Preflight has fetched it; a start must not wait for a registry.
+            // Preflight has pulled the image; a start must not wait for a registry.
             pull: Pull::Never,
             gpus: match (place.has_gpus, &self.gpus[..]) {
                 (false, []) => Gpus::None,
@@ -227,46 +228,46 @@ impl ContainerWish {
             user: self.user.clone().or_else(|| place.user.clone()),
             env: by_name,
             env_file: (!by_file.is_empty()).then(|| env_file.to_owned()),
-            // What matters goes to the ranks' logs; the runtimes' own copies grow without a bound.
+            // The output goes to the ranks' logs; the runtimes' own copies grow without bound.
             log_driver: Some("none".into()),
             options: self.options.clone(),
             ..Container::default()
         }
     }
 
-    /// Its mounts, read.
+    /// Returns the requested mounts, parsed.
     #[must_use]
-    pub fn wished_mounts(&self) -> Vec<Mount> {
+    pub fn requested_mounts(&self) -> Vec<Mount> {
         let read = self.mounts.iter().map(|text| check::mount(text));
         read.filter_map(Result::ok).collect()
     }
 
-    /// Those of the wish win where both name a place.
+    /// Returns all mounts. If a requested mount and a node's mount have the same target, the requested one wins.
     fn all_mounts(&self, place: &Place) -> Vec<Mount> {
-        let wished = self.wished_mounts();
-        let targets: BTreeSet<&str> = wished.iter().map(|mount| mount.target.as_str()).collect();
+        let requested = self.requested_mounts();
+        let targets: BTreeSet<&str> = requested.iter().map(|mount| mount.target.as_str()).collect();
         let ours = place
             .mounts
             .iter()
             .filter(|mount| !targets.contains(mount.target.as_str()));
         let mut mounts: Vec<Mount> = ours.cloned().collect();
-        mounts.extend(wished.iter().cloned());
+        mounts.extend(requested.iter().cloned());
         mounts
     }
 }
 
-/// Whether a variable would change what the runtime's command does.
+/// Returns true if the variable would change what the runtime's command does.
 #[must_use]
-pub fn is_of_the_client(name: &str) -> bool {
+pub fn is_client_variable(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
-    OF_THE_CLIENT.contains(&name)
+    CLIENT_VARIABLES.contains(&name)
         || upper.ends_with("_PROXY")
-        || OF_THE_CLIENT_PREFIXES
+        || CLIENT_VARIABLE_PREFIXES
             .iter()
             .any(|prefix| name.starts_with(prefix))
 }
 
-impl<'de> Deserialize<'de> for ContainerWish {
+impl<'de> Deserialize<'de> for ContainerOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ImageOrTable)
     }
@@ -275,22 +276,22 @@ impl<'de> Deserialize<'de> for ContainerWish {
 struct ImageOrTable;
 
 impl<'de> Visitor<'de> for ImageOrTable {
-    type Value = ContainerWish;
+    type Value = ContainerOptions;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an image, or a table with one")
     }
 
-    fn visit_str<E>(self, image: &str) -> Result<ContainerWish, E> {
-        Ok(ContainerWish {
+    fn visit_str<E>(self, image: &str) -> Result<ContainerOptions, E> {
+        Ok(ContainerOptions {
             image: image.to_owned(),
-            ..ContainerWish::default()
+            ..ContainerOptions::default()
         })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ContainerWish, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ContainerOptions, A::Error> {
         let table = Table::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(ContainerWish {
+        Ok(ContainerOptions {
             image: table.image,
             runtime: table.runtime,
             mounts: table.mounts,
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn each_mistake_is_named_at_its_field_and_a_table_comes_back_as_it_went() {
-        let wish = |json: &str| serde_json::from_str::<ContainerWish>(json);
+        let options = |json: &str| serde_json::from_str::<ContainerOptions>(json);
         for (json, field) in [
             (r#"{"image": ""}"#, "container.image"),
             (r#"{"image": "a", "mounts": ["x/y"]}"#, "container.mounts"),
@@ -332,17 +333,17 @@ mod tests {
             (r#"{"image": "a", "ulimits": ["memlock"]}"#, "container.ulimits"),
             (r#"{"image": "a", "options": ["--name=x"]}"#, "container.options"),
         ] {
-            let problems = wish(json).expect(json).problems();
+            let problems = options(json).expect(json).problems();
             let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
             assert_eq!(fields, [field], "{json}");
         }
-        let error = wish(r#"{"image": "a", "mount": []}"#).expect_err("no such field");
+        let error = options(r#"{"image": "a", "mount": []}"#).expect_err("no such field");
         assert!(error.to_string().contains("unknown field `mount`"), "{error}");
-        let error = wish("7").expect_err("a number").to_string();
+        let error = options("7").expect_err("a number").to_string();
         assert!(error.contains("an image, or a table with one"), "{error}");
         let table = r#"{"image":"a","gpus":["0"],"ulimits":[]}"#;
         assert_eq!(
-            serde_json::to_string(&wish(table).expect("it")).expect("JSON"),
+            serde_json::to_string(&options(table).expect("it")).expect("JSON"),
             table
         );
     }
@@ -358,7 +359,7 @@ mod tests {
             "XDG_CACHE_HOME",
             "CONTAINERS_CONF",
         ] {
-            assert!(is_of_the_client(name), "{name}");
+            assert!(is_client_variable(name), "{name}");
         }
         for name in [
             "NCCL_DEBUG",
@@ -367,7 +368,7 @@ mod tests {
             "OMP_NUM_THREADS",
             "LOCKSTEP_RUN",
         ] {
-            assert!(!is_of_the_client(name), "{name}");
+            assert!(!is_client_variable(name), "{name}");
         }
     }
 }

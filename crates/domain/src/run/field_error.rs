@@ -1,13 +1,13 @@
-//! What is wrong with one field of what a person wrote.
+//! An error in one field of a spec that a user wrote.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is wrong with one field, in words for the form and the terminal.
+/// An error in one field, as text for the form and the terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldError {
-    /// The field's name as in a spec, `set.lr` for a setting.
+    /// The field's name as in the spec; `set.lr` for the setting `lr`.
     pub field: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what would be correct.
     pub message: String,
 }

@@ -1,52 +1,52 @@
-//! What a node's shim starts: torchrun, by itself or in a container.
+//! What the shim of a node starts: torchrun, directly or in a container.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
-use crate::run::container::{Contained, ContainerWish, Place};
+use crate::run::container::{ContainerHandle, ContainerOptions, Place};
 
-/// What the shim starts.
+/// The command that a shim starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// Variables set on top of the inherited ones.
+    /// Variables set in addition to the inherited ones.
     pub env: BTreeMap<String, String>,
     /// Working directory.
     pub workdir: String,
     /// Processes on this node.
     pub nproc: u32,
-    /// The place in the world of the first of them.
+    /// Global rank of the first of them.
     pub first_rank: u32,
-    /// Where torchrun puts a folder with each rank's output.
+    /// Folder in which torchrun creates one folder per rank for its output.
     pub log_dir: String,
-    /// The container that it all runs in; then the program is its runtime's.
+    /// The container in which everything runs; the program is then the one of its runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<Contained>,
+    pub container: Option<ContainerHandle>,
 }
 
 impl Launch {
-    /// The command line for people to read and repeat in a shell.
+    /// Returns the command line, for display and for repeating it in a shell.
     #[must_use]
     pub fn shell_line(&self) -> String {
         let words: Vec<String> = self.argv.iter().map(|word| quoted(word)).collect();
         words.join(" ")
     }
 
-    /// The same inside a container. `secrets` are the names of further variables, `inject` is the folder for
-    /// the head of `PYTHONPATH`.
+    /// Returns the same command inside a container. `secrets` are the names of further variables; `inject` is the folder for the start of
+    /// `PYTHONPATH`.
     #[must_use]
     pub(in crate::run) fn inside(
         self,
-        wish: &ContainerWish,
+        options: &ContainerOptions,
         place: &Place,
         secrets: impl IntoIterator<Item = String>,
         inject: &str,
         own_python_path: bool,
     ) -> Self {
-        let contained = Contained {
+        let contained = ContainerHandle {
             runtime: place.runtime,
             name: place.name.clone(),
             pid_file: place.pid_file.clone(),
@@ -55,7 +55,7 @@ impl Launch {
         let mut env = place.env.clone();
         env.extend(self.env);
         if !own_python_path {
-            // The image's own stays behind ours.
+            // The image's own path stays after ours.
             env.remove("PYTHONPATH");
         }
         let names = env.keys().cloned().chain(secrets);
@@ -64,7 +64,7 @@ impl Launch {
         command.extend(self.argv);
         let container = Container {
             workdir: Some(self.workdir.clone()),
-            ..wish.container(place, command, names, &contained.env_file)
+            ..options.container(place, command, names, &contained.env_file)
         };
         Self {
             argv: container.run(place.runtime),
@@ -75,8 +75,8 @@ impl Launch {
     }
 }
 
-/// Tells the id of the container's first process, which is torchrun's: the machine's ids are shared. Then becomes torchrun, with
-/// the probe at the head of whatever path the image has.
+/// Writes the id of the container's first process, which becomes torchrun's: the machine's process ids are shared. Then replaces itself
+/// with torchrun, with the probe at the start of the image's `PYTHONPATH`.
 const ENTER: &str = r#"echo $$ >"$1.new" && mv "$1.new" "$1" || exit 1; case ":$PYTHONPATH:" in *":$2:"*) ;; *) export PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}";; esac; shift 2; exec "$@""#;
 
 fn quoted(word: &str) -> String {
@@ -135,10 +135,10 @@ mod tests {
         }
     }
 
-    fn line(wish: &ContainerWish, place: &Place) -> Vec<String> {
+    fn line(options: &ContainerOptions, place: &Place) -> Vec<String> {
         let secrets = ["WANDB_API_KEY".to_owned(), "SSH_KEY".to_owned()];
         let inject = "/data/lib/c0ffee/inject";
-        let launch = torchrun().inside(wish, place, secrets, inject, false);
+        let launch = torchrun().inside(options, place, secrets, inject, false);
         assert!(!launch.env.contains_key("PYTHONPATH") && launch.env.len() == 5);
         launch.argv
     }
@@ -147,8 +147,8 @@ mod tests {
     fn a_run_with_gpus_under_docker_and_without_under_podman() {
         const INSIDE: &str = "lockstep /data/runs/ddp-1.2/container.pid /data/lib/c0ffee/inject python3 -m \
                               torch.distributed.run train.py";
-        let wish: ContainerWish = serde_json::from_str("\"team/train:24\"").expect("an image");
-        let words = line(&wish, &place(Runtime::Docker, true));
+        let options: ContainerOptions = serde_json::from_str("\"team/train:24\"").expect("an image");
+        let words = line(&options, &place(Runtime::Docker, true));
         let text = words.join(" ").replace(ENTER, "ENTER");
         assert_eq!(
             text,
@@ -161,13 +161,13 @@ mod tests {
                  team/train:24 -c ENTER {INSIDE}"
             )
         );
-        let wish: ContainerWish = serde_json::from_str(
+        let options: ContainerOptions = serde_json::from_str(
             r#"{"image": "team/train:24", "runtime": "podman", "mounts": ["/fast:/home/ann/code:ro", "/d"], "user": "0",
                 "shm_size": "8g", "ulimits": [], "options": ["--cap-add=SYS_PTRACE"]}"#,
         )
         .expect("a table");
-        assert_eq!(wish.problems(), []);
-        let text = line(&wish, &place(Runtime::Podman, false))
+        assert_eq!(options.problems(), []);
+        let text = line(&options, &place(Runtime::Podman, false))
             .join(" ")
             .replace(ENTER, "ENTER");
         assert_eq!(

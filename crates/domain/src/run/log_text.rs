@@ -1,62 +1,62 @@
-//! Text of a log as it may be shown: a training script must not steer the terminal or the page of whoever reads its log.
+//! The text of a log as it may be shown: a training script must not be able to control the terminal or the page of the reader.
 //!
 //! ```text
-//! ESC [ 31 m    colours (SGR)                kept for a terminal, else dropped
-//! ESC [ 2 J     cursor, screen, modes (CSI)  dropped
-//! ESC ] 52 ;…   clipboard, title, links      dropped with all they carry
-//! ESC P … ESC \ device control strings       dropped with all they carry
-//! \r            a progress bar drawn again   what was last drawn is the line
-//! \b \a …, U+202E …                          dropped
+//! ESC [ 31 m    colours (SGR)                kept for a terminal, otherwise removed
+//! ESC [ 2 J     cursor, screen, modes (CSI)  removed
+//! ESC ] 52 ;…   clipboard, title, links      removed with their contents
+//! ESC P … ESC \ device control strings       removed with their contents
+//! \r            a progress bar is redrawn    the last drawing becomes the line
+//! \b \a …, U+202E …                          removed
 //! ```
-//! Fed piece by piece: a sequence may begin in one and end in the next. What is held is bounded whatever comes.
+//! The text may be fed in pieces: a sequence may begin in one piece and end in the next. Memory is bounded for any input.
 
-/// The longest line held back for a carriage return that may replace it; a longer one is given out in parts.
+/// Maximum size of a line that is held back because a carriage return may replace it, in bytes; a longer line is returned in parts.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// The longest escape sequence that is followed to its end; behind that it was none.
+/// Maximum length of an escape sequence, in characters. After that, the text is no longer treated as a sequence.
 const SEQUENCE_CHARS_MAX: usize = 64;
-/// The longest string of an operating system command; a clipboard's worth.
+/// Maximum length of an operating system command (OSC), in characters: enough for a clipboard.
 const STRING_CHARS_MAX: usize = 64 << 10;
 
-/// What of the escape sequences is left.
+/// Which escape sequences are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Show {
-    /// Nothing.
+    /// None.
     Plain,
-    /// Colours and weights; each line ends with a reset where it has any.
+    /// Colours and font weights. A line that has any ends with a reset.
     Colours,
 }
 
-/// Takes a log's text, gives out its lines.
+/// Filters the text of a log and returns its lines.
 #[derive(Debug, Clone)]
 pub struct LogText {
     show: Show,
     state: State,
-    /// The line so far, colours in it.
+    /// The line so far, including colours.
     line: String,
-    /// A carriage return came: what follows replaces the line.
+    /// A carriage return was read: the next text replaces the line.
     returned: bool,
-    /// Parts of this line are out already and cannot be replaced any more.
+    /// Parts of this line were returned already and cannot be replaced any more.
     parts_out: bool,
     coloured: bool,
 }
 
-/// Where in a sequence the text is.
+/// The position within an escape sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Text,
-    /// Behind ESC.
+    /// After ESC.
     Escape,
-    /// Behind ESC and a character that announces one more.
+    /// After ESC and a character that announces another one.
     EscapeMore,
     /// Within ESC [.
     Control(String),
-    /// Within a string that ends with ST or, for some, BEL; how long it is.
+    /// Within a string that ends with ST or, for some kinds, BEL; with its length so far.
     String(usize),
-    /// The same, behind an ESC that may be its end.
+    /// The same, after an ESC that may end the string.
     StringEscape(usize),
 }
 
-/// A whole text without escape sequences.
+/// Returns a whole text without escape sequences.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let mut log = LogText::new(Show::Plain);
@@ -66,7 +66,7 @@ pub fn plain(text: &str) -> String {
 }
 
 impl LogText {
-    /// At the beginning of a log, or at the beginning of any of its lines.
+    /// Creates a filter for the start of a log, or for the start of any of its lines.
     #[must_use]
     pub fn new(show: Show) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl LogText {
         }
     }
 
-    /// Takes the next piece and gives out the lines that it ends, each with its `\n`; of a line without an end, parts.
+    /// Reads the next piece and returns the lines that end in it, each with its `\n`. A line that is too long is returned in parts.
     pub fn push(&mut self, text: &str) -> String {
         let mut out = String::new();
         for c in text.chars() {
@@ -88,13 +88,13 @@ impl LogText {
         out
     }
 
-    /// The line that has not ended yet, as far as it is known.
+    /// Returns the line that has not ended yet, as far as it is known.
     #[must_use]
     pub fn unfinished(&self) -> &str {
         &self.line
     }
 
-    /// Gives out the line that has not ended yet; for the end of a log.
+    /// Returns the line that has not ended yet; call it at the end of a log.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         if !self.line.is_empty() || self.parts_out {
@@ -112,7 +112,7 @@ impl LogText {
             State::EscapeMore => self.escape_more(c, out),
             State::Control(parameters) => self.control(parameters, c, out),
             State::String(length) => self.string(length, c, out),
-            // ESC \ ends a string; another sequence does as well.
+            // ESC \ ends a string; so does any other sequence.
             State::StringEscape(_) if c == '\\' => State::Text,
             State::StringEscape(_) => self.escape(c, out),
         };
@@ -138,7 +138,7 @@ impl LogText {
             ']' | 'P' | 'X' | '^' | '_' => State::String(0),
             ' '..='/' => State::EscapeMore,
             '\u{1b}' => State::Escape,
-            // Two characters in all: cursor saved, terminal reset, …
+            // A sequence of two characters: save cursor, reset terminal, …
             '0'..='~' => State::Text,
             other => self.text(other, out),
         }
@@ -171,7 +171,7 @@ impl LogText {
         }
     }
 
-    /// A line's end ends it too: a string that was never ended must not swallow the rest of the log.
+    /// A line end also ends a string: a string without an end must not hide the rest of the log.
     fn string(&mut self, length: usize, c: char, out: &mut String) -> State {
         match c {
             '\u{7}' | '\u{9c}' | '\u{18}' | '\u{1a}' => State::Text,
@@ -216,7 +216,7 @@ fn is_colour(parameters: &str) -> bool {
         .all(|b| b.is_ascii_digit() || b == b';' || b == b':')
 }
 
-/// Characters that turn the direction of text, so that it reads as what it is not.
+/// Characters that change the direction of text, so that it looks like something else.
 fn is_direction(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,4 +1,4 @@
-//! The mesh that a script has put its ranks into: axes with names, and for each rank its coordinates. Of all ranks together it is the
+//! The mesh in which a script arranges its ranks: named axes, and for each rank its coordinates. The places of all ranks together are the
 //! topology that a page draws.
 //!
 //! ```text
@@ -12,29 +12,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::Rank;
 
-/// More dimensions than anybody trains with.
+/// Maximum number of axes; no training uses more.
 const AXES_MAX: usize = 8;
-/// Of a name, as it is shown.
+/// Maximum length of an axis name, as it is shown.
 const NAME_CHARS_MAX: usize = 32;
-/// More ranks than Lockstep runs.
+/// Maximum number of ranks of a mesh; Lockstep runs fewer.
 const RANKS_MAX: u64 = 65_536;
 
-/// A rank's place in its mesh, as its probe tells it.
+/// A rank's position in its mesh, as its probe reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankMesh {
     /// The rank.
     pub rank: Rank,
-    /// The axes' names, outermost first.
+    /// Names of the axes, outermost first.
     pub axes: Vec<String>,
-    /// Ranks along each axis.
+    /// Number of ranks along each axis.
     pub sizes: Vec<u32>,
-    /// Where on each axis the rank is.
+    /// The rank's coordinate on each axis.
     pub coordinates: Vec<u32>,
 }
 
 impl RankMesh {
-    /// What a training process says, as far as it can be one: with names that can be shown, and numbers that fit each other.
+    /// Validates what a training process reported. Returns `None` if the numbers do not fit each other; makes the names safe to show.
     #[must_use]
     pub fn checked(mut self) -> Option<Self> {
         let axes = self.sizes.len();
@@ -56,7 +56,7 @@ impl RankMesh {
     }
 }
 
-/// Scripts need not name their axes.
+/// Returns the name of an axis without characters that cannot be shown; `axis N` if the script did not name it.
 fn axis_name(given: Option<&String>, axis: usize) -> String {
     let shown = |c: &char| {
         !c.is_control()
@@ -72,43 +72,44 @@ fn axis_name(given: Option<&String>, axis: usize) -> String {
     }
 }
 
-/// The mesh of an attempt, as far as its ranks have told.
+/// The mesh of an attempt, as far as its ranks have reported it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Mesh {
-    /// The axes' names, outermost first.
+    /// Names of the axes, outermost first.
     pub axes: Vec<String>,
-    /// Ranks along each axis.
+    /// Number of ranks along each axis.
     pub sizes: Vec<u32>,
-    /// Each rank's place, by rank.
-    pub ranks: Vec<MeshPlace>,
+    /// The position of each rank, in order of rank.
+    pub ranks: Vec<MeshPosition>,
 }
 
-/// Where a rank is.
+/// The position of one rank in the mesh.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct MeshPlace {
+pub struct MeshPosition {
     /// The rank.
     pub rank: Rank,
-    /// Its place on each axis.
+    /// The rank's coordinate on each axis.
     pub coordinates: Vec<u32>,
 }
 
-/// What is drawn on one plane: a row for each place on the first axis, a column for each on the second. A mesh of one axis is one row.
+/// One drawn plane: one row for each position on the first axis, one column for each position on the second. A mesh with one axis is one
+/// row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plane {
-    /// The places on the axes beyond the second, in words; empty where there are none.
+    /// The positions on the axes beyond the second, as text; empty if there are none.
     pub title: String,
-    /// What the rows are called.
+    /// Titles of the rows.
     pub rows: Vec<String>,
-    /// What the columns are called.
+    /// Titles of the columns.
     pub columns: Vec<String>,
-    /// Row by row; none for a place of which no rank has told.
+    /// The ranks, row by row; `None` for a position that no rank has reported.
     pub cells: Vec<Option<Rank>>,
 }
 
 impl Mesh {
-    /// Takes in what a rank tells. Another mesh than the one so far replaces it, unless it has fewer axes.
+    /// Adds what a rank reports. If the reported mesh differs from the known one, it replaces the known one, unless it has fewer axes.
     pub fn take(&mut self, told: &RankMesh) {
         let Some(told) = told.clone().checked() else {
             return;
@@ -123,18 +124,18 @@ impl Mesh {
                 ranks: Vec::new(),
             };
         }
-        let place = MeshPlace {
+        let position = MeshPosition {
             rank: told.rank,
             coordinates: told.coordinates,
         };
-        let at = self.ranks.partition_point(|known| known.rank < place.rank);
+        let at = self.ranks.partition_point(|known| known.rank < position.rank);
         match self.ranks.get_mut(at) {
-            Some(known) if known.rank == place.rank => *known = place,
-            _ => self.ranks.insert(at, place),
+            Some(known) if known.rank == position.rank => *known = position,
+            _ => self.ranks.insert(at, position),
         }
     }
 
-    /// `data 2 × tensor 4`.
+    /// Returns the mesh as text: `data 2 × tensor 4`.
     #[must_use]
     pub fn words(&self) -> String {
         let axes = self.axes.iter().zip(&self.sizes);
@@ -142,39 +143,42 @@ impl Mesh {
         parts.join(" × ")
     }
 
-    /// A rank's place.
+    /// Returns the position of a rank; `None` if the rank has not reported it.
     #[must_use]
-    pub fn place(&self, rank: Rank) -> Option<&MeshPlace> {
-        let at = self.ranks.binary_search_by_key(&rank, |place| place.rank).ok()?;
+    pub fn position(&self, rank: Rank) -> Option<&MeshPosition> {
+        let at = self
+            .ranks
+            .binary_search_by_key(&rank, |position| position.rank)
+            .ok()?;
         self.ranks.get(at)
     }
 
-    /// `data 1, tensor 3`.
+    /// Returns a position as text: `data 1, tensor 3`.
     #[must_use]
-    pub fn place_words(&self, place: &MeshPlace) -> String {
-        let axes = self.axes.iter().zip(&place.coordinates);
+    pub fn position_words(&self, position: &MeshPosition) -> String {
+        let axes = self.axes.iter().zip(&position.coordinates);
         let parts: Vec<String> = axes.map(|(axis, at)| format!("{axis} {at}")).collect();
         parts.join(", ")
     }
 
-    /// The ranks that a rank stands in a line with along an axis, itself among them, in the order of that axis: they hold the collectives of
-    /// that axis together.
+    /// Returns the ranks that differ from a rank only in their position along an axis, including the rank itself, in the order of that
+    /// axis. They run the collectives of that axis together.
     #[must_use]
     pub fn group(&self, rank: Rank, axis: usize) -> Vec<Rank> {
-        let Some(own) = self.place(rank) else {
+        let Some(own) = self.position(rank) else {
             return Vec::new();
         };
-        let elsewhere = |place: &&MeshPlace| {
-            let both = place.coordinates.iter().zip(&own.coordinates).enumerate();
+        let elsewhere = |position: &&MeshPosition| {
+            let both = position.coordinates.iter().zip(&own.coordinates).enumerate();
             both.filter(|(at, _)| *at != axis)
                 .all(|(_, (other, own))| other == own)
         };
-        let mut group: Vec<&MeshPlace> = self.ranks.iter().filter(elsewhere).collect();
-        group.sort_by_key(|place| place.coordinates.get(axis).copied());
-        group.into_iter().map(|place| place.rank).collect()
+        let mut group: Vec<&MeshPosition> = self.ranks.iter().filter(elsewhere).collect();
+        group.sort_by_key(|position| position.coordinates.get(axis).copied());
+        group.into_iter().map(|position| position.rank).collect()
     }
 
-    /// What there is to draw.
+    /// Returns the planes to draw.
     #[must_use]
     pub fn planes(&self) -> Vec<Plane> {
         let size = |axis: usize| self.sizes.get(axis).copied().unwrap_or(1) as usize;
@@ -182,7 +186,7 @@ impl Mesh {
             Some(name) => (0..size(axis)).map(|at| format!("{name} {at}")).collect(),
             None => vec![String::new()],
         };
-        // One axis is a row: its places stand beside each other.
+        // A mesh with one axis is drawn as one row.
         let (down, across) = if self.axes.len() == 1 { (1, 0) } else { (0, 1) };
         let beyond = self.sizes.len().max(2);
         let count: usize = (2..beyond).map(size).product();
@@ -194,18 +198,18 @@ impl Mesh {
                 cells: vec![None; size(down) * size(across)],
             })
             .collect();
-        for place in &self.ranks {
-            let at = |axis: usize| place.coordinates.get(axis).copied().unwrap_or(0) as usize;
+        for position in &self.ranks {
+            let at = |axis: usize| position.coordinates.get(axis).copied().unwrap_or(0) as usize;
             let plane = (2..beyond).fold(0, |plane, axis| plane * size(axis) + at(axis));
             let cell = at(down) * size(across) + at(across);
             if let Some(cell) = planes.get_mut(plane).and_then(|plane| plane.cells.get_mut(cell)) {
-                *cell = Some(place.rank);
+                *cell = Some(position.rank);
             }
         }
         planes
     }
 
-    /// The places of a plane on the axes beyond the second.
+    /// Returns the positions of a plane on the axes beyond the second, as text.
     fn title(&self, plane: usize) -> String {
         let mut rest = plane;
         let mut parts: Vec<String> = Vec::new();
@@ -232,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Ranks in the order of their coordinates, the last axis first.
+    /// Reports the ranks in reverse order.
     fn whole(axes: &[(&str, u32)]) -> Mesh {
         let mut mesh = Mesh::default();
         let ranks: u32 = axes.iter().map(|(_, size)| size).product();
@@ -298,7 +302,7 @@ mod tests {
         assert_eq!(group(5, 2), [4, 5]);
         assert_eq!(group(8, 0), [0; 0], "there is no such rank");
         assert_eq!(
-            cube.place_words(cube.place(Rank(5)).expect("its place")),
+            cube.position_words(cube.position(Rank(5)).expect("its position")),
             "pp 1, dp 0, tp 1"
         );
     }

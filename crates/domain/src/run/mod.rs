@@ -1,6 +1,7 @@
-//! Managed training runs: what is asked for, what is happening, and what to do next.
+//! Managed training runs: their specification, their state, and the decision what to do next.
 //!
-//! Run → Attempt (cause, changes, resumed from) → NodeTask → Rank. Every record is keyed by (run, attempt).
+//! A run has attempts (each with a cause, changes, and the checkpoint it resumed from), an attempt has node tasks, and a node task has
+//! ranks. Every record is keyed by (run, attempt).
 
 pub mod bandwidth;
 pub mod checkout;
@@ -20,4 +21,4 @@ pub mod spec;
 pub mod state;
 pub mod stored;
 pub mod torchrun;
-pub mod unseen;
+pub mod unobserved;

@@ -1,4 +1,4 @@
-//! What an attempt ran, to be able to do it again.
+//! What an attempt ran, so that it can be repeated.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use crate::run::spec::Spec;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Provenance {
-    /// The commit of the script's working copy, with `+changes` when files differ from it.
+    /// The commit of the script's working copy, with `+changes` appended if files differ from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Installed Python packages, `name==version`, sorted.
+    /// Installed Python packages as `name==version`, sorted.
     pub packages: Vec<String>,
-    /// The container's image as far as it can be told from inside: its name and digest, its id or its file.
+    /// The container's image, as far as it can be determined from inside: name and digest, id, or file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<String>,
-    /// The seed, when the run names one.
+    /// The seed, if the run sets one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
-    /// Variables the run was given; values of secrets are not in it.
+    /// Environment variables from the run's spec, without the values of secrets.
     pub env: BTreeMap<String, String>,
 }
 
 impl Provenance {
-    /// What a node found, with what the run was given.
+    /// Adds the seed and the environment of the spec to what a node found.
     #[must_use]
     pub fn with_spec(self, spec: &Spec) -> Self {
         let shown = |(name, value): (&String, &String)| (name.clone(), disclosed(name, value));
@@ -39,7 +39,7 @@ impl Provenance {
     }
 }
 
-/// Of a recipe's settings, the script's arguments or the environment, in this order.
+/// Returns the seed from the settings, the script's arguments or the environment, in this order.
 fn seed(spec: &Spec) -> Option<String> {
     let argument = || {
         let mut args = spec.args.iter();
@@ -61,7 +61,7 @@ fn seed(spec: &Spec) -> Option<String> {
         .or_else(|| variable("PL_GLOBAL_SEED"))
 }
 
-/// What looks like a secret by its name is kept with the run, not shown with every attempt.
+/// Hides the value of a variable whose name looks secret. The value stays in the run, but is not shown with every attempt.
 fn disclosed(name: &str, value: &str) -> String {
     let name = name.to_ascii_uppercase();
     let secret = [

@@ -1,4 +1,4 @@
-//! Many ranks in few words: `0-7,9`.
+//! A compact text for many ranks: `0-7,9`.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::Rank;
 
-/// A set of ranks, kept as ranges: what thousands of ranks have in common takes a line.
+/// A set of ranks, stored as ranges, so that what thousands of ranks have in common fits in one line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct RankSet {
-    /// First and last; in order, with a gap between any two.
+    /// Ranges as (first, last), both inclusive; in order, with a gap between any two.
     ranges: Vec<(u32, u32)>,
 }
 
 impl RankSet {
-    /// Puts a rank in.
+    /// Adds a rank.
     pub fn insert(&mut self, Rank(rank): Rank) {
         match self.ranges.last_mut() {
             Some((_, last)) if *last + 1 == rank => {
@@ -38,7 +38,7 @@ impl RankSet {
         self.join(at);
     }
 
-    /// Takes a rank out.
+    /// Removes a rank.
     pub fn remove(&mut self, Rank(rank): Rank) {
         let Some(at) = self.ranges.iter().position(|range| holds(*range, rank)) else {
             return;
@@ -52,19 +52,19 @@ impl RankSet {
         }
     }
 
-    /// Whether a rank is in it.
+    /// Returns true if the set contains the rank.
     #[must_use]
     pub fn contains(&self, Rank(rank): Rank) -> bool {
         self.ranges.iter().any(|range| holds(*range, rank))
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The rank, if there is exactly one.
+    /// Returns the rank if there is exactly one.
     #[must_use]
     pub fn only(&self) -> Option<Rank> {
         match self.ranges.as_slice() {
@@ -73,7 +73,7 @@ impl RankSet {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn len(&self) -> usize {
         let ranks = self
@@ -83,14 +83,14 @@ impl RankSet {
         ranks.sum()
     }
 
-    /// The ranks in order.
+    /// Returns the ranks in order.
     pub fn iter(&self) -> impl Iterator<Item = Rank> + '_ {
         self.ranges
             .iter()
             .flat_map(|(first, last)| (*first..=*last).map(Rank))
     }
 
-    /// For a sentence: `rank 3`, `ranks 0–7 and 9`.
+    /// Returns the ranks as part of a sentence: `rank 3`, `ranks 0–7, 9`.
     #[must_use]
     pub fn words(&self) -> String {
         let parts: Vec<String> = self
@@ -109,7 +109,7 @@ impl RankSet {
         format!("{noun} {}", parts.join(", "))
     }
 
-    /// Makes one of a range and the one before, where nothing lies between.
+    /// Joins a range with the one before it if there is no gap between them.
     fn join(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
         if let (Some(&(first, last)), Some(&(next, end))) = (self.ranges.get(before), self.ranges.get(at))
@@ -157,14 +157,16 @@ impl TryFrom<String> for RankSet {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let wrong = |_| format!("{text:?} are no ranks; write them like 0-7,9");
+        let wrong = |_| format!("{text:?} is not a list of ranks; write it like 0-7,9");
         let mut set = Self::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last): (u32, u32) = (first.parse().map_err(wrong)?, last.parse().map_err(wrong)?);
             let behind = set.ranges.last().is_none_or(|(_, before)| *before < first);
             if last < first || !behind || last == u32::MAX {
-                return Err(format!("{text:?} are no ranks; write them in order, like 0-7,9"));
+                return Err(format!(
+                    "{text:?} is not a list of ranks in order; write it like 0-7,9"
+                ));
             }
             set.ranges.push((first, last));
             set.join(set.ranges.len() - 1);

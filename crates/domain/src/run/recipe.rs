@@ -1,27 +1,28 @@
-//! Recipes: training programs that ship with Lockstep. `recipe.toml` in a recipe's folder says what it is; `build.rs` makes this table of it.
+//! Recipes: training programs that ship with Lockstep. Each recipe's folder contains a `recipe.toml` that describes it; `build.rs`
+//! generates this table from those files.
 
-/// One recipe.
+/// A recipe.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
-    /// Its name, which is that of its folder in `torch-probe/recipes`.
+    /// The recipe's name, which is also the name of its folder in `torch-probe/recipes`.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// What the recipe does, in one line.
     pub summary: &'static str,
-    /// The knobs that are its own arguments, and the flag of each.
+    /// The knobs that the recipe has its own arguments for, each with its flag.
     pub knobs: &'static [(&'static str, &'static str)],
 }
 
-/// Every recipe, in the order of lists.
+/// All recipes, in display order.
 pub const RECIPES: &[Recipe] = include!(concat!(env!("OUT_DIR"), "/recipes.rs"));
 
 impl Recipe {
-    /// The recipe of this name, if there is one.
+    /// Returns the recipe with this name; `None` if there is no such recipe.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         RECIPES.iter().find(|recipe| recipe.name == name)
     }
 
-    /// The argument that sets a knob, if the recipe has one.
+    /// Returns the recipe's flag for a knob; `None` if it has none.
     pub(crate) fn flag(&self, knob: &str) -> Option<&'static str> {
         let mut knobs = self.knobs.iter();
         knobs.find(|(name, _)| *name == knob).map(|(_, flag)| *flag)

@@ -1,11 +1,11 @@
-//! Values that are nobody's business but the run's: given once with its spec, kept apart from everything that is stored or shown.
+//! Secret values of a run. A user gives them once with the spec. They are kept apart from everything that is stored or shown.
 //!
 //! ```text
 //! POST /api/runs {secrets: {HF_TOKEN: "hf_…"}}
-//!     spec as stored, as shown, as sent to be prepared     secrets: {HF_TOKEN: ""}    the names alone
-//!     a file of the collector, 0600                        the values                 until the run is old
-//!     the command that starts the ranks                    the values                 put in when it is written to the wire
-//!     a file of the attempt on the node, 0600              the values                 until the collector has all of its logs
+//!     the spec when stored, shown or sent for preflight    secrets: {HF_TOKEN: ""}    names only
+//!     a file of the collector, mode 0600                   the values                 until the run is old
+//!     the command that starts the ranks                    the values                 inserted when it is written to the wire
+//!     a file of the attempt on the node, mode 0600         the values                 until the collector has all of its logs
 //! ```
 
 use std::fmt;
@@ -13,32 +13,33 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What stands where a secret was.
+/// The text shown in place of a secret.
 pub const REDACTED: &str = "[redacted]";
-/// A shorter value would be found everywhere in a log, and be guessed anyway.
+/// Minimum size of a secret, in bytes. A shorter value would match everywhere in a log, and could be guessed anyway.
 pub const SECRET_BYTES_MIN: usize = 6;
-/// The most secrets of one run.
+/// Maximum number of secrets of one run.
 pub const SECRETS_MAX: usize = 64;
 
-/// A value that prints as nothing. Serialised it is the value: only what stores or sends it on purpose does that.
+/// A value whose `Debug` output is [`REDACTED`]. Serde serialises the value itself: only code that stores or sends it on purpose may do
+/// that.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct SecretValue(String);
 
 impl SecretValue {
-    /// A value.
+    /// Wraps a value.
     #[must_use]
     pub fn new(value: impl Into<String>) -> Self {
         Self(value.into())
     }
 
-    /// The value itself.
+    /// Returns the value itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is a name without its value.
+    /// Returns true if the value is missing and only the secret's name is there.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -51,7 +52,7 @@ impl fmt::Debug for SecretValue {
     }
 }
 
-/// Whether a variable's name says that its value is not for everybody: `HF_TOKEN`, `WANDB_API_KEY`, `DB_PASSWORD`.
+/// Returns true if the name of a variable suggests that its value is secret: `HF_TOKEN`, `WANDB_API_KEY`, `DB_PASSWORD`.
 #[must_use]
 pub fn looks_secret(name: &str) -> bool {
     const WORDS: [&str; 8] = [
@@ -65,7 +66,7 @@ pub fn looks_secret(name: &str) -> bool {
         "CREDENTIALS",
     ];
     let name = name.to_ascii_uppercase();
-    // `TOKENIZERS_PARALLELISM` and `MAX_TOKENS` are none.
+    // `TOKENIZERS_PARALLELISM` and `MAX_TOKENS` are not secrets.
     let has_word = name.split('_').any(|part| WORDS.contains(&part));
     let ends = [
         "API_KEY",

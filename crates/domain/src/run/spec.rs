@@ -1,4 +1,4 @@
-//! What a person asks for: one type for the form, the TOML file, the API and the agent.
+//! The specification of a run: one type for the form, the TOML file, the API and the agent.
 
 mod problems;
 mod secrets;
@@ -10,162 +10,168 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::run::bandwidth::BandwidthWish;
+use crate::run::bandwidth::BandwidthOptions;
 use crate::run::checkout::Checkout;
 use crate::run::checkpoint::Keep;
-use crate::run::container::ContainerWish;
+use crate::run::container::ContainerOptions;
 use crate::run::knob::KnobTarget;
 use crate::run::secret::SecretValue;
 
-/// The most nodes one run may ask for.
+/// Maximum number of nodes of one run.
 pub const NODES_MAX: u32 = 1_024;
-/// The most processes a node; twice the densest GPU server's count.
+/// Maximum number of processes per node: twice the GPU count of the densest GPU server.
 pub const NPROC_MAX: u32 = 32;
-/// Enough restarts for a month-long run; past this something else is wrong.
+/// Maximum of `max_restarts`: enough for a run of a month. A run that needs more has another problem.
 pub const RESTARTS_MAX: u32 = 1_000;
-/// Longer than an evaluation or a save between two steps takes, and than NCCL's own time-out of ten minutes, which says more.
+/// Default of `stall_timeout_s`, in seconds. Longer than an evaluation or a save between two steps takes, and longer than NCCL's own
+/// timeout of ten minutes, whose error says more.
 pub const STALL_TIMEOUT_S: u32 = 1_800;
-/// Several reconnects with back-off and the restart of an agent fit in; a machine that boots does not.
+/// Default of `node_timeout_s`, in seconds. Long enough for several reconnects with back-off and for the restart of an agent, too short for
+/// the boot of a machine.
 pub const NODE_TIMEOUT_S: u32 = 120;
-/// Bounds of what one spec may carry, so that it fits a message and a page.
+/// Maximum number of arguments. This and the following bounds keep a spec small enough for one message and one page.
 pub const ARGS_MAX: usize = 512;
-/// The longest single argument, path or value, in bytes.
+/// Maximum size of a single argument, path or value, in bytes.
 pub const TEXT_BYTES_MAX: usize = 8_192;
-/// All arguments, variables and settings together, in bytes: it goes to each of up to [`NODES_MAX`] nodes, twice.
+/// Maximum size of all arguments, variables and settings together, in bytes. The spec is sent to each of up to [`NODES_MAX`] nodes, twice.
 pub const SPEC_BYTES_MAX: usize = 128 << 10;
 
-/// How processes are started.
+/// How Lockstep starts the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Launcher {
-    /// On the agents' nodes.
+    /// The agents start the processes on their nodes.
     #[default]
     Agent,
 }
 
-/// The collective library.
+/// The library for collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// NCCL where there are usable GPUs, else Gloo.
+    /// NCCL where there are usable GPUs, otherwise Gloo.
     #[default]
     Auto,
-    /// NVIDIA GPUs.
+    /// NCCL, for NVIDIA GPUs.
     Nccl,
-    /// CPUs.
+    /// Gloo, for CPUs.
     Gloo,
 }
 
-/// A training run as asked for. TOML and JSON have the same shape.
+/// The specification of a training run. TOML and JSON have the same shape.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
-    /// For people; the run's id is made from it. Defaults to the recipe's or script's name.
+    /// The run's name, shown to users; the run's id is made from it. Defaults to the name of the recipe or script.
     pub name: String,
-    /// A built-in recipe; either this or `script`.
+    /// Name of a built-in recipe. Give either this or `script`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe: Option<String>,
-    /// Path of the training script on the nodes.
+    /// Path of the training script on the nodes. Give either this or `recipe`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
-    /// Arguments of the script, as they are.
+    /// Arguments of the script, passed unchanged.
     pub args: Vec<String>,
-    /// Working directory on the nodes; the run's own folder when empty.
+    /// Working directory on the nodes. Defaults to the run's own folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// Has each node check out a git revision; `workdir` is a folder in it then.
+    /// A git revision that each node checks out. `workdir` is then a folder in the repository.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub git: Option<Checkout>,
-    /// Has the ranks run in a container: an image, or a table; see [`container`](crate::run::container).
+    /// The container in which the ranks run: an image, or a table; see [`container`](crate::run::container).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<ContainerWish>,
+    pub container: Option<ContainerOptions>,
     /// Additional environment variables.
     pub env: BTreeMap<String, String>,
-    /// More of them, whose values nobody is shown; see [`secret`](crate::run::secret). Stored and shown without their values.
+    /// Additional environment variables whose values are never shown; see [`secret`](crate::run::secret). The run is stored and shown
+    /// without their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, SecretValue>,
-    /// Python interpreter or virtual environment on the nodes; the agent's default when empty. In a container, one that is there,
-    /// `python3` when empty.
+    /// Python interpreter or virtual environment on the nodes. Defaults to the agent's. In a container: one inside the container, by
+    /// default `python3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
-    /// Nodes.
+    /// Number of nodes. Defaults to 1.
     pub nodes: Option<u32>,
-    /// Processes a node; the GPUs of the node, or 2 on a node without, when empty.
+    /// Processes per node. Defaults to the number of GPUs of the node, or 2 on a node without GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nproc_per_node: Option<u32>,
-    /// Collective library.
+    /// The library for collectives.
     pub backend: Backend,
-    /// Where the script saves checkpoints.
+    /// Folder in which the script saves checkpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_dir: Option<String>,
-    /// Which of them stay: a number for the last so many, or `{ last = 3, every = 1000, best = true }`; all when empty.
+    /// Which checkpoints are kept: a number N for the last N, or a table such as `{ last = 3, every = 1000, best = true }`. Defaults to
+    /// all.
     #[serde(skip_serializing_if = "Keep::is_all")]
     pub keep_checkpoints: Keep,
-    /// Declares that whatever was not in `checkpoint_dir` when the run first started belongs to the run, so that it may be removed
-    /// without a save that the probe reported. Not for a folder that anyone else writes to.
+    /// Declares that everything in `checkpoint_dir` that was not there when the run first started belongs to the run. Lockstep may then
+    /// remove it even if the probe reported no save. Do not set this for a folder that anyone else writes to.
     #[serde(skip_serializing_if = "is_false")]
     pub checkpoint_dir_is_mine: bool,
-    /// How often a failed attempt is followed by another.
+    /// Maximum number of restarts after failed attempts.
     pub max_restarts: u32,
-    /// Seconds without a step after which an attempt counts as stuck; [`STALL_TIMEOUT_S`] when empty, 0 for never.
+    /// Seconds without a step after which an attempt counts as stuck. Defaults to 1800; 0 means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_s: Option<u32>,
-    /// Seconds without a word from a node, and without a step of the others, after which it is replaced;
-    /// [`NODE_TIMEOUT_S`] when empty, 0 for never.
+    /// Seconds without a message from a node, and without a step of the other nodes, after which the node is replaced. Defaults to 120; 0
+    /// means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_timeout_s: Option<u32>,
-    /// Has the network between the nodes measured before anything starts: `true`, seconds a pair, or a table; see
+    /// Measures the network between the nodes before the ranks start: `true`, seconds per pair of nodes, or a table; see
     /// [`bandwidth`](crate::run::bandwidth).
-    #[serde(skip_serializing_if = "BandwidthWish::is_off")]
-    pub preflight_bandwidth: BandwidthWish,
-    /// The argument by which the script takes a checkpoint to go on from: `--resume`, or with a `=` at the end as one word.
+    #[serde(skip_serializing_if = "BandwidthOptions::is_off")]
+    pub preflight_bandwidth: BandwidthOptions,
+    /// The script's argument for the checkpoint to resume from, for example `--resume`. If it ends with `=`, argument and path form one
+    /// word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_arg: Option<String>,
-    /// How processes are started.
+    /// How Lockstep starts the processes.
     pub launcher: Launcher,
-    /// Has NCCL load `nccl-probe` into each rank: collectives by communicator, their sizes and times.
+    /// Loads `nccl-probe` into each rank: count, size and duration of the collectives per communicator.
     #[serde(skip_serializing_if = "is_false")]
     pub nccl_probe: bool,
-    /// Asks NCCL RAS once a minute for missing, failed and late ranks.
+    /// Queries NCCL RAS once per minute for missing, failed and late ranks.
     #[serde(skip_serializing_if = "is_false")]
     pub nccl_ras: bool,
-    /// Has PyTorch's profiler in each rank wait for the wish of a trace; see [`inspect`](crate::run::inspect). PyTorch 2.7 and later.
+    /// Keeps PyTorch's profiler in each rank ready to record a trace on request; see [`inspect`](crate::run::inspect). Needs PyTorch 2.7 or
+    /// later.
     #[serde(skip_serializing_if = "is_false")]
     pub kineto: bool,
-    /// Settings by name: `--set NAME=VALUE`. For a recipe they become `--NAME VALUE`; `lr` is one. A name of a
-    /// [knob](crate::run::knob) is that knob, for scripts too.
+    /// Settings by name (`--set NAME=VALUE`). For a recipe, each setting becomes the argument `--NAME VALUE`; `lr` is an example. A setting
+    /// with the name of a [knob](crate::run::knob) sets that knob, for scripts too.
     pub set: BTreeMap<String, String>,
-    /// Knobs that the script has a setting of its own for, each with that flag or variable.
+    /// Knobs for which the script has its own flag or variable, each with that flag or variable.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub knobs: BTreeMap<String, KnobTarget>,
-    /// Whether a change of knobs is taken back by itself when the verdict is against it; only activation checkpointing when empty.
+    /// Reverts an applied knob change automatically when the verdict is against it. Defaults to activation checkpointing only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_revert: Option<bool>,
-    /// Whether a doubled `micro_batch` is tried by itself once activation checkpointing is kept; not when empty.
+    /// Tries a doubled `micro_batch` automatically once activation checkpointing is kept. Defaults to false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub try_larger_batch: Option<bool>,
 }
 
 impl Spec {
-    /// How many nodes it runs on.
+    /// Returns the number of nodes of the run.
     #[must_use]
     pub fn node_count(&self) -> u32 {
         self.nodes.unwrap_or(1)
     }
 
-    /// Milliseconds without a step after which an attempt is stuck; `None` for never.
+    /// Returns the milliseconds without a step after which an attempt is stuck; `None` means never.
     #[must_use]
     pub fn stall_timeout_ms(&self) -> Option<i64> {
         timeout_ms(self.stall_timeout_s, STALL_TIMEOUT_S)
     }
 
-    /// Milliseconds without a word from a node after which it is replaced; `None` for never.
+    /// Returns the milliseconds without a message from a node after which it is replaced; `None` means never.
     #[must_use]
     pub fn node_timeout_ms(&self) -> Option<i64> {
         timeout_ms(self.node_timeout_s, NODE_TIMEOUT_S)
     }
 
-    /// The name a person sees: given, or the recipe's, or the script's file name.
+    /// Returns the name shown to users: the given name, otherwise the recipe's name, otherwise the script's file name.
     #[must_use]
     pub fn display_name(&self) -> String {
         if !self.name.is_empty() {
@@ -177,15 +183,15 @@ impl Spec {
     }
 }
 
-fn timeout_ms(wished_s: Option<u32>, default_s: u32) -> Option<i64> {
-    let seconds = wished_s.unwrap_or(default_s);
+fn timeout_ms(requested_s: Option<u32>, default_s: u32) -> Option<i64> {
+    let seconds = requested_s.unwrap_or(default_s);
     (seconds > 0).then(|| i64::from(seconds) * 1_000)
 }
 
-/// A wish that was not made is not sent: a node that does not know it yet would refuse the run.
+/// Returns true if the field is not set. Such a field is not sent, because an older node that does not know it would refuse the run.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_false(wish: &bool) -> bool {
-    !wish
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[cfg(test)]

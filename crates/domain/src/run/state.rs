@@ -1,89 +1,89 @@
-//! Where a run stands, and what to do when something happens to it.
+//! The state machine of a run: its state, and the actions that follow from an event.
 //!
-//! [`advance`] is the whole of it: pure, so that every transition is a row of a test. What a run *is* lies in
-//! [`Machine`]; [`RunState`] is derived from it after each event, never set by hand:
+//! [`advance`] is the only entry point. It is a pure function, so that every transition is a row of a test. [`Machine`] contains all facts
+//! about a run; [`RunState`] is derived from them after each event and never set directly:
 //!
 //! ```text
 //!  submit ──▶ Queued ──Placed──▶ Preparing ──all Prepared──▶ Starting ──RankStarted──▶ Running ──all Ended──▶ Succeeded
 //!               ▲                    │       and agreed         │                      │    ▲
 //!               │                    │                          │          node away   ▼    │ node back
 //!               │ Tick, after        │                          │                       Lost
-//!               │ a pause            │ a rank, node, check or patience fails, or StopRequested
+//!               │ a pause            │ a rank, node or check fails, a timeout expires, or StopRequested
 //!               │                    ▼                          ▼                      ▼
-//!          Restarting ◀─ policy ── Stopping (each node that may hold processes is told, once) ──all Ended──▶ Failed
-//!               └──StopRequested──▶ Stopped ◀── a stop was wished ──┘
+//!          Restarting ◀─ policy ── Stopping (each node that may hold processes gets one Stop) ──all Ended──▶ Failed
+//!               └──StopRequested──▶ Stopped ◀── stop requested ─────┘
 //!
-//!          Succeeded, Failed, Stopped ──ResumeRequested──▶ Queued, as another attempt
-//!          any ──KnobsChanged──▶ Stopping, unless it has ended ──all Ended──▶ Queued, as another attempt; or in place, as [`live`]
+//!          Succeeded, Failed, Stopped ──ResumeRequested──▶ Queued, as a new attempt
+//!          any ──KnobsChanged──▶ Stopping, unless it has ended ──all Ended──▶ Queued, as a new attempt; or in place, see [`in_place`]
 //! ```
 //!
-//! The wished state ([`Wished`]) is kept apart from what is. An attempt ends only when each of its nodes reports that
-//! nothing of it is left, or is given up; only then may the next begin, and not on a node that was given up: two attempts never
-//! share a GPU. A run that is only watched has a drawing of its own, in [`watched`].
+//! The requested state ([`DesiredState`]) is kept apart from the actual state. An attempt ends only when each of its nodes reports that
+//! nothing of it is left, or is given up. Only then may the next attempt begin, and not on a node that was given up: two attempts never
+//! share a GPU. A run that is only watched has its own diagram, in [`watched`].
 //!
-//! | file | what it decides |
+//! | file | contents |
 //! |---|---|
-//! | `event` | what can happen |
-//! | `advance` | what a person or the placement brings |
-//! | `transition` | what actions are, and how an event makes them |
-//! | `report` | what a node says |
-//! | `reading` | what a report of another version says |
-//! | `bounded` | how large a report may be |
-//! | `patience` | what has been waited for too long |
-//! | `settle` | who is told what, and which state that is |
+//! | `event` | the events |
+//! | `advance` | events from users and from placement |
+//! | `transition` | actions, and how an event collects them |
+//! | `report` | reports of a node |
+//! | `report_parsing` | reports of other agent versions |
+//! | `report_bounds` | the size limit of a report |
+//! | `timeouts` | how long a run waits, and what follows then |
+//! | `follow_up` | the commands that follow from the new situation, and the derived state |
 //! | `memory` | why memory was too little |
-//! | `preflight` | whether nodes can run it together |
+//! | `preflight` | whether the nodes can run the attempt together |
 //! | `judge` | how an attempt ended: root cause and cascade |
 //! | `policy` | whether another attempt follows, and without which nodes |
-//! | `change` | attempts with other knobs, and back |
-//! | `live` | knobs that ranks take over in place |
-//! | `larger_batch` | a doubled batch tried by itself |
-//! | `restore` | attempts that a restored backup does not know |
+//! | `change` | attempts with changed knobs, and their revert |
+//! | `in_place` | knobs that ranks change in place |
+//! | `larger_batch` | the automatic trial of a doubled batch |
+//! | `restore` | attempts that a restored backup does not contain |
 
 mod advance;
 mod attempt;
-mod bounded;
 mod change;
 mod event;
 mod fault;
+mod follow_up;
+mod in_place;
 mod judge;
 mod larger_batch;
-mod live;
 mod machine;
 mod memory;
 mod node_task;
 mod outcome;
-mod patience;
 mod policy;
 mod preflight;
 mod protocol;
-mod reading;
 mod report;
+mod report_bounds;
+mod report_parsing;
 mod restore;
 mod series;
-mod settle;
 mod stop;
+mod timeouts;
 mod transition;
 mod watched;
 
 pub use advance::advance;
 pub use attempt::{Attempt, AttemptKnobs, Findings, Placement, Progress};
-pub use change::{CannotChange, Wish};
+pub use change::{CannotChange, KnobRequest};
 pub use event::Event;
 pub use fault::{Exclusion, Fault, FaultKind};
 pub(crate) use judge::{is_cascade, named_rank};
-pub use machine::{Machine, Wished};
+pub use machine::{DesiredState, Machine};
 pub use memory::{Memory, Shortage};
 pub use node_task::{Looked, NodePhase, NodeTask, RankTask, Stall};
 pub use outcome::{Cause, Explanation, Outcome};
-pub use patience::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub use preflight::BandwidthCheck;
 pub use protocol::{
     EndCause, Measure, Measured, Nic, NodeCommand, NodeEnd, NodeReport, Prepared, StallCause, Start, Watched,
 };
-pub use reading::{ReadReport, read_report, report_kind};
-pub use restore::{ATTEMPT_MAX, Held, SKIPPED_ATTEMPTS};
+pub use report_parsing::{ReadReport, read_report, report_kind};
+pub use restore::{ATTEMPT_MAX, HeldAttempt, SKIPPED_ATTEMPTS};
 pub use stop::{StopPlan, StopPoint, agreed_step};
+pub use timeouts::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub(in crate::run) use transition::Transition;
 pub use transition::{Action, Task};
 
@@ -94,42 +94,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::Rank;
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
-    /// Being written; not asked for yet.
+    /// Not submitted yet; a user still edits it.
     Draft,
     /// Waits for nodes.
     Queued,
-    /// Nodes check what the run needs and lease ports.
+    /// Nodes run the preflight checks and lease ports.
     Preparing,
     /// Processes are being started.
     Starting,
     /// At least one rank runs.
     Running,
-    /// Asked to stop; processes are ending.
+    /// The run was told to stop; its processes are ending.
     Stopping,
-    /// Ended because a person asked for it.
+    /// A person stopped the run.
     Stopped,
     /// An attempt failed; the next one follows.
     Restarting,
-    /// All ranks ended well.
+    /// All ranks ended with exit code 0.
     Succeeded,
-    /// Ended badly; the outcome says why.
+    /// The run failed; the outcome says why.
     Failed,
-    /// Its node cannot be reached, so how it ended is not known.
+    /// The agent of a node cannot be reached, so the state of its ranks is not known.
     Lost,
 }
 
 impl RunState {
-    /// Whether nothing will change any more.
+    /// Returns true if the run has ended. Only a resume or a change of knobs starts it again.
     #[must_use]
     pub fn is_final(self) -> bool {
         matches!(self, Self::Stopped | Self::Succeeded | Self::Failed)
     }
 
-    /// The word in the API and on the page.
+    /// Returns the word for the API and the dashboard.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -152,17 +152,17 @@ impl RunState {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RankExit {
-    /// Which rank.
+    /// The rank.
     pub rank: Rank,
-    /// Its exit code, when it exited by itself.
+    /// The exit code, if the rank exited by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// The signal that ended it, like 9.
+    /// The signal that ended the rank, for example 9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Whether the kernel killed it for memory.
+    /// True if the kernel killed the rank because memory ran out.
     pub out_of_memory: bool,
-    /// Type of the exception that ended it, like `RuntimeError`.
+    /// Type of the exception that ended the rank, for example `RuntimeError`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
     /// Message of that exception.
@@ -171,17 +171,18 @@ pub struct RankExit {
     /// The end of its traceback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceback: Option<String>,
-    /// Its memory at the end, where that was the trouble and the rank could still tell.
+    /// Memory of the rank at its end, if memory was the cause and the rank could still report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Box<Memory>>,
-    /// The last step it finished.
+    /// The last step that the rank finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,
-    /// When it was first seen to fail, nanoseconds since the epoch by its node's clock: tells the first failure from the cascade.
+    /// When the node first saw the rank fail, in nanoseconds since the epoch by the node's clock. It separates the first failure from the
+    /// cascade.
     pub at_ns: i64,
 }
 
-/// In a few words, for a table's cell.
+/// A short text for a table cell.
 impl fmt::Display for RankExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.error_type, self.signal, self.code) {
@@ -195,7 +196,7 @@ impl fmt::Display for RankExit {
 }
 
 impl RankExit {
-    /// Whether the rank did anything but end well.
+    /// Returns true unless the rank exited with 0.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.code != Some(0)

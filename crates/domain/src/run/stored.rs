@@ -1,16 +1,15 @@
-//! A run as the store keeps it: one JSON document.
+//! A run as it is stored: one JSON document.
 //!
 //! ```text
 //!  Machine (decides) ──V1::from(&machine)──▶ V1 (borrows) ──serde──▶ JSON of the column `machine` and of backups
 //!  Machine           ◀──Machine::from(v1)── V1 (owns)    ◀──serde──
 //! ```
-//! The JSON never changes its meaning: a field may be added with a default, and none is renamed or removed. A field of
-//! [`Machine`] may be renamed, or moved between the parts of an attempt, at any time: only what stands here changes. Here each type
-//! of the state is written a second time, with the names and defaults of its JSON; all parts of an attempt are fields of one object.
+//! The JSON never changes its meaning: a field may be added with a default, but none is renamed or removed. A field of [`Machine`] may be
+//! renamed, or moved between the parts of an attempt, at any time: then only this file changes. This file repeats each type of the state
+//! with the names and defaults of its JSON; all parts of an attempt are fields of one object.
 //!
-//! Values that name themselves on the wire, on disk and in the API alike have one type everywhere: ids, words such as a cause or a
-//! phase, and records that are kept as they came ([`Spec`], [`Outcome`], [`RankExit`], [`Prepared`], [`Checkpoint`], changes of
-//! knobs, [`Mesh`]).
+//! Values that have the same form on the wire, on disk and in the API have one type everywhere: ids, words such as a cause or a phase, and
+//! records that are stored as received ([`Spec`], [`Outcome`], [`RankExit`], [`Prepared`], [`Checkpoint`], changes of knobs, [`Mesh`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,18 +18,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::{Checkpoint, ResumedFrom, Storage};
-use crate::run::knob::{Change, KnobAnswer, LiveChange, Pending};
+use crate::run::knob::{Change, InPlaceChange, KnobAnswer, Pending};
 use crate::run::mesh::Mesh;
 use crate::run::provenance::Provenance;
 use crate::run::spec::Spec;
 use crate::run::state::{
-    Attempt, AttemptKnobs, BandwidthCheck, Exclusion, Fault, Findings, Looked, Machine, NodeEnd, NodePhase,
-    NodeTask, Outcome, Placement, Prepared, Progress, RankExit, RankTask, RunState, Stall, StopPlan, Wished,
+    Attempt, AttemptKnobs, BandwidthCheck, DesiredState, Exclusion, Fault, Findings, Looked, Machine,
+    NodeEnd, NodePhase, NodeTask, Outcome, Placement, Prepared, Progress, RankExit, RankTask, RunState,
+    Stall, StopPlan,
 };
-use crate::run::unseen::Unseen;
+use crate::run::unobserved::Unobserved;
 use crate::time::TimestampMs;
 
-/// The document's first version, and so far the only one. Writing copies nothing of the run.
+/// The first version of the document, and so far the only one. Writing it copies nothing of the run.
 #[derive(Debug)]
 pub struct V1<'a, T: Clone = Machine>(Cow<'a, T>);
 
@@ -51,7 +51,8 @@ impl From<V1<'_>> for Machine {
 struct MachineV1 {
     id: RunId,
     spec: Spec,
-    wished: Wished,
+    #[serde(rename = "wished")]
+    desired: DesiredState,
     state: RunState,
     submitted_ms: TimestampMs,
     started_ms: Option<TimestampMs>,
@@ -140,7 +141,7 @@ struct AttemptKnobsV1 {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     answers: Vec<KnobAnswer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    live: Vec<LiveChange>,
+    live: Vec<InPlaceChange>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -154,8 +155,8 @@ struct FindingsV1 {
     provenance: Option<Provenance>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mesh: Option<Mesh>,
-    #[serde(default, skip_serializing_if = "Unseen::is_empty")]
-    unseen: Unseen,
+    #[serde(default, rename = "unseen", skip_serializing_if = "Unobserved::is_empty")]
+    unobserved: Unobserved,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -166,7 +167,8 @@ struct NodeTaskV1 {
     away_since_ms: Option<TimestampMs>,
     prepared: Option<Prepared>,
     command: String,
-    stop_told_ms: Option<u64>,
+    #[serde(rename = "stop_told_ms")]
+    stop_grace_sent_ms: Option<u64>,
     first_rank: u32,
     #[serde(with = "by_number")]
     ranks: BTreeMap<u32, RankTask>,
@@ -257,8 +259,8 @@ mod tests {
 
     use super::*;
 
-    /// Written by revision 365a0b7, when the decision state itself was serialised: every field set, with words of a newer release,
-    /// and a run that has nothing but what a run always has.
+    /// Written by revision 365a0b7, when the decision state itself was serialised: a run with every field set, with words of a newer
+    /// release, and a run with only the required fields.
     const RECORDED: &str = include_str!("../../testdata/run/stored-v1.json");
 
     #[test]

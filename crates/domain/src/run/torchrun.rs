@@ -1,8 +1,8 @@
 //! The command line and environment of torchrun, as data.
 //!
-//! torchrun only spawns the processes of one node: no restarts of its own, a fixed rendezvous, a port leased for the
-//! attempt. Its multi-node restart hangs or fails when one node fails alone; gangs are restarted by
-//! [`advance`](crate::run::state::advance).
+//! Torchrun only starts the processes of one node: without restarts of its own, with a fixed rendezvous and a port leased for the attempt.
+//! Its multi-node restart hangs or fails when a single node fails. [`advance`](crate::run::state::advance) restarts all ranks together
+//! instead.
 
 pub use crate::run::launch::Launch;
 
@@ -13,37 +13,37 @@ use crate::run::container::Place;
 use crate::run::spec::{Backend, Spec};
 use crate::run::state::Start;
 
-/// Seconds between torchrun's looks at its processes. The shim sees an exit at once by itself; the longer torchrun leaves
-/// the dead process unreaped, the surer its exit status can still be read.
+/// Seconds between torchrun's checks of its processes. The shim sees an exit immediately by itself. The longer torchrun leaves the dead
+/// process unreaped, the more certain it is that its exit status can still be read.
 const MONITOR_INTERVAL_S: &str = "0.5";
 
-/// Variables that say how many operations PyTorch's Flight Recorder keeps: the second is the name that older versions know.
+/// Variables for the number of operations that PyTorch's Flight Recorder keeps. The second is the name in older versions of PyTorch.
 pub const FLIGHT_RECORDER_VARIABLES: [&str; 2] = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"];
-/// How many operations it keeps where the user does not say: enough for a step of any model, at most 1.5 MB of JSON.
+/// Number of operations that it keeps by default: enough for one step of any model, at most 1.5 MB of JSON.
 pub const FLIGHT_RECORDER_ENTRIES: &str = "2000";
 
-/// Where things are on the node.
+/// Paths on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     /// The Python interpreter.
     pub python: String,
-    /// The unpacked companions: `inject/` and `recipes/`.
+    /// The folder with the unpacked companions: `inject/` and `recipes/`.
     pub companions: String,
     /// The attempt's own folder on the node.
     pub folder: String,
-    /// Where torchrun puts a folder with each rank's output.
+    /// Folder in which torchrun creates one folder per rank for its output.
     pub log_dir: String,
     /// The probe's datagram socket.
     pub probe_socket: String,
-    /// The NCCL profiler plugin, where the run is to have ours.
+    /// The NCCL profiler plugin, if the run uses ours.
     pub nccl_plugin: Option<String>,
-    /// Where PyTorch's profiler looks for work, where the run asks for that.
+    /// Folder of the socket over which PyTorch's profiler gets trace requests, if the run requests that.
     pub kineto: Option<String>,
-    /// What the node has for the run's container; none without one.
+    /// What the node adds to the run's container; `None` without a container.
     pub container: Option<Place>,
 }
 
-/// The command that starts one node's ranks.
+/// Returns the command that starts one node's ranks.
 #[must_use]
 pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths) -> Launch {
     let mut argv = vec![paths.python.clone(), "-m".into(), "torch.distributed.run".into()];
@@ -80,7 +80,7 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
         container: None,
     };
     match (&start.spec.container, &paths.container) {
-        (Some(wish), Some(place)) => {
+        (Some(options), Some(place)) => {
             let secrets = start.spec.secrets.keys().cloned();
             let own_path = start
                 .spec
@@ -88,13 +88,13 @@ pub fn launch(attempt: &AttemptId, node: &NodeName, start: &Start, paths: &Paths
                 .get("PYTHONPATH")
                 .is_some_and(|path| !path.is_empty());
             let inject = format!("{}/inject", paths.companions);
-            launch.inside(wish, place, secrets, &inject, own_path)
+            launch.inside(options, place, secrets, &inject, own_path)
         }
         _ => launch,
     }
 }
 
-/// The script and its arguments; settings of a recipe as `--name value`.
+/// Returns the script and its arguments; settings of a recipe become `--name value`.
 fn program(spec: &Spec, paths: &Paths) -> Vec<String> {
     let script = match &spec.recipe {
         Some(recipe) => format!("{}/recipes/{recipe}/main.py", paths.companions),
@@ -113,7 +113,8 @@ fn program(spec: &Spec, paths: &Paths) -> Vec<String> {
     argv
 }
 
-/// Where to go on, for a script that wants it as an argument: behind its own, so that it wins over one of them.
+/// Returns the checkpoint argument for a script that takes one. It comes after the script's own arguments, so that it wins over the same
+/// argument there.
 fn resume_arguments(start: &Start) -> Vec<String> {
     match (&start.spec.resume_arg, &start.resume_from) {
         (Some(arg), Some(path)) if arg.ends_with('=') => vec![format!("{arg}{path}")],
@@ -143,18 +144,18 @@ fn environment(attempt: &AttemptId, node: &NodeName, spec: &Spec, paths: &Paths)
         ("LOCKSTEP_PROBE_SOCKET".into(), paths.probe_socket.clone()),
     ]);
     if let Some(plugin) = &paths.nccl_plugin {
-        // A plugin of the user's own stays.
+        // A plugin that the user set stays.
         env.entry("NCCL_PROFILER_PLUGIN".into())
             .or_insert_with(|| plugin.clone());
     }
     if let Some(folder) = &paths.kineto {
         env.insert("KINETO_USE_DAEMON".into(), "1".into());
         env.insert("KINETO_IPC_SOCKET_DIR".into(), folder.clone());
-        // Every 5 s it would say in the rank's log that nobody wants anything.
+        // Otherwise it writes to the rank's log every 5 s that there is no request.
         env.entry("KINETO_LOG_LEVEL".into()).or_insert_with(|| "5".into());
     }
     env.entry("LOCKSTEP_PROBE".into()).or_insert_with(|| "on".into());
-    // PyTorch takes the first one that is set: a user who sets the other one means it.
+    // PyTorch uses the first one that is set. If the user sets the other one, it must apply.
     if !FLIGHT_RECORDER_VARIABLES
         .iter()
         .any(|name| env.contains_key(*name))
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profiler_is_ours_when_wished_for_but_never_instead_of_the_users() {
+    fn the_profiler_is_ours_when_requested_but_never_instead_of_the_users() {
         let with = Paths {
             nccl_plugin: Some("/lib/beef/libnccl_probe.so".into()),
             ..paths()

@@ -1,75 +1,75 @@
-//! Samples in columns: what travels from agent to collector and into the store.
+//! Samples in columns, as the agent sends them to the collector and as the store receives them.
 //!
 //! ```text
 //!               times_ms[0]  times_ms[1] …
 //! series[0]     values[0]    values[1]   …      values are series-major:
 //! series[1]     values[T]    values[T+1] …      values[s * times_ms.len() + t]
 //! ```
-//! A hole in the matrix is [`ABSENT`]; a series that ended is [`STALE`]. Both are NaNs with a payload of their own and are
-//! told apart by bits, never by arithmetic.
+//! A missing value of the matrix is [`ABSENT`]; the end of a series is [`STALE`]. Both are NaNs with different payloads. Compare them by
+//! bits, never by arithmetic.
 
 use crate::time::TimestampMs;
 
-/// Prometheus' staleness marker: the series has ended, do not look back past this.
+/// Prometheus' staleness marker: the series ended here. A query does not look back past it.
 pub const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
-/// No sample at this time. Never stored, never leaves the system.
+/// Marks a missing value of a frame. It is never stored and never leaves Lockstep.
 pub const ABSENT: f64 = f64::from_bits(0x7ff0_0000_0000_0ab5);
 
-/// Whether a value is the staleness marker, by its bits.
+/// Returns true if the value is the staleness marker. Compares bits.
 #[must_use]
 pub fn is_stale(value: f64) -> bool {
     value.to_bits() == STALE.to_bits()
 }
 
-/// Whether a value marks a hole, by its bits.
+/// Returns true if the value is [`ABSENT`]. Compares bits.
 #[must_use]
 pub fn is_absent(value: f64) -> bool {
     value.to_bits() == ABSENT.to_bits()
 }
 
-/// A matrix of samples over one time axis. `S` names a series: an index into a session's dictionary on the wire, the
-/// store's own id behind it.
+/// A matrix of samples with one time axis. `S` identifies a series: on the wire an index into the dictionary of the connection, in the
+/// store the store's own id.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frame<S = u32> {
-    /// The series of each row.
+    /// Series of each row.
     pub series: Vec<S>,
-    /// The time axis, strictly increasing.
+    /// Time axis, strictly increasing.
     pub times_ms: Vec<TimestampMs>,
     /// `series.len() * times_ms.len()` values, series-major.
     pub values: Vec<f64>,
 }
 
-/// A frame whose parts do not fit together.
+/// A frame whose parts do not match.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Not `series × times` values.
-    #[error("a frame of {series} series and {times} times carries {values} values")]
+    /// The number of values is not `series × times`.
+    #[error("a frame of {series} series and {times} times has {values} values")]
     Shape {
-        /// Rows.
+        /// Number of rows.
         series: usize,
-        /// Columns.
+        /// Number of columns.
         times: usize,
-        /// Values found.
+        /// Number of values.
         values: usize,
     },
-    /// The time axis goes back or stands still.
+    /// The time axis does not strictly increase.
     #[error("the times of a frame do not increase")]
     Times,
 }
 
 impl<S> Frame<S> {
-    /// Checks that the parts fit together.
+    /// Checks that the parts of the frame match.
     ///
     /// # Errors
-    /// When the value count is not rows × columns, or times do not strictly increase.
+    /// Returns an error if the number of values is not rows × columns, or the times do not strictly increase.
     pub fn check(&self) -> Result<(), FrameError> {
         Self::check_parts(self.series.len(), &self.times_ms, self.values.len())
     }
 
-    /// The same for parts that are kept apart.
+    /// Like [`Frame::check`], for parts that are stored separately.
     ///
     /// # Errors
-    /// As [`Frame::check`].
+    /// See [`Frame::check`].
     pub fn check_parts(series: usize, times_ms: &[TimestampMs], values: usize) -> Result<(), FrameError> {
         let times = times_ms.len();
         if series.checked_mul(times) != Some(values) {
@@ -85,14 +85,14 @@ impl<S> Frame<S> {
         Ok(())
     }
 
-    /// The values of row `s`, one a time.
+    /// Returns the values of row `s`, one per time.
     #[must_use]
     pub fn row(&self, s: usize) -> &[f64] {
         let times = self.times_ms.len();
         &self.values[s * times..(s + 1) * times]
     }
 
-    /// How many samples are really there.
+    /// Returns the number of samples, without missing values.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.values.iter().filter(|value| !is_absent(**value)).count()

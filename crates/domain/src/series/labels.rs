@@ -1,4 +1,4 @@
-//! Label sets: sorted by name, each name once, no empty values. Cheap to clone and to compare.
+//! Label sets: sorted by name, unique names, no empty values. Cheap to clone and to compare.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,27 +10,27 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The label that holds the metric's name.
+/// Name of the label that contains the metric's name.
 pub const METRIC_NAME: &str = "__name__";
-/// The most labels a series may have; Prometheus' users rarely pass 30, and a flood of labels is an error somewhere.
+/// Maximum number of labels of a series. Users of Prometheus rarely need more than 30; more than 64 labels is most likely a mistake.
 pub const LABELS_MAX: usize = 64;
-/// The longest label name in bytes.
+/// Maximum length of a label name in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
-/// The longest label value in bytes.
+/// Maximum length of a label value in bytes.
 pub const VALUE_BYTES_MAX: usize = 2_048;
 
-/// One name and its value.
+/// A label: a name and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Label {
-    /// `[a-zA-Z_][a-zA-Z0-9_]*` for labels; metric names may also hold `:`.
+    /// Name: `[a-zA-Z_][a-zA-Z0-9_]*`. Metric names may also contain `:`.
     pub name: Arc<str>,
-    /// Any UTF-8, not empty.
+    /// Value: any UTF-8 text, not empty.
     pub value: Arc<str>,
 }
 
 impl Ord for Label {
-    /// By name, then by value. Series of one store share the text of equal labels, which an `Arc` sees without reading it:
-    /// sorting a hundred thousand series compares few letters.
+    /// Compares by name, then by value. Series of one store share the text of equal labels, and equal `Arc` pointers are compared without
+    /// reading the text. Therefore sorting 100,000 series compares few characters.
     fn cmp(&self, other: &Self) -> Ordering {
         let texts = |a: &Arc<str>, b: &Arc<str>| {
             if Arc::ptr_eq(a, b) {
@@ -49,32 +49,32 @@ impl PartialOrd for Label {
     }
 }
 
-/// What names a series.
+/// The label set that identifies a series.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels(Arc<[Label]>);
 
-/// Labels that cannot name a series.
+/// Why a label set is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelsError {
-    /// One name twice.
+    /// The same name occurs twice.
     #[error("label {0:?} appears twice")]
     Duplicate(String),
-    /// Not a name Prometheus would take.
+    /// Not a valid label name in Prometheus.
     #[error("{0:?} is not a label name")]
     Name(String),
-    /// Not a metric name Prometheus would take.
+    /// Not a valid metric name in Prometheus.
     #[error("{0:?} is not a metric name")]
     MetricName(String),
-    /// More than [`LABELS_MAX`].
+    /// More than [`LABELS_MAX`] labels.
     #[error("{0} labels, more than the {LABELS_MAX} allowed")]
     TooMany(usize),
-    /// Longer than [`NAME_BYTES_MAX`] or [`VALUE_BYTES_MAX`].
-    #[error("label {0:?} is longer than allowed ({NAME_BYTES_MAX} bytes a name, {VALUE_BYTES_MAX} a value)")]
+    /// A name longer than [`NAME_BYTES_MAX`] or a value longer than [`VALUE_BYTES_MAX`].
+    #[error("label {0:?} is longer than allowed (name: {NAME_BYTES_MAX} bytes, value: {VALUE_BYTES_MAX})")]
     TooLong(String),
 }
 
 impl Labels {
-    /// Sorts, drops empty values (as Prometheus does), and checks names, lengths and the number of labels.
+    /// Sorts the labels, drops empty values (as Prometheus does), and checks the names, the lengths and the number of labels.
     ///
     /// # Errors
     /// See [`LabelsError`].
@@ -100,8 +100,8 @@ impl Labels {
         Ok(Self(labels.into()))
     }
 
-    /// Labels that are known to be well formed: results of a query, or literals in our own code. Sorts them; where a name
-    /// comes twice the first wins.
+    /// Makes a label set from labels that are valid: results of a query, or literals in the code. Sorts them. If a name occurs twice, the
+    /// first one is kept.
     pub fn from_trusted(pairs: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) -> Self {
         let mut labels: Vec<Label> = pairs
             .into_iter()
@@ -113,18 +113,18 @@ impl Labels {
         Self(labels.into())
     }
 
-    /// Labels that were taken from a [`Labels`] in its order: sorted, each name once, no empty value.
+    /// Makes a label set from labels taken from a [`Labels`] in its order: sorted, unique names, no empty values.
     pub fn from_sorted(labels: impl ExactSizeIterator<Item = Label>) -> Self {
         Self(labels.collect())
     }
 
-    /// No labels at all: the result of `sum(x)`.
+    /// Returns the empty label set, for example the labels of the result of `sum(x)`.
     #[must_use]
     pub fn empty() -> Self {
         Self(Arc::from([]))
     }
 
-    /// The value of a label, `None` when it is not there (which PromQL treats like the empty string).
+    /// Returns the value of a label; `None` if it is missing (PromQL treats that like the empty string).
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
@@ -133,36 +133,36 @@ impl Labels {
             .map(|at| &*self.0[at].value)
     }
 
-    /// The metric's name, if it has one.
+    /// Returns the metric's name; `None` if there is none.
     #[must_use]
     pub fn metric_name(&self) -> Option<&str> {
         self.get(METRIC_NAME)
     }
 
-    /// All labels in order of their names.
+    /// Iterates over the labels, ordered by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Label> + Clone {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of labels.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The same labels but those `keep` refuses.
+    /// Returns the labels for whose names `keep` returns true.
     #[must_use]
     pub fn filtered(&self, mut keep: impl FnMut(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|label| keep(&label.name)).cloned().collect())
     }
 
-    /// The same labels with one set (or, with an empty value, removed).
+    /// Returns the labels with one label set. An empty value removes the label.
     #[must_use]
     pub fn with(&self, name: &str, value: &str) -> Self {
         let rest = self.0.iter().filter(|label| &*label.name != name).cloned();
@@ -194,12 +194,12 @@ fn check(label: &Label) -> Result<(), LabelsError> {
     Ok(())
 }
 
-/// Enough of a hostile name to recognise it in a message.
+/// Shortens a name from an untrusted source for an error message.
 fn shortened(name: &str) -> String {
     name.chars().take(80).collect()
 }
 
-/// `[a-zA-Z_][a-zA-Z0-9_]*`.
+/// Returns true if the name matches `[a-zA-Z_][a-zA-Z0-9_]*`.
 #[must_use]
 pub fn is_label_name(name: &str) -> bool {
     let mut bytes = name.bytes();
@@ -207,7 +207,7 @@ pub fn is_label_name(name: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// `[a-zA-Z_:][a-zA-Z0-9_:]*`.
+/// Returns true if the name matches `[a-zA-Z_:][a-zA-Z0-9_:]*`.
 #[must_use]
 pub fn is_metric_name(name: &str) -> bool {
     let mut bytes = name.bytes();
@@ -218,7 +218,7 @@ pub fn is_metric_name(name: &str) -> bool {
 }
 
 impl fmt::Display for Labels {
-    /// As PromQL writes a series: `name{a="b"}`.
+    /// Prints the series in PromQL's notation: `name{a="b"}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.metric_name().unwrap_or(""))?;
         let rest = self.iter().filter(|label| &*label.name != METRIC_NAME);
@@ -255,7 +255,7 @@ impl JsonSchema for Labels {
 }
 
 impl Serialize for Labels {
-    /// A JSON object, as in Prometheus' query API.
+    /// Serialises as a JSON object, as in Prometheus' query API.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.len()))?;
         for label in self.iter() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a matcher compares.
+/// Comparison operator of a matcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MatchOp {
     /// `=`
@@ -15,19 +15,19 @@ pub enum MatchOp {
     NotRegex,
 }
 
-/// One condition on one label. A label that is not there counts as the empty string.
+/// A condition on one label. A missing label counts as the empty string.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Matcher {
-    /// The label's name.
+    /// Name of the label.
     pub name: String,
-    /// How to compare.
+    /// Comparison operator.
     pub op: MatchOp,
-    /// The value or regular expression.
+    /// Value or regular expression to compare with.
     pub value: String,
 }
 
 impl Matcher {
-    /// `name="value"`.
+    /// Returns the matcher `name="value"`.
     pub fn equal(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -49,7 +49,7 @@ impl fmt::Display for Matcher {
     }
 }
 
-/// A matcher ready to be asked, its regular expression compiled.
+/// A matcher whose regular expression is compiled.
 #[cfg(feature = "regex")]
 #[derive(Debug, Clone)]
 pub struct CompiledMatcher {
@@ -57,28 +57,28 @@ pub struct CompiledMatcher {
     regex: Option<regex::Regex>,
 }
 
-/// A regular expression that cannot be used.
+/// A regular expression that is malformed or too large.
 #[cfg(feature = "regex")]
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the regular expression in {matcher} cannot be used")]
+#[error("the regular expression in {matcher} is malformed or too large")]
 pub struct InvalidRegex {
-    /// The matcher as written.
+    /// The matcher in PromQL's notation.
     pub matcher: String,
-    /// What the regex engine says.
+    /// Error of the regular expression library.
     #[source]
     pub source: regex::Error,
 }
 
-/// The most memory a compiled regular expression may take; beyond it the query is refused instead of the server hurt.
+/// Maximum memory of a compiled regular expression, in bytes. A query with a larger one is rejected, to protect the memory of the process.
 #[cfg(feature = "regex")]
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(feature = "regex")]
 impl CompiledMatcher {
-    /// Compiles the matcher; regular expressions are anchored at both ends and bounded in size.
+    /// Compiles the matcher. Regular expressions are anchored at both ends and limited in size.
     ///
     /// # Errors
-    /// When the regular expression is malformed or too large.
+    /// Returns an error if the regular expression is malformed or too large.
     pub fn new(matcher: &Matcher) -> Result<Self, InvalidRegex> {
         let regex = match matcher.op {
             MatchOp::Equal | MatchOp::NotEqual => None,
@@ -98,19 +98,19 @@ impl CompiledMatcher {
         })
     }
 
-    /// The label this matcher looks at.
+    /// Returns the name of the label that this matcher compares.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.matcher.name
     }
 
-    /// The matcher it was made from.
+    /// Returns the matcher that was compiled.
     #[must_use]
     pub fn matcher(&self) -> &Matcher {
         &self.matcher
     }
 
-    /// Whether a value (empty for a missing label) satisfies it.
+    /// Returns true if the value (empty for a missing label) satisfies the matcher.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let regex_matches = || self.regex.as_ref().is_some_and(|regex| regex.is_match(value));

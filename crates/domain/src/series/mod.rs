@@ -1,4 +1,4 @@
-//! Time series: what names them, what selects them, how samples travel, and how a query reads them.
+//! Time series: label sets, matchers, batches of samples, and the interface through which a query reads series.
 
 pub mod batch;
 pub mod labels;

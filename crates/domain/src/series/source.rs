@@ -1,7 +1,7 @@
-//! How a query reads series: one selection in, columns out, within a budget.
+//! How a query reads series: one selection in, columns of samples out, within a budget.
 //!
-//! The evaluator is synchronous and pure. A store prefetches what the selections ask for, then hands over a
-//! [`SeriesSource`]; a test hands over a literal one.
+//! The evaluator is synchronous and pure. The store prefetches the samples of all selections and then passes a [`SeriesSource`] to it. A
+//! test passes a source with literal samples.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::series::{Labels, Matcher};
 use crate::time::{TimeRange, TimestampMs};
 
-/// What a query wants of one selector. `start_ms..=end_ms` already includes range, lookback, offset and `@`.
+/// The series and times that one selector of a query reads. `start_ms..=end_ms` already includes range, lookback, offset and `@`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Selection {
-    /// All must hold.
+    /// Conditions on the labels. A series must match all of them.
     pub matchers: Vec<Matcher>,
-    /// The first time of interest, inclusive.
+    /// First time, inclusive.
     pub start_ms: TimestampMs,
-    /// The last time of interest, inclusive.
+    /// Last time, inclusive.
     pub end_ms: TimestampMs,
-    /// The query's step; 0 for an instant query. A store may pre-aggregate by it.
+    /// Step of the query; 0 for an instant query. A store may pre-aggregate by it.
     pub step_ms: i64,
-    /// The function right around the selector (`rate`, `max_over_time`, …), if any.
+    /// Function that directly encloses the selector (`rate`, `max_over_time`, …), if any.
     pub function: Option<String>,
-    /// Only the newest sample of each series at or before `end_ms` matters.
+    /// True if only the newest sample of each series at or before `end_ms` is needed.
     pub latest: bool,
 }
 
 impl Selection {
-    /// The times of interest.
+    /// Returns the period of the selection.
     #[must_use]
     pub fn range(&self) -> TimeRange {
         TimeRange::new(self.start_ms, self.end_ms)
@@ -36,43 +36,43 @@ impl Selection {
 
 /// One series with its samples: times ascending, staleness markers included.
 ///
-/// Series that share a time axis share its allocation, so that windows are computed once an axis (`Arc::ptr_eq`).
+/// Series with the same time axis share its allocation, so that windows are computed once per axis (`Arc::ptr_eq`).
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// Its name.
+    /// Labels of the series.
     pub labels: Labels,
     /// Sample times, strictly ascending.
     pub times_ms: Arc<[TimestampMs]>,
-    /// As many values; [`crate::series::ABSENT`] where this series has no sample on a shared axis.
+    /// One value per time; [`crate::series::ABSENT`] where this series has no sample on a shared time axis.
     pub values: Arc<[f64]>,
 }
 
-/// The answer to a selection, in the order of the labels.
+/// Result of a selection, ordered by labels.
 #[derive(Debug, Clone, Default)]
 pub struct SeriesSet {
-    /// Each series once.
+    /// The series, each once.
     pub series: Vec<Series>,
-    /// The longest bucket among them, where samples have aged into roll-ups: they are its last, largest, … value, at its
-    /// end. `None` when all are as they came.
+    /// Longest bucket among the roll-ups in the result. A roll-up contains the last, largest, … value of a bucket, at the end of the
+    /// bucket. `None` if all samples are raw samples.
     pub resolution_ms: Option<i64>,
 }
 
-/// Where series come from.
+/// A source of series.
 pub trait SeriesSource {
-    /// Returns every series that has a sample within the selection's range.
+    /// Returns every series that has a sample within the range of the selection.
     ///
     /// # Errors
-    /// When the budget is spent, a matcher is malformed, or the store fails.
+    /// Returns an error if the budget is spent, a matcher is malformed, or the store fails.
     fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError>;
 }
 
-/// Why a selection could not be answered.
+/// Why a selection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
-    /// Too much, or cancelled.
+    /// The budget is spent, or the query was cancelled.
     #[error(transparent)]
     Budget(#[from] BudgetExceeded),
-    /// A matcher that cannot be used.
+    /// A matcher is not valid.
     #[error("{0}")]
     Matcher(String),
     /// The store failed.
@@ -80,7 +80,7 @@ pub enum SelectError {
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What one query may cost. Shared by all its parts; safe to use from several threads. Clones spend the same budget.
+/// Limits of one query. All parts of the query share them, also across threads. Clones spend the same budget.
 #[derive(Debug, Clone)]
 pub struct Budget {
     samples_left: Arc<AtomicU64>,
@@ -90,42 +90,41 @@ pub struct Budget {
     lease: Option<Arc<Lease>>,
 }
 
-/// Samples that several queries may hold together, so that many large ones at once are bounded as one is. Clones are the
-/// same pool.
+/// Samples that all queries together may hold in memory, so that many large queries at once are also limited. Clones share the same pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
     left: Arc<AtomicU64>,
     samples: u64,
 }
 
-/// What one query took out of a pool; it goes back when the last clone of the query's budget is dropped.
+/// Samples that one query took from a pool. They are returned when the last clone of the query's budget is dropped.
 #[derive(Debug)]
 struct Lease {
     pool: Pool,
     taken: AtomicU64,
 }
 
-/// A spent budget, in words for the person who asked.
+/// Which limit of a query was exceeded. The `Display` text is for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetExceeded {
-    /// More samples than allowed.
+    /// The query reads more samples than allowed.
     #[error(
         "the query would read more than {0} samples; select fewer series, a shorter range or a larger step"
     )]
     Samples(u64),
-    /// More series than allowed.
+    /// The query reads more series than allowed.
     #[error("the query selects more than {0} series; add label matchers")]
     Series(u64),
-    /// More samples than all queries together may hold; this one alone may be small.
-    #[error("all queries together would hold more than {0} samples; ask again in a moment")]
-    Together(u64),
-    /// The client left or the time was up.
+    /// All queries together hold more samples than allowed; this query alone may be small.
+    #[error("all queries together would hold more than {0} samples in memory; try again in a moment")]
+    AllQueries(u64),
+    /// The client disconnected or the time limit passed.
     #[error("the query was cancelled")]
     Cancelled,
 }
 
 impl Budget {
-    /// A budget of samples and series.
+    /// Returns a budget of `samples` and `series`.
     #[must_use]
     pub fn new(samples: u64, series: u64) -> Self {
         Self {
@@ -137,7 +136,7 @@ impl Budget {
         }
     }
 
-    /// The same budget, paid out of a pool too for as long as a clone of it lives.
+    /// Returns the same budget that also takes its samples from `pool`. They are returned when the last clone is dropped.
     #[must_use]
     pub fn within(self, pool: &Pool) -> Self {
         let lease = Lease {
@@ -150,22 +149,22 @@ impl Budget {
         }
     }
 
-    /// For tests and trusted callers.
+    /// Returns a budget without limits, for tests and trusted callers.
     #[must_use]
     pub fn unlimited() -> Self {
         Self::new(u64::MAX, u64::MAX)
     }
 
-    /// A flag that, once set, makes every further [`Budget::take`] fail.
+    /// Returns a flag that, once set, makes every later [`Budget::take`] fail.
     #[must_use]
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancelled)
     }
 
-    /// Pays for series and samples before they are read.
+    /// Takes series and samples from the budget. Call it before they are read.
     ///
     /// # Errors
-    /// When the budget does not cover them, or the query was cancelled.
+    /// Returns an error if the budget is too small or the query was cancelled.
     pub fn take(&self, series: u64, samples: u64) -> Result<(), BudgetExceeded> {
         self.check_cancelled()?;
         if !pay(&self.series_left, series) {
@@ -177,22 +176,22 @@ impl Budget {
         self.lease.as_ref().map_or(Ok(()), |lease| lease.take(samples))
     }
 
-    /// Series it still pays for.
+    /// Returns the number of series left.
     #[must_use]
     pub fn series_left(&self) -> u64 {
         self.series_left.load(Ordering::Relaxed)
     }
 
-    /// Samples paid for so far.
+    /// Returns the number of samples taken so far.
     #[must_use]
     pub fn samples_spent(&self) -> u64 {
         self.limits.0 - self.samples_left.load(Ordering::Relaxed)
     }
 
-    /// Whether to go on.
+    /// Checks that the query may continue.
     ///
     /// # Errors
-    /// When the query was cancelled.
+    /// Returns an error if the query was cancelled.
     pub fn check_cancelled(&self) -> Result<(), BudgetExceeded> {
         if self.cancelled.load(Ordering::Relaxed) {
             Err(BudgetExceeded::Cancelled)
@@ -203,7 +202,7 @@ impl Budget {
 }
 
 impl Pool {
-    /// A pool of so many samples.
+    /// Returns a pool of `samples` samples.
     #[must_use]
     pub fn new(samples: u64) -> Self {
         Self {
@@ -212,7 +211,7 @@ impl Pool {
         }
     }
 
-    /// Samples that nobody holds.
+    /// Returns the number of samples that no query holds.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
@@ -222,7 +221,7 @@ impl Pool {
 impl Lease {
     fn take(&self, samples: u64) -> Result<(), BudgetExceeded> {
         if !pay(&self.pool.left, samples) {
-            return Err(BudgetExceeded::Together(self.pool.samples));
+            return Err(BudgetExceeded::AllQueries(self.pool.samples));
         }
         self.taken.fetch_add(samples, Ordering::Relaxed);
         Ok(())
@@ -259,7 +258,7 @@ mod tests {
         let pool = Pool::new(10);
         let (one, other) = (Budget::new(9, 1).within(&pool), Budget::new(9, 1).within(&pool));
         assert_eq!(one.take(0, 7), Ok(()));
-        assert_eq!(other.take(0, 4), Err(BudgetExceeded::Together(10)));
+        assert_eq!(other.take(0, 4), Err(BudgetExceeded::AllQueries(10)));
         assert_eq!(other.take(0, 3), Ok(()));
         let clone = one.clone();
         drop(one);

@@ -1,11 +1,11 @@
-//! What NVIDIA says to do, in its own buckets.
+//! Actions that NVIDIA recommends for Xid errors.
 
-/// An action bucket of NVIDIA's catalogue, or what the driver itself asks for.
+/// An action of NVIDIA's catalogue, or an action that the driver itself requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Nothing needs to be done.
+    /// Do nothing.
     Ignore,
-    /// Start the program again.
+    /// Restart the program.
     RestartApp,
     /// Reset the GPU.
     ResetGpu,
@@ -13,33 +13,33 @@ pub enum Action {
     RestartBareMetal,
     /// Restart the virtual machine.
     RestartVm,
-    /// Update driver or firmware.
+    /// Update the driver or the firmware.
     UpdateSoftware,
     /// Check cables and seating.
     CheckMechanicals,
     /// Check the unified memory driver.
     CheckUvm,
-    /// Ask the vendor.
+    /// Contact the vendor.
     ContactSupport,
-    /// Alone or in the wake of another.
+    /// Depends on whether the error occurs alone or after another one.
     WorkflowXid45,
-    /// By the memory errors that come with it.
+    /// Depends on the memory errors that occur with it.
     WorkflowXid48,
-    /// By the registers in the line.
+    /// Depends on the registers in the log line.
     WorkflowNvlink,
-    /// By unit, sub-code and status in the line.
+    /// Depends on unit, sub-code and status in the log line.
     WorkflowNvlink5,
-    /// By the recovery action the driver names.
+    /// Depends on the recovery action that the driver names.
     Xid154,
-    /// Stop peer-to-peer traffic of the GPU.
+    /// Stop the peer-to-peer traffic of the GPU.
     DrainP2p,
-    /// Let work end, then reset.
+    /// Wait for the running work to end, then reset.
     DrainAndReset,
-    /// NVIDIA publishes none.
+    /// NVIDIA publishes no action.
     Unpublished,
 }
 
-/// Every bucket with the word it is published under.
+/// Every action with the word that NVIDIA publishes.
 const WORDS: [(Action, &str); 17] = [
     (Action::Ignore, "IGNORE"),
     (Action::RestartApp, "RESTART_APP"),
@@ -61,7 +61,7 @@ const WORDS: [(Action, &str); 17] = [
 ];
 
 impl Action {
-    /// The bucket as NVIDIA writes it; the label `action`.
+    /// Returns NVIDIA's word for the action, the value of the label `action`.
     #[must_use]
     pub fn word(self) -> &'static str {
         WORDS
@@ -70,7 +70,7 @@ impl Action {
             .map_or("", |(_, word)| word)
     }
 
-    /// The bucket of a word; `-` is none.
+    /// Returns the action for NVIDIA's word; `-` means no action.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         let known = || {
@@ -86,37 +86,37 @@ impl Action {
         }
     }
 
-    /// What a person should do.
+    /// Returns the action as a text for people.
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
             Self::Ignore => "nothing needs to be done",
-            Self::RestartApp => "start the program again; the GPU itself goes on",
+            Self::RestartApp => "restart the program; the GPU itself still works",
             Self::ResetGpu => "drain the node and reset the GPU (`nvidia-smi --gpu-reset`)",
             Self::RestartBareMetal => {
-                "drain the node and reboot it; if it comes back, have the hardware checked"
+                "drain the node and reboot it; if the error recurs, have the hardware checked"
             }
             Self::RestartVm => "restart the virtual machine",
             Self::UpdateSoftware => "update the driver and firmware",
             Self::CheckMechanicals => "check the GPU's power cables and seating",
-            Self::CheckUvm => "look at what the unified memory driver (nvidia-uvm) says next to it",
-            Self::ContactSupport => "collect a report (`nvidia-bug-report.sh`) and ask the vendor",
-            Self::WorkflowXid45 => "look at the error before it; alone it means that a program ended",
+            Self::CheckUvm => "check the messages of the unified memory driver (nvidia-uvm) next to it",
+            Self::ContactSupport => "collect a report (`nvidia-bug-report.sh`) and contact the vendor",
+            Self::WorkflowXid45 => "check the error before it; without one, it means that a program ended",
             Self::WorkflowXid48 => "reset the GPU so that the row is remapped",
             Self::WorkflowNvlink => "check the link and its counters; reset the GPU if programs fail",
-            Self::WorkflowNvlink5 => "look the unit and sub-code up in NVIDIA's NVLink 5 table",
-            Self::Xid154 => "do what the driver asks for",
+            Self::WorkflowNvlink5 => "look up the unit and sub-code in NVIDIA's NVLink 5 table",
+            Self::Xid154 => "do what the driver requests",
             Self::DrainP2p => "stop work that uses peer-to-peer on this GPU",
-            Self::DrainAndReset => "let running work end, then reset the GPU",
-            Self::Unpublished => "NVIDIA publishes no action; collect a report if it comes back",
+            Self::DrainAndReset => "wait for running work to end, then reset the GPU",
+            Self::Unpublished => "NVIDIA publishes no action; collect a report if the error recurs",
         }
     }
 }
 
-/// What the driver asks for to recover a GPU: the numbers of Xid 154 and of NVML's field 230.
+/// The recovery that the driver requests for a GPU: the numbers of Xid 154 and of field 230 of NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Recovery {
-    /// Nothing.
+    /// No recovery needed.
     None,
     /// Reset the GPU.
     Reset,
@@ -124,14 +124,14 @@ pub enum Recovery {
     Reboot,
     /// Drain peer-to-peer traffic.
     DrainP2p,
-    /// Let work end, then reset.
+    /// Wait for the running work to end, then reset.
     DrainAndReset,
-    /// Something newer than this table.
+    /// A number that is newer than this table.
     Other,
 }
 
 impl Recovery {
-    /// By the driver's number.
+    /// Returns the recovery for the driver's number.
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         match number {
@@ -144,7 +144,7 @@ impl Recovery {
         }
     }
 
-    /// The bucket it amounts to.
+    /// Returns the action that corresponds to the recovery.
     #[must_use]
     pub fn action(self) -> Action {
         match self {

@@ -1,38 +1,38 @@
-//! The catalogue, row by row: `data/xid.tsv`.
+//! NVIDIA's catalogue of Xid errors as rows: `data/xid.tsv`.
 
 use std::sync::LazyLock;
 
 use super::Action;
 
-/// The highest number in the table.
+/// Highest Xid in the table.
 pub const CATALOGUE_XID_MAX: u32 = 172;
 
 const TABLE: &str = include_str!("../../data/xid.tsv");
 
-/// What kind of trouble a number is.
+/// Family of an Xid: the part of the system that it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// A program did something it must not.
+    /// A program did something that is not allowed.
     Application,
-    /// Device memory.
+    /// Memory of the GPU.
     Memory,
     /// NVLink and chip-to-chip links.
     Nvlink,
-    /// PCIe and the coherent link to the processor.
+    /// PCIe, and the coherent link to the processor.
     Bus,
-    /// The GPU's own controllers.
+    /// Controllers of the GPU.
     Firmware,
     /// A copy engine.
     CopyEngine,
-    /// Video, JPEG and optical flow.
+    /// Video, JPEG and optical flow engines.
     Video,
     /// Power supply.
     Power,
-    /// The driver's own mistakes.
+    /// A bug in the driver.
     Driver,
     /// Confidential computing and protection.
     Security,
-    /// No error at all.
+    /// Information, not an error.
     Information,
     /// Not used by current drivers.
     Unused,
@@ -54,7 +54,7 @@ const FAMILIES: [(Family, &str); 12] = [
 ];
 
 impl Family {
-    /// A stable word for programs.
+    /// Returns the stable identifier for programs.
     #[must_use]
     pub fn word(self) -> &'static str {
         FAMILIES
@@ -64,28 +64,28 @@ impl Family {
     }
 }
 
-/// One row.
+/// One row of the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The Xid.
+    /// Number of the Xid.
     pub number: u32,
-    /// What kind of trouble.
+    /// Family of the Xid.
     pub family: Family,
-    /// What to do now.
+    /// Action to take now.
     pub immediate: Action,
-    /// What to do to find the cause, in NVIDIA's words; empty where it names nothing.
+    /// Action to find the cause, as NVIDIA's word; empty if NVIDIA names none.
     pub investigatory: &'static str,
-    /// What it means, in ours.
+    /// Meaning of the Xid, in Lockstep's words.
     pub meaning: &'static str,
 }
 
-/// All rows, by number.
+/// Returns all rows, ordered by number.
 pub fn entries() -> &'static [Entry] {
     static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| TABLE.lines().filter_map(row).collect());
     &ENTRIES
 }
 
-/// The row of a number.
+/// Returns the row of an Xid; `None` if it is not in the catalogue.
 #[must_use]
 pub fn find(xid: u32) -> Option<&'static Entry> {
     let entries = entries();
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// NVIDIA's buckets as published, bucket by bucket instead of row by row, so that a slip in one table shows against the other.
+    /// NVIDIA's actions as published, by action instead of by row: an error in one of the two tables fails the comparison.
     const PUBLISHED: [(&str, &str); 15] = [
         (
             "CONTACT_SUPPORT",

@@ -1,20 +1,20 @@
-//! Xid errors: what NVIDIA publishes about each, and how bad one is where and when it happened.
+//! Xid errors: what NVIDIA publishes about each, and an assessment of each error in its context.
 //!
 //! ```text
 //! data/xid.tsv      number ─▶ family, NVIDIA's immediate and investigatory action            catalogue
 //! data/nvlink5.tsv  (xid 144–150, unit, sub-code, status) ─▶ action, severity                nvlink
 //!
-//! number + what the line says + recurrence + companions + state of the job ─▶ Verdict       judge
+//! number + what the line says + recurrence + companions + state of the job ─▶ Assessment       assess
 //! ```
-//! The number alone says little: 48 with 94 is one program's loss and 48 with 95 is the GPU's; 45 follows whatever ended a program;
-//! 13 and 31 are bugs of programs. NVIDIA's bucket is the truth about *what to do*; how urgent that is comes from the context.
+//! The number alone is not enough: 48 with 94 affects one program, and 48 with 95 the whole GPU; 45 follows any error that ended a program;
+//! 13 and 31 are bugs of programs. NVIDIA's action decides *what to do*; the context decides how urgent it is.
 
 mod action;
+mod assess;
 mod catalogue;
-mod judge;
 mod nvlink;
 
 pub use action::{Action, Recovery};
+pub use assess::{Assessment, Cause, Job, LogDetails, Occurrence, assess};
 pub use catalogue::{CATALOGUE_XID_MAX, Entry, Family, entries, find};
-pub use judge::{Cause, Job, Occurrence, Said, Verdict, judge};
 pub use nvlink::{NvlinkFault, decode as decode_nvlink};

@@ -1,26 +1,26 @@
-//! NVLink 5 errors, Xid 144 to 150: their lines name a unit and carry words that NVIDIA's table (`data/nvlink5.tsv`) turns into an
+//! NVLink 5 errors, Xid 144 to 150. Their log lines name a unit and contain words that NVIDIA's table (`data/nvlink5.tsv`) maps to an
 //! action.
 //!
 //! ```text
 //! 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 …)
-//!      unit           severity       link    │          └ error status: one bit an error in most units, a number in NETIR
+//!      unit           severity       link    │          └ error status: one bit per error in most units, a number in NETIR
 //!                                            └ bits 25:20 are the sub-code
 //! ```
 
 use std::sync::LazyLock;
 
 const TABLE: &str = include_str!("../../data/nvlink5.tsv");
-/// The units of Xid 149 number their errors; all others set a bit for each.
+/// The units of this Xid number their errors. The units of all others use one bit per error.
 const NUMBERED: u32 = 149;
 
-/// What a line said about a link.
+/// Details of a link fault in a log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NvlinkFault {
-    /// The unit, like `NETIR_LINK_EVT`.
+    /// Name of the unit, like `NETIR_LINK_EVT`.
     pub unit: String,
-    /// Whether the driver calls it fatal.
+    /// True if the driver calls the fault fatal.
     pub fatal: bool,
-    /// The link; `None` when it is no single link's.
+    /// Number of the link; `None` if the fault is not about a single link.
     pub link: Option<u32>,
     /// Bits 25 to 20 of the first word.
     pub sub_code: u32,
@@ -38,16 +38,17 @@ struct Rule {
     resolution: Resolution,
 }
 
-/// What the table says to do.
+/// Action in NVIDIA's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Resolution {
     Ignore,
-    /// By the Xid 154 that comes with it.
+    /// The action of the Xid 154 that occurs with it.
     Xid154,
     ResetGpu,
 }
 
-/// Looks the fault up; of several errors in one status the worst counts. `None` for what the table does not have.
+/// Looks the fault up in the table. If the status contains several errors, the most severe one counts. Returns `None` if the table does not
+/// contain the fault.
 #[must_use]
 pub(super) fn resolution(xid: u32, fault: &NvlinkFault) -> Option<Resolution> {
     static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| TABLE.lines().filter_map(rule).collect());
@@ -70,7 +71,7 @@ impl Rule {
     }
 }
 
-/// Reads what follows the number, the process and its name in a line of Xid 144 to 150.
+/// Parses the part of a log line of Xid 144 to 150 that follows the number, the process and its name.
 #[must_use]
 pub fn decode(text: &str) -> Option<NvlinkFault> {
     let (head, words) = text.split_once('(')?;
@@ -169,7 +170,7 @@ mod tests {
                 0,
                 Some(Xid154),
             ),
-            // Two errors at once: the worse one.
+            // Two errors at once: the more severe one counts.
             (
                 145,
                 "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000018)",

@@ -1,4 +1,4 @@
-//! `grafana/*.json`: a panel for each metric named here; its title, unit, query and description come from the catalogue.
+//! Generates `grafana/*.json`: one panel for each metric in the list. Title, unit, query and description come from the catalogue.
 
 use domain::metric::{Kind, Metric, Unit, find};
 use serde_json::{Value, json};
@@ -7,28 +7,28 @@ use super::schema::mistakes;
 
 /// A dashboard.
 struct Dashboard {
-    /// Its file in `grafana/`.
+    /// File name in `grafana/`, without extension.
     file: &'static str,
     title: &'static str,
     about: About,
-    /// Titles of rows, and the metrics of each.
+    /// Titles of rows, and the metrics of each row.
     rows: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// What a dashboard shows, and so which series are one line.
+/// Subject of a dashboard. It determines which series are one line of a chart.
 #[derive(Clone, Copy, PartialEq)]
 enum About {
-    /// All nodes: one line per node and per kind of thing.
+    /// All nodes: one line per node and kind.
     Cluster,
-    /// The chosen nodes: every series.
+    /// The selected nodes: every series.
     Node,
-    /// The chosen runs: every series.
+    /// The selected runs: every series.
     Run,
 }
 
-/// Labels that say which kind of thing was counted; others say which of several things it was.
+/// Labels that name a kind. Other labels distinguish objects of the same kind.
 const KINDS: [&str; 5] = ["link", "reason", "state", "type", "xid"];
-/// How many of Grafana's 24 columns a panel takes, and how many rows.
+/// Width of a panel in Grafana's 24 columns, and height in rows.
 const PANEL: (usize, usize) = (8, 8);
 
 const DASHBOARDS: [Dashboard; 3] = [
@@ -306,7 +306,7 @@ impl Dashboard {
         })
     }
 
-    /// The labels that tell one line from another.
+    /// Returns the labels that distinguish the lines of a chart.
     fn lines(&self, metric: &Metric) -> Vec<&'static str> {
         let is_kept = |label: &&&str| self.about != About::Cluster || KINDS.contains(label);
         let own = metric.labels.iter().filter(is_kept);
@@ -325,7 +325,7 @@ impl Dashboard {
             (Kind::Counter, Unit::Count) => format!("increase({series}[$__rate_interval])"),
             (Kind::Counter, _) => format!("rate({series}[$__rate_interval])"),
         };
-        // A Prometheus may hold a series twice: as the collector and as the agent expose it.
+        // Prometheus may have a series twice: from the collector and from the agent.
         let all = match (self.about, metric.unit) {
             (About::Node | About::Run, _) | (_, Unit::Celsius | Unit::Code) => "max",
             (_, Unit::Ratio) => "avg",
@@ -339,7 +339,7 @@ fn datasource() -> Value {
     json!({ "type": "prometheus", "uid": "${datasource}" })
 }
 
-/// `GPU SM active` of `gpu_sm_active_ratio`: the name without its unit.
+/// Returns the title of a panel: the metric's name without its unit, such as `GPU SM active` for `gpu_sm_active_ratio`.
 fn title(metric: &Metric) -> String {
     let bare = metric.name.trim_end_matches("_total");
     let unit = metric.unit.suffix().filter(|_| metric.unit != Unit::PerSecond);
@@ -383,7 +383,7 @@ fn word(word: &str) -> &str {
     }
 }
 
-/// By Grafana's names of units; of a counter it is that of its rate.
+/// Returns Grafana's name of the unit. For a counter it is the unit of its rate.
 fn unit(metric: &Metric) -> &'static str {
     let is_rate = metric.kind == Kind::Counter;
     match metric.unit {
@@ -403,7 +403,7 @@ fn unit(metric: &Metric) -> &'static str {
     }
 }
 
-/// Where the axis begins, if not at the lowest value.
+/// Returns the lower bound of the axis. `None`: the lowest value.
 fn lowest(metric: &Metric) -> Option<u8> {
     (!matches!(
         metric.unit,

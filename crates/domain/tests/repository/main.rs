@@ -1,10 +1,12 @@
-//! Files in the repository that go with this crate's tables: `docs/metrics.md` and `grafana/*.json`, which are made from the metric catalogue, and
-//! the recipes. `cargo xtask generate` writes what is made; without it these tests compare it with what the tables say.
+//! Files in the repository that belong to the tables of this crate: `docs/metrics.md` and `grafana/*.json`, which are generated from the
+//! metric catalogue, and the recipes. `cargo xtask generate` writes the generated files. Otherwise these tests compare them with the
+//! tables.
 
 #![expect(clippy::disallowed_methods, reason = "these tests are about files")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod dashboards;
+mod diagnoses;
 mod metrics;
 mod recipes;
 mod schema;
@@ -12,7 +14,7 @@ mod schema;
 use std::fs;
 use std::path::PathBuf;
 
-/// Set by `cargo xtask generate`: write instead of compare.
+/// Environment variable that `cargo xtask generate` sets: write the files instead of comparing them.
 const GENERATE: &str = "LOCKSTEP_GENERATE";
 
 fn path(file: &str) -> PathBuf {
@@ -23,7 +25,7 @@ fn read(file: &str) -> String {
     fs::read_to_string(path(file)).unwrap_or_default()
 }
 
-/// Writes the file, or checks that it is as it would be written.
+/// Writes the file, or checks that its contents are up to date.
 fn keep(file: &str, text: &str) {
     if std::env::var_os(GENERATE).is_some() {
         fs::write(path(file), text).unwrap();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use domain::metric::{CATALOGUE, Metric, Unit};
 
-/// The first word of names, and what such metrics are about.
+/// First word of metric names, and the title of its section.
 const SECTIONS: [(&str, &str); 11] = [
     ("gpu", "GPUs"),
     ("nvswitch", "NVSwitches"),
@@ -20,10 +20,10 @@ const SECTIONS: [(&str, &str); 11] = [
 ];
 const INTRODUCTION: &str = "# Metrics
 
-Written by `cargo xtask generate` from the [catalogue](../crates/domain/src/metric/catalogue.rs), which is where metrics are changed. Every metric of
-an agent has the label `node` beside those of the table. Where the values of a GPU come from is said in [signals.md](signals.md).
+`cargo xtask generate` writes this page from the [catalogue](../crates/domain/src/metric/catalogue.rs). Change metrics there. Every metric of an agent
+has the label `node` in addition to those in the table. [signals.md](signals.md) describes the sources of the values of GPUs.
 
-Units: *0 or 1* is 1 if it is so; *always 1* says all in its labels; a *code* is a number with the meaning given here; *–* is a number without a unit.
+Units: *0 or 1* is 1 if true; *always 1* has its information in the labels; a *code* is a number with the meaning given here; *–* is a number without a unit.
 ";
 
 #[test]

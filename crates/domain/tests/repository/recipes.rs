@@ -1,4 +1,4 @@
-//! The recipes' folders and the table of recipes hold the same.
+//! The recipes' folders and the table of recipes must match.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,8 @@ fn every_folder_with_a_program_is_a_recipe() {
     assert_eq!(listed, shipped, "crates/domain/build.rs lists the recipes");
 }
 
-/// A recipe's argument that has a knob's name is that knob: else setting it by name would go to the probe beside it.
+/// An argument of a recipe with the name of a knob must be declared as that knob. Otherwise the probe would set the knob in addition to the
+/// argument.
 #[test]
 fn recipes_declare_the_knobs_that_are_their_arguments() {
     for recipe in RECIPES {

@@ -1,9 +1,9 @@
-//! The part of JSON Schema that `grafana/dashboard.schema.json` uses. A keyword that is not known here is an error, so that nothing in the
-//! schema goes unchecked.
+//! Implements the part of JSON Schema that `grafana/dashboard.schema.json` uses. An unknown keyword is an error, so that every part of the
+//! schema is checked.
 
 use serde_json::Value;
 
-/// What is wrong with `value`, with the place of each mistake.
+/// Returns the violations of the schema in `value`, each with its position.
 pub(crate) fn mistakes(schema: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     check(schema, schema, value, "", &mut found);

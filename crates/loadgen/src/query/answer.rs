@@ -1,49 +1,49 @@
-//! What servers answer, in one form, and how two of them compare: by series, time and value.
+//! The answers of servers in one form, and the comparison of two of them by series, time and value.
 //!
-//! Left aside is what is a choice: the order of series, a metric's name that a function drops or keeps, and which of several equal
-//! series is among the ten largest.
+//! It ignores what servers may choose: the order of series, whether a function keeps the metric name, and which of several
+//! equal series is among the ten largest.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// Values that are this much apart, as a part of the larger, are the same: sums in another order, and a format with 15 digits.
+/// Values with at most this relative difference are equal: sums in another order, and a format with 15 digits.
 pub(super) const TOLERANCE: f64 = 1e-9;
-/// Values that are closer than this are the same: VictoriaMetrics makes 0 of 5e-324, which some constants are.
-const NOTHING: f64 = 1e-300;
+/// Values that differ by less than this are equal: VictoriaMetrics turns 5e-324, the value of some constants, into 0.
+const ABSOLUTE_TOLERANCE: f64 = 1e-300;
 
-/// An answer as it is compared: samples by series, in milliseconds.
+/// An answer in the form that is compared: samples by series, times in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Answer {
     series: BTreeMap<String, Vec<(i64, f64)>>,
 }
 
-/// What counts as the same series.
+/// How series of two answers are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// All labels, the name among them.
+    /// By all labels, including the name.
     Labels,
-    /// All labels but the name.
+    /// By all labels except the name.
     LabelsWithoutName,
-    /// Its place among the values of its time.
+    /// By the rank among the values of the same time.
     Rank,
 }
 
-/// How answers differed from those of another server.
+/// The differences between answers and those of another server.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Values that both have.
+    /// Values that both servers have.
     pub compared: u64,
-    /// Values that only the other has.
+    /// Values that only the other server has.
     pub missing: u64,
-    /// Values that only this one has.
+    /// Values that only this server has.
     pub extra: u64,
-    /// Values that are further apart than they may be.
+    /// Values that differ by more than the tolerance.
     pub differing: u64,
-    /// The furthest apart, as a part of the larger.
+    /// The largest relative difference.
     pub worst: f64,
-    /// The first that was missing, extra or differing.
+    /// The first missing, extra or differing value.
     pub first: Option<String>,
 }
 
@@ -66,9 +66,9 @@ struct Series {
 }
 
 impl Answer {
-    /// Reads what a server sent.
+    /// Parses the response of a server.
     pub(super) fn parse(body: &[u8], identity: Identity) -> Result<Self> {
-        let body: Body = serde_json::from_slice(body).context("an answer is not as Prometheus answers")?;
+        let body: Body = serde_json::from_slice(body).context("the answer is not in Prometheus' format")?;
         let mut answer = Self::default();
         for mut series in body.data.result {
             let samples = series.values.iter().chain(&series.value);
@@ -87,12 +87,12 @@ impl Answer {
         })
     }
 
-    /// All values.
+    /// Returns the number of values.
     pub(super) fn len(&self) -> usize {
         self.series.values().map(Vec::len).sum()
     }
 
-    /// The largest values of each time, then the second largest, and so on.
+    /// Replaces the series by ranks: the largest values of each time, then the second largest, and so on.
     fn ranked(self) -> Self {
         let mut by_time: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
         for (time, value) in self.series.into_values().flatten() {
@@ -109,7 +109,7 @@ impl Answer {
         ranked
     }
 
-    /// Adds to a comparison how this one differs from another.
+    /// Adds the differences from another answer to a comparison.
     pub(super) fn compare(&self, other: &Self, tolerance: f64, query: &str, all: &mut Comparison) {
         let nothing = Vec::new();
         for (series, theirs) in &other.series {
@@ -141,7 +141,9 @@ impl Answer {
 }
 
 fn sample((time, value): &(f64, String)) -> Result<(i64, f64)> {
-    let parsed = value.parse().with_context(|| format!("{value:?} is no number"))?;
+    let parsed = value
+        .parse()
+        .with_context(|| format!("{value:?} is not a number"))?;
     Ok(((time * 1_000.0).round() as i64, parsed))
 }
 
@@ -171,9 +173,9 @@ impl Comparison {
     }
 }
 
-/// As a part of the larger; 1 when one is a number and the other is none.
+/// Returns the relative difference, or 1 if that is not finite.
 fn apart(a: f64, b: f64) -> f64 {
-    if a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() < NOTHING {
+    if a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() < ABSOLUTE_TOLERANCE {
         return 0.0;
     }
     let apart = (a - b).abs() / a.abs().max(b.abs());

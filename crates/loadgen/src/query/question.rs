@@ -1,18 +1,18 @@
-//! The kinds of questions, and the n-th question of each: every one about another metric, GPU or time.
+//! The kinds of questions, and the n-th question of each kind. Each question uses another metric, GPU or time.
 //!
-//! | kind | asks for |
+//! | kind | query |
 //! |---|---|
-//! | `metric` | one metric of all GPUs, an hour at 15 s |
-//! | `gpu` | all metrics of one GPU, six hours at 30 s, as Grafana picks it for a panel of 720 points |
-//! | `topk` | the ten largest of one metric, an hour at 15 s |
-//! | `quantile` | the 99th percentile of one metric by node, an hour at 15 s |
-//! | `rate` | the rate over five minutes of one counter of all GPUs, an hour at 15 s |
-//! | `max` | the largest of one metric by node, an hour at 15 s |
-//! | `month` | one series, 30 days at an hour |
+//! | `metric` | one metric of all GPUs, one hour at 15 s |
+//! | `gpu` | all metrics of one GPU, six hours at 30 s, Grafana's step for a panel of 720 points |
+//! | `topk` | the ten largest of one metric, one hour at 15 s |
+//! | `quantile` | the 99th percentile of one metric by node, one hour at 15 s |
+//! | `rate` | the rate over five minutes of one counter of all GPUs, one hour at 15 s |
+//! | `max` | the maximum of one metric by node, one hour at 15 s |
+//! | `month` | one series, 30 days at one hour |
 //! | `month-average` | the hourly average of one series, 30 days |
-//! | `rule-max` | the largest by node at one time, as a recording rule asks |
-//! | `rule-threshold` | what is beyond a limit at one time, as an alerting rule asks |
-//! | `dashboards` | the eight panels of a node's dashboard, an hour at 15 s |
+//! | `rule-max` | the maximum by node at one time, as in a recording rule |
+//! | `rule-threshold` | values beyond a limit at one time, as in an alerting rule |
+//! | `dashboards` | the eight panels of a node's dashboard, one hour at 15 s |
 
 use clap::ValueEnum;
 
@@ -20,7 +20,7 @@ use super::answer::Identity;
 use crate::Fleet;
 use crate::history::History;
 
-/// What is asked for; see the module.
+/// The kind of a question; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the table above says it once")]
 pub enum Kind {
@@ -38,13 +38,13 @@ pub enum Kind {
 }
 
 const HOUR_S: i64 = 3_600;
-/// The step of a dashboard over an hour.
+/// The step of a dashboard over one hour.
 const STEP_S: i64 = 15;
-/// The step Grafana picks for six hours.
+/// Grafana's step for six hours.
 const WIDE_STEP_S: i64 = 30;
-/// Ends of ranges differ by up to so many steps of 15 s, for which the history has room.
+/// Ends of ranges differ by up to this many steps of 15 s. The history has room for this.
 const ENDS: u32 = 20;
-/// What alerting rules compare with, so that some GPUs are beyond.
+/// The thresholds of alerting rules, chosen so that some GPUs exceed them.
 const LIMITS: [(&str, &str); 8] = [
     ("DCGM_FI_DEV_GPU_TEMP", "> 78"),
     ("DCGM_FI_DEV_POWER_USAGE", "> 520"),
@@ -56,14 +56,14 @@ const LIMITS: [(&str, &str); 8] = [
     ("DCGM_FI_PROF_DRAM_ACTIVE", "< 0.2"),
 ];
 
-/// A query, and when.
+/// A query, and its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) query: String,
     pub(super) when: When,
 }
 
-/// Seconds since the epoch.
+/// The time of a query, in seconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     At(i64),
@@ -71,7 +71,7 @@ pub(super) enum When {
 }
 
 impl Question {
-    /// Where it goes, and what it carries.
+    /// Returns the path and the parameters of the request.
     pub(super) fn request(&self) -> (&'static str, Vec<(&'static str, String)>) {
         let query = ("query", self.query.clone());
         match self.when {
@@ -92,23 +92,23 @@ impl Question {
         }
     }
 
-    /// What counts as the same series in two servers' answers.
+    /// Returns how series of two servers' answers are matched.
     pub(super) fn identity(&self) -> Identity {
         match self.query.as_bytes() {
-            // Several metrics: only the name parts them.
+            // Several metrics: only the name distinguishes them.
             [b'{', ..] => Identity::Labels,
             query if query.starts_with(b"topk") => Identity::Rank,
             _ => Identity::LabelsWithoutName,
         }
     }
 
-    /// Whether servers may count it differently: what a rate makes of a window's edges is a decision.
+    /// Returns true if servers may compute different values: how a rate treats the edges of its window is a design choice.
     pub(super) fn is_rate(&self) -> bool {
         self.query.starts_with("rate(")
     }
 }
 
-/// Where questions come from.
+/// The source of questions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Catalogue {
     pub(super) fleet: Fleet,
@@ -116,7 +116,7 @@ pub(super) struct Catalogue {
 }
 
 impl Catalogue {
-    /// The `n`-th question of a kind; of dashboards it is the first panel.
+    /// Returns the `n`-th question of a kind. For dashboards, this is the first panel.
     pub(super) fn question(&self, kind: Kind, n: u32) -> Question {
         let fleet = self.fleet;
         let metric = fleet.metric_name(n * 7 % fleet.metrics);
@@ -151,7 +151,7 @@ impl Catalogue {
         }
     }
 
-    /// The panels of the `n`-th dashboard: some of one node, some of the whole cluster.
+    /// Returns the panels of the `n`-th dashboard: some of one node, some of the whole cluster.
     pub(super) fn panels(&self, n: u32) -> Vec<Question> {
         let fleet = self.fleet;
         let node = format!(r#"{{node="{}"}}"#, fleet.node_name(n * 5 % fleet.nodes));
@@ -183,7 +183,7 @@ impl Catalogue {
         }
     }
 
-    /// Ends lie on multiples of the step, as Grafana puts them, and differ from question to question.
+    /// Returns a range. Its end is a multiple of the step, as in Grafana, and differs between questions.
     fn range(&self, n: u32, length_s: i64, step_s: i64) -> When {
         let earlier_s = i64::from((n + n / ENDS) % ENDS) * STEP_S;
         let end_s = (self.history.end_s - earlier_s).div_euclid(step_s) * step_s;
@@ -194,7 +194,7 @@ impl Catalogue {
         }
     }
 
-    /// Rules are asked for each time at another second.
+    /// Returns the time of a rule's query: another second for each question.
     fn at(&self, n: u32) -> When {
         When::At(self.history.end_s - i64::from(n) * 17 % HOUR_S)
     }

@@ -1,4 +1,4 @@
-//! One connection of a sender: its requests, one at a time, each repeated until it is answered for good.
+//! One connection of a sender. It sends one request at a time, and repeats each until there is a final response.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,31 +8,31 @@ use reqwest::RequestBuilder;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::Barrier;
 
-use super::request::{Sent, put_series};
+use super::request::{PreparedSeries, put_series};
 use super::{Outcome, Plan};
 use crate::http::Server;
 use crate::latency::Latencies;
 
-/// How long one request is repeated before the whole run fails.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The pause before a refused request is sent again, doubled up to [`PAUSE_MAX`].
+/// How long one request is repeated before the whole program fails.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
+/// The pause before a request is sent again. It doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Ticks of a series in one request, if they are sent one by one; bounds what `all` means.
+/// The maximum number of ticks of a series in one request if they are sent one by one. It bounds `all`.
 const COLUMNS_MAX: u64 = 64;
-/// Of a server's words this much is kept.
-const WORDS_CHARS: usize = 300;
+/// How much of a server's error text is kept, in characters.
+const ERROR_CHARS_MAX: usize = 300;
 
-/// What a request holds: some series, some ticks, and of each series so many ticks together.
+/// The content of a request: some series, some ticks, and how many consecutive ticks of each series.
 #[derive(Debug, PartialEq, Eq)]
-struct Turns {
+struct RequestLayout {
     series: usize,
     ticks: u64,
     column: u64,
 }
 
-impl Turns {
-    /// Without a rate a request is filled with the next ticks of the same series, as a queue that lags fills them.
+impl RequestLayout {
+    /// Without a rate, a request is filled with later ticks of the same series, like a queue that is behind.
     fn new(plan: &Plan, series: usize) -> Self {
         let column = plan.column.max(1);
         let columns = plan.samples_per_request / column as usize;
@@ -56,7 +56,7 @@ pub(super) struct Sender {
     headers: HeaderMap,
     plan: Arc<Plan>,
     begin: Instant,
-    /// Where all connections meet after each stage.
+    /// The barrier at which all connections wait after each stage.
     barrier: Arc<Barrier>,
     stages: u64,
     snappy: snap::raw::Encoder,
@@ -81,20 +81,20 @@ impl Sender {
         }
     }
 
-    pub(super) async fn send(mut self, shard: Vec<Sent>) -> Result<Self> {
-        let turns = Turns::new(&self.plan, shard.len());
-        // Counted are ticks that have samples; with a spacing those are not all.
+    pub(super) async fn send(mut self, shard: Vec<PreparedSeries>) -> Result<Self> {
+        let layout = RequestLayout::new(&self.plan, shard.len());
+        // Counts only ticks with samples; with a spacing these are not all ticks.
         let count = self.plan.ticks.div_ceil(self.plan.spacing);
         let spacing = self.plan.spacing;
         let first_tick = self.plan.first_tick;
-        for first in (0..count).step_by(turns.ticks as usize) {
+        for first in (0..count).step_by(layout.ticks as usize) {
             self.wait_for(first * spacing).await;
-            self.keep_abreast(first * spacing).await;
-            let nths = first..(first + turns.ticks).min(count);
-            for series in shard.chunks(turns.series) {
+            self.wait_for_others(first * spacing).await;
+            let nths = first..(first + layout.ticks).min(count);
+            for series in shard.chunks(layout.series) {
                 self.raw.clear();
-                for column in nths.clone().step_by(turns.column as usize) {
-                    let column = column as usize..(column + turns.column).min(nths.end) as usize;
+                for column in nths.clone().step_by(layout.column as usize) {
+                    let column = column as usize..(column + layout.column).min(nths.end) as usize;
                     for series in series {
                         let ticks = column.clone().map(|nth| first_tick + nth as u64 * spacing);
                         put_series(&mut self.raw, series, ticks);
@@ -104,7 +104,7 @@ impl Sender {
                     .await?;
             }
         }
-        self.keep_abreast(self.plan.ticks).await;
+        self.wait_for_others(self.plan.ticks).await;
         Ok(self)
     }
 
@@ -115,8 +115,9 @@ impl Sender {
         }
     }
 
-    /// Waits at every stage for all other connections: each passes as many, however its requests divide the ticks.
-    async fn keep_abreast(&mut self, done: u64) {
+    /// Waits for all other connections at every stage. Each connection passes all stages, however its requests divide the
+    /// ticks.
+    async fn wait_for_others(&mut self, done: u64) {
         let Some(stage) = self.plan.abreast else { return };
         while self.stages < done / stage {
             self.stages += 1;
@@ -124,7 +125,7 @@ impl Sender {
         }
     }
 
-    /// Sends what is in `raw` until it is answered.
+    /// Sends `raw` until there is a final response.
     async fn deliver(&mut self, samples: u64) -> Result<()> {
         let body = self
             .snappy
@@ -132,7 +133,7 @@ impl Sender {
             .context("cannot compress a request")?;
         self.outcome.bytes_raw += self.raw.len() as u64;
         self.outcome.bytes_sent += body.len() as u64;
-        // A request in memory shares its bytes with its repeats.
+        // A request in memory shares its bytes with its repetitions.
         let request = self
             .server
             .post("/api/v1/write")?
@@ -154,8 +155,11 @@ impl Sender {
                     self.outcome.first_refusal.get_or_insert(words);
                     break;
                 }
-                Answer::Later(why) if begin.elapsed() > PATIENCE => {
-                    bail!("a request was not taken within {} s: {why}", PATIENCE.as_secs())
+                Answer::Later(why) if begin.elapsed() > RETRY_TIMEOUT => {
+                    bail!(
+                        "a request was not accepted within {} s: {why}",
+                        RETRY_TIMEOUT.as_secs()
+                    )
                 }
                 Answer::Later(_) => {
                     self.outcome.retries += 1;
@@ -180,7 +184,7 @@ async fn post(request: RequestBuilder) -> Answer {
     let said = || {
         format!(
             "{status}: {}",
-            words.chars().take(WORDS_CHARS).collect::<String>()
+            words.chars().take(ERROR_CHARS_MAX).collect::<String>()
         )
     };
     match status.as_u16() {
@@ -212,8 +216,8 @@ mod tests {
 
     #[test]
     fn a_request_is_filled_with_ticks_only_when_they_do_not_wait() {
-        let turns = |samples, column, rate| {
-            let turns = Turns::new(
+        let layout = |samples, column, rate| {
+            let layout = RequestLayout::new(
                 &Plan {
                     samples_per_request: samples,
                     column,
@@ -222,13 +226,13 @@ mod tests {
                 },
                 1_000,
             );
-            (turns.series, turns.ticks)
+            (layout.series, layout.ticks)
         };
         let max = f64::INFINITY;
-        assert_eq!(turns(500, 1, max), (500, 1));
-        assert_eq!(turns(10_000, 1, max), (10_000, 10));
-        assert_eq!(turns(10_000, 1, 1.0), (10_000, 1));
-        assert_eq!(turns(10_000, 60, max), (166, 60));
-        assert_eq!(turns(usize::MAX, 1, max).1, COLUMNS_MAX);
+        assert_eq!(layout(500, 1, max), (500, 1));
+        assert_eq!(layout(10_000, 1, max), (10_000, 10));
+        assert_eq!(layout(10_000, 1, 1.0), (10_000, 1));
+        assert_eq!(layout(10_000, 60, max), (166, 60));
+        assert_eq!(layout(usize::MAX, 1, max).1, COLUMNS_MAX);
     }
 }

@@ -1,7 +1,7 @@
-//! The bytes of a request, and a series made ready to be put into many of them.
+//! The bytes of a request, and series prepared for many requests.
 //!
 //! ```text
-//! WriteRequest  1: TimeSeries*      TimeSeries  1: Label* (encoded once a series)   2: Sample*
+//! WriteRequest  1: TimeSeries*      TimeSeries  1: Label* (encoded once per series)   2: Sample*
 //! Sample        1: double value     2: int64 timestamp_ms
 //! ```
 
@@ -9,16 +9,16 @@ use crate::Fleet;
 use crate::fleet::TICK_MS;
 use crate::signal::Signal;
 
-/// A series as it is sent again and again.
-pub(super) struct Sent {
-    /// Its `Label` messages, with their tags.
+/// A series that is sent repeatedly.
+pub(super) struct PreparedSeries {
+    /// The encoded `Label` messages, with their tags.
     labels: Box<[u8]>,
     signal: Signal,
     start_ms: i64,
 }
 
-impl Sent {
-    /// A series of a fleet whose tick 0 is at this time.
+impl PreparedSeries {
+    /// Creates a series of a fleet; `start_ms` is the time of tick 0.
     pub(super) fn new(fleet: Fleet, series: usize, start_ms: i64) -> Self {
         let (node, _, _) = fleet.place(series);
         Self {
@@ -30,7 +30,11 @@ impl Sent {
 }
 
 /// Appends one `TimeSeries` with the samples of these ticks.
-pub(super) fn put_series(out: &mut Vec<u8>, series: &Sent, ticks: impl ExactSizeIterator<Item = u64>) {
+pub(super) fn put_series(
+    out: &mut Vec<u8>,
+    series: &PreparedSeries,
+    ticks: impl ExactSizeIterator<Item = u64>,
+) {
     /// Tag, length; tag and eight bytes; tag and six bytes (a time between 1971 and 2109).
     const SAMPLE_BYTES: usize = 2 + 9 + 7;
     let length = (series.labels.len() + SAMPLE_BYTES * ticks.len()) as u64;
@@ -80,7 +84,7 @@ mod tests {
         seed: 1,
     };
 
-    /// A reader that knows only what the proto file says: (field, bytes or number) in their order.
+    /// An independent reader, written from the proto file: returns (field, bytes or number) in order.
     fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
         let mut found = Vec::new();
         while !bytes.is_empty() {
@@ -126,7 +130,7 @@ mod tests {
     #[test]
     fn a_series_reads_back_as_the_proto_file_says() {
         let labels = FLEET.labels(4);
-        let series = Sent {
+        let series = PreparedSeries {
             labels: encode_labels(&labels),
             signal: FLEET.signal(4),
             start_ms: 1_790_000_000_017,

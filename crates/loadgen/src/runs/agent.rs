@@ -1,4 +1,4 @@
-//! One node: its telemetry stream is open and silent, on its control stream it carries out what it is told.
+//! One node: its telemetry stream is open without samples; on its control stream it carries out commands.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
 use super::{Fleet, Signal};
 use crate::signal::mix;
 
-/// Messages waiting to be written, as an agent's.
+/// The maximum number of messages that wait to be written. The same as that of an agent.
 const OUTBOUND_MAX: usize = 64;
-/// Within this time of the start all ranks have made their first step: PyTorch is imported at different speeds.
+/// The time after the start within which all ranks make their first step: ranks import PyTorch at different speeds.
 const START_SPREAD_MS: u64 = 2_000;
 
 /// One node.
@@ -47,7 +47,7 @@ impl Agent {
         }
     }
 
-    /// Until the stream ends, which is an error, or the fleet is dropped.
+    /// Runs until the stream ends, which is an error, or the fleet is dropped.
     pub(super) async fn run(self) -> Result<()> {
         let (telemetry, mut control) = {
             let _turn = self.fleet.joining.acquire().await?;
@@ -77,7 +77,7 @@ impl Agent {
                     control.follow(&self, signal).await?;
                 }
             }
-            // Held open, as an agent does.
+            // Keeps the telemetry stream open, as an agent does.
             let _open = &telemetry;
         }
     }
@@ -96,7 +96,7 @@ impl Agent {
         sending.send(Up::Hello(self.hello())).await?;
         match receiving.next().await? {
             Some(Down::Hello(ack)) => Ok((sending, receiving, ack.credential)),
-            _ => bail!("the answer to the hello is something else"),
+            _ => bail!("unexpected answer to the hello"),
         }
     }
 
@@ -122,7 +122,7 @@ impl Agent {
         let mut incoming = client.control(request).await?.into_inner();
         let first = incoming.message().await?.and_then(|down| down.message);
         let Some(control_down::Message::Hello(_)) = first else {
-            bail!("the control stream begins with something else");
+            bail!("the control stream does not begin with a hello");
         };
         Ok(Control {
             outgoing,
@@ -154,27 +154,27 @@ impl Agent {
     }
 }
 
-/// A control stream, and the part of an attempt that its node holds.
+/// A control stream, and the node's task of an attempt.
 struct Control {
     outgoing: mpsc::Sender<ControlUp>,
     incoming: Streaming<ControlDown>,
     part: Option<Part>,
 }
 
-/// A node's part of an attempt.
+/// A node's task of an attempt.
 struct Part {
     run: String,
     attempt: u32,
     first_rank: u32,
     next_id: u64,
-    /// Reports of first steps that are not acknowledged yet.
+    /// The reports of first steps that are not acknowledged yet.
     steps: HashSet<u64>,
     runs: bool,
     has_ended: bool,
 }
 
 impl Control {
-    /// The next attempt takes the place of the one before.
+    /// Begins an attempt. It replaces the one before.
     fn begin(&mut self, run: &str, attempt: u32) {
         let is_known = self
             .part
@@ -257,7 +257,7 @@ impl Control {
         let first = part.first_rank;
         match signal {
             Signal::Train => Ok(()),
-            // The first rank of the first node: its siblings are stopped with it, by the collector.
+            // The first rank of the first node. The collector stops the other ranks.
             Signal::Fail if first == 0 && part.attempt == 1 => {
                 let exit = RankExit {
                     rank: Rank(0),
@@ -306,7 +306,7 @@ impl Control {
     }
 
     async fn report(&mut self, report: NodeReport) -> Result<u64> {
-        let part = self.part.as_mut().context("a report without a part")?;
+        let part = self.part.as_mut().context("a report without a node task")?;
         let id = part.next_id;
         part.next_id += 1;
         let event = RunEvent {

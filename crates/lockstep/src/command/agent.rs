@@ -1,4 +1,4 @@
-//! `lockstep agent`: reads this machine and connects it to a collector.
+//! `lockstep agent`: reads the signals of this machine and sends them to a collector.
 
 mod release;
 
@@ -20,33 +20,33 @@ use crate::locate;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
   LOCKSTEP_JOIN=$(cat join.token) lockstep agent --collector http://127.0.0.1:8470
-  lockstep agent --once                          what can be read on this machine, once
-  lockstep agent --once --simulate h100x8        the same of simulated GPUs"
+  lockstep agent --once                          print the values of this machine once
+  lockstep agent --once --simulate h100x8        the same for simulated GPUs"
 )]
 pub(crate) struct Agent {
-    /// The collector's address. Without one, readings are only served on --metrics-listen.
+    /// Address of the collector. Without it, the agent only serves its values on --metrics-listen.
     #[arg(long, env = "LOCKSTEP_COLLECTOR", value_name = "URL")]
     collector: Option<String>,
-    /// A token from `lockstep token join`; needed the first time only. Prefer the variable: arguments are visible to other
-    /// users of the machine.
+    /// Join token from `lockstep token join`; needed only the first time. Prefer the environment variable: other users of the
+    /// machine can see arguments.
     #[arg(long, env = "LOCKSTEP_JOIN", hide_env_values = true, value_name = "TOKEN")]
     join: Option<String>,
-    /// PEM file of the certificate the collector must present.
+    /// PEM file of the certificate that the collector must present.
     #[arg(long, env = "LOCKSTEP_TLS_CA", value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// The name this node goes by. Default: the host name.
+    /// Name of this node. Default: the host name.
     #[arg(long, env = "LOCKSTEP_NAME", value_name = "NODE")]
     name: Option<String>,
-    /// Where the agent keeps its spool and its runs.
+    /// Folder for the agent's spool and runs.
     #[arg(long, env = "LOCKSTEP_AGENT_DATA", value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The NVML library to open instead of the machine's own.
+    /// NVML library to open instead of the system's own.
     #[arg(long, env = "LOCKSTEP_NVML_LIBRARY", value_name = "PATH")]
     nvml_library: Option<PathBuf>,
-    /// Simulate GPUs, like h100x8 or h100x8:throttle. The dashboard says so.
+    /// Simulate GPUs, for example h100x8 or h100x8:throttle. The dashboard marks them as simulated.
     #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
     simulate: Option<String>,
-    /// Where to serve this node's /metrics; `off` for nowhere. Default: 127.0.0.1:9470, if it is free.
+    /// Address on which to serve this node's /metrics, or `off`. Default: 127.0.0.1:9470, if it is free.
     #[arg(long, env = "LOCKSTEP_METRICS_LISTEN", value_name = "ADDR", value_parser = listen_or_off)]
     metrics_listen: Option<ListenOrOff>,
     /// Serve /metrics over HTTPS with this certificate (PEM).
@@ -57,7 +57,7 @@ pub(crate) struct Agent {
         requires = "metrics_tls_key"
     )]
     metrics_tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM).
+    /// Private key of the certificate (PEM).
     #[arg(
         long,
         env = "LOCKSTEP_METRICS_TLS_KEY",
@@ -65,10 +65,10 @@ pub(crate) struct Agent {
         requires = "metrics_tls_cert"
     )]
     metrics_tls_key: Option<PathBuf>,
-    /// Serve /metrics only to who shows the token in this file, as `Authorization: Bearer TOKEN`.
+    /// Serve /metrics only to clients that send the token in this file, as `Authorization: Bearer TOKEN`.
     #[arg(long, env = "LOCKSTEP_METRICS_TOKEN_FILE", value_name = "FILE")]
     metrics_token_file: Option<PathBuf>,
-    /// Serve dcgm-exporter's default metrics too, so that its dashboards work; the host is their label `hostname`, or
+    /// Also serve dcgm-exporter's default metrics, so that its dashboards work. Their label for the host is `hostname`, or
     /// `Hostname` as in dcgm-exporter before 4.8.3.
     #[arg(
         long,
@@ -80,33 +80,33 @@ pub(crate) struct Agent {
         value_parser = host_label
     )]
     dcgm_names: Option<HostLabel>,
-    /// Where the host's /proc and /sys are mounted, in a container.
+    /// Folder where the host's /proc and /sys are mounted; for agents in a container.
     #[arg(long, env = "LOCKSTEP_ROOT", value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// Refuse to start training processes on this node.
     #[arg(long, env = "LOCKSTEP_NO_RUNS")]
     no_runs: bool,
-    /// Show training that was started by hand, with torchrun or under Slurm, as runs that are only watched. Default: where there are
-    /// real GPUs.
+    /// Show training that was started without Lockstep, with torchrun or under Slurm, as runs that are only watched. Default: true
+    /// on nodes with real GPUs.
     #[arg(long, env = "LOCKSTEP_WATCH_JOBS", value_name = "true|false")]
     watch_jobs: Option<bool>,
-    /// The Python interpreter, or virtual environment, of runs that name none.
+    /// Python interpreter or virtual environment for runs that do not name one.
     #[arg(long, env = "LOCKSTEP_PYTHON", value_name = "PATH")]
     python: Option<PathBuf>,
-    /// Read everything once, print it in Prometheus' text format, and end.
+    /// Read everything once, print it in Prometheus' text format, and exit.
     #[arg(long)]
     once: bool,
     #[command(subcommand)]
-    instead: Option<Instead>,
+    command: Option<AgentCommand>,
 }
 
-/// What is asked of an agent that runs already.
+/// Requests to an agent that is already running.
 #[derive(Subcommand)]
-enum Instead {
+enum AgentCommand {
     Release(release::Release),
 }
 
-/// Where `/metrics` are served when nobody says.
+/// The default address of `/metrics`.
 const METRICS_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9_470);
 
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +114,7 @@ struct ListenOrOff(Option<SocketAddr>);
 
 impl Agent {
     pub(crate) async fn execute(self) -> Result<(), Failure> {
-        if let Some(Instead::Release(release)) = self.instead {
+        if let Some(AgentCommand::Release(release)) = self.command {
             return release.execute().await;
         }
         let once = self.once;
@@ -129,7 +129,7 @@ impl Agent {
         let shutdown = CancellationToken::new();
         let ender = shutdown.clone();
         tokio::spawn(async move {
-            if super::asked_to_end().await.is_ok() {
+            if super::shutdown_requested().await.is_ok() {
                 ender.cancel();
             }
         });
@@ -157,7 +157,9 @@ impl Agent {
             nvml,
             metrics: MetricsConfig {
                 required: self.metrics_listen.is_some(),
-                listen: self.metrics_listen.map_or(Some(METRICS_LISTEN), |wish| wish.0),
+                listen: self
+                    .metrics_listen
+                    .map_or(Some(METRICS_LISTEN), |listen| listen.0),
                 tls: self
                     .metrics_tls_cert
                     .zip(self.metrics_tls_key)
@@ -174,7 +176,7 @@ impl Agent {
     }
 }
 
-/// The host's name with what a node name cannot hold replaced.
+/// Returns the host name. Replaces each character that a node name cannot contain with `-`.
 pub(super) fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name: String = name
@@ -194,7 +196,7 @@ fn host_label(text: &str) -> Result<HostLabel, String> {
     match text {
         "hostname" => Ok(HostLabel::Lower),
         "Hostname" => Ok(HostLabel::Upper),
-        _ => Err("write hostname or Hostname".to_owned()),
+        _ => Err("must be hostname or Hostname".to_owned()),
     }
 }
 
@@ -204,5 +206,5 @@ fn listen_or_off(text: &str) -> Result<ListenOrOff, String> {
     }
     text.parse()
         .map(|address| ListenOrOff(Some(address)))
-        .map_err(|_| "write an address like 127.0.0.1:9470, or off".to_owned())
+        .map_err(|_| "must be an address, for example 127.0.0.1:9470, or off".to_owned())
 }

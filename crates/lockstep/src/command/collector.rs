@@ -13,9 +13,9 @@ use store::StoreConfig;
 use crate::failure::Failure;
 use crate::locate;
 
-/// Start a collector only; agents on other machines connect to it.
+/// Start only a collector. Agents on other machines connect to it.
 #[derive(Args)]
-#[command(after_help = "Example, for other machines to reach:
+#[command(after_help = "Example with access from other machines:
   lockstep collector --listen 0.0.0.0:8470 --tls-cert server.pem --tls-key server.key
   lockstep token join            then, on each node: lockstep agent --collector https://HOST:8470 --tls-ca ca.pem")]
 pub(crate) struct Collector {
@@ -23,31 +23,32 @@ pub(crate) struct Collector {
     options: CollectorOptions,
 }
 
-/// What `collector` and `up` have in common.
+/// Options that `collector` and `up` share.
 #[derive(Args, Clone)]
 pub(crate) struct CollectorOptions {
-    /// Where to listen, for browsers, Prometheus, Grafana and agents alike.
+    /// Address on which to listen, for browsers, Prometheus, Grafana and agents.
     #[arg(long, env = "LOCKSTEP_LISTEN", default_value = "127.0.0.1:8470")]
     listen: SocketAddr,
-    /// Where to keep everything. Default: /var/lib/lockstep for root, else the user's data folder.
+    /// Data folder. Default: /var/lib/lockstep for root, otherwise the user's data folder.
     #[arg(long, env = "LOCKSTEP_DATA", value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
-    keeping: Keeping,
+    storage: StorageOptions,
     #[command(flatten)]
     rules: RuleOptions,
-    /// PEM file with the server's certificate, then its chain.
+    /// PEM file with the server's certificate, followed by its chain.
     #[arg(long, env = "LOCKSTEP_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// PEM file with the private key of the certificate.
     #[arg(long, env = "LOCKSTEP_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Where people find this collector, for links in alerts, like https://lockstep.example. Default: the listen address.
+    /// URL under which users reach this collector, for links in notifications; for example https://lockstep.example. Default: the listen
+    /// address.
     #[arg(long, env = "LOCKSTEP_PUBLIC_URL", value_name = "URL", value_parser = web_address)]
     public_url: Option<String>,
-    /// The network of a reverse proxy in front of the collector, like 10.0.0.5 or 10.0.0.0/24; several times, or divided by commas. The
-    /// client's address is then taken from the header X-Forwarded-For (or Forwarded) that the proxy sets, for limits per
-    /// address. These headers are ignored when they come from anywhere else.
+    /// Network of a reverse proxy in front of the collector, for example 10.0.0.5 or 10.0.0.0/24. Can be given several times or as a
+    /// comma-separated list. For limits per address, the collector then takes the client's address from the header X-Forwarded-For
+    /// (or Forwarded) that the proxy sets. It ignores these headers from all other addresses.
     #[arg(
         long = "trusted-proxy",
         env = "LOCKSTEP_TRUSTED_PROXY",
@@ -56,52 +57,54 @@ pub(crate) struct CollectorOptions {
         value_parser = network
     )]
     trusted_proxies: Vec<IpNet>,
-    /// Listen on a public address without TLS. Tokens cross the network in clear text then.
+    /// Listen on a public address without TLS. Tokens then cross the network in clear text.
     #[arg(long, env = "LOCKSTEP_INSECURE_PUBLIC")]
     insecure_public: bool,
 }
 
-/// How much is kept, and how much is taken.
+/// Limits of the store.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Storage")]
-struct Keeping {
-    /// How long to keep samples, like 30d; what is older becomes a roll-up, or goes. Default: 15d.
+struct StorageOptions {
+    /// How long to keep samples, for example 30d. Older samples are replaced by roll-ups or deleted. Default: 15d.
     #[arg(long, env = "LOCKSTEP_RETENTION", value_name = "DURATION", value_parser = positive_duration)]
     retention: Option<i64>,
-    /// How long to keep roll-ups to a minute (minimum, maximum, average, last of each), from the samples' time on; 0 for
-    /// none. Default: 90d.
+    /// How long to keep one-minute roll-ups (minimum, maximum, average and last value), measured from the time of the samples; 0
+    /// for no such roll-ups. Default: 90d.
     #[arg(long = "retention-1m", env = "LOCKSTEP_RETENTION_1M", value_name = "DURATION", value_parser = duration)]
     retention_1m: Option<i64>,
-    /// How long to keep roll-ups to an hour; 0 for none. Default: 2y.
+    /// How long to keep one-hour roll-ups; 0 for no such roll-ups. Default: 2y.
     #[arg(long = "retention-1h", env = "LOCKSTEP_RETENTION_1H", value_name = "DURATION", value_parser = duration)]
     retention_1h: Option<i64>,
-    /// The most that samples and roll-ups may take on disk, like 50GiB; beyond it the oldest go, whatever their age.
+    /// Maximum size of samples and roll-ups on disk, for example 50GiB. Beyond it the oldest are deleted, whatever their age.
     /// Default: no limit but the disk's.
     #[arg(long, env = "LOCKSTEP_RETENTION_SIZE", value_name = "SIZE", value_parser = size)]
     retention_size: Option<u64>,
-    /// How late a sample may come. Agents keep about an hour of samples while they cannot reach the collector, so less
-    /// than that loses some of them. Default: 70m.
+    /// How late a sample may arrive. Agents keep about one hour of samples while they cannot reach the collector, so a shorter
+    /// time loses some of them. Default: 70m.
     #[arg(long, env = "LOCKSTEP_OUT_OF_ORDER", value_name = "DURATION", value_parser = positive_duration)]
     out_of_order: Option<i64>,
-    /// How many series there may be; what is beyond is refused and counted. All their names are in memory. Default: 1000000.
+    /// Maximum number of series. Samples of further series are refused and counted. The labels of all series are in memory.
+    /// Default: 1000000.
     #[arg(long, env = "LOCKSTEP_SERIES_MAX", value_name = "NUMBER")]
     series_max: Option<usize>,
-    /// Free space of the data folder's disk below which no samples are taken, like 2GiB; queries and runs go on, and ingest
-    /// begins again when there is room. Default: a hundredth of the disk, at least 64MiB and at most 1GiB.
+    /// Minimum free space on the disk of the data folder, for example 2GiB. Below it the collector refuses samples, while queries
+    /// and runs continue; it accepts samples again when there is enough space. Default: a hundredth of the disk, at least 64MiB and at most
+    /// 1GiB.
     #[arg(long, env = "LOCKSTEP_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
     min_free_space: Option<u64>,
-    /// The most memory for what queries have read from disk and may ask for again, like 256MiB; 0 for none. Default: a 64th of
+    /// Maximum memory for cached data that queries have read from disk, for example 256MiB; 0 for no cache. Default: a 64th of
     /// the machine's memory, at least 64MiB and at most 512MiB.
     #[arg(long, env = "LOCKSTEP_QUERY_CACHE", value_name = "SIZE", value_parser = size)]
     query_cache: Option<u64>,
 }
 
-/// Which rules are in force.
+/// Which rules the collector evaluates.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Rules")]
 struct RuleOptions {
-    /// Recording and alerting rules in Prometheus' format, like /etc/lockstep/rules/*.yaml; several times, or divided by
-    /// commas. They are read again at SIGHUP and at POST /-/reload.
+    /// Recording and alerting rules in Prometheus' format, for example /etc/lockstep/rules/*.yaml. Can be given several times or
+    /// as a comma-separated list. SIGHUP and POST /-/reload read them again.
     #[arg(
         long,
         env = "LOCKSTEP_RULES",
@@ -109,10 +112,10 @@ struct RuleOptions {
         value_delimiter = ','
     )]
     rules: Vec<String>,
-    /// Leave out the rules that ship with Lockstep, and with them all of its own diagnoses.
+    /// Do not load the rules that ship with Lockstep. Without them there are no built-in diagnoses.
     #[arg(long, env = "LOCKSTEP_NO_SHIPPED_RULES")]
     no_shipped_rules: bool,
-    /// How often groups are evaluated that do not say so themselves. Default: 15s.
+    /// How often to evaluate rule groups that set no interval of their own. Default: 15s.
     #[arg(long, env = "LOCKSTEP_EVALUATION_INTERVAL", value_name = "DURATION", value_parser = positive_duration)]
     evaluation_interval: Option<i64>,
 }
@@ -127,7 +130,7 @@ impl RuleOptions {
     }
 }
 
-impl Keeping {
+impl StorageOptions {
     fn apply(&self, store: &mut StoreConfig) {
         fn set<T: Copy>(setting: &mut T, given: Option<T>) {
             if let Some(given) = given {
@@ -146,23 +149,23 @@ impl Keeping {
 }
 
 impl CollectorOptions {
-    /// The data folder that was asked for, or the default one.
+    /// Returns the data folder: the given one, or the default.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(locate::default_data_dir)
     }
 
-    /// The certificate, which is also what a local agent has to trust.
+    /// Returns the certificate file. A local agent must trust this certificate.
     pub(crate) fn tls_cert(&self) -> Option<&PathBuf> {
         self.tls_cert.as_ref()
     }
 
-    /// Starts the collector and says where it is.
+    /// Starts the collector and the task that reloads the rules at SIGHUP.
     pub(crate) async fn start(&self) -> Result<Running, Failure> {
         let mut config = Config::new(self.data_dir());
         config.listen = self.listen;
         config.insecure_public = self.insecure_public;
         config.trusted_proxies.clone_from(&self.trusted_proxies);
-        self.keeping.apply(&mut config.store);
+        self.storage.apply(&mut config.store);
         self.rules.apply(&mut config);
         config.public_url.clone_from(&self.public_url);
         config.tls = self
@@ -175,11 +178,11 @@ impl CollectorOptions {
             StartError::Setting(message) => Failure::Usage(message),
             error => Failure::Failed(error.into()),
         })?;
-        reload_at_hangup(&running)?;
+        reload_on_sighup(&running)?;
         Ok(running)
     }
 
-    /// The address a person or agent on this machine uses.
+    /// Returns the address for users and agents on this machine.
     pub(crate) fn local_url(&self, running: &Running) -> String {
         let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
         let mut address = running.local_addr;
@@ -194,15 +197,15 @@ impl CollectorOptions {
     }
 }
 
-/// SIGHUP, which says to a service that its files have changed, reads the rules again. What comes of it is in the log.
-fn reload_at_hangup(running: &Running) -> Result<(), Failure> {
+/// Reads the rules again at each SIGHUP, the usual signal to a service that its files have changed. The log has the result.
+fn reload_on_sighup(running: &Running) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangups = signal(SignalKind::hangup())?;
     let app = running.app.clone();
     running.app.tasks.spawn(async move {
         while hangups.recv().await.is_some() {
-            // The log has it, and the rules before stay in force.
-            let _told = app.alerts.reload(&app.engine).await;
+            // The reload logs an error itself, and the old rules stay in force.
+            let _logged_by_reload = app.alerts.reload(&app.engine).await;
         }
     });
     Ok(())
@@ -213,7 +216,7 @@ impl Collector {
         let mut running = self.options.start().await?;
         announce(&self.options, &running);
         let result = tokio::select! {
-            asked = super::asked_to_end() => asked,
+            requested = super::shutdown_requested() => requested,
             stopped = running.wait() => ended(stopped),
         };
         running.shutdown().await;
@@ -221,23 +224,23 @@ impl Collector {
     }
 }
 
-/// Serving never ends by itself, so when it does the process must not stay, deaf.
+/// Turns the end of serving into an error. Serving never ends by itself, so the process must exit and not stay without a listener.
 pub(super) fn ended(result: std::io::Result<()>) -> Result<(), Failure> {
     let error = result
         .err()
-        .map_or_else(|| anyhow::anyhow!("nobody asked it to"), Into::into);
+        .map_or_else(|| anyhow::anyhow!("no stop was requested"), Into::into);
     Err(Failure::Failed(
         error.context("the collector has stopped serving"),
     ))
 }
 
-/// Tells the person who started it where to go next.
+/// Prints the address and where the admin token is.
 pub(crate) fn announce(options: &CollectorOptions, running: &Running) {
     println!("Lockstep is at {}", options.local_url(running));
     let file = options.data_dir().join("admin.token");
     match &running.admin_token_created {
         Some(token) => println!(
-            "Log in with this token (kept in {}):\n\n    {token}\n",
+            "Log in with this token (stored in {}):\n\n    {token}\n",
             file.display()
         ),
         None => println!("Log in with the token in {}", file.display()),
@@ -259,12 +262,12 @@ fn size(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
 }
 
-/// A network, or a single address.
+/// Parses a network or a single address.
 fn network(text: &str) -> Result<IpNet, String> {
     let address = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse()
         .or_else(|_| address())
-        .map_err(|_| "write an address or a network, like 10.0.0.5 or 10.0.0.0/24".to_owned())
+        .map_err(|_| "must be an address or a network, for example 10.0.0.5 or 10.0.0.0/24".to_owned())
 }
 
 fn web_address(text: &str) -> Result<String, String> {
@@ -273,7 +276,7 @@ fn web_address(text: &str) -> Result<String, String> {
         .or_else(|| text.strip_prefix("http://"));
     match host {
         Some(host) if !host.is_empty() => Ok(text.to_owned()),
-        _ => Err("write an http:// or https:// address".to_owned()),
+        _ => Err("must be an http:// or https:// address".to_owned()),
     }
 }
 
@@ -299,7 +302,7 @@ mod tests {
         let mut table = "| flag, variable | default | |\n|---|---|---|\n".to_owned();
         for flag in flags().get_arguments() {
             let (long, variable) = (flag.get_long().unwrap(), flag.get_env().unwrap());
-            let (help, default) = said_of(flag);
+            let (help, default) = help_and_default(flag);
             let variable = variable.to_str().unwrap();
             writeln!(table, "| `--{long}`, `{variable}` | {default} | {help} |").unwrap();
         }
@@ -318,8 +321,8 @@ mod tests {
     fn the_defaults_that_help_names_are_those_of_the_store() {
         let mut given = vec!["collector".to_owned()];
         for flag in flags().get_arguments() {
-            let value = said_of(flag).1;
-            // Others are said in words.
+            let value = help_and_default(flag).1;
+            // Defaults with a space are descriptions, not values.
             if !value.contains(' ') {
                 given.push(format!("--{}={value}", flag.get_long().unwrap()));
             }
@@ -327,16 +330,18 @@ mod tests {
         assert_eq!(given.len(), 6, "{given:?}");
         let matches = flags().try_get_matches_from(given).unwrap();
         let mut store = StoreConfig::new("data");
-        Keeping::from_arg_matches(&matches).unwrap().apply(&mut store);
+        StorageOptions::from_arg_matches(&matches)
+            .unwrap()
+            .apply(&mut store);
         assert_eq!(format!("{store:?}"), format!("{:?}", StoreConfig::new("data")));
     }
 
     fn flags() -> Command {
-        Keeping::augment_args(Command::new("collector"))
+        StorageOptions::augment_args(Command::new("collector"))
     }
 
-    /// What a flag is for, and its default.
-    fn said_of(flag: &Arg) -> (String, String) {
+    /// Returns the description of a flag and its default.
+    fn help_and_default(flag: &Arg) -> (String, String) {
         let help = flag.get_help().unwrap().to_string();
         let (help, default) = help.split_once(" Default: ").expect("help names the default");
         (help.to_owned(), default.trim_end_matches('.').to_owned())

@@ -1,7 +1,7 @@
-//! `lockstep demo`: a collector with a simulated cluster in one process, to see Lockstep at work without a GPU, Python or a network.
+//! `lockstep demo`: a collector with a simulated cluster in one process. It shows Lockstep without a GPU, Python or a network.
 //!
-//! The nodes speak the agents' protocol and the runs are submitted through the public API, so whatever the demo shows is what the collector
-//! makes of a real cluster. Nothing is left behind: the data folder is temporary.
+//! The nodes speak the agents' protocol and the runs are submitted through the public API, so the collector handles them like
+//! a real cluster. The data folder is temporary: nothing is left behind.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,29 +18,30 @@ use tokio::time::sleep;
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// A worker of a node without work that a restarted run may take. The four runs take seven nodes.
+/// The four runs take seven nodes. The eighth node has no work, so a restarted run can use it.
 const NODES_MIN: u32 = 8;
-/// Restarts of each run: some faults come back.
+/// Maximum restarts of each run. Some faults come back after a restart.
 const RESTARTS: u32 = 3;
-/// Between two runs, so that they do not all begin with the same second.
+/// Pause between two submissions, so that the runs do not all start in the same second.
 const BETWEEN_RUNS: Duration = Duration::from_millis(300);
 
-/// Show Lockstep at work on a simulated cluster: no GPU, Python or network is needed.
+/// Show Lockstep on a simulated cluster. No GPU, Python or network is needed.
 ///
-/// Four training runs on 8 nodes with 8 simulated GPUs each. Within a minute one run has a slow rank, one hangs, one meets a memory error of
-/// a GPU and fills its disk with checkpoints, and one waits for its data loader. Open the dashboard, see who is to blame, and apply the fix.
+/// Four training runs on 8 nodes with 8 simulated GPUs each. Within a minute, one run has a slow rank, one hangs, one meets a memory
+/// error of a GPU and fills its disk with checkpoints, and one waits for its data loader. Open the dashboard, see the culprit, and apply
+/// the fix.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep demo                              dashboard at http://127.0.0.1:8470
   lockstep demo --listen 127.0.0.1:0         on a free port
   lockstep demo --nodes 32                   more nodes without work
 
-Everything it stores is in a temporary folder, which is removed at the end (Ctrl-C).")]
+All data is in a temporary folder, which is deleted when the demo ends (Ctrl-C).")]
 pub(crate) struct Demo {
-    /// Where to listen. Loopback only: the demo's admin token is printed.
+    /// Address on which to listen. Loopback only, because the demo prints its admin token.
     #[arg(long, default_value = "127.0.0.1:8470")]
     listen: SocketAddr,
-    /// Simulated nodes, each with eight GPUs.
+    /// Number of simulated nodes, each with eight GPUs.
     #[arg(long, default_value_t = NODES_MIN, value_parser = clap::value_parser!(u32).range(i64::from(NODES_MIN)..=1_000))]
     nodes: u32,
 }
@@ -49,7 +50,7 @@ impl Demo {
     pub(crate) async fn execute(self) -> Result<(), Failure> {
         if !self.listen.ip().is_loopback() {
             return Err(Failure::Usage(format!(
-                "--listen {}: the demo listens on this machine only, as anyone who reaches it may use it; choose a loopback address",
+                "--listen {}: the demo accepts only a loopback address, because everyone who can reach it can use it",
                 self.listen
             )));
         }
@@ -75,16 +76,16 @@ impl Demo {
         let mut nodes = sim_cluster::start(&cluster).await?;
         self.announce(&url, &token);
         let client = Client::with_token(&url, &token)?;
-        let mut asked_to_end = std::pin::pin!(super::asked_to_end());
+        let mut shutdown_requested = std::pin::pin!(super::shutdown_requested());
         let result = tokio::select! {
-            ended = &mut asked_to_end => return ended,
+            ended = &mut shutdown_requested => return ended,
             ended = running.wait() => return super::collector::ended(ended),
             failed = first_failure(&mut nodes) => return Err(failed),
             result = submit_all(&client) => result,
         };
         result?;
         tokio::select! {
-            ended = &mut asked_to_end => ended,
+            ended = &mut shutdown_requested => ended,
             ended = running.wait() => super::collector::ended(ended),
             failed = first_failure(&mut nodes) => Err(failed),
         }
@@ -92,25 +93,25 @@ impl Demo {
 
     fn announce(&self, url: &str, token: &str) {
         println!(
-            "Lockstep demo: {} SIMULATED nodes with 8 GPUs each; nothing it shows comes from hardware.\n",
+            "Lockstep demo: {} SIMULATED nodes with 8 GPUs each; no value comes from hardware.\n",
             self.nodes
         );
         println!("  Dashboard   {url}\n  Log in with {token}\n");
         println!("In another terminal:\n  export LOCKSTEP_URL={url} LOCKSTEP_TOKEN={token}");
         println!("  lockstep run list\n  lockstep top --cluster\n");
-        println!("Faults begin within a minute. Ctrl-C ends the demo and removes what it stored.");
+        println!("Faults begin within a minute. Ctrl-C ends the demo and deletes its data.");
     }
 }
 
-/// A node that ends has failed.
+/// Waits until a node ends, and returns the error. A node must not end by itself.
 async fn first_failure(nodes: &mut JoinSet<anyhow::Result<()>>) -> Failure {
     let ended = nodes.join_next().await;
     let why = match ended {
         Some(Ok(Err(error))) => error,
         Some(Err(panic)) => panic.into(),
-        Some(Ok(Ok(()))) | None => anyhow::anyhow!("it ended by itself"),
+        Some(Ok(Ok(()))) | None => anyhow::anyhow!("it ended unexpectedly"),
     };
-    Failure::Failed(why.context("a node of the simulated cluster has failed"))
+    Failure::Failed(why.context("a simulated node failed"))
 }
 
 async fn submit_all(client: &Client) -> Result<(), Failure> {
@@ -131,7 +132,7 @@ fn spec(workload: &Workload) -> Value {
         backend: Backend::Nccl,
         checkpoint_dir: Some(format!("/checkpoints/{}", workload.name)),
         max_restarts: RESTARTS,
-        // A hang stays until somebody has seen it.
+        // 0 turns the timeout off: a hang stays until a user has seen it.
         stall_timeout_s: Some(0),
         ..Spec::default()
     };

@@ -1,11 +1,11 @@
-//! `lockstep doctor`: what works on this machine, what does not, and the next step.
+//! `lockstep doctor`: checks what works on this machine, what does not, and which step is next.
 //!
 //! ```text
-//! gpus        ten checks of one reading of the agent      training   the interpreter of runs, torch, NCCL
-//! host        files an agent reads, disk, cgroups         collector  reachable, token, clock
+//! gpus        ten checks of one reading of the agent      training   interpreter of runs, torch, NCCL
+//! host        files that an agent reads, disk, cgroups    collector  reachable, token, clock
 //! ```
-//! Every check says one thing. What is merely absent (a machine without GPUs, a node without InfiniBand) is a note: the rest works
-//! without it. The exit code is 1 when something is there and does not work.
+//! Every check reports one thing. A part that is only absent (a machine without GPUs, a node without InfiniBand) gives a note, because
+//! the rest works without it. The exit code is 1 if a part is present and does not work.
 
 mod check;
 mod collector;
@@ -24,31 +24,31 @@ use crate::client::Target;
 use crate::failure::Failure;
 use crate::{locate, table};
 
-/// Say what works on this machine, what does not, and the next step.
+/// Check what works on this machine, what does not, and which step is next.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep doctor                                this machine, and the collector at --url
-  lockstep doctor --json                         for programs
-  lockstep doctor --root /host                   from a container that has the host's files there
+  lockstep doctor --json                         as JSON
+  lockstep doctor --root /host                   in a container with the host's files mounted at /host
 
-Exit codes: 0 all that is there works, 1 something does not.")]
+Exit codes: 0 no check fails, 1 a check fails.")]
 pub(crate) struct Doctor {
-    /// Print a JSON array of checks.
+    /// Print the checks as a JSON array.
     #[arg(long)]
     json: bool,
-    /// Where the host's /proc and /sys are mounted, in a container.
+    /// Folder where the host's /proc and /sys are mounted; for use in a container.
     #[arg(long, env = "LOCKSTEP_ROOT", value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// The NVML library to open instead of the machine's own.
+    /// NVML library to open instead of the system's own.
     #[arg(long, env = "LOCKSTEP_NVML_LIBRARY", value_name = "PATH")]
     nvml_library: Option<PathBuf>,
-    /// Look at simulated GPUs, like h100x8.
+    /// Check simulated GPUs, for example h100x8.
     #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
     simulate: Option<String>,
-    /// The Python interpreter, or virtual environment, of runs that name none.
+    /// Python interpreter or virtual environment for runs that do not name one.
     #[arg(long, env = "LOCKSTEP_PYTHON", value_name = "PATH")]
     python: Option<PathBuf>,
-    /// Where the agent keeps its spool and its runs.
+    /// Folder for the agent's spool and runs.
     #[arg(long, env = "LOCKSTEP_AGENT_DATA", value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -106,7 +106,7 @@ fn print(checks: &[Check]) {
             ]
         })
         .collect();
-    table::print(&["", "WHAT", "FOUND"], &rows);
+    table::print(&["", "CHECK", "RESULT"], &rows);
     let steps = checks
         .iter()
         .filter_map(|check| Some((check, check.next.as_deref()?)));

@@ -1,4 +1,4 @@
-//! `lockstep exec -- COMMAND…`: any command watched with the page of a run, without being managed.
+//! `lockstep exec -- COMMAND…`: runs any command and shows it as a run, without managing it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use rand::RngExt;
 use crate::failure::Failure;
 use crate::locate;
 
-/// Letters behind a run's name, as the collector makes them.
+/// The characters of the random part of a run's id, the same as in the collector.
 const ID_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz23456789";
 const ID_LETTERS: usize = 6;
-/// The most of a name that becomes part of the id.
+/// The most characters of the name in the id.
 const NAME_CHARS_MAX: usize = 40;
 
 /// Run any command and watch it as a run, without managing it.
@@ -24,25 +24,25 @@ const NAME_CHARS_MAX: usize = 40;
   lockstep exec --nccl-probe -- torchrun --nproc-per-node=8 train.py
   srun --ntasks-per-node=1 lockstep exec --run llama -- torchrun --nnodes=$SLURM_NNODES … train.py
 
-The command keeps its terminal, its signals and its exit code (128 and the signal's number where one ended it); what it prints
-stays where it is printed. Steps, losses, collectives, exits and diagnoses of the ranks that torchrun starts below it are on the
-page of a run. Lockstep cannot stop or restart it.
+The command keeps its terminal, its output, its signals and its exit code (128 plus the signal's number if a signal ended it).
+The page of a run shows steps, losses, collectives, exits and diagnoses of the ranks that torchrun starts below the command.
+Lockstep cannot stop or restart it.
 
-On several nodes start it on each with the same --run NAME: they are one run when Slurm's job and step, or torchrun's --rdzv-id,
---rdzv-endpoint or --master-addr and --master-port, are the same too. Start it once on each node, around torchrun.
+On several nodes, start it once on each node, around torchrun, with the same --run NAME. The nodes join one run if Slurm's job and
+step, or torchrun's --rdzv-id, --rdzv-endpoint, or --master-addr and --master-port, are also the same.
 
-The agent of this machine must run as the same user. Without one the command runs all the same, unwatched, and says so.")]
+The agent of this machine must run as the same user. Without an agent, the command runs unwatched, and a message says so.")]
 pub(crate) struct Exec {
-    /// A name for people; on several nodes the same name joins the same run. Default: the script's.
+    /// Name of the run. The same name on several nodes joins the same run. Default: the name of the script.
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
-    /// Have NCCL load nccl-probe into each rank: collectives, their sizes and times.
+    /// Make NCCL load nccl-probe in each rank, to record collectives, their sizes and times.
     #[arg(long)]
     nccl_probe: bool,
-    /// The data folder of this machine's agent.
+    /// Data folder of this machine's agent.
     #[arg(long, env = "LOCKSTEP_AGENT_DATA", value_name = "DIR")]
     agent_data: Option<PathBuf>,
-    /// The name of this node.
+    /// Name of this node.
     #[arg(long, env = "LOCKSTEP_NAME", value_name = "NODE", hide = true)]
     node: Option<String>,
     /// The command and its arguments.
@@ -51,13 +51,13 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    /// Ends the process as the command ended.
+    /// Runs the command and exits the process with the command's exit code.
     pub(crate) fn execute(self) -> Result<(), Failure> {
         let mut say = |message: String| eprintln!("lockstep exec: {message}");
         let data_dir = self.agent_data.clone().unwrap_or_else(agent_data_dir);
         if agent::lock_holder(&data_dir).is_none() {
             say(format!(
-                "no agent of this user runs with the data folder {}; the command runs unwatched. Start one with `lockstep up` or `lockstep agent`, or name its folder with --agent-data",
+                "no agent of this user uses the data folder {}; the command runs unwatched. Start an agent with `lockstep up` or `lockstep agent`, or set its folder with --agent-data",
                 data_dir.display()
             ));
             std::process::exit(watched::unwatched(&self.command, &mut say).into());
@@ -79,7 +79,7 @@ impl Exec {
         std::process::exit(code.into());
     }
 
-    /// The run's name and id.
+    /// Returns the run's name and id.
     fn identity(&self) -> Result<(String, RunId), Failure> {
         let name = match &self.run {
             Some(name) => name.clone(),
@@ -94,12 +94,12 @@ impl Exec {
             .iter()
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
-        let meeting = self
+        let key = self
             .run
             .as_ref()
-            .and_then(|_| meeting(&words, &|name| std::env::var(name).ok()));
-        let letters = match meeting {
-            Some(meeting) => letters_of(&meeting),
+            .and_then(|_| rendezvous_key(&words, &|name| std::env::var(name).ok()));
+        let letters = match key {
+            Some(key) => hash_letters(&key),
             None => random_letters(),
         };
         let id = format!("{}-{letters}", id_part(&name));
@@ -108,14 +108,14 @@ impl Exec {
     }
 }
 
-/// Where `up` and `agent` keep their data when they are told nothing, or what all of them are told.
+/// Returns the agent's data folder that `up` and `agent` use by default, or inside `LOCKSTEP_DATA`.
 fn agent_data_dir() -> PathBuf {
     let data = std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from);
     data.join("agent")
 }
 
-/// What is the same on all nodes of one start, and on no other start: where the nodes meet.
-fn meeting(words: &[String], variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+/// Returns a text that is the same on all nodes of one start and different for every other start: the place where the nodes meet.
+fn rendezvous_key(words: &[String], variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let named = |names: &[&str], value: &dyn Fn(&str) -> Option<String>| {
         let found: Vec<String> = names.iter().filter_map(|name| value(name)).collect();
         (!found.is_empty()).then(|| found.join(" "))
@@ -130,7 +130,7 @@ fn meeting(words: &[String], variable: &dyn Fn(&str) -> Option<String>) -> Optio
     by_slurm.or_else(by_torchrun).or_else(by_variables)
 }
 
-/// `--rdzv-id=7`, `--rdzv-id 7`, `--rdzv_id 7`.
+/// Finds the value of an option: `--rdzv-id=7`, `--rdzv-id 7` or `--rdzv_id 7`.
 fn option(words: &[String], name: &str) -> Option<String> {
     let is_name = |word: &str| {
         word.strip_prefix("--")
@@ -170,8 +170,8 @@ fn random_letters() -> String {
         .collect()
 }
 
-/// The same letters on every machine (FNV-1a).
-fn letters_of(text: &str) -> String {
+/// Derives letters from a text, the same on every machine (FNV-1a).
+fn hash_letters(text: &str) -> String {
     let mut hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -188,7 +188,7 @@ fn letters_of(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn met(line: &str, variables: &[(&str, &str)]) -> Option<String> {
+    fn key(line: &str, variables: &[(&str, &str)]) -> Option<String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let variable = |name: &str| {
             variables
@@ -196,7 +196,7 @@ mod tests {
                 .find(|(known, _)| *known == name)
                 .map(|(_, value)| (*value).to_owned())
         };
-        meeting(&words, &variable)
+        rendezvous_key(&words, &variable)
     }
 
     #[test]
@@ -207,24 +207,24 @@ mod tests {
             ("MASTER_ADDR", "n1"),
         ];
         assert_eq!(
-            met("torchrun --rdzv-id=7 train.py", &slurm).as_deref(),
+            key("torchrun --rdzv-id=7 train.py", &slurm).as_deref(),
             Some("42 0")
         );
         assert_eq!(
-            met("torchrun --rdzv_id 7 --rdzv-endpoint=n1:1 t.py", &[]).as_deref(),
+            key("torchrun --rdzv_id 7 --rdzv-endpoint=n1:1 t.py", &[]).as_deref(),
             Some("7 n1:1")
         );
         assert_eq!(
-            met("torchrun --master-addr n1 --master_port=29 t.py", &[]).as_deref(),
+            key("torchrun --master-addr n1 --master_port=29 t.py", &[]).as_deref(),
             Some("n1 29")
         );
         assert_eq!(
-            met("python t.py", &[("MASTER_ADDR", "n1")]).as_deref(),
+            key("python t.py", &[("MASTER_ADDR", "n1")]).as_deref(),
             Some("n1")
         );
-        assert_eq!(met("torchrun t.py", &[]), None);
-        assert_eq!(letters_of("42 0"), letters_of("42 0"));
-        assert_ne!(letters_of("42 0"), letters_of("42 1"));
+        assert_eq!(key("torchrun t.py", &[]), None);
+        assert_eq!(hash_letters("42 0"), hash_letters("42 0"));
+        assert_ne!(hash_letters("42 0"), hash_letters("42 1"));
     }
 
     #[test]

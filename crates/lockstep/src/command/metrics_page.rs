@@ -1,8 +1,8 @@
-//! Reads an agent's `/metrics` page: Prometheus' text format, as far as agents write it.
+//! Parses an agent's `/metrics` page: the part of Prometheus' text format that agents write.
 
 use domain::series::{Labels, METRIC_NAME};
 
-/// Every sample of a page; lines that cannot be read are passed over.
+/// Returns every sample of a page. Skips lines that cannot be parsed.
 pub(super) fn samples(page: &str) -> Vec<(Labels, f64)> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(sample).collect()
@@ -27,7 +27,7 @@ fn sample(line: &str) -> Option<(Labels, f64)> {
     Some((Labels::from_trusted(pairs), value))
 }
 
-/// What stands before the closing quote, and what behind it.
+/// Splits a quoted value at its closing quote. Returns the unescaped value and the text after the quote.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -51,16 +51,16 @@ mod tests {
     #[test]
     fn lines_are_read_with_all_that_labels_may_hold() {
         let page = "# HELP a b\na 1\nb{x=\"1\"} NaN\nc{x=\"q\\\"}\\\\\\n,\",y=\"z\"} +Inf\nbroken{x=\"1\nd{} 2e3 17000\n";
-        let seen: Vec<_> = samples(page)
+        let shown: Vec<_> = samples(page)
             .into_iter()
             .map(|(labels, value)| format!("{labels} {value}"))
             .collect();
-        assert_eq!(seen.len(), 4, "{seen:?}");
+        assert_eq!(shown.len(), 4, "{shown:?}");
         let (labels, value) = samples(page).remove(2);
         assert_eq!(
             (labels.get("x"), labels.get("y"), value),
             (Some("q\"}\\\n,"), Some("z"), f64::INFINITY)
         );
-        assert_eq!(seen[3], "d 2000");
+        assert_eq!(shown[3], "d 2000");
     }
 }

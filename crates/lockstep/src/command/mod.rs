@@ -1,4 +1,4 @@
-//! The subcommands, a file each.
+//! The subcommands, one file each.
 
 mod agent;
 mod alert;
@@ -6,7 +6,7 @@ mod collector;
 mod demo;
 mod doctor;
 mod exec;
-mod look;
+mod local_reading;
 mod metrics_page;
 mod plan;
 mod query;
@@ -24,46 +24,46 @@ use listener::OpenFiles;
 
 use crate::failure::Failure;
 
-/// What to do.
+/// The subcommands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Start a collector and, as a child process, an agent for this machine.
     Up(up::Up),
-    /// Show Lockstep at work on a simulated cluster: no GPU, Python or network is needed.
+    /// Show Lockstep on a simulated cluster. No GPU, Python or network is needed.
     Demo(demo::Demo),
-    /// Start a collector only; agents on other machines connect to it.
+    /// Start only a collector. Agents on other machines connect to it.
     Collector(collector::Collector),
     /// Start the agent of this machine and connect it to a collector.
     Agent(agent::Agent),
     /// Submit, watch and stop training runs.
     Run(run::Run),
-    /// Run any command, like torchrun, and watch it as a run without managing it.
+    /// Run any command, for example torchrun, and watch it as a run without managing it.
     Exec(exec::Exec),
-    /// Say what a training will need, before it is started.
+    /// Estimate what a training run needs, before you start it.
     Plan(plan::Plan),
     /// Evaluate a PromQL query.
     Query(query::Query),
-    /// Show what every GPU does, a line each, refreshed.
+    /// Show what each GPU does, one line per GPU, refreshed.
     Top(top::Top),
-    /// Say what works on this machine, what does not, and the next step.
+    /// Check what works on this machine, what does not, and which step is next.
     Doctor(doctor::Doctor),
-    /// Check rule files, and list the rules in force.
+    /// Check and test rule files, and list the collector's rules.
     Rules(rules::Rules),
-    /// List diagnoses, take them on, and silence their alerts.
+    /// List and acknowledge diagnoses, and silence their alerts.
     Alert(alert::Alert),
-    /// Back up, restore, check and clean up what is stored.
+    /// Back up, restore, check and clean up the store.
     Store(store::Store),
-    /// Start, stop and list containers to work in: PyTorch with CUDA, this machine's GPUs, JupyterLab and SSH.
+    /// Start, stop and list workspaces: containers with PyTorch and CUDA, this machine's GPUs, JupyterLab and SSH.
     Workspace(workspace::Workspace),
-    /// Make, list and revoke tokens for people, programs and agents.
+    /// Create, list and revoke tokens for users, programs and agents.
     Token(token::Token),
-    /// Own the processes of one run on this node. Started by the agent, never by hand.
+    /// Own the processes of one run on this node. The agent starts it; do not start it yourself.
     #[command(hide = true)]
     Shim(shim::Shim),
 }
 
 impl Command {
-    /// Carries the command out.
+    /// Runs the command.
     pub(crate) fn execute(self) -> Result<(), Failure> {
         match self {
             Self::Up(up) => serve(up.execute()),
@@ -86,23 +86,23 @@ impl Command {
     }
 }
 
-/// An agent's tasks are small, on the largest node too. Two threads, so that one held up by a disk does not hold up the rest.
+/// The tasks of an agent are small, on the largest node too. With two threads, a task that waits for a disk does not delay the others.
 const AGENT_THREADS: usize = 2;
 
-/// Runs the collector. What takes long (encoding, evaluating, the disk) has threads of its own on the other
-/// cores; what is left is a thousand small messages a second, and handing those from core to core costs more than they do.
+/// Runs the collector on half of the cores. Slow work (encoding, evaluating, the disk) has threads of its own on the other cores. The rest
+/// is about a thousand small messages per second; moving a message to another core costs more than handling it.
 fn serve(service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     serve_on(cores.div_ceil(2), service)
 }
 
-/// Runs a long-lived service on `threads` threads, with a log, and with as many open files as the system allows.
+/// Runs a long-lived service on `threads` threads, with a log, and with the highest limit of open files that the system allows.
 fn serve_on(threads: usize, service: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     start_log();
     match OpenFiles::raise() {
         Ok(limits) => tracing::debug!("open files: {limits}"),
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files stays as it is: {}", OpenFiles::current())
+            tracing::warn!(%error, "cannot raise the limit of open files; it stays at: {}", OpenFiles::current())
         }
     }
     install_crypto();
@@ -121,14 +121,14 @@ fn ask(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure
         .block_on(command)
 }
 
-/// One crypto provider for the whole process; a second call changes nothing.
+/// Installs one crypto provider for the whole process. A second call is a no-op.
 pub(crate) fn install_crypto() {
     let _already_there = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Sentences with fields on stderr; `LOCKSTEP_LOG` chooses what, like `info,collector=debug`.
+/// Writes log lines to stderr. `LOCKSTEP_LOG` sets the filter, for example `info,collector=debug`.
 fn start_log() {
-    // At "trace" the WebSocket client writes down its requests, and with them the agent's token.
+    // At level "trace" the WebSocket client logs its requests, and with them the agent's token.
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOCKSTEP_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
         .add_directive("tungstenite=warn".parse().expect("a well-formed directive"));
@@ -141,7 +141,7 @@ fn start_log() {
 }
 
 /// Resolves when the process is asked to end, by SIGTERM or Ctrl-C.
-async fn asked_to_end() -> Result<(), Failure> {
+async fn shutdown_requested() -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {

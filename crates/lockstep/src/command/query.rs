@@ -1,4 +1,4 @@
-//! `lockstep query 'PROMQL'`
+//! `lockstep query 'PROMQL'`: evaluates a query and prints the result.
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -10,25 +10,25 @@ use crate::client::Target;
 use crate::failure::Failure;
 use crate::table;
 
-/// Evaluate a PromQL query, at one time or over a range that ends there.
+/// Evaluate a PromQL query, at one time or over a range that ends at that time.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep query gpu_utilization_ratio
   lockstep query 'avg by (node) (gpu_power_watts)' --range 1h --step 1m --format csv
   lockstep query train_step --at 2026-01-31T12:00:00Z")]
 pub(crate) struct Query {
-    /// The query, like 'train_step_seconds' or 'avg by (node) (gpu_utilization_ratio)'.
+    /// The query, for example 'train_step_seconds' or 'avg by (node) (gpu_utilization_ratio)'.
     promql: String,
-    /// When: RFC 3339, or seconds since the epoch. Now when left out.
+    /// Time of the evaluation: RFC 3339, or seconds since the epoch. Default: now.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// How far back to look, like 1h. Makes it a range query.
+    /// Length of the range before --at, for example 1h. Makes this a range query.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     range: Option<i64>,
-    /// Distance of points in a range, like 15s.
+    /// Resolution of a range query, for example 15s.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration, requires = "range")]
     step: i64,
-    /// How to print the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     #[command(flatten)]
@@ -40,11 +40,11 @@ type Parameters = Vec<(&'static str, String)>;
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// For people.
+    /// A table.
     Table,
-    /// The API's answer as it is.
+    /// The unchanged response of the API.
     Json,
-    /// series,time,value
+    /// Lines of series,time,value
     Csv,
 }
 
@@ -57,7 +57,7 @@ impl Query {
             return Ok(());
         }
         let answer: Answer<QueryResult> =
-            serde_json::from_value(answer).context("the answer has an unknown shape")?;
+            serde_json::from_value(answer).context("the response has an unknown format")?;
         for warning in &answer.warnings {
             eprintln!("warning: {warning}");
         }
@@ -70,7 +70,7 @@ impl Query {
         Ok(())
     }
 
-    /// The endpoint, and what to ask it.
+    /// Returns the endpoint and its parameters.
     fn request(&self) -> Result<(&'static str, Parameters), Failure> {
         let query = ("query", self.promql.clone());
         let Some(range_ms) = self.range else {
@@ -114,7 +114,7 @@ fn read_time(text: &str) -> Result<i64, Failure> {
         .map(jiff::Timestamp::as_millisecond)
         .map_err(|error| {
             Failure::Usage(format!(
-                "--at {text:?}: {error}; write 2026-01-31T12:00:00Z or seconds since the epoch"
+                "--at {text:?}: {error}; use RFC 3339 (2026-01-31T12:00:00Z) or seconds since the epoch"
             ))
         })
 }

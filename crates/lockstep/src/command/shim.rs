@@ -6,10 +6,10 @@ use clap::Args;
 
 use crate::failure::Failure;
 
-/// Own the processes of one run on this node. Started by the agent, never by hand.
+/// Own the processes of one run on this node. The agent starts it; do not start it yourself.
 #[derive(Args)]
 pub(crate) struct Shim {
-    /// The folder of this attempt.
+    /// Folder of the attempt.
     #[arg(long)]
     dir: PathBuf,
 }

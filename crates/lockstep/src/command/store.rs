@@ -15,17 +15,17 @@ use clap::{Args, Subcommand};
 use crate::client::Target;
 use crate::failure::Failure;
 
-/// Back up, restore, check and clean up what is stored.
+/// Back up, restore, check and clean up the store.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep store backup /backups/lockstep.tar             while the collector runs
   lockstep store backup - | ssh other 'cat > lockstep.tar'
-  lockstep store restore lockstep.tar --data /var/lib/lockstep      the collector stopped
-  lockstep store check                                    is everything readable?
-  lockstep store check --data /var/lib/lockstep --full    the same with the collector stopped, and more thorough
+  lockstep store restore lockstep.tar --data /var/lib/lockstep      with the collector stopped
+  lockstep store check                                    check that everything is readable
+  lockstep store check --data /var/lib/lockstep --full    the same with the collector stopped, more thorough
 
-A backup holds series, runs, events, alerts, tokens (as hashes) and webhooks with their secrets: keep it as safe as the
-collector itself. It does not hold admin.token, TLS keys, the logs of runs (DATA/logs), their secrets
+A backup contains series, runs, events, alerts, tokens (as hashes) and webhooks with their secrets: keep it as safe as the
+collector itself. It does not contain admin.token, TLS keys, the logs of runs (DATA/logs), their secrets
 (DATA/secrets) or the local agent's folder (DATA/agent).")]
 pub(crate) struct Store {
     #[command(subcommand)]
@@ -36,24 +36,24 @@ pub(crate) struct Store {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Write everything acknowledged so far into one archive; the collector goes on.
+    /// Write all acknowledged data into one archive, while the collector runs.
     Backup(backup::Backup),
-    /// Put a backup into a data folder that no collector uses.
+    /// Restore a backup into a data folder that no collector uses.
     Restore(restore::Restore),
-    /// Read everything that is stored, and say what is damaged. Exit code 1 when something is.
+    /// Read all stored data and report damage. Exit code 1 if there is any.
     Check(check::Check),
-    /// Say how much is stored, and how much room there is.
+    /// Show how much is stored, and how much disk space is free.
     Stats(stats::Stats),
-    /// Delete samples for good, by what their series are called.
+    /// Delete samples permanently, by label matchers of their series.
     Delete(delete::Delete),
-    /// Seal what is in memory and merge chunks now, as happens by itself with time.
+    /// Seal the samples in memory and merge chunks now. This also happens automatically over time.
     Compact,
 }
 
-/// The data folder of a collector that does not run.
+/// The data folder of a collector that is not running.
 #[derive(Args)]
 struct Offline {
-    /// Work on this data folder itself, whose collector must not run. Without it, a running collector is asked.
+    /// Work directly on this data folder; its collector must not be running. Without this option, the command contacts a running collector.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }

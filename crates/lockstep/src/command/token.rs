@@ -8,7 +8,7 @@ use crate::client::Target;
 use crate::failure::Failure;
 use crate::table;
 
-/// Make, list and revoke tokens for people, programs and agents.
+/// Create, list and revoke tokens for users, programs and agents.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep token create --role viewer --note grafana --expires 90d
@@ -22,42 +22,42 @@ pub(crate) struct Token {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Make a token for the API or the dashboard. It is shown once.
+    /// Create a token for the API or the dashboard. It is shown only once.
     Create {
-        /// What it may do.
+        /// Role of the token.
         #[arg(long, value_enum)]
         role: ApiRole,
-        /// Who or what it is for.
+        /// Description of who or what uses the token.
         #[arg(long, default_value = "")]
         note: String,
-        /// Lifetime, like 12h or 30d; for ever when left out.
+        /// Lifetime, for example 12h or 30d. Default: no expiry.
         #[arg(long, value_parser = seconds)]
         expires: Option<u64>,
     },
-    /// Make a token with which agents join. It is shown once.
+    /// Create a join token for agents. It is shown only once.
     Join {
-        /// Lifetime, like 1h. Agents that joined stay.
+        /// Lifetime, for example 1h. Agents that have joined stay connected after it expires.
         #[arg(long, default_value = "1h", value_parser = seconds)]
         expires: u64,
     },
-    /// List tokens, never their secrets.
+    /// List tokens. Their secrets are not shown.
     List,
-    /// Make a token useless.
+    /// Revoke a token.
     Revoke {
-        /// Its id, from `list`.
+        /// ID of the token, from `list`.
         id: String,
     },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ApiRole {
-    /// Reads everything.
+    /// Can read everything.
     Viewer,
-    /// Also starts and stops runs.
+    /// Can also start and stop runs.
     Operator,
-    /// Everything.
+    /// Can do everything.
     Admin,
-    /// Only /metrics.
+    /// Can only read /metrics.
     Scrape,
 }
 
@@ -85,12 +85,12 @@ impl Token {
                 say!("{}", made.token);
             }
             Action::Join { expires } => {
-                let wish = CreateToken {
+                let request = CreateToken {
                     role: Role::Join,
                     note: String::new(),
                     expires_s: Some(expires),
                 };
-                let made: NewToken = client.post("/api/tokens/join", &wish).await?;
+                let made: NewToken = client.post("/api/tokens/join", &request).await?;
                 say!("{}", made.token);
             }
             Action::List => list(&client.get::<Vec<TokenView>>("/api/tokens", &[]).await?),
@@ -129,8 +129,8 @@ fn seconds(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "must be at least 1s".to_owned())
 }
 
-/// An id that goes into a path as it is.
+/// Checks an ID that is inserted into a URL path unchanged.
 pub(super) fn path_part(id: &str) -> Result<&str, Failure> {
-    domain::ident::RunId::new(id).map_err(|_| Failure::Usage(format!("{id:?} is not an id")))?;
+    domain::ident::RunId::new(id).map_err(|_| Failure::Usage(format!("{id:?} is not a valid ID")))?;
     Ok(id)
 }

@@ -1,4 +1,4 @@
-//! `lockstep top`: a line a GPU, refreshed, like `nvidia-smi dmon`; of this machine from its agent, or of the cluster.
+//! `lockstep top`: one line per GPU, refreshed, like `nvidia-smi dmon`. Shows this machine's GPUs from its agent, or the cluster's.
 //!
 //! ```text
 //! agent's /metrics ──┐
@@ -22,23 +22,23 @@ use self::source::Source;
 use crate::client::Target;
 use crate::failure::Failure;
 
-/// Show what every GPU does, a line each, refreshed.
+/// Show what each GPU does, one line per GPU, refreshed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep top                                   this machine, from its agent
-  lockstep top --cluster --sort power            all GPUs the collector knows, the hungriest first
+  lockstep top --cluster --sort power            all GPUs of the cluster, highest power first
   lockstep top --cluster --node gpu-7 --once     one node, once
-  lockstep top --once --json                     for programs
+  lockstep top --once --json                     as JSON
 
-A `~` before SM% says that the GPU has no such counter, and coarse utilization is shown. THROTTLE names what holds the clocks down.")]
+A `~` before SM% means that the GPU has no such counter, and coarse utilization is shown. THROTTLE shows why clocks are lowered.")]
 pub(crate) struct Top {
-    /// All GPUs, through the collector, instead of this machine's, from its agent.
+    /// Show all GPUs that the collector has, instead of this machine's GPUs from its agent.
     #[arg(long)]
     cluster: bool,
-    /// Only these nodes.
+    /// Show only these nodes.
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Vec<String>,
-    /// Where this machine's agent serves its metrics.
+    /// URL of this machine's agent metrics.
     #[arg(
         long,
         env = "LOCKSTEP_METRICS_URL",
@@ -46,19 +46,19 @@ pub(crate) struct Top {
         default_value = "http://127.0.0.1:9470/metrics"
     )]
     metrics: String,
-    /// The token those metrics ask for.
+    /// File with the token for these metrics.
     #[arg(long, env = "LOCKSTEP_METRICS_TOKEN_FILE", value_name = "FILE")]
     metrics_token_file: Option<PathBuf>,
-    /// What comes first: the highest, but for the place.
+    /// Sort order: highest value first; place sorts by node and GPU.
     #[arg(long, value_enum, default_value_t = SortBy::Place)]
     sort: SortBy,
-    /// Seconds between two looks.
+    /// Seconds between two updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     every: u64,
-    /// Look once, and end.
+    /// Print once, and exit.
     #[arg(long)]
     once: bool,
-    /// A JSON array of GPUs a look, on a line.
+    /// Print one JSON array of GPUs per update, each on one line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -69,21 +69,21 @@ impl Top {
     pub(crate) async fn execute(self) -> Result<(), Failure> {
         let source = self.source()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal() && !self.once && !self.json);
-        // The first look must succeed: a wrong address is not shown again and again.
-        let mut looked = source.look().await.map(Some)?;
+        // The first request must succeed: a wrong address is reported once, not at every update.
+        let mut latest = source.read().await.map(Some)?;
         loop {
-            if let Some(seen) = looked.take() {
-                let mut rows = rows(&seen);
+            if let Some(snapshot) = latest.take() {
+                let mut rows = rows(&snapshot);
                 self.sort.sort(&mut rows);
-                self.show(&mut screen, &rows, seen.simulated.as_deref())?;
+                self.show(&mut screen, &rows, snapshot.simulated.as_deref())?;
             }
             if self.once {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_secs(self.every)).await;
-            match source.look().await {
-                Ok(seen) => looked = Some(seen),
-                Err(failure) => screen.trouble(&failure),
+            match source.read().await {
+                Ok(snapshot) => latest = Some(snapshot),
+                Err(failure) => screen.show_error(&failure),
             }
         }
     }

@@ -1,8 +1,8 @@
 //! `lockstep up`: a collector, and this machine's agent as a child process.
 //!
-//! The child is a process group of its own and holds its own lock, so killing the collector leaves the agent and every run
-//! alive, and a later `up` finds the lock held and adopts the agent instead of starting another. An orderly end (SIGTERM,
-//! Ctrl-C) stops both; runs go on, owned by their shims.
+//! The child has its own process group and holds a lock on its folder. If the collector is killed, the agent and all runs stay alive; a
+//! later `up` finds the lock held and adopts the agent instead of starting another. An orderly end (SIGTERM, Ctrl-C) stops both processes.
+//! Runs continue, because their shims own them.
 
 mod local_agent;
 
@@ -16,14 +16,14 @@ use super::collector::{CollectorOptions, announce};
 use crate::failure::Failure;
 use local_agent::{AgentLaunch, LocalAgent};
 
-/// How often a child or adopted agent is looked at.
+/// How often to check that the child or adopted agent is alive.
 const WATCH_PERIOD: Duration = Duration::from_millis(500);
-/// An agent that ends at once is not started again faster than this; the pause doubles up to [`PAUSE_MAX`].
+/// The first pause before an ended agent is started again. The pause doubles up to [`PAUSE_MAX`] if the agent keeps ending at once.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
-/// See [`PAUSE_MIN`].
+/// The longest pause; see [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// An agent that lived this long was well; the next pause is a short one.
-const WELL_AFTER: Duration = Duration::from_secs(60);
+/// An agent that lived this long was healthy: the next pause is [`PAUSE_MIN`] again.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// Start a collector and, as a child process, an agent for this machine.
 #[derive(Args)]
@@ -36,7 +36,7 @@ A second `up` on the same data folder takes over the agent that an earlier one l
 pub(crate) struct Up {
     #[command(flatten)]
     options: CollectorOptions,
-    /// Simulate this machine's GPUs, like h100x8, h100x8:throttle or h100x8:file=PATH. The dashboard says so.
+    /// Simulate this machine's GPUs, for example h100x8, h100x8:throttle or h100x8:file=PATH. The dashboard marks them as simulated.
     #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
     simulate: Option<String>,
 }
@@ -52,35 +52,35 @@ impl Up {
         };
         announce(&self.options, &running);
         if let Some(spec) = &self.simulate {
-            println!("GPUs are SIMULATED ({spec}); nothing shown for them comes from hardware.");
+            println!("GPUs are SIMULATED ({spec}); their values do not come from hardware.");
         }
         println!("The agent writes its log to {}", launch.log_file().display());
-        let mut asked_to_end = std::pin::pin!(super::asked_to_end());
+        let mut shutdown_requested = std::pin::pin!(super::shutdown_requested());
         let mut agent = LocalAgent::adopt_or_start(&launch, &running).await;
         let (mut began, mut pause) = (Instant::now(), PAUSE_MIN);
         let result = loop {
             tokio::select! {
-                ended = &mut asked_to_end => break ended,
+                ended = &mut shutdown_requested => break ended,
                 ended = running.wait() => break super::collector::ended(ended),
                 () = tokio::time::sleep(WATCH_PERIOD) => {}
             }
             if agent.as_mut().is_ok_and(LocalAgent::is_alive) {
                 continue;
             }
-            if began.elapsed() > WELL_AFTER {
+            if began.elapsed() > HEALTHY_AFTER {
                 pause = PAUSE_MIN;
             }
             let why = match &agent {
-                Ok(_) => launch.last_words(),
+                Ok(_) => launch.last_log_line(),
                 Err(error) => format!("{error:#}"),
             };
             error!(
                 why,
                 pause_s = pause.as_secs(),
-                "the agent has ended; it is started again after a pause"
+                "the agent has ended; restarting it after a pause"
             );
             tokio::select! {
-                ended = &mut asked_to_end => break ended,
+                ended = &mut shutdown_requested => break ended,
                 ended = running.wait() => break super::collector::ended(ended),
                 () = tokio::time::sleep(pause) => {}
             }

@@ -1,21 +1,22 @@
-//! Faults of checkpoints: no room to save one, and one that a crash tore.
+//! Faults of checkpoints: no disk space to save one, and one that a crash left incomplete.
 
 use anyhow::Result;
 
-use crate::fault::{Cause, Fault, Right, SAVE_EVERY, SAVED_AT, SetUp, VICTIM};
-use crate::scene::Scene;
+use crate::fault::{Cause, Expected, Fault, SAVE_EVERY, SAVED_AT, SetUp, VICTIM};
+use crate::fault_run::FaultRun;
 
-/// The disk is full when the next checkpoint is saved; what is there of it is no checkpoint. With room again, all goes on.
+/// The disk is full when the next checkpoint is saved, so the files that were written are not a checkpoint. The run continues when there is
+/// space again.
 pub(crate) const DISK_FULL: Fault = Fault {
     name: "disk-full-in-checkpoint",
     set_up: SetUp {
         script: &[],
         restarts: 3,
-        apart: false,
+        separate_machine: false,
         small_disk: true,
     },
     inflict: disk_full,
-    right: Right::resumed(Cause {
+    expected: Expected::resumed(Cause {
         words: &["checkpoint_failed"],
         node: None,
         rank: None,
@@ -23,35 +24,35 @@ pub(crate) const DISK_FULL: Fault = Fault {
     }),
 };
 
-/// The newest checkpoint has all its files, but one of them is cut short: the one before it is whole.
+/// The newest checkpoint has all its files, but one of them is truncated. The checkpoint before it is complete.
 pub(crate) const TORN: Fault = Fault {
     name: "checkpoint-torn",
     set_up: SetUp {
         script: &[],
         restarts: 3,
-        apart: false,
+        separate_machine: false,
         small_disk: false,
     },
     inflict: torn,
-    right: Right {
+    expected: Expected {
         resumed_at: Some(SAVED_AT - SAVE_EVERY),
-        ..Right::resumed(Cause::victims(&["signal"]))
+        ..Expected::resumed(Cause::victims(&["signal"]))
     },
 };
 
-fn disk_full(scene: &mut Scene) -> Result<()> {
-    scene.held()?;
-    scene.fill_disk()?;
-    scene.done_now();
-    scene.go_on()?;
-    let noticed = scene.noticed();
-    scene.empty_disk()?;
+fn disk_full(fault_run: &mut FaultRun) -> Result<()> {
+    fault_run.wait_until_held()?;
+    fault_run.fill_disk()?;
+    fault_run.mark_done();
+    fault_run.let_finish()?;
+    let noticed = fault_run.wait_until_noticed();
+    fault_run.empty_disk()?;
     noticed
 }
 
-fn torn(scene: &mut Scene) -> Result<()> {
-    scene.held()?;
-    scene.tear_checkpoint(SAVED_AT)?;
-    scene.signal_rank(VICTIM, "KILL")?;
-    scene.go_on()
+fn torn(fault_run: &mut FaultRun) -> Result<()> {
+    fault_run.wait_until_held()?;
+    fault_run.tear_checkpoint(SAVED_AT)?;
+    fault_run.signal_rank(VICTIM, "KILL")?;
+    fault_run.let_finish()
 }

@@ -1,32 +1,32 @@
-//! The collector is killed in the middle of a run: the training goes on, and nothing that was is forgotten.
+//! The collector is killed during a run: the training continues, and no stored data is lost.
 
 use anyhow::Result;
 
-use crate::fault::{Fault, Right, SetUp};
-use crate::scene::Scene;
+use crate::fault::{Expected, Fault, SetUp};
+use crate::fault_run::FaultRun;
 
-/// How far the training goes while no collector lives.
+/// The step that the training reaches while no collector runs.
 const ALONE_TO: u64 = 16;
 
-/// The agents keep what they see until there is one again.
+/// The agents keep their data until a collector runs again.
 pub(crate) const KILLED: Fault = Fault {
     name: "collector-sigkill",
     set_up: SetUp {
         script: &[],
         restarts: 3,
-        apart: false,
+        separate_machine: false,
         small_disk: false,
     },
     inflict: killed,
-    right: Right::UNDISTURBED,
+    expected: Expected::UNDISTURBED,
 };
 
-fn killed(scene: &mut Scene) -> Result<()> {
-    scene.held()?;
-    scene.fleet.kill_collector()?;
-    scene.done_now();
-    scene.let_train_to(ALONE_TO)?;
-    scene.fleet.start_collector()?;
-    scene.heard_up_to(ALONE_TO)?;
-    scene.go_on()
+fn killed(fault_run: &mut FaultRun) -> Result<()> {
+    fault_run.wait_until_held()?;
+    fault_run.fleet.kill_collector()?;
+    fault_run.mark_done();
+    fault_run.train_up_to(ALONE_TO)?;
+    fault_run.fleet.start_collector()?;
+    fault_run.wait_until_stored(ALONE_TO)?;
+    fault_run.let_finish()
 }

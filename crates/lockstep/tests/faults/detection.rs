@@ -1,8 +1,8 @@
-//! How soon a fault is found, by this program and by an earlier one.
+//! How fast a fault is found, by this program and by an earlier one.
 //!
-//! Both watch the same training at the same time on this machine, each with a collector and two agents of its own.
-//! `LOCKSTEP_TEST_OLD_BINARY` is the earlier program. `LOCKSTEP_DETECTION_RESULTS` is a file to which each trial is added when it is over; trials
-//! that are in it are not done again. The table that `all` prints is what `cargo xtask lab detection` puts into docs/faults.md.
+//! Both watch the same training at the same time on this machine, each with its own collector and two agents. `LOCKSTEP_TEST_OLD_BINARY` is
+//! the earlier program. `LOCKSTEP_DETECTION_RESULTS` is a file to which each trial is added when it ends; trials in this file are not
+//! repeated. The table that `all` prints is what `cargo xtask lab detection` writes into docs/faults.md.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -16,30 +16,30 @@ use serde_json::{Value, json};
 
 use crate::disk::SmallDisk;
 use crate::fleet::{Fleet, wait};
-use crate::product::surroundings::program;
+use crate::product::environment::program;
 use crate::trials;
 
 const REPEATS: u32 = 3;
 /// The rank that is slow, or whose loss is NaN.
 const RANK: u32 = 2;
-/// PyTorch is imported by eight ranks at once.
+/// Eight ranks import PyTorch at the same time.
 const TRAINS_WITHIN: Duration = Duration::from_secs(300);
-/// What is not found by then was not found.
+/// A fault that is not found within this time counts as not found.
 const FOUND_WITHIN: Duration = Duration::from_secs(240);
-/// Samples arrive and rules are evaluated each second, in no fixed order.
+/// Samples arrive and rules are evaluated once per second, in no fixed order.
 const EQUAL_WITHIN_S: f64 = 1.5;
 const BEGIN: &str = "=== table of detection ===";
 const END: &str = "=== end of the table ===";
 
-/// What degrades in the training.
+/// A fault that degrades the training.
 struct Fault {
-    /// `degrade.py` knows it by this name.
+    /// Name of the fault in `degrade.py`.
     name: &'static str,
-    /// Rules that find it.
+    /// Rules that find the fault.
     rules: &'static [&'static str],
-    /// The step from which it is there: about 70 ms each.
+    /// The step at which the fault starts. A step takes about 70 ms.
     at_step: u32,
-    /// Whether one rank is the culprit, and must be named.
+    /// True if one rank is the culprit and must be named.
     of_one_rank: bool,
 }
 
@@ -68,7 +68,7 @@ const fn fault(name: &'static str, rules: &'static [&'static str], at_step: u32,
     }
 }
 
-/// One trial: seconds from the fault to the alert, by the clock of the script and of the collector.
+/// One trial: seconds from the fault to the alert, by the clocks of the script and of the collector.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Trial {
     fault: String,
@@ -81,7 +81,7 @@ struct Trial {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Found {
     seconds: Option<f64>,
-    /// Whether an alert of these rules named another rank, or any rule spoke above info before the fault was there.
+    /// True if an alert of these rules named another rank, or if any rule above severity info fired before the fault.
     wrong: bool,
 }
 
@@ -103,7 +103,8 @@ fn all() {
         {
             continue;
         }
-        let trial = tried(fault, repeat, &old).unwrap_or_else(|error| panic!("{}: {error:#}", fault.name));
+        let trial =
+            run_trial(fault, repeat, &old).unwrap_or_else(|error| panic!("{}: {error:#}", fault.name));
         println!("{trial:?}");
         results.iter().for_each(|file| trials::add(file, &trial));
         done.push(trial);
@@ -115,7 +116,7 @@ fn all() {
     );
 }
 
-fn tried(fault: &Fault, repeat: u32, old: &Path) -> Result<Trial> {
+fn run_trial(fault: &Fault, repeat: u32, old: &Path) -> Result<Trial> {
     let (before, now) = std::thread::scope(|scope| {
         let before = scope.spawn(|| found(fault, old.to_owned()));
         let now = found(fault, program());
@@ -193,7 +194,7 @@ fn spec(fault: &Fault, fleet: &Fleet, checkpoints: &Path) -> Value {
     })
 }
 
-/// When the script says that it degraded.
+/// Returns the time at which the script reports the fault.
 fn said_ms(fleet: &Fleet, run: &str) -> Option<f64> {
     let log = fleet
         .api
@@ -203,7 +204,7 @@ fn said_ms(fleet: &Fleet, run: &str) -> Option<f64> {
     Some(seconds * 1_000.0)
 }
 
-/// What fires about the run, information left out.
+/// Returns the alerts about the run, without those of severity info.
 fn alerts(fleet: &Fleet, run: &str) -> Vec<Value> {
     let all = fleet.api.get("/api/diagnoses");
     let all = all.as_array().cloned().unwrap_or_default();
@@ -215,7 +216,7 @@ fn of<'a>(trials: &'a [Trial], fault: &Fault) -> Vec<&'a Trial> {
     trials.iter().filter(|trial| trial.fault == fault.name).collect()
 }
 
-/// No later, each time, and nothing wrong by the way.
+/// Returns true if this program found the fault no later in each trial, and named nothing wrong.
 fn is_as_soon(trials: &[&Trial]) -> bool {
     trials.iter().all(|trial| {
         let as_soon = match (trial.before.seconds, trial.now.seconds) {

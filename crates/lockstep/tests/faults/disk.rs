@@ -6,10 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Room for every checkpoint of a run, and soon filled.
+/// Large enough for every checkpoint of a run, and quickly filled.
 const SIZE: &str = "size=16m";
 
-/// A mounted file system; gone when dropped.
+/// A mounted file system; unmounted when dropped.
 pub(crate) struct SmallDisk {
     folder: PathBuf,
 }
@@ -22,18 +22,18 @@ impl SmallDisk {
             .arg(folder)
             .output()
             .context("`mount`")?;
-        let said = String::from_utf8_lossy(&mounted.stderr);
+        let message = String::from_utf8_lossy(&mounted.stderr);
         ensure!(
             mounted.status.success(),
             "a tmpfs cannot be mounted: {}",
-            said.trim()
+            message.trim()
         );
         Ok(Self {
             folder: folder.to_owned(),
         })
     }
 
-    /// Leaves not a byte.
+    /// Fills the disk to the last byte.
     pub(crate) fn fill(&self) -> Result<()> {
         let mut ballast = std::fs::File::create(self.ballast())?;
         for block in [64 << 10, 1 << 10, 1] {
@@ -53,7 +53,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a process that hangs must not keep it.
+        // Unmount lazily: a process that hangs must not keep the mount.
         let _gone_already = Command::new("umount").arg("-l").arg(&self.folder).output();
     }
 }

@@ -1,94 +1,94 @@
-//! A fault: how its run is set up, what is done to it, and what must be true after it.
+//! A fault: how its run is set up, what is done to the run, and what must be true afterwards.
 
 use anyhow::Result;
 
-use crate::scene::Scene;
+use crate::fault_run::FaultRun;
 
-/// Steps of a whole run. Few enough that the agent keeps each as a sample of its own.
+/// Steps of a whole run. Few enough that the agent keeps each step as a separate sample.
 pub(crate) const STEPS: u64 = 24;
-/// A checkpoint is saved behind every so many steps.
+/// Number of steps from one checkpoint to the next.
 pub(crate) const SAVE_EVERY: u64 = 4;
-/// Faults from outside come when this step is done and the next not begun.
+/// Faults from outside come after this step has ended and before the next one begins.
 pub(crate) const HOLD_AT: u64 = 10;
-/// The newest checkpoint then.
+/// The step of the newest checkpoint at that time.
 pub(crate) const SAVED_AT: u64 = 8;
-/// Faults are done to this rank: not the first, which is special to torchrun, and not on the first node.
+/// The rank that faults are done to. It is not rank 0, which is special to torchrun, and not on the first node.
 pub(crate) const VICTIM: u64 = 3;
-/// Its node.
+/// The node of the victim.
 pub(crate) const VICTIMS_NODE: &str = "b";
 
 /// One row of the matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Fault {
-    /// What a person types after `--only`, and the row's name.
+    /// Name of the fault: the value of `--only`, and the row in the table.
     pub(crate) name: &'static str,
-    /// How the run is made.
+    /// How the run is set up.
     pub(crate) set_up: SetUp,
-    /// Does it, from when the run is submitted; comes back when nothing is left to be done but to wait for the end.
-    pub(crate) inflict: fn(&mut Scene) -> Result<()>,
-    /// What must be true when all is over.
-    pub(crate) right: Right,
+    /// Causes the fault. Called when the run is submitted; returns when only waiting for the end is left.
+    pub(crate) inflict: fn(&mut FaultRun) -> Result<()>,
+    /// What must be true when the run has ended.
+    pub(crate) expected: Expected,
 }
 
-/// How a fault's run is made.
+/// How the run of a fault is set up.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SetUp {
-    /// What the script itself is to do wrong.
+    /// Faults that the script itself causes.
     pub(crate) script: &'static [&'static str],
-    /// How often the run may be restarted.
+    /// Maximum number of restarts of the run.
     pub(crate) restarts: u32,
-    /// A third node stands by, and the second is a machine of its own: behind a link that can go down.
-    pub(crate) apart: bool,
-    /// Checkpoints lie on a small file system of their own.
+    /// True if there is a third, spare node and the second node is a separate machine, behind a link that can go down.
+    pub(crate) separate_machine: bool,
+    /// True if checkpoints are on a small separate file system.
     pub(crate) small_disk: bool,
 }
 
 /// What must be true after a fault.
 #[derive(Clone, Copy)]
-pub(crate) struct Right {
-    /// The run's last state.
+pub(crate) struct Expected {
+    /// The final state of the run.
     pub(crate) state: &'static str,
-    /// Attempts in all.
+    /// Total number of attempts.
     pub(crate) attempts: usize,
-    /// What the first attempt's end is put down to; none when it ends well.
+    /// Expected cause of the first attempt's end; `None` if it succeeds.
     pub(crate) cause: Option<Cause>,
-    /// The step of the checkpoint from which the second attempt goes on.
+    /// The step of the checkpoint that the second attempt resumes from.
     pub(crate) resumed_at: Option<u64>,
-    /// What the run's last word must contain, in lower case.
-    pub(crate) last_word: &'static str,
+    /// Text that the run's final message must contain, in lower case.
+    pub(crate) final_message: &'static str,
 }
 
-/// A root cause, by its word and its culprit.
+/// A root cause: its name and its culprit.
 #[derive(Clone, Copy)]
 pub(crate) struct Cause {
-    /// Any of these words is right.
+    /// Accepted names of the cause.
     pub(crate) words: &'static [&'static str],
-    /// The node it must name.
+    /// The node that must be named.
     pub(crate) node: Option<&'static str>,
-    /// The rank it must name.
+    /// The rank that must be named.
     pub(crate) rank: Option<u64>,
-    /// What its message must contain, in lower case.
+    /// Text that its message must contain, in lower case.
     pub(crate) says: &'static str,
 }
 
-impl Right {
-    /// Nothing was disturbed: one attempt, by the same processes from its beginning to its end.
+impl Expected {
+    /// The run was not disturbed: one attempt, with the same processes from beginning to end.
     pub(crate) const UNDISTURBED: Self = Self {
         state: "succeeded",
         attempts: 1,
         cause: None,
         resumed_at: None,
-        last_word: "",
+        final_message: "",
     };
 
-    /// The first attempt ended by this cause; the second went on from the newest checkpoint and came to the end.
+    /// The first attempt ended with this cause. The second resumed from the newest checkpoint and succeeded.
     pub(crate) const fn resumed(cause: Cause) -> Self {
         Self {
             state: "succeeded",
             attempts: 2,
             cause: Some(cause),
             resumed_at: Some(SAVED_AT),
-            last_word: "",
+            final_message: "",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A collector and agents in a folder of their own, each a process that can be killed and started again; everything ends with it.
+//! A collector and agents in a separate folder. Each is a process that can be killed and started again; all of them end when this is
+//! dropped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,44 +13,44 @@ use tempfile::TempDir;
 
 use crate::network::Link;
 use crate::product::api::Api;
+use crate::product::environment::{program, python};
 use crate::product::process::{is_ours, processes, signal, spawn_collector};
-use crate::product::surroundings::{program, python};
 
 /// The nodes of a run, by node rank.
 pub(crate) const NODES: [&str; 2] = ["a", "b"];
-/// The node that stands by.
+/// The spare node.
 pub(crate) const SPARE: &str = "spare";
-/// A process that starts, or ends when asked, does so by then on two busy cores.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a process may take to start, or to end after SIGTERM, on two busy cores.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Collector and agents.
+/// A collector and its agents.
 pub(crate) struct Fleet {
     pub(crate) api: Api,
     program: PathBuf,
     collector: Child,
     agents: BTreeMap<&'static str, Agent>,
     link: Option<Link>,
-    // Last: what is above works in it.
+    // Last, because the processes above use it.
     folder: TempDir,
 }
 
-/// One node's agent.
+/// The agent of one node.
 pub(crate) struct Agent {
     program: PathBuf,
     process: Child,
 }
 
 impl Fleet {
-    /// Two nodes on this machine; with `apart` the second is behind a link of its own, and a third stands by.
-    pub(crate) fn start(apart: bool) -> Result<Self> {
-        Self::start_program(program(), apart)
+    /// Starts two nodes on this machine. With `separate_machine`, the second is behind a separate link, and there is a third, spare node.
+    pub(crate) fn start(separate_machine: bool) -> Result<Self> {
+        Self::start_program(program(), separate_machine)
     }
 
-    /// The same with another program, such as an earlier revision.
-    pub(crate) fn start_program(program: PathBuf, apart: bool) -> Result<Self> {
+    /// Starts the same with another program, such as an earlier revision.
+    pub(crate) fn start_program(program: PathBuf, separate_machine: bool) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let link = apart.then(Link::make).transpose()?;
+        let link = separate_machine.then(Link::make).transpose()?;
         let address = link.as_ref().map_or("127.0.0.1", Link::near_address);
         let (collector, url) = spawn_collector(collector(&program, folder.path(), &format!("{address}:0")));
         let api = Api::new(url, &folder.path().join("collector"));
@@ -61,7 +62,7 @@ impl Fleet {
             link,
             folder,
         };
-        for node in NODES.into_iter().chain(apart.then_some(SPARE)) {
+        for node in NODES.into_iter().chain(separate_machine.then_some(SPARE)) {
             fleet.start_agent(node)?;
         }
         fleet.wait_for_nodes()?;
@@ -72,12 +73,12 @@ impl Fleet {
         self.folder.path()
     }
 
-    /// How the second node is apart, for people; none when it is not.
+    /// The link to the second node, if it is a separate machine.
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.as_ref()
     }
 
-    /// The folder of a node's part of an attempt.
+    /// Returns the folder of an attempt on a node.
     pub(crate) fn attempt_folder(&self, node: &str, run: &str, attempt: u64) -> PathBuf {
         self.folder()
             .join(node)
@@ -107,7 +108,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The node's next agent is a newer file at another path, and the old file is gone.
+    /// Sets a newer file at another path for the node's next agent, and deletes the old file.
     pub(crate) fn replace_program(&mut self, node: &'static str) -> Result<()> {
         let newer = self.version(node, 2)?;
         let agent = self.agent(node)?;
@@ -124,7 +125,7 @@ impl Fleet {
             let nodes = nodes.as_array().cloned().unwrap_or_default();
             nodes.iter().filter(|node| node["state"] == "up").count() >= wanted
         };
-        wait("every agent to be connected", PATIENCE, up)
+        wait("every agent to be connected", TIMEOUT, up)
     }
 
     pub(crate) fn kill_collector(&mut self) -> Result<()> {
@@ -133,25 +134,31 @@ impl Fleet {
         Ok(())
     }
 
-    /// Starts the collector again where it was.
+    /// Starts the collector again at the same address.
     pub(crate) fn start_collector(&mut self) -> Result<()> {
         let address = self.api.url.strip_prefix("http://").context("an address")?;
         (self.collector, _) = spawn_collector(collector(&self.program, self.folder.path(), address));
         Ok(())
     }
 
-    /// The link to a node goes down.
+    /// Takes the link to the second node down.
     pub(crate) fn cut_off(&mut self) -> Result<()> {
-        self.link.as_mut().context("no node is apart")?.set(false)
+        self.link
+            .as_mut()
+            .context("the second node is not a separate machine")?
+            .set(false)
     }
 
-    /// The link to a node goes up again.
+    /// Brings the link to the second node up again.
     pub(crate) fn reconnect(&mut self) -> Result<()> {
-        self.link.as_mut().context("no node is apart")?.set(true)
+        self.link
+            .as_mut()
+            .context("the second node is not a separate machine")?
+            .set(true)
     }
 
-    /// SIGKILL to all that any node runs: agents, shims, torchrun, ranks. Those that could start others go first, and what came
-    /// meanwhile goes too.
+    /// Sends SIGKILL to everything that runs on any node: agents, shims, torchrun, ranks. Kills the agents first, because they could start
+    /// other processes, and repeats until no process is left.
     pub(crate) fn kill_everything_on_nodes(&mut self) -> Result<()> {
         for agent in self.agents.values_mut() {
             agent.process.kill()?;
@@ -162,7 +169,7 @@ impl Fleet {
             .keys()
             .map(|node| self.folder.path().join(node))
             .collect();
-        wait("every process of the nodes to be gone", PATIENCE, || {
+        wait("every process of the nodes to be gone", TIMEOUT, || {
             let mut left = processes();
             left.retain(|pid| nodes.iter().any(|node| is_ours(*pid, node)));
             left.iter().for_each(|pid| signal(*pid, "KILL"));
@@ -170,7 +177,7 @@ impl Fleet {
         })
     }
 
-    /// A copy of the program under test, of which only this fleet's agents know.
+    /// Makes a copy of the program under test that only this fleet's agents use.
     fn version(&self, node: &str, number: u32) -> Result<PathBuf> {
         let folder = self.folder().join(format!("{node}-version-{number}"));
         std::fs::create_dir_all(&folder)?;
@@ -213,24 +220,24 @@ impl Fleet {
 }
 
 impl Agent {
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process.wait()?;
         Ok(())
     }
 
-    /// SIGTERM, as a service manager ends it.
+    /// Sends SIGTERM, as a service manager does.
     pub(crate) fn end(&mut self) -> Result<()> {
         signal(i32::try_from(self.process.id())?, "TERM");
-        wait("an agent to end", PATIENCE, || {
+        wait("an agent to end", TIMEOUT, || {
             self.process.try_wait().is_ok_and(|ended| ended.is_some())
         })
     }
 }
 
 impl Drop for Fleet {
-    /// Whatever was started for the folder is killed, those first that could start others.
+    /// Kills everything that was started for the folder. The agents come first, because they could start other processes.
     fn drop(&mut self) {
         for process in self.agents.values_mut().map(|agent| &mut agent.process) {
             let _gone_already = process.kill();
@@ -239,7 +246,7 @@ impl Drop for Fleet {
         let _gone_already = self.collector.kill();
         let _gone_already = self.collector.wait();
         let folder = self.folder.path();
-        let _reported_by_the_test = wait("what was started to be gone", PATIENCE, || {
+        let _reported_by_the_test = wait("what was started to be gone", TIMEOUT, || {
             let mut left = processes();
             left.retain(|pid| is_ours(*pid, folder));
             left.iter().for_each(|pid| signal(*pid, "KILL"));
@@ -258,7 +265,7 @@ fn collector(program: &Path, folder: &Path, listen: &str) -> Command {
     command
 }
 
-/// Waits until something is so; the error says for what in vain.
+/// Waits until a condition is true. The error says which condition did not become true.
 pub(crate) fn wait(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + within;
     while !is_so() {

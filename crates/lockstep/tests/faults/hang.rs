@@ -1,7 +1,7 @@
-//! Runs of four ranks in which one does not take part any more, and which rank the alerts name.
+//! Runs of four ranks in which one rank stops taking part. Records which rank the alerts name.
 //!
-//! `LOCKSTEP_HANG_RESULTS` is a file to which each trial is added when it is over; trials that are in it are not done again. The table that
-//! `all` prints is what `cargo xtask lab hang` puts into docs/faults.md.
+//! `LOCKSTEP_HANG_RESULTS` is a file to which each trial is added when it ends; trials in this file are not repeated. The table that `all`
+//! prints is what `cargo xtask lab hang` writes into docs/faults.md.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -20,18 +20,18 @@ use crate::trials;
 
 const REPEATS: u32 = 3;
 const RANKS: [u32; 2] = [0, 2];
-/// PyTorch is imported by four ranks at once.
+/// Four ranks import PyTorch at the same time.
 const TRAINS_WITHIN: Duration = Duration::from_secs(300);
-/// Within this time the rank must be named.
+/// The rank must be named within this time.
 const STOPPED_NAMED_WITHIN: Duration = Duration::from_secs(10);
 const HANG_TOLD_WITHIN: Duration = Duration::from_secs(90);
-/// For this long after the first alert nothing else may be said about any rank.
+/// For this long after the first alert, no other rank may be named.
 const WATCHED_FOR: Duration = Duration::from_secs(12);
 const STEPS_BEFORE: f64 = 20.0;
 const BEGIN: &str = "=== table of hangs ===";
 const END: &str = "=== end of the table ===";
 
-/// What a rank does instead of taking part.
+/// How a rank stops taking part.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Stopped(&'static str),
@@ -52,12 +52,12 @@ struct Trial {
     what: String,
     rank: u32,
     repeat: u32,
-    /// Seconds from the hang to the first alert about it; none when there was none in time.
+    /// Seconds from the hang to the first alert about it; `None` if no alert came in time.
     seconds: Option<f64>,
     /// Ranks that any alert has named.
     named: BTreeSet<u32>,
     limit_s: u64,
-    /// Whether no rank may be named, too.
+    /// True if naming no rank is right too.
     unknown_is_right: bool,
 }
 
@@ -115,7 +115,7 @@ fn all() {
             if done.iter().any(is_this) {
                 continue;
             }
-            let trial = tried(how, rank, repeat)
+            let trial = run_trial(how, rank, repeat)
                 .unwrap_or_else(|error| panic!("{}, rank {rank}: {error:#}", how.name()));
             println!("{trial:?}: {}", if trial.is_right() { "right" } else { "WRONG" });
             results.iter().for_each(|file| trials::add(file, &trial));
@@ -126,7 +126,7 @@ fn all() {
     assert!(done.iter().all(Trial::is_right), "see the table above");
 }
 
-fn tried(how: How, rank: u32, repeat: u32) -> Result<Trial> {
+fn run_trial(how: How, rank: u32, repeat: u32) -> Result<Trial> {
     let fleet = Fleet::start(false)?;
     let submitted = fleet.api.post("/api/runs", &how.spec(rank));
     let run = submitted["id"]
@@ -172,7 +172,7 @@ fn tried(how: How, rank: u32, repeat: u32) -> Result<Trial> {
     })
 }
 
-/// The labels of alerts that fire about the run, symptoms and information left out: those that a person is woken by.
+/// Returns the labels of alerts that fire about the run, without symptoms and without severity info: those that wake a person.
 fn alerts(fleet: &Fleet, run: &str) -> Vec<Value> {
     let all = fleet.api.get("/api/diagnoses");
     let all = all.as_array().cloned().unwrap_or_default();

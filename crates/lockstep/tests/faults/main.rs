@@ -1,23 +1,23 @@
-//! Faults done to real runs: two agents of two ranks each, under torchrun on Gloo, and what must be true afterwards.
+//! Faults in real runs: two agents with two ranks each, under torchrun with Gloo, and what must be true afterwards.
 //!
 //! ```text
-//! fault.rs      what a fault is: how it is set up, what it does, what must be true after it
-//! ranks.rs …    the faults, a file a family
+//! fault.rs      what a fault is: its set-up, what it does, what must be true afterwards
+//! ranks.rs …    the faults, one file per family
 //! fleet.rs      collector and agents, each a process that can be killed and started again
-//! training.rs   train.py beside it, and what it says it did
-//! scene.rs      one fault on its way: the run, the clock of the fault, the waits
-//! verdict.rs    what was true after it
-//! matrix.rs     all faults, again and again, as a table
-//! quiet.rs      healthy work that is noisy, in which nothing may be said
-//! hang.rs       a rank that does not take part any more, and who is named
-//! detection.rs  how soon a training that degrades is found, by this program and by an earlier one
-//! diagnosis/    ranks that hang or are slow, of all kinds, and who is named: cargo xtask lab diagnosis
-//! trials.rs     trials that are done, so that these go on where they were cut off
+//! training.rs   the training train.py, and what it records about itself
+//! fault_run.rs  one fault in progress: the run, the clock of the fault, the waits
+//! verdict.rs    checks what was true afterwards
+//! matrix.rs     all faults, repeated, as a table
+//! quiet.rs      healthy but noisy work, during which no alert may fire
+//! hang.rs       a rank that stops taking part, and which rank is named
+//! detection.rs  how fast a degraded training is found, by this program and by an earlier one
+//! diagnosis/    all kinds of ranks that hang or are slow, and which rank is named: cargo xtask lab diagnosis
+//! trials.rs     finished trials, so that an interrupted command continues
 //! ```
-//! Some of them are run with every change; `cargo xtask lab faults` runs them all and keeps the table in docs/faults.md.
+//! Some of them run with every change. `cargo xtask lab faults` runs all of them and writes the table in docs/faults.md.
 //!
-//! Needs PyTorch: a virtual environment at `LOCKSTEP_TEST_VENV`, else where `cargo xtask test` makes it. Network namespaces and small
-//! file systems need root.
+//! Needs PyTorch: a virtual environment at `LOCKSTEP_TEST_VENV`, or where `cargo xtask test` makes it. Network namespaces and small file
+//! systems need root.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -40,10 +40,10 @@ mod ranks;
 mod undisturbed;
 
 mod disk;
+mod fault_run;
 mod fleet;
 mod network;
 mod orphans;
-mod scene;
 mod training;
 mod trials;
 mod verdict;

@@ -1,7 +1,7 @@
-//! All faults, each as often as asked, and a table of what was true after them.
+//! Repeats all faults, and prints a table of what was true afterwards.
 //!
-//! `LOCKSTEP_FAULTS_REPEATS` and `LOCKSTEP_FAULTS_ONLY` (names, divided by commas) say what `all` runs. What it prints between
-//! two lines of its own is what `cargo xtask lab faults` puts into docs/faults.md.
+//! `LOCKSTEP_FAULTS_REPEATS` and `LOCKSTEP_FAULTS_ONLY` (names, separated by commas) control what `all` runs. `cargo xtask lab faults`
+//! writes the text that it prints between [`BEGIN`] and [`END`] into docs/faults.md.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use crate::fault::Fault;
-use crate::product::chosen::chosen;
+use crate::product::selection::selection;
 use crate::training::Losses;
 use crate::verdict::{self, Verdict};
 use crate::{agents, checkpoints, collector, nodes, ports, ranks, undisturbed};
@@ -31,11 +31,11 @@ const ALL: [Fault; 14] = [
     ports::TAKEN,
 ];
 
-/// With every change, without root: one that is no failure to the kernel, one that nobody may notice, and one after which the newest
-/// checkpoint is not the one to go on from. Kills of everything at any moment are `first_light`'s.
+/// Run with every change, without root: a fault that is not a failure to the kernel, one that must not disturb the run, and one after which
+/// the newest checkpoint must not be used. `first_light` tests kills of everything at any moment.
 const EVERY_CHANGE: [Fault; 3] = [ranks::LEFT_EARLY, agents::UPGRADED, checkpoints::TORN];
 
-/// What frames the table.
+/// The lines before and after the table.
 const BEGIN: &str = "=== table of faults ===";
 const END: &str = "=== end of the table ===";
 
@@ -49,9 +49,9 @@ fn the_faults_that_say_most() {
 fn all() {
     let repeats = std::env::var("LOCKSTEP_FAULTS_REPEATS").unwrap_or_default();
     let repeats = repeats.parse().unwrap_or(1);
-    let is_chosen = chosen("LOCKSTEP_FAULTS_ONLY", "fault", &ALL.map(|fault| fault.name));
+    let is_selected = selection("LOCKSTEP_FAULTS_ONLY", "fault", &ALL.map(|fault| fault.name));
     let mut faults = ALL.to_vec();
-    faults.retain(|fault| is_chosen(fault.name));
+    faults.retain(|fault| is_selected(fault.name));
     run(&faults, repeats);
 }
 
@@ -61,9 +61,9 @@ struct Row {
 }
 
 fn run(faults: &[Fault], repeats: usize) {
-    // What an undisturbed run's losses are; every other must have the same.
+    // The losses of an undisturbed run. Every other run must have the same losses.
     let control = undisturbed::HEALTHY;
-    let first = told(&control, 1, verdict::of(&control, None));
+    let first = print_result(&control, 1, verdict::of(&control, None));
     let reference = first.losses.clone();
     let mut rows = vec![Row {
         fault: control,
@@ -82,7 +82,7 @@ fn run(faults: &[Fault], repeats: usize) {
     println!("{BEGIN}\n{}{END}", table(&rows));
     let wrong: Vec<_> = rows
         .iter()
-        .filter(|row| !row.right())
+        .filter(|row| !row.is_right())
         .map(|row| row.fault.name)
         .collect();
     assert!(
@@ -94,13 +94,13 @@ fn run(faults: &[Fault], repeats: usize) {
 
 fn repeated(fault: &Fault, numbers: RangeInclusive<usize>, reference: &Losses) -> Vec<Verdict> {
     numbers
-        .map(|n| told(fault, n, verdict::of(fault, Some(reference))))
+        .map(|n| print_result(fault, n, verdict::of(fault, Some(reference))))
         .collect()
 }
 
-/// Says at once how it went: the table comes an hour later.
-fn told(fault: &Fault, n: usize, verdict: Verdict) -> Verdict {
-    let how = if verdict.right() { "right" } else { "WRONG" };
+/// Prints the result at once, because the table is printed only after the last fault.
+fn print_result(fault: &Fault, n: usize, verdict: Verdict) -> Verdict {
+    let how = if verdict.is_right() { "right" } else { "WRONG" };
     println!("{} #{n}: {how}", fault.name);
     for problem in &verdict.problems {
         println!("  {problem}");
@@ -124,8 +124,8 @@ fn table(rows: &[Row]) -> String {
 }
 
 impl Row {
-    fn right(&self) -> bool {
-        self.verdicts.iter().all(Verdict::right)
+    fn is_right(&self) -> bool {
+        self.verdicts.iter().all(Verdict::is_right)
     }
 
     fn write(&self, text: &mut String) {

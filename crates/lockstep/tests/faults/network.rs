@@ -1,12 +1,12 @@
-//! A node that is a machine of its own as far as the network goes: behind a link that can go down without a word.
+//! A node that is a separate machine as far as the network is concerned: it is behind a link that can go down without a notice.
 //!
 //! ```text
 //!  this machine              network namespace
 //!  collector, a, spare       b: its agent and ranks
 //!  10.213.N.1 ── veth pair ── 10.213.N.2      down: `ip link set … down` on the far side, which keeps the near address alive
 //! ```
-//! Namespaces need root. Without, a proxy stands between the far agent and the collector and forwards nothing while the link is
-//! down: its ranks can be reached all the same, so less is shown, and the table says so.
+//! Namespaces need root. Without root, a proxy between the far agent and the collector stops forwarding while the link is down. The ranks
+//! can still reach each other then, so this tests less, and the table says so.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -18,31 +18,31 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// How often a proxy that forwards nothing looks whether it may again.
+/// How often a proxy that forwards nothing checks whether the link is up.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The way to the node that is apart.
+/// The link to the node that is a separate machine.
 pub(crate) enum Link {
     Namespace(Namespace),
     Proxy(Proxy),
 }
 
-/// A network namespace, and a pair of interfaces of the same name at both ends: Gloo finds its own by name.
+/// A network namespace, and a pair of interfaces with the same name at both ends: Gloo finds its interface by name.
 pub(crate) struct Namespace {
     name: String,
     near: String,
 }
 
-/// A port that leads to the collector as long as the link is up.
+/// A port that forwards to the collector while the link is up.
 pub(crate) struct Proxy {
     port: u16,
     up: Arc<AtomicBool>,
-    /// Where it leads, once the collector is there.
+    /// The collector's address, once it is known.
     target: Arc<OnceLock<String>>,
 }
 
 impl Link {
-    /// By namespace where that is allowed.
+    /// Makes a namespace. Without root, makes a proxy instead.
     pub(crate) fn make() -> Result<Self> {
         match Namespace::make() {
             Ok(namespace) => Ok(Self::Namespace(namespace)),
@@ -51,7 +51,7 @@ impl Link {
         }
     }
 
-    /// In words, for the table.
+    /// Describes the link for the table.
     pub(crate) fn in_words(&self) -> &'static str {
         match self {
             Self::Namespace(_) => "network namespace, its link set down",
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Where the collector listens so that the far side reaches it.
+    /// The address on which the collector must listen so that the far side can reach it.
     pub(crate) fn near_address(&self) -> &str {
         match self {
             Self::Namespace(namespace) => &namespace.near,
@@ -67,7 +67,7 @@ impl Link {
         }
     }
 
-    /// The interface for the ranks' own connections.
+    /// The interface for the ranks' connections.
     pub(crate) fn interface(&self) -> &str {
         match self {
             Self::Namespace(namespace) => &namespace.name,
@@ -75,7 +75,7 @@ impl Link {
         }
     }
 
-    /// A program on the far side.
+    /// Returns a command that starts a program on the far side.
     pub(crate) fn command(&self, program: &Path) -> Command {
         match self {
             Self::Namespace(namespace) => {
@@ -87,7 +87,7 @@ impl Link {
         }
     }
 
-    /// Where the far side finds the collector, when not at its own address.
+    /// The collector's URL for the far side, if it differs from its own.
     pub(crate) fn far_url(&self, collector: &str) -> Option<String> {
         match self {
             Self::Namespace(_) => None,
@@ -98,7 +98,7 @@ impl Link {
         }
     }
 
-    /// Up or down.
+    /// Brings the link up or takes it down.
     pub(crate) fn set(&mut self, up: bool) -> Result<()> {
         match self {
             Self::Namespace(namespace) => {
@@ -137,7 +137,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The pair goes with either end.
+        // Deleting one end deletes both.
         let _gone_already = ip(&["link", "del", &self.name]);
         let _gone_already = ip(&["netns", "del", &self.name]);
     }
@@ -148,12 +148,12 @@ fn ip(arguments: &[&str]) -> Result<()> {
         .args(arguments)
         .output()
         .context("`ip` of iproute2")?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
         "`ip {}`: {}",
         arguments.join(" "),
-        said.trim()
+        message.trim()
     );
     Ok(())
 }
@@ -177,7 +177,7 @@ impl Proxy {
     }
 }
 
-/// Joins a connection with one to the collector. While the link is down a new one waits, as a lost SYN does.
+/// Connects a new connection to the collector. While the link is down, it waits, like a lost SYN.
 fn join(near: TcpStream, up: &Arc<AtomicBool>, target: &OnceLock<String>) {
     wait_until(up);
     let Some(far) = target.get().and_then(|target| TcpStream::connect(target).ok()) else {

@@ -1,15 +1,15 @@
-//! Processes that a run has left behind: none may be there once it has ended, whatever died in between.
+//! Processes that a run has left. When a run has ended, there must be none, whatever died before.
 
 use std::time::{Duration, Instant};
 
 use crate::product::process::{mentions, processes};
 
-/// An ended run is told when nothing is left of it, but a node that comes back ends what it finds only then: it connects, which it
-/// tries twice a minute, then come SIGTERM, 30 s of grace and SIGKILL.
+/// A run is reported as ended when nothing is left of it. But a node that comes back cleans up only then: it tries to connect twice per
+/// minute, and then come SIGTERM, 30 s of grace and SIGKILL.
 const GONE_WITHIN: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(100);
 
-/// What is left of a run after the time it may take: process ids with their command lines.
+/// Returns the processes of a run that are left after the allowed time: process IDs with their command lines.
 pub(crate) fn left_of(run: &str) -> Vec<String> {
     let deadline = Instant::now() + GONE_WITHIN;
     loop {
@@ -21,7 +21,7 @@ pub(crate) fn left_of(run: &str) -> Vec<String> {
     }
 }
 
-/// Ranks and torchrun by the variable each process of a run is given and hands on; the shim by its folder.
+/// Finds ranks and torchrun by a variable that each process of a run inherits, and the shim by its folder.
 fn living(run: &str) -> Vec<i32> {
     let variable = format!("LOCKSTEP_RUN={run}\0");
     let folder = format!("/runs/{run}.");

@@ -1,23 +1,23 @@
-//! The port that was leased for the ranks' rendezvous is taken by another process in the moment between lease and use.
+//! Another process takes the port that was leased for the ranks' rendezvous, between the lease and its use.
 
 use anyhow::Result;
 
-use crate::fault::{Cause, Fault, Right, SetUp};
-use crate::scene::Scene;
+use crate::fault::{Cause, Expected, Fault, SetUp};
+use crate::fault_run::FaultRun;
 
-/// Nothing was trained, so the second attempt begins at the first step, with another port.
+/// Nothing was trained, so the second attempt starts at the first step, with another port.
 pub(crate) const TAKEN: Fault = Fault {
     name: "port-taken",
     set_up: SetUp {
         script: &[],
         restarts: 3,
-        apart: false,
+        separate_machine: false,
         small_disk: false,
     },
     inflict: taken,
-    right: Right {
+    expected: Expected {
         resumed_at: Some(0),
-        ..Right::resumed(Cause {
+        ..Expected::resumed(Cause {
             words: &["port_in_use"],
             node: Some("a"),
             rank: None,
@@ -26,10 +26,10 @@ pub(crate) const TAKEN: Fault = Fault {
     },
 };
 
-fn taken(scene: &mut Scene) -> Result<()> {
-    let held = scene.take_leased_port()?;
-    scene.done_now();
-    scene.attempts_begun(2)?;
+fn taken(fault_run: &mut FaultRun) -> Result<()> {
+    let held = fault_run.take_leased_port()?;
+    fault_run.mark_done();
+    fault_run.wait_for_attempts(2)?;
     drop(held);
-    scene.go_on()
+    fault_run.let_finish()
 }

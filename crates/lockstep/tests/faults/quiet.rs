@@ -1,7 +1,7 @@
-//! Healthy work that is noisy, for minutes or hours, during which no alert above info may fire.
+//! Healthy but noisy work, for minutes or hours, during which no alert above severity info may fire.
 //!
-//! Two runs are under way at any time, one per node. `LOCKSTEP_QUIET_MINUTES` says for how long; the table that
-//! `hours` prints is what `cargo xtask soak quiet` puts into docs/soak.md.
+//! Two runs are active at any time, one per node. `LOCKSTEP_QUIET_MINUTES` sets the duration. The table that `hours` prints is what `cargo
+//! xtask soak quiet` writes into docs/soak.md.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -17,15 +17,15 @@ use crate::fleet::{Fleet, NODES};
 const BEGIN: &str = "=== table of quiet work ===";
 const END: &str = "=== end of the table ===";
 const MINUTES_DEFAULT: u64 = 120;
-/// A work that takes longer is stopped, as a person stops it.
+/// Work that takes longer is stopped, as a user would stop it.
 const STOPPED_AFTER: Duration = Duration::from_secs(4 * 60);
-/// After its end a run is looked at for this long.
+/// How long a run is watched after its end.
 const LOOKED_AT_AFTER: Duration = Duration::from_secs(75);
 
-/// What is submitted.
+/// Makes the specification to submit.
 type Spec = fn(&Fleet) -> Value;
 
-/// Healthy work by name.
+/// Kinds of healthy work, by name.
 const WORKS: [(&str, Spec); 15] = [
     ("ddp", |_| recipe("ddp", &[("steps", "1500")])),
     ("evaluations of 8 to 60 s", |_| {
@@ -87,7 +87,7 @@ fn noisy(arguments: &[&str]) -> Value {
     json!({ "script": script, "args": arguments, "nodes": 1, "nproc_per_node": 2 })
 }
 
-/// A run under way, or one that has ended a moment ago.
+/// A run that is active or has ended recently.
 struct Work {
     name: &'static str,
     run: String,
@@ -130,7 +130,7 @@ fn watched(time: Duration) -> Result<BTreeMap<&'static str, Row>> {
             let (name, spec) = next.next().context("a cycle has no end")?;
             works.push(begin(&fleet, name, &spec(&fleet))?);
         }
-        // An agent is upgraded now and then, with the runs of its node under way.
+        // Upgrade one agent regularly, while the runs of its node are active.
         if restarted.elapsed() > Duration::from_secs(7 * 60) {
             fleet.agent(NODES[1])?.end()?;
             fleet.start_agent(NODES[1])?;
@@ -161,7 +161,7 @@ fn begin(fleet: &Fleet, name: &'static str, spec: &Value) -> Result<Work> {
     })
 }
 
-/// Notes alerts, stops what takes long, and forgets runs that have ended some time ago.
+/// Records alerts, stops work that takes too long, and drops runs that ended some time ago.
 fn look(fleet: &Fleet, works: &mut Vec<Work>, rows: &mut BTreeMap<&'static str, Row>) -> Result<()> {
     let alerts = fleet.api.get("/api/diagnoses");
     for alert in alerts

@@ -1,34 +1,34 @@
-//! Faults of one rank: killed, stopped, an exception, an end before its time, and the same crash again and again.
+//! Faults of one rank: it is killed, is stopped, raises an exception, exits early, or crashes at the same step again.
 
 use anyhow::Result;
 
-use crate::fault::{Cause, Fault, Right, SetUp, VICTIM};
-use crate::scene::Scene;
+use crate::fault::{Cause, Expected, Fault, SetUp, VICTIM};
+use crate::fault_run::FaultRun;
 
 const RESTARTED: SetUp = SetUp {
     script: &[],
     restarts: 3,
-    apart: false,
+    separate_machine: false,
     small_disk: false,
 };
 
-/// As the kernel's out-of-memory killer or a careless person does it.
+/// As by the kernel's out-of-memory killer, or by a user's mistake.
 pub(crate) const KILLED: Fault = Fault {
     name: "rank-sigkill",
     set_up: RESTARTED,
-    inflict: |scene| signalled(scene, "KILL"),
-    right: Right::resumed(Cause::victims(&["signal"])),
+    inflict: |fault_run| signalled(fault_run, "KILL"),
+    expected: Expected::resumed(Cause::victims(&["signal"])),
 };
 
-/// It lives, answers nobody, and every other rank waits for it in a collective.
+/// The process is alive but does not answer, and every other rank waits for it in a collective.
 pub(crate) const STOPPED: Fault = Fault {
     name: "rank-sigstop",
     set_up: RESTARTED,
-    inflict: |scene| signalled(scene, "STOP"),
-    right: Right::resumed(Cause::victims(&["stuck"])),
+    inflict: |fault_run| signalled(fault_run, "STOP"),
+    expected: Expected::resumed(Cause::victims(&["stuck"])),
 };
 
-/// The others fail too, within milliseconds, by closed connections: those are not the cause.
+/// The other ranks fail too, within milliseconds, because connections are closed. They are not the cause.
 pub(crate) const RAISED: Fault = Fault {
     name: "rank-exception",
     set_up: SetUp {
@@ -43,13 +43,13 @@ pub(crate) const RAISED: Fault = Fault {
         ..RESTARTED
     },
     inflict: by_itself,
-    right: Right::resumed(Cause {
+    expected: Expected::resumed(Cause {
         says: "sample 4711",
         ..Cause::victims(&["exception"])
     }),
 };
 
-/// Exit code 0 is no success while the others have work to do.
+/// Exit code 0 is not a success while the other ranks still have work.
 pub(crate) const LEFT_EARLY: Fault = Fault {
     name: "rank-exit-0-early",
     set_up: SetUp {
@@ -57,10 +57,10 @@ pub(crate) const LEFT_EARLY: Fault = Fault {
         ..RESTARTED
     },
     inflict: by_itself,
-    right: Right::resumed(Cause::victims(&["exited_early"])),
+    expected: Expected::resumed(Cause::victims(&["exited_early"])),
 };
 
-/// No number of restarts helps: the second crash at the same step is the last, and the run says so.
+/// Restarts do not help: the run ends after the second crash at the same step, and says so.
 pub(crate) const CRASHED_AGAIN: Fault = Fault {
     name: "same-crash-again",
     set_up: SetUp {
@@ -78,24 +78,24 @@ pub(crate) const CRASHED_AGAIN: Fault = Fault {
         ..RESTARTED
     },
     inflict: by_itself,
-    right: Right {
+    expected: Expected {
         state: "failed",
         attempts: 2,
-        last_word: "same step, 10",
-        ..Right::resumed(Cause {
+        final_message: "same step, 10",
+        ..Expected::resumed(Cause {
             says: "sample 4711",
             ..Cause::victims(&["exception"])
         })
     },
 };
 
-fn signalled(scene: &mut Scene, signal: &str) -> Result<()> {
-    scene.held()?;
-    scene.signal_rank(VICTIM, signal)?;
-    scene.go_on()
+fn signalled(fault_run: &mut FaultRun, signal: &str) -> Result<()> {
+    fault_run.wait_until_held()?;
+    fault_run.signal_rank(VICTIM, signal)?;
+    fault_run.let_finish()
 }
 
-fn by_itself(scene: &mut Scene) -> Result<()> {
-    scene.go_on()?;
-    scene.done_by_script()
+fn by_itself(fault_run: &mut FaultRun) -> Result<()> {
+    fault_run.let_finish()?;
+    fault_run.wait_for_script_fault()
 }

@@ -1,4 +1,4 @@
-//! What `train.py` is given, and what it noted about itself.
+//! The input of `train.py`, and what it records about itself.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ const SCRIPT: &str = include_str!("train.py");
 /// Ranks of a run.
 pub(crate) const RANKS: u64 = 4;
 
-/// More than any fault's restarts allow.
+/// More attempts than the restarts of any fault allow.
 const ATTEMPTS_MAX: u64 = 10;
 
-/// Losses by rank and step, as Python prints them: all their bits.
+/// Losses by rank and step, as Python prints them: with all bits.
 pub(crate) type Losses = BTreeMap<(u64, u64), String>;
 
-/// A training's folder.
+/// The folder of a training.
 pub(crate) struct Training {
     folder: PathBuf,
 }
 
 impl Training {
-    /// A folder with the script, and leave to train to where faults come.
+    /// Makes the folder with the script, and lets it train up to the step of the faults.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder.join("steps"))?;
         std::fs::create_dir_all(folder.join("checkpoints"))?;
@@ -32,7 +32,7 @@ impl Training {
         let training = Self {
             folder: folder.to_owned(),
         };
-        training.give_leave_to(HOLD_AT)?;
+        training.allow_up_to(HOLD_AT)?;
         Ok(training)
     }
 
@@ -40,7 +40,7 @@ impl Training {
         self.folder.join("checkpoints")
     }
 
-    /// What is submitted.
+    /// Returns the specification of the run.
     pub(crate) fn spec(&self, set_up: &SetUp, interface: &str) -> Value {
         let text = |path: PathBuf| path.display().to_string();
         let mut args = vec![
@@ -65,14 +65,14 @@ impl Training {
         })
     }
 
-    /// Every rank may train up to this step. Never read half written.
-    pub(crate) fn give_leave_to(&self, step: u64) -> Result<()> {
+    /// Lets every rank train up to this step. The file is renamed into place, so that no rank reads it half written.
+    pub(crate) fn allow_up_to(&self, step: u64) -> Result<()> {
         let beside = self.folder.join("limit.new");
         std::fs::write(&beside, step.to_string())?;
         Ok(std::fs::rename(beside, self.folder.join("limit"))?)
     }
 
-    /// When the script did what it was told to do wrong, milliseconds since the epoch.
+    /// Time at which the script caused its fault, in milliseconds since the epoch.
     pub(crate) fn failed_at_ms(&self) -> Option<i64> {
         let seconds: f64 = std::fs::read_to_string(self.folder.join("fault"))
             .ok()?
@@ -81,20 +81,20 @@ impl Training {
         Some((seconds * 1_000.0) as i64)
     }
 
-    /// The newest attempt that has trained a step.
+    /// Returns the newest attempt that has trained a step.
     pub(crate) fn newest_attempt(&self) -> u64 {
         let mut attempts = (1..=ATTEMPTS_MAX).rev();
         let newest = attempts.find(|attempt| !self.losses(*attempt).is_empty());
         newest.unwrap_or(1)
     }
 
-    /// Whether every rank has finished a step in an attempt.
+    /// Returns true if every rank has finished a step in an attempt.
     pub(crate) fn has_finished(&self, attempt: u64, step: u64) -> bool {
         let losses = self.losses(attempt);
         (0..RANKS).all(|rank| losses.contains_key(&(rank, step)))
     }
 
-    /// What the ranks of an attempt noted.
+    /// Returns what the ranks of an attempt recorded.
     pub(crate) fn losses(&self, attempt: u64) -> Losses {
         let mut losses = Losses::new();
         for rank in 0..RANKS {
@@ -110,7 +110,7 @@ impl Training {
         losses
     }
 
-    /// Cuts a checkpoint's largest shard to half its length.
+    /// Truncates the largest shard of a checkpoint to half its length.
     pub(crate) fn tear(&self, step: u64) -> Result<()> {
         let folder = self.checkpoints().join(format!("step-{step}"));
         let shards = std::fs::read_dir(&folder).with_context(|| format!("no {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! Trials that are done, kept in a file with one JSON document per line, so that a command that was cut off goes on where it was.
+//! A file of finished trials, one JSON document per line, so that an interrupted command continues.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What is in the file; nothing when there is none.
+/// Reads the file. Returns nothing if it does not exist.
 pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Vec<T> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines()
@@ -15,7 +15,7 @@ pub(crate) fn read<T: DeserializeOwned>(file: &Path) -> Vec<T> {
         .collect()
 }
 
-/// Adds one.
+/// Adds a trial.
 pub(crate) fn add<T: Serialize>(file: &Path, trial: &T) {
     let mut file = OpenOptions::new().create(true).append(true).open(file).unwrap();
     writeln!(file, "{}", serde_json::to_string(trial).unwrap()).unwrap();

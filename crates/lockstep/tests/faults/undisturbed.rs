@@ -1,17 +1,17 @@
-//! Nothing: the control. Its losses are what every resumed run must repeat.
+//! The control: a run without a fault. Every resumed run must repeat its losses.
 
-use crate::fault::{Fault, Right, SetUp};
-use crate::scene::Scene;
+use crate::fault::{Expected, Fault, SetUp};
+use crate::fault_run::FaultRun;
 
-/// A run that nobody disturbs.
+/// A run that is not disturbed.
 pub(crate) const HEALTHY: Fault = Fault {
     name: "healthy",
     set_up: SetUp {
         script: &[],
         restarts: 3,
-        apart: false,
+        separate_machine: false,
         small_disk: false,
     },
-    inflict: Scene::go_on,
-    right: Right::UNDISTURBED,
+    inflict: FaultRun::let_finish,
+    expected: Expected::UNDISTURBED,
 };

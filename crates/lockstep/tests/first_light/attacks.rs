@@ -1,4 +1,4 @@
-//! What somebody without a token can do who reaches the collector's port: nothing that anybody else would notice. The real binary, because
+//! Attacks by a client that reaches the collector's port without a token: no other client may notice them. Uses the real binary, because
 //! its memory is measured.
 #![expect(clippy::print_stdout, reason = "what was measured is worth reading")]
 
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::product::environment::program;
 use crate::product::process::spawn_collector;
-use crate::product::surroundings::program;
 
 const ADMIN: &str = "admin-token-of-the-tests";
 /// No answer takes longer during an attack, on two busy cores.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// What a flood may leave in memory: buffers of 8 KiB, tasks, and what the allocator rounds up.
+/// How much memory a flood may use: buffers of 8 KiB, tasks, and what the allocator rounds up.
 const GROWTH_BYTES_MAX: u64 = 6 << 20;
-/// How much each connection sends.
+/// Bytes that each connection sends.
 const SENT_BYTES: usize = 16 << 20;
-/// A connection that takes nothing for so long takes no more.
+/// A connection that accepts no data for this long accepts no more.
 const TAKEN_WITHIN: Duration = Duration::from_millis(500);
 
 struct Collector {
@@ -32,12 +32,12 @@ struct Collector {
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     resident_bytes: u64,
-    /// Without files, which are the binary's own code that was used.
+    /// Without file pages, which are the used parts of the binary's code.
     anonymous_bytes: u64,
 }
 
 impl Collector {
-    /// With the soft limit of open files that most systems have.
+    /// Starts with the soft limit of open files that most systems have.
     fn start() -> Self {
         Self::start_with_open_files("-S -n 1024")
     }
@@ -66,7 +66,7 @@ impl Collector {
         stream
     }
 
-    /// Asks once on a connection of its own: the status, and how long it took.
+    /// Sends one request on a new connection. Returns the status and the time it took.
     fn ask(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, Duration) {
         let begin = Instant::now();
         let mut stream = self.connect();
@@ -92,7 +92,7 @@ impl Collector {
         }
     }
 
-    /// All that others need is answered, quickly; returns the longest time.
+    /// Checks that the requests of other clients are answered quickly. Returns the longest time.
     fn serves_others(&self) -> Duration {
         let log_in = format!(r#"{{"token":"{ADMIN}"}}"#);
         let asked = [
@@ -120,14 +120,14 @@ impl Drop for Collector {
     }
 }
 
-/// The status of an answer; `None` when the connection is closed without one.
+/// Reads the status of a response; `None` if the connection is closed without one.
 fn status(stream: &mut TcpStream) -> Option<u16> {
     let mut head = [0; 12];
     stream.read_exact(&mut head).ok()?;
     std::str::from_utf8(&head[9..]).ok()?.parse().ok()
 }
 
-/// Sends a head and then as much as is taken, on many connections at once; returns the most memory that was seen.
+/// Sends a head and then as much as is accepted, on many connections at once. Returns the highest memory use seen.
 fn flood(collector: &Collector, connections: usize, head: &[u8]) -> Memory {
     let mut most = collector.memory();
     std::thread::scope(|scope| {
@@ -146,7 +146,7 @@ fn flood(collector: &Collector, connections: usize, head: &[u8]) -> Memory {
                 })
             })
             .collect();
-        // Each stays open until all have sent.
+        // Each connection stays open until all have sent.
         let mut look = || {
             let now = collector.memory();
             most.resident_bytes = most.resident_bytes.max(now.resident_bytes);
@@ -168,7 +168,7 @@ fn forty_connections_that_each_send_16_mb_take_no_memory() {
     let collector = Collector::start();
     let upgrade = "GET /lockstep.wire.v1/telemetry HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer guess\r\nConnection: Upgrade\r\n\
                    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    // The beginning of one message, as long as any may be.
+    // The beginning of one message of the maximum length.
     let message = [0x82, 0xff, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     let attacks = [
         ("a hello of an agent", [upgrade.as_bytes(), &message].concat()),
@@ -184,7 +184,7 @@ fn forty_connections_that_each_send_16_mb_take_no_memory() {
                 .into_bytes(),
         ),
     ];
-    // What is used for the first time takes memory once.
+    // The first use of each code path takes memory once.
     for (_, head) in &attacks {
         flood(&collector, 4, head);
     }
@@ -226,7 +226,7 @@ fn slow_log_ins_hold_up_nobody() {
     println!("260 slow log-ins: the slowest answer to others took {longest:.1?}");
     let statuses: Vec<_> = slow.iter_mut().map(status).collect();
     let count = |code| statuses.iter().filter(|status| **status == Some(code)).count();
-    // Which of them are the newest is decided by the order in which the collector reads their heads.
+    // The order in which the collector reads the heads decides which connections are the newest.
     let (replaced, late) = (count(503), count(408));
     assert_eq!(replaced + late, slow.len(), "{statuses:?}");
     assert!(replaced >= 200, "{replaced} gave way to newer ones");
@@ -235,7 +235,7 @@ fn slow_log_ins_hold_up_nobody() {
 
 #[test]
 fn silent_connections_hold_up_nobody() {
-    // This process has an end of each connection, too.
+    // This process has the other end of each connection.
     let raised = listener::OpenFiles::raise().unwrap();
     assert!(raised.soft.is_none_or(|soft| soft >= 2_048), "{raised}");
     for (ulimit, connections) in [("-S -n 1024", 1_300), ("-n 512", 600)] {

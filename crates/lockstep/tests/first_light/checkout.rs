@@ -65,9 +65,9 @@ fn ranks_run_the_code_of_the_revision_and_the_run_remembers_its_commit() {
     )
     .unwrap();
     let refused = cluster.lockstep(&["run", "submit", spec.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        !refused.status.success() && said.contains("git.repository") && !said.contains("a:b@"),
-        "{said}"
+        !refused.status.success() && stderr.contains("git.repository") && !stderr.contains("a:b@"),
+        "{stderr}"
     );
 }

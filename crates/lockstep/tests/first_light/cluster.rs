@@ -1,4 +1,4 @@
-//! A collector and its agent in a folder of their own, on a free port; everything ends with it.
+//! A collector and its agent in a separate folder, on a free port. They end when this is dropped.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::product::api::Api;
+use crate::product::environment::program;
+pub(crate) use crate::product::environment::python;
 pub(crate) use crate::product::process::signal;
 use crate::product::process::{is_ours, processes, spawn_collector};
-use crate::product::surroundings::program;
-pub(crate) use crate::product::surroundings::python;
 
 /// No single step of a test takes longer on two busy cores.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Cluster {
@@ -25,7 +25,7 @@ pub(crate) struct Cluster {
     api: Api,
 }
 
-/// What can be asked of the collector.
+/// Requests to the collector.
 impl Deref for Cluster {
     type Target = Api;
 
@@ -39,12 +39,12 @@ impl Cluster {
         Self::start_with(start_up)
     }
 
-    /// A machine without a GPU, whatever this one has.
+    /// Starts a machine without GPUs, whatever this machine has.
     pub(crate) fn start_without_gpus() -> Self {
         Self::start_without_gpus_with(&[])
     }
 
-    /// The same, with more in its environment.
+    /// Starts the same, with more environment variables.
     pub(crate) fn start_without_gpus_with(environment: &[(&str, &Path)]) -> Self {
         Self::start_with(|data, listen| {
             let mut command = up(data, listen);
@@ -54,12 +54,12 @@ impl Cluster {
         })
     }
 
-    /// With rules of its own beside those that ship.
+    /// Starts with additional rules.
     pub(crate) fn start_with_rules(rules: &str) -> Self {
         Self::start_on(tempfile::tempdir().unwrap(), rules, &[])
     }
 
-    /// On a data folder that may hold something already, with rules of its own and more in its environment.
+    /// Starts on a data folder that may already contain data, with additional rules and environment variables.
     pub(crate) fn start_on(folder: TempDir, rules: &str, environment: &[(&str, &str)]) -> Self {
         Self::start_in(folder, |data, listen| {
             let file = data.join("test.rules.yaml");
@@ -90,7 +90,7 @@ impl Cluster {
         cluster
     }
 
-    /// Another node on this machine, without a GPU.
+    /// Adds a node on this machine, without GPUs.
     pub(crate) fn add_node(&mut self, name: &str) {
         self.add(name, |mut agent| {
             agent
@@ -100,13 +100,13 @@ impl Cluster {
         });
     }
 
-    /// The agent of a node that was added.
+    /// Returns the process ID of the agent of an added node.
     pub(crate) fn pid_of_node(&self, name: &str) -> i32 {
         let lock = self.folder.path().join(name).join("agent.lock");
         std::fs::read_to_string(lock).unwrap().trim().parse().unwrap()
     }
 
-    /// Another node on this machine, with simulated GPUs.
+    /// Adds a node on this machine, with simulated GPUs.
     pub(crate) fn add_simulated_node(&mut self, name: &str) {
         self.add(name, simulating);
     }
@@ -140,12 +140,12 @@ impl Cluster {
         });
     }
 
-    /// A client command of the binary, pointed at this collector.
+    /// Runs a client command of the binary with this collector.
     pub(crate) fn lockstep(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
     }
 
-    /// Starts a run and returns its id.
+    /// Starts a run and returns its ID.
     pub(crate) fn submit(&self, arguments: &[&str]) -> String {
         let output = self.lockstep(&[&["run", "submit"], arguments].concat());
         assert!(output.status.success(), "{output:?}");
@@ -166,7 +166,7 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// Where the agent serves its metrics, from its log.
+    /// Returns the URL of the agent's metrics, from its log.
     pub(crate) fn agent_metrics(&self) -> String {
         let log = std::fs::read_to_string(self.folder.path().join("agent/agent.log")).unwrap();
         let (_, rest) = log.split_once("http://").unwrap();
@@ -181,7 +181,7 @@ impl Cluster {
         self.api.text_at(url).unwrap()
     }
 
-    /// Samples `(milliseconds, value)` of the first series a range selector gives.
+    /// Returns the samples `(milliseconds, value)` of the first series that matches a range selector.
     pub(crate) fn samples(&self, selector: &str) -> Vec<(i64, f64)> {
         self.api.curves(selector).into_iter().next().unwrap_or_default()
     }
@@ -213,7 +213,7 @@ impl Cluster {
         });
     }
 
-    /// Steps of a rank once its last one is stored: the end of a run is told at once, samples come every second.
+    /// Returns the steps of a rank once its last step is stored: the end of a run is reported at once, but samples come every second.
     pub(crate) fn wait_for_last_step(&self, run: &str, rank: &str, last: f64) -> Vec<(i64, f64)> {
         self.wait_for(&format!("step {last} of rank {rank}"), || {
             let steps = self.samples(&format!("train_step{{run={run:?},rank={rank:?}}}[10m]"));
@@ -222,13 +222,13 @@ impl Cluster {
     }
 
     pub(crate) fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
-        self.look_for(look)
+        self.poll_for(look)
             .unwrap_or_else(|| panic!("waited in vain for {what}; agent's log:\n{}", self.agent_log()))
     }
 
-    /// What is not there in time is nothing.
-    pub(crate) fn look_for<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + PATIENCE;
+    /// Returns `None` if nothing is found in time.
+    pub(crate) fn poll_for<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let found = look();
             if found.is_some() || Instant::now() >= deadline {
@@ -238,13 +238,13 @@ impl Cluster {
         }
     }
 
-    /// SIGKILL to the collector; the agent lives on.
+    /// Sends SIGKILL to the collector. The agent stays alive.
     pub(crate) fn kill_collector(&mut self) {
         self.up.kill().unwrap();
         self.up.wait().unwrap();
     }
 
-    /// SIGKILL to collector and agent; shims and ranks live on.
+    /// Sends SIGKILL to collector and agent. Shims and ranks stay alive.
     pub(crate) fn kill_services(&mut self) {
         self.kill_collector();
         if let Some(agent) = self.agent_pid() {
@@ -252,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// Starts the collector again where it was.
+    /// Starts the collector again at the same address.
     pub(crate) fn start_collector(&mut self) {
         let address = self.url.strip_prefix("http://").unwrap().to_owned();
         (self.up, _) = start_up(self.folder.path(), &address);
@@ -280,7 +280,7 @@ impl Cluster {
 }
 
 impl Drop for Cluster {
-    /// Stops what runs, then collector and agent, in order; what is left is killed.
+    /// Stops the runs, then the collector and the agent, in order. Kills what is left.
     fn drop(&mut self) {
         for run in self.get("/api/runs").as_array().cloned().unwrap_or_default() {
             let id = run["id"].as_str().unwrap_or_default().to_owned();
@@ -313,7 +313,7 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// Processes that were started for this folder's runs and still live.
+    /// Returns the processes that were started for this folder's runs and are still alive.
     pub(crate) fn shims(&self) -> Vec<i32> {
         let runs = self.folder.path().join("agent/runs");
         processes()
@@ -327,7 +327,7 @@ fn start_up(data: &Path, listen: &str) -> (Child, String) {
     spawn_collector(simulating(up(data, listen)))
 }
 
-/// Both `up` and `agent` take it.
+/// For commands of `up` and `agent`.
 fn simulating(mut command: Command) -> Command {
     command
         .args(["--simulate", "h100x2:healthy"])
@@ -348,7 +348,7 @@ fn up(data: &Path, listen: &str) -> Command {
     command
 }
 
-/// The simulator, built beside this test; a workspace build has it, and a test of this package alone builds it.
+/// Returns the simulator library beside this test. A workspace build includes it; a test of this package alone builds it here.
 pub(crate) fn simulator() -> PathBuf {
     let binary = Path::new(env!("CARGO_BIN_EXE_lockstep"));
     let library = binary.with_file_name("libsim_nvml.so");

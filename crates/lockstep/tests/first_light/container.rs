@@ -1,5 +1,5 @@
-//! Runs in containers, by the real Podman: the root file system is the one that `cargo xtask test` makes with debootstrap, and
-//! PyTorch comes in with the host's virtual environment.
+//! Runs in containers, with the real Podman. `cargo xtask test` makes the root file system with debootstrap, and PyTorch comes from the
+//! host's virtual environment.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::product::process::processes;
 
 const IMAGE: &str = "localhost/lockstep-test:latest";
 
-/// A machine with Podman and the image; `None`, said aloud, where there is none.
+/// A machine with Podman and the image. `None`, with a message, if there is none.
 struct Podman {
     folder: tempfile::TempDir,
 }
@@ -56,7 +56,7 @@ impl Podman {
         Cluster::start_without_gpus_with(&[("CONTAINERS_CONF", &self.settings())])
     }
 
-    /// Names of containers of this run that Podman knows, running or not.
+    /// Returns the names of all containers of this run, running or not.
     fn of_run(&self, run: &str) -> Vec<String> {
         let listed = self.command(&[
             "ps",
@@ -73,8 +73,8 @@ impl Podman {
     }
 }
 
-/// No limit above this process's own may be asked for without a right that a test does not have, and Podman gives itself no more
-/// processes than there can be numbers of; runc also runs on machines with both kinds of cgroups.
+/// Settings for Podman. A limit above this process's own needs a privilege that a test does not have, and Podman must not ask for more
+/// processes than there are process IDs. runc also runs on machines with both kinds of cgroups.
 fn settings() -> String {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let hard = |name: &str| {
@@ -94,7 +94,7 @@ fn settings() -> String {
     )
 }
 
-/// The recipe on two ranks, with the host's Python inside.
+/// The recipe on two ranks, with the host's Python mounted into the container.
 fn spec(steps: u32) -> Value {
     let python = python();
     let venv = python
@@ -208,7 +208,7 @@ fn no_container_outlives_its_run_not_even_when_its_shim_is_killed() {
 fn what_is_missing_for_a_container_is_told_before_anything_starts() {
     let Some(podman) = Podman::here() else { return };
     let cluster = podman.cluster();
-    let told = |change: &[(&str, Value)]| {
+    let outcome_with = |change: &[(&str, Value)]| {
         let mut spec = spec(1);
         for (field, value) in change {
             *spec.pointer_mut(field).unwrap() = value.clone();
@@ -216,12 +216,12 @@ fn what_is_missing_for_a_container_is_told_before_anything_starts() {
         let run = submit(&cluster, &spec, &[]);
         cluster.wait_for_state(&run, "failed")["outcome"].to_string()
     };
-    let outcome = told(&[("/container/image", "localhost:1/none:1".into())]);
+    let outcome = outcome_with(&[("/container/image", "localhost:1/none:1".into())]);
     assert!(
         outcome.contains("the image localhost:1/none:1 is not on this node"),
         "{outcome}"
     );
-    let outcome = told(&[("/python", "/opt/none/bin/python".into())]);
+    let outcome = outcome_with(&[("/python", "/opt/none/bin/python".into())]);
     assert!(
         outcome.contains("there is no Python /opt/none/bin/python in the image"),
         "{outcome}"

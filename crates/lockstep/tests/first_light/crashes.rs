@@ -1,11 +1,11 @@
-//! kill -9 in the middle of a run: the training goes on, nothing acknowledged is lost, the gap is filled, and the run's end is
-//! the true one whatever dies when.
+//! kill -9 during a run: the training continues, no acknowledged data is lost, the gap is filled, and the run's final state is right
+//! whatever dies when.
 
 use std::time::{Duration, Instant};
 
 use crate::cluster::{Cluster, signal};
 
-/// The longest distance between samples that come every second: a tick may be late on two busy cores.
+/// The longest distance between samples that come every second. A tick may be late on two busy cores.
 const GAP_MS_MAX: i64 = 3_000;
 
 #[test]
@@ -84,11 +84,11 @@ fn a_killed_agent_leaves_the_training_alone_and_a_new_one_takes_it_up() {
     }
 }
 
-/// Kills of agent and collector around one run in the everyday test; `LOCKSTEP_CHAOS_POINTS` asks for more.
+/// Kills of agent and collector in the everyday test; `LOCKSTEP_CHAOS_POINTS` sets another number.
 const KILLS: u64 = 10;
-/// At most so many around one run; then the next one begins.
+/// The most kills during one run. Then the next run begins.
 const KILLS_OF_A_RUN: u64 = 10;
-/// Two kills lie no further apart.
+/// The longest time between two kills.
 const APART_MS: u64 = 1_200;
 
 #[test]
@@ -112,7 +112,7 @@ struct Chaos {
 }
 
 impl Chaos {
-    /// One run, with kills around it, and one of three ends.
+    /// One run with kills, and one of three ends.
     fn round(&mut self, kills: u64, round: u64) {
         let run = self.cluster.submit(&["--recipe", "ddp", "--set", "steps=100000"]);
         self.cluster.wait_for_step(&run, 3.0);
@@ -186,7 +186,7 @@ impl Chaos {
         status["shim_pid"].as_i64().unwrap().try_into().unwrap()
     }
 
-    /// A number that looks drawn (xorshift).
+    /// A pseudo-random number (xorshift).
     fn drawn(&mut self, below: u64) -> u64 {
         self.draw = self.draw.max(1);
         self.draw ^= self.draw << 13;

@@ -1,4 +1,4 @@
-//! Who is named when a run hangs, fails or loses a node, in alerts and at a real webhook receiver.
+//! Which rank or node is named when a run hangs or fails, or a node is lost: in alerts and at a real webhook receiver.
 
 use std::time::Instant;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, signal};
 use crate::receiver::Receiver;
 
-/// From the end of a run to its message, and from the death of an agent to the node's.
+/// Time from the end of a run to its notification; for [`NODE_TOLD_S`], from the death of an agent to that of the node.
 const RUN_TOLD_S: f64 = 5.0;
 const NODE_TOLD_S: f64 = 15.0;
-/// From the stop of a rank to the alert that names it.
+/// Time from the stop of a rank to the alert that names it.
 const RANK_NAMED_S: f64 = 10.0;
 
-/// Alerts of a rule that fire.
+/// Returns the firing alerts of a rule.
 fn firing(cluster: &Cluster, rule: &str) -> Vec<Value> {
     let all = cluster.get("/api/diagnoses");
     let all = all.as_array().cloned().unwrap_or_default();
@@ -47,12 +47,15 @@ fn a_stopped_rank_is_named_alone_for_as_long_as_it_is_stopped() {
         (&labels["rank"], &labels["cause"], &labels["run"]),
         (&json!("1"), &json!("stopped"), &json!(run.as_str()))
     );
-    // Nothing else is said about ranks of this run, neither of the one that waits nor of the run as a whole.
+    // No other alert may fire about this run: neither about the rank that waits nor about the run as a whole.
     cluster.wait_for("twelve seconds to pass", || {
         (stopped.elapsed().as_secs() >= 12).then_some(())
     });
-    let said: Vec<Value> = cluster.get("/api/diagnoses").as_array().cloned().unwrap();
-    let others: Vec<_> = said.iter().filter(|alert| alert["rule"] != "RankStuck").collect();
+    let diagnoses: Vec<Value> = cluster.get("/api/diagnoses").as_array().cloned().unwrap();
+    let others: Vec<_> = diagnoses
+        .iter()
+        .filter(|alert| alert["rule"] != "RankStuck")
+        .collect();
     assert!(others.is_empty(), "{others:?}");
     assert_eq!(
         firing(&cluster, "RankStuck").len(),
@@ -73,7 +76,7 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
     let receiver = Receiver::start();
     let hook = json!({ "url": format!("http://{}/hook", receiver.address) });
     assert!(cluster.post("/api/webhooks", &hook)["id"].is_string());
-    let told = |rule: &str, label: &str, value: &str| {
+    let is_alerting = |rule: &str, label: &str, value: &str| {
         let about = |alert: &Value| {
             alert["labels"]["alertname"] == rule
                 && alert["labels"][label] == value
@@ -94,7 +97,7 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
     let failed = cluster.wait_for_state(&run, "failed");
     let ended_ms = failed["ended_ms"].as_i64().unwrap();
     cluster.wait_for("the message that the run failed", || {
-        told("RunFailed", "run", &run).then_some(())
+        is_alerting("RunFailed", "run", &run).then_some(())
     });
     let took_s = (now_ms() - ended_ms) as f64 / 1e3;
     assert!(took_s < RUN_TOLD_S, "told after {took_s:.1} s");
@@ -112,12 +115,12 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
         .find(|evidence| evidence["lines"].is_array());
     assert_eq!(lines.unwrap()["lines"], json!(["out of luck"]), "{alert}");
 
-    // One agent is killed, another one stops as it does for an upgrade or a reboot.
+    // One agent is killed. Another one stops in an orderly way, as for an upgrade or a reboot.
     signal(cluster.pid_of_node("killed"), "KILL");
     signal(cluster.pid_of_node("stopped"), "TERM");
     let lost = Instant::now();
     cluster.wait_for("the message that the node is lost", || {
-        told("NodeDown", "node", "killed").then_some(())
+        is_alerting("NodeDown", "node", "killed").then_some(())
     });
     let took_s = lost.elapsed().as_secs_f64();
     assert!(took_s < NODE_TOLD_S, "told after {took_s:.1} s");
@@ -125,7 +128,7 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
         (lost.elapsed().as_secs() >= 20).then_some(())
     });
     assert!(
-        !told("NodeDown", "node", "stopped"),
+        !is_alerting("NodeDown", "node", "stopped"),
         "its agent said that it stops"
     );
     assert_eq!(firing(&cluster, "NodeDown").len(), 1);

@@ -1,4 +1,4 @@
-//! The Grafana dashboards: every panel's query gives the same series here and in a Prometheus that scrapes us.
+//! The Grafana dashboards: every panel's query gives the same series here and in a Prometheus that scrapes Lockstep.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::peers::Prometheus;
+use crate::prometheus::Prometheus;
 
-/// Panels without a series here: no Xid happens, the machine has no RDMA, ranks on CPUs have neither a gradient scaler nor CUDA's memory
-/// nor NCCL, and no one saves checkpoints or stalls.
+/// Panels without a series here: there is no Xid error, the machine has no RDMA, ranks on CPUs have neither a gradient scaler nor CUDA
+/// memory nor NCCL, and no run saves checkpoints or stalls.
 const EMPTY: [&str; 18] = [
     "cluster: GPU Xid errors",
     "node: GPU Xid errors",
@@ -31,7 +31,7 @@ const EMPTY: [&str; 18] = [
     "run: Run stalled",
 ];
 
-/// Title and query of every panel, with what Grafana puts in for its variables.
+/// Returns the title and the query of every panel, with the values that Grafana inserts for its variables.
 fn panels() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../grafana");
     let mut found = Vec::new();
@@ -52,7 +52,7 @@ fn panels() -> Vec<(String, String)> {
     found
 }
 
-/// The label sets of an answer; nothing while it is an error.
+/// Returns the label sets of a response; `None` if it is an error.
 fn series(answer: &Value) -> Option<BTreeSet<String>> {
     let result = answer["data"]["result"].as_array()?;
     (answer["status"] == "success").then(|| result.iter().map(|one| one["metric"].to_string()).collect())
@@ -76,7 +76,7 @@ fn every_panel_has_the_same_series_here_and_in_prometheus() {
     let mut empty = Vec::new();
     for (title, query) in panels() {
         let mut last = (Value::Null, Value::Null);
-        let same = cluster.look_for(|| {
+        let same = cluster.poll_for(|| {
             last = (
                 cluster.query_answer(&[("query", &query)]),
                 prometheus.answer(&query),

@@ -1,4 +1,4 @@
-//! `lockstep demo` as a newcomer uses it: ready at once, the faults found by the collector, nothing left behind.
+//! `lockstep demo` as a new user runs it: it is ready at once, the collector finds the faults, and nothing is left behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::product::api::Api;
+use crate::product::environment::program;
 use crate::product::process::signal;
-use crate::product::surroundings::program;
 
-/// A newcomer waits this long for the address; two seconds on a machine that does nothing else, in a release build.
+/// Time until the address is printed. In a release build on an idle machine it is two seconds.
 const READY_WITHIN: Duration = Duration::from_secs(20);
-/// The last fault begins 45 s after the first step and is found within some seconds.
+/// The last fault begins 45 s after the first step and is found within a few seconds.
 const FOUND_WITHIN: Duration = Duration::from_secs(120);
 
 struct Demo {

@@ -23,7 +23,7 @@ fn an_explosion_is_diagnosed_told_and_resolved() {
             .find(|d| d["rule"] == "GradientExplosion" && d["labels"]["run"] == run.as_str())
             .cloned()
     });
-    // The first bad step by the clock of its own sample, against the moment the alert fired.
+    // Compare the time of the first bad step, by its own sample, with the time at which the alert fired.
     let losses = cluster.samples(&format!("train_loss{{run={run:?},rank=\"0\"}}[10m]"));
     let first_bad_ms = losses.iter().find(|(_, loss)| *loss > 100.0).unwrap().0;
     let fired_ms = diagnosis["fired_ms"].as_i64().unwrap();
@@ -73,7 +73,7 @@ fn an_explosion_is_diagnosed_told_and_resolved() {
     assert_eq!(cluster.get("/api/diagnoses"), json!([]));
 }
 
-/// Not critical, of one node of two, after there is something to send.
+/// A rule that is not critical and matches one of two nodes, and only when there is something to send.
 const ASKING: &str = "
 groups:
   - name: asking

@@ -1,5 +1,5 @@
-//! The scripts of `examples/`, as users write them: by torchrun alone, as managed runs, and under `lockstep exec`. None is changed for
-//! it, and being watched changes no digit of what they print.
+//! The scripts of `examples/`, as users write them: started by torchrun alone, as managed runs, and under `lockstep exec`. The scripts are
+//! not changed for this, and being watched does not change a digit of their output.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -12,9 +12,9 @@ use crate::exec::exec;
 struct Example {
     script: &'static str,
     args: &'static [&'static str],
-    /// Optimizer steps: what two of them read from STEPS, and what the third's arguments come to.
+    /// Optimizer steps: two of the scripts read them from STEPS; for the third, they follow from its arguments.
     steps: u32,
-    /// What its backward passes are called on in the mean, of the loss it prints: of two that are added up, each is half.
+    /// Mean loss of its backward passes as a fraction of the loss that it prints: with two accumulated passes, each is half.
     seen_of_printed: f64,
 }
 
@@ -40,7 +40,7 @@ fn a_trainer_class_trains_the_same_by_torchrun_managed_and_under_exec() {
 
 #[test]
 fn a_script_with_arguments_trains_the_same_by_torchrun_managed_and_under_exec() {
-    // Two epochs; 48 pictures for two ranks are three batches of eight each.
+    // Two epochs. 48 pictures for two ranks are three batches of eight per rank.
     check(&Example {
         script: "train_args.py",
         args: &["--epochs=2", "--pictures=48", "--batch-size=8"],
@@ -49,7 +49,7 @@ fn a_script_with_arguments_trains_the_same_by_torchrun_managed_and_under_exec() 
     });
 }
 
-/// All three at once: most of each is Python starting up and waiting for its peers.
+/// Runs all three at the same time, because most of the time is Python's start and waiting for peers.
 fn check(example: &Example) {
     let cluster = Cluster::start_without_gpus();
     let torchrun = example.torchrun();
@@ -128,7 +128,7 @@ impl Example {
             .unwrap()
     }
 
-    /// As the script's own first lines say.
+    /// The command in the first lines of the script.
     fn torchrun(&self) -> Vec<String> {
         let mut words = vec![python().display().to_string()];
         words.extend(
@@ -171,7 +171,7 @@ impl Example {
         })
     }
 
-    /// Every step of both ranks; of rank 0, which prints, the very losses.
+    /// Checks that there is every step of both ranks, and for rank 0, which prints, exactly the printed losses.
     fn check_series(&self, cluster: &Cluster, run: &str, printed: &[(String, f64)]) {
         for rank in ["0", "1"] {
             let steps = cluster.wait_for_last_step(run, rank, self.steps.into());
@@ -186,13 +186,13 @@ impl Example {
         let expected = printed.iter().map(|(_, loss)| loss * self.seen_of_printed);
         assert_eq!(seen.len(), self.steps as usize, "{run}: {seen:?}");
         for ((_, seen), expected) in seen.iter().zip(expected) {
-            // Six digits after the point are printed.
+            // Six digits after the decimal point are printed.
             assert!((seen - expected).abs() < 1e-6, "{run}: {seen} is not {expected}");
         }
     }
 }
 
-/// Each line that says a training loss, and the loss.
+/// Returns each line that prints a training loss, and the loss.
 fn losses(printed: &str) -> Vec<(String, f64)> {
     let lines = printed.lines().filter_map(|line| {
         let (_, rest) = line.split_once(" loss ")?;

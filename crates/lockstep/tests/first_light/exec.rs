@@ -1,4 +1,4 @@
-//! `lockstep exec`: commands that are watched, and would not notice.
+//! `lockstep exec`: the command is watched, and behaves as without it.
 
 use std::io::Write;
 use std::path::Path;
@@ -34,10 +34,10 @@ fn without_an_agent_the_command_runs_all_the_same() {
         (output.status.code(), output.stdout.as_slice()),
         (Some(7), b"in".as_slice())
     );
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("runs unwatched") && said.ends_with("err\n") && said.lines().count() == 2,
-        "{said}"
+        stderr.contains("runs unwatched") && stderr.ends_with("err\n") && stderr.lines().count() == 2,
+        "{stderr}"
     );
     let missing = exec(nowhere, &["/nonexistent/program"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(127));

@@ -1,11 +1,11 @@
-//! Folders that an earlier revision wrote: this revision opens them and finds what was in them.
+//! Folders that an earlier revision wrote: this revision opens them and finds their contents.
 //!
 //! ```text
 //! tests/data/golden/REVISION/
 //!   folder.tar.gz   the data folder of `lockstep up`, all processes killed at once: series and state, the run folders of a run
 //!                   that had ended and of one that was training; without checkpoints and unpacked companions
-//!   backup.tar.gz   what `lockstep store backup` wrote while that run was training
-//!   facts.json      what was in them, as the API of that revision showed it
+//!   backup.tar.gz   the output of `lockstep store backup` while that run was training
+//!   facts.json      the contents of both, as the API of that revision showed them
 //! ```
 //! `cargo xtask lab golden REV` records them. A recorded folder is never changed afterwards.
 
@@ -17,17 +17,17 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 use crate::product::api::curves;
 
-/// The name of the node in every recorded folder, because a node's credential holds for one name.
+/// The name of the node in every recorded folder, because a node's credential is valid for one name.
 const NODE: &str = "golden-node";
-/// Keeps a webhook message waiting for delivery: the receiver does not exist.
+/// Keeps a webhook message in the queue: the receiver does not exist.
 const RULES: &str = "groups: [{ name: golden, interval: 1s, rules: [{ alert: AlwaysFiring, expr: vector(1), labels: { severity: info } }] }]";
 const RECEIVER: &str = "http://127.0.0.1:9/hook";
 /// Series whose samples are compared. Both are written until the recording ends.
 const SELECTORS: [&str; 2] = ["gpu_memory_used_bytes{gpu=\"0\"}", "train_loss{rank=\"0\"}"];
-/// Samples that are looked at before the recording, as a range selector.
+/// Range selector for the samples before the recording.
 const RANGE: &str = "[30m]";
 
-/// Recorded samples are years old when a test of the future reads them.
+/// Recorded samples are years old when a later test reads them.
 const KEEP_EVERYTHING: [(&str, &str); 4] = [
     ("LOCKSTEP_NAME", NODE),
     ("LOCKSTEP_RETENTION", "36500d"),
@@ -74,14 +74,15 @@ fn folders_of_b49bf1d_open() {
     check_samples(&cluster, &facts);
     check_ended_run(&cluster, &facts);
 
-    // The shim of the run that was training is gone: the agent finds that out from the run's folder.
+    // The shim of the run that was training does not exist any more. The agent finds this out from the run's folder.
     let live = facts["live"].as_str().unwrap();
     let view = cluster.wait_for_state(live, "failed");
     let cause = view["attempts"][0]["outcome"]["cause"].as_str();
     assert_eq!(cause, facts["live_cause_without_shim"].as_str(), "{view}");
 
     let hooks = cluster.get("/api/webhooks");
-    // The path is not shown, because it may be a secret. The queued message is older than messages are kept by the time this runs.
+    // The path is not shown, because it may be a secret. The queued message is gone, because it is older than the retention of messages by
+    // now.
     assert_eq!(hooks[0]["url"], "http://127.0.0.1:9", "{hooks}");
     let checked = cluster.lockstep(&["store", "check"]);
     assert!(checked.status.success(), "{checked:?}");
@@ -93,7 +94,7 @@ fn a_backup_of_b49bf1d_is_restored() {
     let unpacked = tempfile::tempdir().unwrap();
     unpack(&recorded("b49bf1d").join("backup.tar.gz"), unpacked.path());
     let data = tempfile::tempdir().unwrap();
-    let mut restore = Command::new(crate::product::surroundings::program());
+    let mut restore = Command::new(crate::product::environment::program());
     restore
         .args(["store", "restore"])
         .arg(unpacked.path().join("backup.tar"))
@@ -103,7 +104,7 @@ fn a_backup_of_b49bf1d_is_restored() {
     let cluster = open(data);
     check_samples(&cluster, &facts);
     check_ended_run(&cluster, &facts);
-    // The collector waits for the node that trained; this one never did.
+    // The collector waits for the node that trained. This node never trained.
     let live = cluster.get(&format!("/api/runs/{}", facts["live"].as_str().unwrap()));
     assert_eq!(live["name"], "live", "{live}");
 }
@@ -125,14 +126,14 @@ fn check_ended_run(cluster: &Cluster, facts: &Value) {
     assert_eq!(json!(steps), facts["ended_checkpoint_steps"]);
 }
 
-/// Newest first, as the API lists them.
+/// Returns the steps of the checkpoints, newest first, as the API lists them.
 fn checkpoint_steps(cluster: &Cluster, run: &str) -> Vec<Value> {
     let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
     let checkpoints = list["checkpoints"].as_array().cloned().unwrap_or_default();
     checkpoints.iter().map(|one| one["step"].clone()).collect()
 }
 
-/// Per series, `[milliseconds, value]` of every sample up to the recording.
+/// Returns for each series `[milliseconds, value]` of every sample up to the recording.
 fn samples(cluster: &Cluster, selector: &str, at_ms: i64) -> Value {
     let query = format!("{selector}{RANGE}");
     let time = format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000);
@@ -190,7 +191,7 @@ fn record() {
     pack(&into, "backup.tar", &into.join("backup.tar.gz"), &[]);
     std::fs::remove_file(backup).unwrap();
 
-    // Frozen, so that the folder does not change while it is packed; then killed, so that nothing is tidied up.
+    // Stop the processes so that the folder does not change while it is packed; then kill them so that nothing is cleaned up.
     cluster.kill_services();
     let ranks = cluster.shims();
     ranks.iter().for_each(|pid| crate::cluster::signal(*pid, "STOP"));

@@ -1,4 +1,4 @@
-//! A knob on a real run: turned while it trains, judged by what its series say, and turned back to the first command line.
+//! A knob on a real run: it is changed while the run trains, judged by its series, and reverted to the first command line.
 
 use serde_json::Value;
 
@@ -11,15 +11,15 @@ fn a_knob_is_turned_on_a_running_run_judged_and_turned_back() {
     let arguments: Vec<&str> = arguments.split(' ').collect();
     let run = cluster.submit(&arguments);
     cluster.wait_for("both ranks to tell how long a step takes", || {
-        let told = cluster.query(&format!("train_step_seconds{{run={run:?}}}"));
-        (told.len() == 2).then_some(())
+        let samples = cluster.query(&format!("train_step_seconds{{run={run:?}}}"));
+        (samples.len() == 2).then_some(())
     });
 
     let refused = cluster.lockstep(&["run", "apply", &run, "grad_clip_norm=0"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     assert!(text(&refused.stderr).contains("a number above 0"), "{refused:?}");
 
-    // The verdict may go either way on a busy machine; that there is one, with its numbers, may not.
+    // On a busy machine the verdict may go either way. There must be a verdict with its numbers.
     let applied = cluster.lockstep(&["run", "apply", &run, "grad_clip_norm=0.5", "--wait"]);
     assert!(
         text(&applied.stdout).contains("grad_clip_norm") && text(&applied.stdout).contains("verdict: "),
@@ -66,7 +66,7 @@ fn attempts(view: &Value) -> &[Value] {
     view["attempts"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The recipe and its arguments, without what belongs to one attempt.
+/// Returns the recipe and its arguments, without the arguments that belong to one attempt.
 fn program(attempt: &Value) -> String {
     let command = attempt["nodes"][0]["command"].as_str().unwrap_or_default();
     let (_, program) = command.split_once("main.py").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Five knobs on scripts as users write them, through the probe alone: each is found in every rank, judged with figures of both sides,
-//! leaves the losses as they are where it computes the same, and is taken back to the command the run began with.
+//! Five knobs on scripts as users write them, through the probe alone. Each knob is found in every rank, is judged with values of both
+//! sides, leaves the losses unchanged if it computes the same, and is reverted to the command with which the run began.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 
 const DECIDED: [&str; 4] = ["better", "worse", "mixed", "no_difference"];
-/// As `torch.utils.checkpoint` has it, or not, by how busy this machine is: the rule is held in `domain`'s tests.
+/// The verdict depends on `torch.utils.checkpoint` and on the load of this machine. The tests of `domain` test the rule.
 const BY_THE_RULE: [&str; 2] = ["kept", "rejected"];
 
-/// What frames the table.
+/// The lines before and after the table.
 const BEGIN: &str = "=== table of knobs ===";
 const END: &str = "=== end of the table ===";
 
@@ -24,7 +24,7 @@ fn a_time_out_is_taken_over_in_an_unmodified_script_that_trains_on() {
     let _row = timed_out_in_place(&Scripted::start(&cluster, "train_loop.py"));
 }
 
-/// Five knobs on two scripts, and a table of their verdicts: what `cargo xtask lab knobs` puts into docs/knobs.md.
+/// Five knobs on two scripts, and a table of their verdicts, which `cargo xtask lab knobs` writes into docs/knobs.md.
 #[test]
 #[ignore = "takes minutes: cargo xtask lab knobs"]
 fn all() {
@@ -37,7 +37,7 @@ fn all() {
     );
 }
 
-/// Three changes on top of each other, then back.
+/// Applies three changes on top of each other, then reverts them.
 fn plain_loop(cluster: &Cluster) -> Vec<String> {
     let run = Scripted::start(cluster, "train_loop.py");
     let mut rows = vec![checkpointed(&run)];
@@ -75,7 +75,7 @@ fn plain_loop(cluster: &Cluster) -> Vec<String> {
     rows
 }
 
-/// FSDP2's argument by another attempt; the groups' time-out in place.
+/// Changes an argument of FSDP2 in a new attempt, and the timeout of the process groups in place.
 fn fully_sharded(cluster: &Cluster) -> Vec<String> {
     let run = Scripted::start(cluster, "train_trainer.py");
     let resharded = run.apply("reshard_after_forward=false");
@@ -126,25 +126,25 @@ fn timed_out_in_place(run: &Scripted<'_>) -> String {
     assert_eq!((pids(&back), &back["knobs"]), (pids(&before), &Value::Null));
     is_taken(&back["live"][1], "(1800 s)");
     let shown = run.succeeds(&["run", "show", &run.id]);
-    let taken_back = format!(
-        "takes back the change of attempt {} in place, its change 1",
+    let reverted = format!(
+        "reverts the change of attempt {} in place, its change 1",
         back["attempt"]
     );
-    assert!(shown.contains(&taken_back), "{shown}");
+    assert!(shown.contains(&reverted), "{shown}");
     row
 }
 
-fn is_taken(live: &Value, said: &str) {
+fn is_taken(live: &Value, message: &str) {
     assert_eq!(
         (&live["state"], &live["ranks"]),
         (&json!("taken"), &json!([0, 1])),
         "{live}"
     );
     let detail = live["answers"][0]["detail"].as_str().unwrap();
-    assert!(detail.contains(said), "{live}");
+    assert!(detail.contains(message), "{live}");
 }
 
-/// A script of `examples/`, run as it is by two ranks until it is told to stop.
+/// A script of `examples/`, run unchanged by two ranks until it is stopped.
 struct Scripted<'a> {
     cluster: &'a Cluster,
     script: &'static str,
@@ -182,16 +182,16 @@ impl<'a> Scripted<'a> {
         view["attempts"].as_array().unwrap().last().unwrap().clone()
     }
 
-    /// As many as a verdict needs of a side.
+    /// Waits for as many steps as a verdict needs on each side.
     fn has_steps(&self) {
         self.waits_for_start();
         let from = self.attempt()["started_ms"].as_i64().unwrap();
         self.cluster.wait_for("enough steps to compare with", || {
-            let told = self.cluster.samples(&format!(
+            let samples = self.cluster.samples(&format!(
                 "train_step_seconds{{run={:?},rank=\"0\"}}[10m]",
                 self.id
             ));
-            (told.iter().filter(|(at_ms, _)| *at_ms > from).count() > 26).then_some(())
+            (samples.iter().filter(|(at_ms, _)| *at_ms > from).count() > 26).then_some(())
         });
     }
 
@@ -203,13 +203,13 @@ impl<'a> Scripted<'a> {
         });
     }
 
-    /// The attempt that a change was made by, judged.
+    /// Applies a change. Returns the attempt that has it, with the verdict.
     fn apply(&self, change: &str) -> Value {
         let arguments = ["run", "apply", &self.id, change, "--wait", "--no-auto-revert"];
-        // Whether the verdict is for it depends on how busy the machine is, and with it the exit code.
+        // Whether the verdict is for the change depends on the load of the machine, and so does the exit code.
         let output = self.cluster.lockstep(&arguments);
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(told.contains("verdict: "), "{change}: {output:?}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.contains("verdict: "), "{change}: {output:?}");
         self.attempt()
     }
 
@@ -219,13 +219,13 @@ impl<'a> Scripted<'a> {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Checks a verdict; it as a row of the table.
+    /// Checks a verdict, and returns it as a row of the table.
     fn is_judged(&self, change: &Value, decisions: &[&str]) -> String {
         let verdict = &change["verdict"];
         let decision = verdict["decision"].as_str().unwrap_or_default();
         assert!(decisions.contains(&decision), "{verdict}");
         let set = &change["set"][0];
-        // In place: nothing of it is told in an attempt's first steps, and no step is done twice.
+        // A change in place has no samples from the first steps of an attempt, and no step is done twice.
         let is_whole = set["knob"] != "process_group_timeout_s";
         let both = |part: &str, key: &str, scale: f64| {
             let sides = ["before", "after"].map(|side| verdict[side][part][key].as_f64());
@@ -258,7 +258,7 @@ impl<'a> Scripted<'a> {
         self.succeeds(&["run", "stop", &self.id, "--grace", "0s", "--wait"]);
     }
 
-    /// Each rank's probe found what it was to change; the records lie where the agent keeps them.
+    /// Checks that each rank's probe found what it was to change. The agent keeps the records in the run's folder.
     fn is_in_the_script(&self, attempt: &Value, detail: &str) {
         let knob = attempt["change"]["set"][0]["knob"].as_str().unwrap();
         assert_eq!(attempt["change"]["set"][0]["how"], json!({ "way": "injected" }));
@@ -297,7 +297,7 @@ impl<'a> Scripted<'a> {
     }
 }
 
-/// To the last bit.
+/// Checks that the losses are equal to the last bit.
 fn same_losses(attempt: &Value) {
     let losses = &attempt["change"]["verdict"]["losses"];
     assert_eq!(
@@ -307,7 +307,7 @@ fn same_losses(attempt: &Value) {
     );
 }
 
-/// What the node was told to run, without what belongs to one attempt.
+/// Returns the command of the node, without the parts that belong to one attempt.
 fn command(attempt: &Value) -> String {
     let command = attempt["nodes"][0]["command"].as_str().unwrap_or_default();
     let (_, script) = command.split_once("examples/").unwrap_or_default();

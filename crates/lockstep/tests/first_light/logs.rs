@@ -1,4 +1,4 @@
-//! Logs and secrets of real ranks: followed over a restart, searched, and telling nothing that is to be kept.
+//! Logs and secrets of real ranks: logs are followed across a restart and searched, and contain no secret.
 
 use std::path::Path;
 
@@ -6,7 +6,8 @@ use crate::cluster::Cluster;
 
 const VALUE: &str = "hf_0123456789abcdef";
 
-/// The first attempt fails on rank 1, with the secret in its exception, once rank 0 has written its lines whole; the second ends well.
+/// In the first attempt rank 1 fails, with the secret in its exception, after rank 0 has written its lines completely. The second attempt
+/// succeeds.
 const SCRIPT: &str = r#"
 import os, sys, time
 rank, attempt, token = os.environ["RANK"], os.environ["LOCKSTEP_ATTEMPT"], os.environ["HF_TOKEN"]
@@ -29,7 +30,7 @@ if attempt == "1":
 print("the end", flush=True)
 "#;
 
-/// Files below a folder that hold the value.
+/// Returns the files below a folder that contain the value.
 fn holders(data: &Path) -> Vec<String> {
     holders_below(data, data)
 }
@@ -117,7 +118,7 @@ fn logs_are_followed_over_a_restart_and_never_tell_a_secret() {
             .contains("[redacted]"),
         "{exit}"
     );
-    // What the ranks wrote themselves stays on their node, in a folder of their user.
+    // The ranks' own files stay on their node, in a folder of their user.
     cluster.wait_for("the values to be where they belong, and nowhere else", || {
         let kept = |path: &String| {
             path.starts_with("secrets/") || path.contains("/ranks/") || path.contains("/probe/")

@@ -1,6 +1,6 @@
 //! The whole product as a user has it: the binary, simulated GPUs, real training under torchrun.
 //!
-//! Needs PyTorch: a virtual environment at `LOCKSTEP_TEST_VENV`, else where `cargo xtask test` makes it.
+//! Needs PyTorch: a virtual environment at `LOCKSTEP_TEST_VENV`, or where `cargo xtask test` makes it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -24,7 +24,7 @@ mod golden;
 mod knobs;
 mod knobs_unmodified;
 mod logs;
-mod peers;
+mod prometheus;
 mod recipes;
 mod restores;
 mod retention;
@@ -33,6 +33,6 @@ mod runs;
 mod stacks;
 mod store;
 mod terminal;
-mod unseen;
+mod unwatchable_script;
 mod upgrade;
 mod workspace;

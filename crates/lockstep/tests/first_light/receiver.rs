@@ -1,4 +1,4 @@
-//! A real HTTP receiver of webhooks that refuses the first delivery.
+//! A real HTTP receiver of webhooks that rejects the first delivery.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Recipes on two nodes with two ranks each: a recipe succeeds, its loss falls, every series is there, and what it saves is whole.
+//! Recipes on two nodes with two ranks each: a recipe succeeds, its loss falls, every series exists, and its checkpoints are complete.
 
 mod table;
 
@@ -17,25 +17,25 @@ use crate::cluster::Cluster;
 /// Series that every training has.
 const EVERY: &[&str] = &["train_step", "train_step_seconds", "train_loss"];
 
-/// A recipe, and `[test]` of its `recipe.toml`: what it is told beyond its defaults, and what must come of it.
+/// A recipe, and `[test]` of its `recipe.toml`: settings other than the defaults, and expected results.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recipe {
     #[serde(skip)]
     name: &'static str,
     settings: Vec<String>,
-    /// How it saves: through `torch.distributed.checkpoint`, but for the one that shows `torch.save`.
+    /// How it saves: through `torch.distributed.checkpoint`, except the recipe that shows `torch.save`.
     #[serde(default = "dcp")]
     format: String,
-    /// Series of its own, beside those of every training.
+    /// Series of this recipe, in addition to those of every training.
     #[serde(default)]
     series: Vec<String>,
-    /// The mesh it makes of its four ranks: axes and sizes.
+    /// The expected mesh of its four ranks: axes and sizes.
     #[serde(default)]
     mesh: Vec<(String, u32)>,
-    /// Whether it is trained for every change, and not in `cargo xtask lab recipes` alone. Those are whose ranks and checkpoints
-    /// differ most: a mesh of two axes that saves through DCP, pipeline stages, a parameter server. The tests of torch-probe
-    /// train every recipe with each change.
+    /// True if it is trained for every change, and not only in `cargo xtask lab recipes`. These are the recipes whose ranks and checkpoints
+    /// differ most: a mesh of two axes that saves through DCP, pipeline stages, a parameter server. The tests of torch-probe train every
+    /// recipe with each change.
     #[serde(default)]
     every_change: bool,
 }
@@ -44,17 +44,17 @@ fn dcp() -> String {
     "dcp".to_owned()
 }
 
-/// What came of it.
+/// The result of a training.
 #[derive(Debug, Default)]
 struct Trained {
     state: String,
-    /// The release that the ranks say they have.
+    /// The PyTorch release that the ranks report.
     torch: String,
-    /// Of the first and the last step.
+    /// Losses of the first and the last step.
     losses: Option<(f64, f64)>,
-    /// Those that are whole, and all there are.
+    /// Number of complete checkpoints, and of all checkpoints.
     checkpoints: (usize, usize),
-    /// How many of those it must have.
+    /// Number of required series that exist.
     series: usize,
     seconds: f64,
     problems: Vec<String>,
@@ -74,7 +74,7 @@ impl Recipe {
         Self { name, ..recipe }
     }
 
-    /// Trains it to the end and looks at what came of it.
+    /// Trains the recipe to its end and checks the results.
     fn train(&self, cluster: &Cluster) -> Trained {
         let begun = Instant::now();
         let output = self.submit(cluster);
@@ -90,9 +90,9 @@ impl Recipe {
             self.look_at_checkpoints(cluster, &run, &mut trained);
             self.look_at_mesh(cluster, &run, &mut trained);
         } else {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let words = self.last_words(cluster, &run);
-            trained.problems.push(format!("{said}\n{words}"));
+            let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            let words = self.last_log_lines(cluster, &run);
+            trained.problems.push(format!("{stderr}\n{words}"));
         }
         trained
     }
@@ -121,7 +121,7 @@ impl Recipe {
         cluster.lockstep(&arguments)
     }
 
-    /// Samples come every second, the end of a run is told at once: they may be a moment behind.
+    /// Waits for the series, because samples come every second and may arrive shortly after the end of the run.
     fn look_at_series(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
         let wanted = || {
             EVERY
@@ -131,7 +131,7 @@ impl Recipe {
         };
         let selector = format!("{{__name__=~\"train_.+\",run={run:?}}}[10m]");
         let mut seen = BTreeSet::new();
-        let _whether_all = cluster.look_for(|| {
+        let _whether_all = cluster.poll_for(|| {
             let series = cluster.query(&selector);
             let names = series.iter().filter_map(|one| one["metric"]["__name__"].as_str());
             seen = names.map(str::to_owned).collect();
@@ -150,7 +150,7 @@ impl Recipe {
         }
     }
 
-    /// Of the ranks that have one: a pipeline's first stages and a parameter server see none.
+    /// Checks the ranks that have a loss: the first stages of a pipeline and a parameter server have none.
     fn look_at_losses(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
         let selector = format!("train_loss{{run={run:?}}}[10m]");
         let mean =
@@ -167,10 +167,10 @@ impl Recipe {
         }
     }
 
-    /// All that are there are whole, whatever their kind. The last of them is told behind the end of the run.
+    /// Checks that all checkpoints are complete, whatever their kind. The last one may be reported after the end of the run.
     fn look_at_checkpoints(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
         let mut list = Value::Null;
-        let as_expected = cluster.look_for(|| {
+        let as_expected = cluster.poll_for(|| {
             list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
             let all = list["checkpoints"].as_array()?;
             let whole = all.iter().filter(|one| one["complete"] == true);
@@ -185,7 +185,7 @@ impl Recipe {
         }
     }
 
-    /// Ranks stand in the mesh in their order, the last axis first.
+    /// Checks the mesh. Ranks are numbered along the last axis first.
     fn look_at_mesh(&self, cluster: &Cluster, run: &str, trained: &mut Trained) {
         let Some((_, last)) = self.mesh.last() else {
             return;
@@ -199,17 +199,17 @@ impl Recipe {
             .map(|rank| serde_json::json!({ "rank": rank, "coordinates": at(rank) }))
             .collect();
         let expected = serde_json::json!({ "axes": axes, "sizes": sizes, "ranks": ranks });
-        let mut told = Value::Null;
-        let as_expected = cluster.look_for(|| {
-            told = cluster.get(&format!("/api/runs/{run}"))["attempts"][0]["mesh"].clone();
-            (told == expected).then_some(())
+        let mut reported = Value::Null;
+        let as_expected = cluster.poll_for(|| {
+            reported = cluster.get(&format!("/api/runs/{run}"))["attempts"][0]["mesh"].clone();
+            (reported == expected).then_some(())
         });
         if as_expected.is_none() {
-            trained.problems.push(format!("its mesh is {told}"));
+            trained.problems.push(format!("its mesh is {reported}"));
         }
     }
 
-    fn last_words(&self, cluster: &Cluster, run: &str) -> String {
+    fn last_log_lines(&self, cluster: &Cluster, run: &str) -> String {
         let arguments = [
             "run",
             "logs",

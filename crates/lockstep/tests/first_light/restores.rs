@@ -1,10 +1,10 @@
-//! A backup is restored while training runs that began after it: real ranks live on and end well.
+//! A backup is restored while runs train that began after it: their ranks stay alive and end successfully.
 
 use serde_json::Value;
 
 use crate::cluster::{Cluster, signal};
 
-/// Each rank works until it is told to end.
+/// Each rank works until a file tells it to end.
 const SCRIPT: &str = "
 import os, sys, time
 while not os.path.exists(sys.argv[1]):
@@ -17,11 +17,11 @@ fn pids(view: &Value, attempt: usize) -> Vec<i32> {
     ranks.into_iter().flatten().filter_map(pid).collect()
 }
 
-/// The processes with the moment each began, so that another one with the same number is not taken for it.
+/// Returns the live processes with their start times, so that another process with the same PID is not mistaken for one of them.
 fn alive(pids: &[i32]) -> Vec<(i32, String)> {
     let began = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // Behind the name, which may hold anything, field 22 is the start in clock ticks.
+        // After the name, which may contain anything, field 22 is the start time in clock ticks.
         let (_, fields) = stat.rsplit_once(')')?;
         Some((*pid, fields.split_whitespace().nth(19)?.to_owned()))
     };
@@ -99,11 +99,11 @@ fn training_that_began_after_a_backup_goes_on_when_it_is_restored() {
     cluster.wait_for("the reason to wait", || {
         let view = cluster.get(&format!("/api/runs/{waiting}"));
         let message = view["outcome"]["message"].as_str()?.to_owned();
-        message.contains("not known to this collector").then_some(())
+        message.contains("unknown to this collector").then_some(())
     });
     assert_eq!(alive(&ranks), before, "the same processes train on");
 
-    // One is stopped by a person, the other ends by itself.
+    // A user stops one of them; the other ends by itself.
     let stopped = cluster.lockstep(&["run", "stop", &other, "--grace", "5s", "--wait"]);
     assert!(stopped.status.success(), "{stopped:?}");
     assert_eq!(alive(&ranks).len(), 2, "only the other run was stopped");

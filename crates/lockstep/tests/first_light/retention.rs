@@ -1,4 +1,4 @@
-//! A real run that keeps its last checkpoint only, in a folder that holds what others put there.
+//! A real run that keeps only its last checkpoint, in a folder that also contains files of others.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
-/// Files of somebody else, two days older than the run: name and content.
+/// Files of another user, two days older than the run: name and content.
 const FOREIGN: [(&str, &[u8]); 4] = [
     ("best_model.pt", FULL),
     ("pretrained/base.pt", FULL),
     ("step-000900/model.pt", FULL),
     ("0/metrics.csv", b"step,loss\n1,2.5\n"),
 ];
-/// A model with its optimizer, by `torch.save`.
+/// A model with its optimizer, written by `torch.save`.
 const FULL: &[u8] = include_bytes!("../../../agent/testdata/checkpoint/full.pt");
 
 fn put(folder: &Path, name: &str, bytes: &[u8]) {
@@ -42,8 +42,8 @@ fn lines(list: &Value, part: &str, kind: &str) -> Vec<String> {
     of_kind.map(path).collect()
 }
 
-/// `best_model.pt` and `pretrained/base.pt` of another project were removed by a run of the recipe `resume` with `keep_checkpoints = 1`; and
-/// another's checkpoint of step 900 was the one that the run would have resumed from.
+/// Incident: a run of the recipe `resume` with `keep_checkpoints = 1` removed `best_model.pt` and `pretrained/base.pt` of another project;
+/// and the run would have resumed from another project's checkpoint of step 900.
 #[test]
 fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
     let cluster = Cluster::start_without_gpus();
@@ -94,13 +94,13 @@ fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
     );
     assert_eq!(dry, list["retention"], "the page shows the list of the dry run");
     let dry = cluster.lockstep(&["run", "checkpoints", "prune", &run, "--dry-run"]);
-    let said = String::from_utf8(dry.stdout).unwrap();
+    let stdout = String::from_utf8(dry.stdout).unwrap();
     assert!(
-        said.contains("not proven to be this run's") && !said.contains("metrics.csv"),
-        "{said}"
+        stdout.contains("not proven to be this run's") && !stdout.contains("metrics.csv"),
+        "{stdout}"
     );
 
-    // The furthest that the run saved itself, not the other's of step 900.
+    // The newest checkpoint that the run saved itself, not the other project's checkpoint of step 900.
     let resumed = cluster.post(&format!("/api/runs/{run}/resume"), &json!({}));
     assert_eq!(
         resumed["attempts"][1]["resumed_from"]["path"],

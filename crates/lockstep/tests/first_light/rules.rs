@@ -1,4 +1,4 @@
-//! Rule files of a service: refused at the start with exit code 2, read again at SIGHUP.
+//! Rule files of a service: wrong ones make the start fail with exit code 2, and SIGHUP reads them again.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -81,11 +81,11 @@ fn rules_that_cannot_be_used_are_wrong_usage() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(2), "{said}");
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2), "{stderr}");
     for part in ["a.rules: group \"g\", rule 1, \"one\"", "could not parse expr"] {
-        assert!(said.contains(part), "{said}");
+        assert!(stderr.contains(part), "{stderr}");
     }
 }
 

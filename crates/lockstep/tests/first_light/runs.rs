@@ -90,7 +90,7 @@ fn a_killed_rank_ends_the_run_in_the_true_state_with_the_true_cause() {
     assert_eq!(again.status.code(), Some(1), "what has ended cannot be stopped");
 }
 
-/// The recipe's ranks agree through the store that torchrun keeps, on SIGTERM alone.
+/// The recipe's ranks agree through the store that torchrun runs, on SIGTERM alone.
 #[test]
 fn ranks_that_are_stopped_at_once_still_agree_on_a_last_step_and_save_it() {
     let cluster = Cluster::start_without_gpus();
@@ -109,7 +109,7 @@ fn ranks_that_are_stopped_at_once_still_agree_on_a_last_step_and_save_it() {
     let log = cluster.get(&format!("/api/runs/{run}/logs?rank=0"));
     let log = log["text"].as_str().unwrap();
     assert!(log.contains("as asked for"), "{log}");
-    // The node's last look at the folder follows the end of the ranks, which may be told before it is over.
+    // The node checks the folder once more after the ranks have ended, possibly after the end of the run is reported.
     cluster.wait_for("the last checkpoint to be complete", || {
         let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
         (list["checkpoints"][0]["complete"] == true).then_some(())
@@ -120,7 +120,7 @@ fn ranks_that_are_stopped_at_once_still_agree_on_a_last_step_and_save_it() {
 fn stop_ends_the_whole_process_tree() {
     let cluster = Cluster::start();
     let script = cluster.data_dir().join("train.py");
-    // A rank that ignores SIGTERM and leaves a child of its own session behind.
+    // A rank that ignores SIGTERM and leaves a child process with its own session.
     let text = "import os, signal, subprocess, sys, time\n\
         signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
         subprocess.Popen(['sleep', '600'], start_new_session=True)\n\
@@ -158,7 +158,7 @@ fn what_cannot_be_run_is_refused_with_a_reason_and_the_right_exit_code() {
     let wrong = cluster.lockstep(&["run", "submit", "--recipe", "nope"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&wrong.stderr).contains("there is: ddp"),
+        String::from_utf8_lossy(&wrong.stderr).contains("available recipes: ddp"),
         "{wrong:?}"
     );
 

@@ -1,4 +1,4 @@
-//! What ranks that run answer when they are asked: a trace, where they are, what they have waited for.
+//! Requests to running ranks: a trace, their stacks, and their wait counters.
 
 use domain::api::inspect::StacksView;
 use domain::run::inspect::rank_list;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, signal};
 
-/// Steps until the file `hang` is there; then rank 1 stands still in a place with a name, and the others wait for it.
+/// Trains until the file `hang` exists. Then rank 1 stalls in a named function, and the other ranks wait for it.
 const TRAIN: &str = r#"import pathlib, time
 import torch
 import torch.distributed as dist
@@ -39,7 +39,7 @@ fn ranks_that_run_are_asked_where_they_are() {
     let run = cluster.submit(&[file.to_str().unwrap()]);
     cluster.wait_for_step(&run, 3.0);
 
-    // A trace that a viewer can open, of a script that knows nothing of it.
+    // A trace that a viewer can open, of a script that has no profiler code.
     let output = folder.join("trace.json");
     let traced = cluster.lockstep(&[
         "run",
@@ -62,7 +62,7 @@ fn ranks_that_run_are_asked_where_they_are() {
         events.len()
     );
 
-    // One rank stands still, the other waits for it: each is named with its line.
+    // One rank stalls and the other waits for it: each is shown with its line.
     std::fs::write(folder.join("hang"), "").unwrap();
     let ask = || -> StacksView {
         let answer = cluster.lockstep(&["run", "stacks", &run, "--json"]);
@@ -91,7 +91,7 @@ fn ranks_that_run_are_asked_where_they_are() {
         "{text}"
     );
 
-    // The recorder of collectives sees Gloo's too; the rank that waits has waited before.
+    // The Flight Recorder records Gloo's collectives too. The waiting rank has waited before.
     let flight = cluster.lockstep(&["run", "flight", &run, "--rank", "0"]);
     assert!(
         String::from_utf8_lossy(&flight.stdout).contains("gloo:all_reduce"),
@@ -119,7 +119,7 @@ fn ranks_that_run_are_asked_where_they_are() {
         "{counters:?}"
     );
 
-    // A stopped process says nothing for itself.
+    // A stopped process cannot answer.
     signal(pid, "STOP");
     let view = cluster.wait_for("the stopped rank to be known", || {
         let view = ask();

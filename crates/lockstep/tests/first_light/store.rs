@@ -1,4 +1,4 @@
-//! `lockstep store`: a backup while samples come, restored elsewhere; bad archives; checks; exit codes.
+//! `lockstep store`: a backup while samples arrive, restored elsewhere; bad archives; checks; exit codes.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -84,7 +84,7 @@ fn a_backup_taken_while_samples_come_is_a_whole_store_elsewhere() {
     assert!(made.status.success(), "{}", text(&made.stderr));
     assert!(text(&made.stderr).contains("everything acknowledged before"));
 
-    // A second one does not replace the first, unless told to; stdout takes it too.
+    // A second backup does not replace the first without --force. A backup can also go to stdout.
     let refused = cluster.lockstep(&["store", "backup", file]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     let piped = cluster.lockstep(&["store", "backup", "-"]);
@@ -136,7 +136,7 @@ fn damaged_archives_and_damaged_stores_are_told() {
         text(&checked.stdout),
         text(&checked.stderr)
     );
-    assert!(text(&checked.stdout).contains("all of it reads back"));
+    assert!(text(&checked.stdout).contains("no damage found"));
     let stats = cluster.lockstep(&["store", "stats"]);
     assert!(
         text(&stats.stdout).contains("samples in chunks"),
@@ -144,7 +144,7 @@ fn damaged_archives_and_damaged_stores_are_told() {
         text(&stats.stdout)
     );
 
-    // Nobody is there to be asked; and what nobody has can be deleted without a question.
+    // Without a terminal there is no confirmation, so the command fails without --yes.
     let asked = cluster.lockstep(&["store", "delete", "gpu_memory_used_bytes"]);
     assert_eq!(asked.status.code(), Some(2), "{}", text(&asked.stderr));
     assert!(
@@ -176,7 +176,7 @@ fn damaged_archives_and_damaged_stores_are_told() {
     let chunk = good.windows(3).position(|window| window == b"LCK").unwrap();
     let mut tampered = good.clone();
     tampered[chunk + 12] ^= 1;
-    for (bytes, said) in [
+    for (bytes, message) in [
         (&good[..good.len() / 2], "ends in the middle"),
         (&tampered, "SHA-256 differs"),
         (b"something else", "not a backup"),
@@ -184,7 +184,7 @@ fn damaged_archives_and_damaged_stores_are_told() {
         std::fs::write(&file, bytes).unwrap();
         let output = lockstep(&["store", "restore", file.to_str().unwrap(), "--data", data_text]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
         assert!(!data.join("lockstep.db").exists(), "nothing was restored");
     }
 
@@ -196,7 +196,7 @@ fn damaged_archives_and_damaged_stores_are_told() {
     );
     let database = data.join("lockstep.db");
     let mut bytes = std::fs::read(&database).unwrap();
-    // All of them: SQLite leaves copies behind where rows have moved.
+    // Damage all copies: SQLite leaves copies where rows have moved.
     for at in 0..bytes.len() - 12 {
         if &bytes[at..at + 3] == b"LCK" {
             bytes[at + 12] ^= 1;
@@ -205,8 +205,11 @@ fn damaged_archives_and_damaged_stores_are_told() {
     std::fs::write(&database, bytes).unwrap();
     let output = lockstep(&["store", "check", "--data", data_text]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
-    let said = text(&output.stdout);
-    assert!(said.contains("chunk") && said.contains("What to do:"), "{said}");
+    let stdout = text(&output.stdout);
+    assert!(
+        stdout.contains("chunk") && stdout.contains("What to do:"),
+        "{stdout}"
+    );
     let json = lockstep(&["store", "check", "--data", data_text, "--format", "json"]);
     let report: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert!(report["chunks"].as_u64().unwrap() > 0, "{report}");
@@ -226,7 +229,7 @@ fn damaged_archives_and_damaged_stores_are_told() {
 fn absurd_settings_and_absent_collectors_have_their_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
-    for (flags, said) in [
+    for (flags, message) in [
         (
             ["--retention", "1d", "--out-of-order", "2d"],
             "--out-of-order 2d is longer",
@@ -253,7 +256,7 @@ fn absurd_settings_and_absent_collectors_have_their_exit_codes() {
             .concat(),
         );
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
     let nobody = [
         "--url",

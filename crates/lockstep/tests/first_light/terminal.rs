@@ -1,4 +1,4 @@
-//! What people type to look: `top` and `doctor`, against a running cluster and against nothing; and `plan`, which needs neither.
+//! Commands for a quick look: `top` and `doctor`, with a running cluster and without one; and `plan`, which needs no collector.
 
 use serde_json::Value;
 
@@ -51,10 +51,10 @@ fn top_shows_each_gpu_from_the_agent_and_from_the_collector() {
 fn doctor_finds_what_works_and_names_what_does_not() {
     let cluster = Cluster::start();
     let python = python();
-    let told = ["--python", python.to_str().unwrap(), "--json"];
+    let options = ["--python", python.to_str().unwrap(), "--json"];
     let simulated = ["doctor", "--simulate", "h100x2:healthy"];
     let healthy = cluster
-        .command(&[&simulated[..], &told].concat())
+        .command(&[&simulated[..], &options].concat())
         .env("LOCKSTEP_NVML_LIBRARY", crate::cluster::simulator())
         .output()
         .unwrap();
@@ -88,9 +88,9 @@ fn doctor_finds_what_works_and_names_what_does_not() {
     }
     assert!(healthy.status.success(), "{healthy:?}");
 
-    // A library that was named must work; a collector that was named must answer.
+    // A library that the user names must work, and a collector that the user names must answer.
     let broken = cluster
-        .command(&[&["doctor", "--nvml-library", "/nonexistent.so"], &told[..]].concat())
+        .command(&[&["doctor", "--nvml-library", "/nonexistent.so"], &options[..]].concat())
         .env("LOCKSTEP_URL", "http://127.0.0.1:9")
         .output()
         .unwrap();
@@ -101,8 +101,8 @@ fn doctor_finds_what_works_and_names_what_does_not() {
         "{checks}"
     );
     assert_eq!(broken.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&broken.stderr);
-    assert!(said.contains("does not work: gpus, collector"), "{said}");
+    let stderr = String::from_utf8_lossy(&broken.stderr);
+    assert!(stderr.contains("does not work: gpus, collector"), "{stderr}");
 }
 
 #[test]
@@ -170,15 +170,16 @@ fn a_plan_of_memory_needs_no_collector_and_says_what_would_fit() {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
 
-    let told = json(&plan(&[&asked[..], &["--checkpointing", "block", "--format", "json"]].concat()).stdout);
-    assert_eq!(told["fit"]["verdict"], "fits", "{told}");
-    let at_peak: u64 = told["plan"]["components"]
+    let fitting =
+        json(&plan(&[&asked[..], &["--checkpointing", "block", "--format", "json"]].concat()).stdout);
+    assert_eq!(fitting["fit"]["verdict"], "fits", "{fitting}");
+    let at_peak: u64 = fitting["plan"]["components"]
         .as_array()
         .unwrap()
         .iter()
         .map(|component| component["at_peak_bytes"].as_u64().unwrap())
         .sum();
-    assert_eq!(Some(at_peak), told["plan"]["peak_bytes"].as_u64(), "{told}");
+    assert_eq!(Some(at_peak), fitting["plan"]["peak_bytes"].as_u64(), "{fitting}");
 
     for (arguments, words) in [
         (&[][..], "--model"),
@@ -194,8 +195,8 @@ fn a_plan_of_memory_needs_no_collector_and_says_what_would_fit() {
         ),
     ] {
         let refused = plan(arguments);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
 }

@@ -1,14 +1,14 @@
-//! The collector's API as a program asks it.
+//! The collector's API, as a program uses it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// No answer takes longer on two busy cores.
+/// No response takes longer on two busy cores.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// One collector.
+/// A client of one collector.
 pub(crate) struct Api {
     pub(crate) url: String,
     data: PathBuf,
@@ -17,14 +17,14 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// The collector at `url`, whose admin token lies in its data folder.
+    /// Makes a client of the collector at `url`. Its data folder contains the admin token.
     pub(crate) fn new(url: String, data: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
         let _already_there = rustls::crypto::ring::default_provider().install_default();
-        // No connection waits between two requests: nobody would see here that the collector has closed it meanwhile.
+        // Keep no idle connections: the client would not notice that the collector has closed one.
         let http = reqwest::Client::builder()
             .timeout(ANSWER_WITHIN)
             .pool_max_idle_per_host(0)
@@ -38,7 +38,7 @@ impl Api {
         }
     }
 
-    /// `GET` of JSON; `null` when the collector does not answer or refuses.
+    /// `GET` of JSON; `null` if the collector does not answer or refuses.
     pub(crate) fn get(&self, path: &str) -> Value {
         json(self.text_at(&format!("{}{path}", self.url)))
     }
@@ -47,12 +47,12 @@ impl Api {
         json(self.answer(self.http.post(format!("{}{path}", self.url)).json(body)))
     }
 
-    /// `GET` of whatever an address of ours says.
+    /// `GET` of any text from a Lockstep address.
     pub(crate) fn text_at(&self, url: &str) -> Option<String> {
         self.answer(self.http.get(url))
     }
 
-    /// The process of a rank of a run's newest attempt.
+    /// Returns the process ID of a rank of a run's newest attempt.
     pub(crate) fn pid_of(&self, run: &str, rank: u32) -> Option<i32> {
         let view = self.get(&format!("/api/runs/{run}"));
         let nodes = view["attempts"].as_array()?.last()?["nodes"].as_array()?;
@@ -65,7 +65,7 @@ impl Api {
         self.ask(&[("query", query)])
     }
 
-    /// What an instant query gives, asked with these parameters.
+    /// Returns the result of an instant query with these parameters.
     pub(crate) fn ask(&self, parameters: &[(&str, &str)]) -> Vec<Value> {
         self.query_answer(parameters)["data"]["result"]
             .as_array()
@@ -73,13 +73,13 @@ impl Api {
             .unwrap_or_default()
     }
 
-    /// The whole answer to an instant query, which may be an error.
+    /// Returns the whole response to an instant query, which may be an error.
     pub(crate) fn query_answer(&self, parameters: &[(&str, &str)]) -> Value {
         let url = format!("{}/api/v1/query", self.url);
         json(self.answer(self.http.get(url).query(parameters)))
     }
 
-    /// Samples `(milliseconds, value)` of each series a range selector gives.
+    /// Returns the samples `(milliseconds, value)` of each series that matches a range selector.
     pub(crate) fn curves(&self, selector: &str) -> Vec<Vec<(i64, f64)>> {
         curves(&self.query(selector))
     }
@@ -98,7 +98,7 @@ impl Api {
     }
 }
 
-/// The samples of each series that a range selector gave.
+/// Returns the samples of each series in the result of a range selector.
 pub(crate) fn curves(found: &[Value]) -> Vec<Vec<(i64, f64)>> {
     let sample = |pair: &Value| {
         let value = pair[1].as_str().unwrap().parse().unwrap_or(f64::INFINITY);

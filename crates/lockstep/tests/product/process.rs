@@ -1,10 +1,10 @@
-//! Processes of this machine: started, told apart by the folder they work for, signalled by number.
+//! Processes of this machine: starts them, finds them by the folder they work for, and sends signals to them.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Starts a collector and waits for the line that says where it is: the process and the address.
+/// Starts a collector and waits for the line with its address. Returns the process and the address.
 pub(crate) fn spawn_collector(mut command: Command) -> (Child, String) {
     let mut child = command
         .stdout(Stdio::piped())
@@ -17,12 +17,12 @@ pub(crate) fn spawn_collector(mut command: Command) -> (Child, String) {
         .strip_prefix("Lockstep is at ")
         .expect("the address comes first")
         .to_owned();
-    // Whatever it says later must find a reader.
+    // Read its later output too, so that it does not block.
     std::thread::spawn(move || lines.for_each(drop));
     (child, url)
 }
 
-/// All there are.
+/// Returns the IDs of all processes.
 pub(crate) fn processes() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").unwrap();
     entries
@@ -30,12 +30,12 @@ pub(crate) fn processes() -> Vec<i32> {
         .collect()
 }
 
-/// Whether a process was started with `folder` in its arguments or environment.
+/// Returns true if a process was started with `folder` in its arguments or environment.
 pub(crate) fn is_ours(pid: i32, folder: &Path) -> bool {
     mentions(pid, folder.as_os_str().as_encoded_bytes())
 }
 
-/// Whether a process was started with these bytes in its arguments or environment. One that has ended has neither.
+/// Returns true if a process was started with these bytes in its arguments or environment. False for a process that has ended.
 pub(crate) fn mentions(pid: i32, needle: &[u8]) -> bool {
     ["cmdline", "environ"].iter().any(|file| {
         let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();

@@ -1,16 +1,16 @@
-/* Plays a trace: a line of standard input is something that NCCL does. Ends with status 1 when a call answers anything but success.
+/* Plays a trace: each line of standard input is an action of NCCL. Ends with status 1 if a call does not return success.
  *
- *   version 22809                           what ncclGetVersion says; before load
- *   load PATH ABI                           prints `loaded N`, the newest table up to ABI that the plugin has
- *   init SLOT NAME HASH NODES RANKS RANK    a communicator begins
+ *   version 22809                           what ncclGetVersion returns; before load
+ *   load PATH ABI                           prints `loaded N`, the newest table of the plugin up to ABI
+ *   init SLOT NAME HASH NODES RANKS RANK    creates a communicator
  *   coll SLOT SEQ FUNC COUNT DATATYPE CHANNELS START STOP    in nanoseconds of the GPU; channel c starts and stops c later, the
  *   p2p  SLOT PEER FUNC COUNT DATATYPE CHANNELS START STOP   last one stops at STOP; 0 0 for a kernel that reports nothing
  *   odd SLOT TYPE                           prints `odd null` or `odd handle`
- *   junk                                    handles that nobody gave
+ *   junk                                    handles that the plugin did not return
  *   mask                                    prints `mask N`
- *   flood SLOT N                            N collectives as fast as they go
- *   crowd SLOT THREADS N                    the same from several threads, with kernels, each in a slot from SLOT on
- *   fork                                    the rest of the lines is for a child; the parent waits for it
+ *   flood SLOT N                            N collectives as fast as possible
+ *   crowd SLOT THREADS N                    the same from several threads, with kernels; each thread has a slot from SLOT on
+ *   fork                                    runs the remaining lines in a child; the parent waits for it
  *   sleep MS      final SLOT      unload
  */
 #include "nccl.h"

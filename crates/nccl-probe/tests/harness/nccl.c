@@ -1,6 +1,6 @@
-/* What NCCL does with a profiler plugin, and nothing else of NCCL: finds the newest table that a plugin has, and calls it with
- * the structs of that version. The layouts are the published interface's; the assertions hold their sizes. Built as a shared
- * library, as NCCL is, because the plugin asks the library that holds the mask for its version. */
+/* Does what NCCL does with a profiler plugin, and nothing else: finds the newest table of a plugin, and calls it with the
+ * structs of that version. The layouts are those of the published interface; the assertions check their sizes. Built as a shared
+ * library, as NCCL is, because the plugin gets the version from the library that contains the mask. */
 #include "nccl.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ DESCRIPTOR(7, uint64_t, COLL(COLL4 void *group; const char *variant; _Bool symme
 _Static_assert(sizeof(D1) == 120 && sizeof(D2) == 128 && sizeof(D3) == 120 && sizeof(D4) == 104, "v1 to v4");
 _Static_assert(sizeof(D5) == 112 && sizeof(D6) == 112 && sizeof(D7) == 136, "v5 to v7");
 
-/* The tables differ in `init` only, so that one struct with an untyped one stands for all. */
+/* The tables differ only in `init`, so one struct with an untyped `init` is enough for all. */
 typedef struct {
   const char *name;
   void *init;
@@ -63,7 +63,7 @@ static void logger(int level, unsigned long flags, const char *file, int line, c
 
 void nccl_version(int code) { version_code = code; }
 
-/* Closing at the last communicator and opening again at the next is what NCCL does too. */
+/* NCCL too closes the plugin at the last communicator and opens it again at the next. */
 static void *library;
 int nccl_load(const char *path, int newest) {
   library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -108,7 +108,7 @@ static uint8_t datatype_number(const char *name) {
   return 255;
 }
 
-/* Every byte that a version does not define is set, so that one read by mistake is noticed. */
+/* Every byte that a version does not define is set, so that reading it by mistake is detected. */
 #define BEGIN(VERSION, TYPE) D##VERSION d; memset(&d, 0xA5, sizeof d); d.type = TYPE; d.parent = call->parent; d.rank = call->rank
 #define COLL_WITH(VERSION, FUNC, TYPE) { BEGIN(VERSION, 1 << 1); d.coll.seq = call->seq; d.coll.func = FUNC; \
   d.coll.count = call->count; d.coll.datatype = TYPE; d.coll.channels = (uint8_t)call->channels; EXTRA \
@@ -144,7 +144,7 @@ int nccl_p2p(void *context, void **handle, const Call *call) {
 #undef EXTRA
 }
 
-/* A channel of a kernel: started, its stop time recorded, stopped. Version 3 has no timers. */
+/* Starts a channel of a kernel, records its stop time, and stops it. Version 3 has no timers. */
 int nccl_kernel(void *context, const Call *call, int channel, uint64_t start, uint64_t stop) {
   void *handle = NULL;
   int failed = 0;
@@ -161,7 +161,7 @@ int nccl_kernel(void *context, const Call *call, int channel, uint64_t start, ui
   return failed | table->record(handle, 22, &arguments) | table->stop(handle);
 }
 
-/* An event of a kind that nobody asked for. */
+/* Starts an event of a kind that was not requested. */
 int nccl_odd(void *context, void **handle, uint64_t type) {
   Call none = {0}, *call = &none;
   if (abi < 5) { BEGIN(1, (uint8_t)type); return table->start(context, handle, &d); }

@@ -1,4 +1,4 @@
-/* The little of NCCL that the driver uses; see nccl.c. */
+/* The parts of NCCL that the driver uses; see nccl.c. */
 #include <stddef.h>
 #include <stdint.h>
 

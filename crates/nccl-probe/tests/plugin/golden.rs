@@ -1,5 +1,5 @@
-//! The datagrams that the agent's tests read: made here by the plugin, kept under testdata/. `LOCKSTEP_BLESS=1` writes them anew;
-//! without it they are compared, so that the two sides cannot drift apart.
+//! The datagrams that the agent's tests read. The plugin creates them here, and they are stored under testdata/. `LOCKSTEP_BLESS=1` writes
+//! them again; without it they are compared, so that the two sides stay consistent.
 
 use std::path::Path;
 use std::{env, fs};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::harness::{Collector, Process, driver, plugin, replay};
 use crate::trace::{RANK, VERSIONS, one_rank};
 
-/// Times are of the day of the test; in the files they are these.
+/// Replaces the times in the files, which depend on when the test runs.
 const WALL_NS: u64 = 1_767_225_600_000_000_000;
 const RANKS: u64 = 64;
 /// The rank that is late in every collective.
@@ -31,7 +31,7 @@ fn sixty_four_ranks_and_the_late_one_waits_least() {
     let Some(driver) = driver() else { return };
     let collector = Collector::start();
     let socket = collector.path().display().to_string();
-    // Eight at a time, as on eight nodes one after the other: the kernel's queue of datagrams is short.
+    // Eight at a time, as on eight nodes one after another: the kernel's queue of datagrams is short.
     let ranks: Vec<u64> = (0..RANKS).collect();
     for node in ranks.chunks(8) {
         let processes: Vec<Process> = node.iter().map(|rank| begin(driver, &socket, *rank)).collect();
@@ -57,7 +57,8 @@ fn sixty_four_ranks_and_the_late_one_waits_least() {
     compare("late-rank.jsonl", records);
 }
 
-/// One rank's process. Every kernel ends when the late rank has come and the data has moved; it begins when its own rank comes.
+/// Starts the process of one rank. Each kernel starts when its own rank arrives, and stops when the late rank has arrived and the data has
+/// been transferred.
 fn begin(driver: &Path, socket: &str, rank: u64) -> Process {
     let (text, node, local) = (rank.to_string(), format!("n{}", rank / 8), (rank % 8).to_string());
     let variables = [
@@ -76,7 +77,7 @@ fn begin(driver: &Path, socket: &str, rank: u64) -> Process {
     );
     for sequence in 0..COLLECTIVES {
         let begun = 1_000_000_000 + sequence * 50_000_000;
-        // Up to 0.3 ms of scatter, the same in every run of this test.
+        // Up to 0.3 ms of variation, the same in every run of this test.
         let scatter = (rank * 7_919 + sequence * 104_729) % 300 * 1_000;
         let start = begun + if rank == LATE { 3_000_000 } else { scatter };
         let stop = begun + 3_000_000 + 2_000_000;
@@ -94,7 +95,7 @@ fn duration_ns(record: &Value, sequence: u64) -> u64 {
         .unwrap_or_else(|| panic!("collective {sequence} is missing in {record}"))
 }
 
-/// What one process sent, as if it had sent it at once: a second may end anywhere in a trace.
+/// Merges the records of one process, as if they had been sent at once: a second may end anywhere in a trace.
 fn merged(records: Vec<Value>) -> Value {
     let arrivals = records
         .iter()

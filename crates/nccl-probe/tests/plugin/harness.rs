@@ -1,4 +1,4 @@
-//! The C program, the plugin, and a socket that gathers what the plugin sends.
+//! The C program, the plugin, and a socket that collects what the plugin sends.
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
@@ -12,7 +12,7 @@ use std::{env, fs, io};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The plugin, built beside this test.
+/// Returns the path of the plugin, built beside this test.
 pub(crate) fn plugin() -> PathBuf {
     let executable = env::current_exe().unwrap();
     let folder = executable.parent().and_then(Path::parent).unwrap();
@@ -25,7 +25,7 @@ pub(crate) fn plugin() -> PathBuf {
     newest.expect("cargo builds the plugin together with this test")
 }
 
-/// The C program, compiled once a test run; `None`, with a word to the reader, where there is no C compiler.
+/// Returns the C program, compiled once per test run. Prints a message and returns `None` if there is no C compiler.
 pub(crate) fn driver() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -60,7 +60,7 @@ fn build(compiler: &str, folder: &Path) -> PathBuf {
     folder.join("drive")
 }
 
-/// A socket as the shim has one, and a thread that empties it.
+/// A socket like the shim's, and a thread that reads it.
 pub(crate) struct Collector {
     folder: TempDir,
     thread: JoinHandle<Vec<Value>>,
@@ -79,7 +79,7 @@ impl Collector {
         self.folder.path().join("probe.sock")
     }
 
-    /// Everything that has come.
+    /// Returns everything that was received.
     pub(crate) fn finish(self) -> Vec<Value> {
         let end = UnixDatagram::unbound().unwrap();
         end.send_to(b"end", self.path()).unwrap();
@@ -103,14 +103,14 @@ fn gather(socket: &UnixDatagram) -> Vec<Value> {
     }
 }
 
-/// A training process, in all that the plugin sees of it.
+/// A training process, as the plugin sees it.
 pub(crate) struct Process {
     child: Child,
     trace: Option<std::process::ChildStdin>,
 }
 
 impl Process {
-    /// Starts one; the environment is what is given and nothing else of ours.
+    /// Starts a process. Its environment contains only `variables`.
     pub(crate) fn start(driver: &Path, variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(driver)
             .env_clear()
@@ -129,7 +129,7 @@ impl Process {
         self
     }
 
-    /// What it printed, when it has ended well in time.
+    /// Waits until the process has ended successfully, and returns its output.
     pub(crate) fn end(mut self) -> String {
         drop(self.trace.take());
         let deadline = Instant::now() + Duration::from_secs(120);
@@ -150,7 +150,7 @@ impl Process {
     }
 }
 
-/// Plays one trace in one process; what it printed and what was sent.
+/// Plays one trace in one process. Returns its output and what was sent.
 pub(crate) fn replay(driver: &Path, variables: &[(&str, &str)], trace: &str) -> (String, Vec<Value>) {
     let collector = Collector::start();
     let socket = collector.path().display().to_string();

@@ -1,4 +1,4 @@
-//! The file itself: what it exports, what it asks of the system, how it is linked.
+//! Tests of the library file: what it exports, which symbols it needs, and how it is linked.
 
 use std::fs;
 
@@ -6,10 +6,10 @@ use libloading::Library;
 
 use crate::harness::plugin;
 
-/// Newest symbol version of the C library that may be asked for: what building on Debian 12 gives, since 2.34 has the threads
-/// inside; Ubuntu 22.04 has 2.35, RHEL 9 has 2.34.
+/// The newest symbol version of the C library that may be needed. It is that of a build on Debian 12, since 2.34 contains the threads.
+/// Ubuntu 22.04 has 2.35, RHEL 9 has 2.34.
 const GLIBC_MAX: (u32, u32) = (2, 34);
-/// Marks a library that is never unloaded, in DT_FLAGS_1.
+/// The flag in DT_FLAGS_1 of a library that is never unloaded.
 const DF_1_NODELETE: u64 = 8;
 const DT_FLAGS_1: u64 = 0x6fff_fffb;
 const PT_DYNAMIC: u32 = 2;

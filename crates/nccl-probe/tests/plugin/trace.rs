@@ -1,4 +1,4 @@
-//! Traces through each version of the interface, and what the plugin makes of them.
+//! Plays traces through each version of the interface, and checks what the plugin sends.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ fn load(version: u32, abi: u32) -> String {
     format!("version {version}\nload {} {abi}\n", plugin().display())
 }
 
-/// A rank of eight: collectives with and without kernels, a transfer, a small message, things that are none of ours.
+/// A rank of eight: collectives with and without kernels, a transfer, a small message, and events that the plugin did not request.
 pub(crate) fn one_rank(version: u32, abi: u32) -> String {
     load(version, abi)
         + "init 0 dp c0ffee 2 8 3\n\
@@ -76,7 +76,7 @@ fn every_version_of_the_interface_is_counted_and_from_4_on_timed() {
         assert_eq!(all_reduce["sequence"], 2, "v{abi}");
         assert_eq!(function(record, "AllGather")["bytes"], 262_144, "v{abi}");
         let send = function(record, "Send");
-        // Version 1 knows the type by a number that this type did not have.
+        // Version 1 identifies the type by a number, and this type had none.
         let bytes = if abi == 1 { 0 } else { 1_048_576 };
         assert_eq!(
             (&send["count"], &send["bytes"]),
@@ -172,7 +172,7 @@ fn many_threads_count_everything_and_time_what_they_can() {
             .unwrap();
         let all_reduce = function(record, "AllReduce");
         assert_eq!(all_reduce["count"], each, "{record}");
-        // Where the ring was full all the time a thread ran, none of its kernels came through.
+        // If the ring was full during the whole run of a thread, none of its kernels was recorded.
         let timed = all_reduce["timed"].as_u64().unwrap_or(0);
         assert!(timed <= each);
         assert_eq!(
@@ -194,7 +194,7 @@ fn more_communicators_than_there_is_room_for_are_refused_and_counted() {
     let trace = load(22_809, 5)
         + &init
         + "coll 299 0 AllReduce 1 ncclInt8 1 0 0\ncoll 0 0 AllReduce 1 ncclInt8 1 0 0\n";
-    // A slot is free again when its communicator's end was told.
+    // A slot is free again when the end of its communicator was sent.
     let again = "sleep 1200\nfinal 0\nsleep 2500\ninit 299 again 12b 1 8 0\ncoll 299 0 AllReduce 1 ncclInt8 1 0 0\nsleep 2500\n";
     let (_, records) = replay(driver, &RANK, &(trace + again));
     assert!(

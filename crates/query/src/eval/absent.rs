@@ -1,4 +1,4 @@
-//! `absent` and `absent_over_time`: a 1 where nothing is, with the labels the selector asked for.
+//! `absent` and `absent_over_time`: 1 where there is no sample, with the labels of the selector.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn absent_where(columns: &[Column], arg: &Expr, grid: Grid) -> Vec<Column> {
     }
 }
 
-/// The labels that a selector fixes with `=`, where it says nothing else about them.
+/// Returns the labels that a selector sets with `=`, unless it has other matchers for the same label.
 fn labels_asked_for(arg: &Expr) -> Labels {
     let matchers: &[Matcher] = match arg {
         Expr::Select(selector) | Expr::Window { selector, .. } => &selector.matchers,

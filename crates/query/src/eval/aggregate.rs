@@ -1,12 +1,12 @@
-//! Aggregations that fold the values of a group into one: `sum`, `avg`, `min`, …
+//! Aggregations that combine the values of a group: `sum`, `avg`, `min`, …
 
 use std::collections::HashMap;
 
 use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
 
-use super::column::{Column, holes};
+use super::column::{Column, absent_values};
 use super::numeric::{Mean, Sum, Variance, quantile};
-use super::spelling::spelled;
+use super::value_label::value_label;
 use super::{Evaluator, Result};
 use crate::error::EvalError;
 use crate::expr::{Aggregate, AggregateOp, Expr, Grouping};
@@ -17,13 +17,13 @@ use crate::plan::Grid;
 pub(super) struct Group {
     pub(super) labels: Labels,
     pub(super) drop_name: bool,
-    /// Indices of columns.
+    /// Indexes of columns.
     pub(super) members: Vec<usize>,
 }
 
 impl Evaluator<'_> {
     pub(super) fn aggregate(&self, aggregate: &Aggregate, grid: Grid) -> Result<Vec<Column>> {
-        // The parameter first: its errors do not depend on the data.
+        // The parameter is evaluated first, because its errors do not depend on the data.
         let param = aggregate.param.as_ref();
         let columns = match aggregate.op {
             AggregateOp::Topk | AggregateOp::Bottomk | AggregateOp::Limitk => {
@@ -35,15 +35,15 @@ impl Evaluator<'_> {
         };
         let groups = grouped(&columns, &aggregate.grouping);
         Ok(match aggregate.op {
-            AggregateOp::Sum => folded::<Total>(&columns, groups, grid),
-            AggregateOp::Avg => folded::<Mean>(&columns, groups, grid),
-            AggregateOp::Min => folded::<Least>(&columns, groups, grid),
-            AggregateOp::Max => folded::<Greatest>(&columns, groups, grid),
-            AggregateOp::Count => folded::<Count>(&columns, groups, grid),
-            AggregateOp::Group => folded::<One>(&columns, groups, grid),
-            AggregateOp::Stdvar => folded::<Variance>(&columns, groups, grid),
+            AggregateOp::Sum => aggregated::<Total>(&columns, groups, grid),
+            AggregateOp::Avg => aggregated::<Mean>(&columns, groups, grid),
+            AggregateOp::Min => aggregated::<Least>(&columns, groups, grid),
+            AggregateOp::Max => aggregated::<Greatest>(&columns, groups, grid),
+            AggregateOp::Count => aggregated::<Count>(&columns, groups, grid),
+            AggregateOp::Group => aggregated::<One>(&columns, groups, grid),
+            AggregateOp::Stdvar => aggregated::<Variance>(&columns, groups, grid),
             AggregateOp::Stddev => {
-                let mut columns = folded::<Variance>(&columns, groups, grid);
+                let mut columns = aggregated::<Variance>(&columns, groups, grid);
                 let values = columns.iter_mut().flat_map(|column| &mut column.values);
                 values
                     .filter(|value| !is_absent(**value))
@@ -86,7 +86,7 @@ impl Evaluator<'_> {
         Ok(groups.into_iter().map(&mut of_group).collect())
     }
 
-    /// `count_values("label", v)`: how many series have each value.
+    /// `count_values("label", v)`: the number of series with each value.
     fn count_values(&self, aggregate: &Aggregate, param: Option<&Expr>, grid: Grid) -> Result<Vec<Column>> {
         let param = param.ok_or_else(|| EvalError::execution("count_values needs a label name"))?;
         let name = self.text(param, grid)?;
@@ -104,17 +104,17 @@ impl Evaluator<'_> {
                     .enumerate()
                     .filter(|(_, value)| !is_absent(**value))
                 {
-                    let labels = group.labels.with(&name, &spelled(*value));
+                    let labels = group.labels.with(&name, &value_label(*value));
                     let place = match places.get(&labels) {
                         Some(place) => *place,
                         None => {
-                            // Each value seen makes a series: the one aggregation that can multiply.
-                            self.pay_for_cells(1, grid)?;
+                            // Each distinct value makes a series. This is the only aggregation that can have more results than inputs.
+                            self.take_cells_from_budget(1, grid)?;
                             places.insert(labels.clone(), counts.len());
                             counts.push(Column {
                                 labels,
                                 drop_name: group.drop_name,
-                                values: holes(grid.count),
+                                values: absent_values(grid.count),
                             });
                             counts.len() - 1
                         }
@@ -128,7 +128,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// The groups in order of their first series.
+/// Returns the groups in the order of their first series.
 pub(super) fn grouped(columns: &[Column], grouping: &Grouping) -> Vec<Group> {
     let mut places: HashMap<Labels, usize> = HashMap::new();
     let mut groups: Vec<Group> = Vec::new();
@@ -154,14 +154,14 @@ pub(super) fn grouped(columns: &[Column], grouping: &Grouping) -> Vec<Group> {
     groups
 }
 
-/// What a fold keeps of the values it has seen at one step.
+/// State of an aggregation at one step.
 trait Fold: Clone + Default {
     fn add(&mut self, value: f64);
     fn finish(self) -> f64;
 }
 
-/// Column by column, so that memory is read in order; `seen` tells empty steps apart.
-fn folded<F: Fold>(columns: &[Column], groups: Vec<Group>, grid: Grid) -> Vec<Column> {
+/// Processes one column after another, so that memory is read in order. `seen` marks the steps with a value.
+fn aggregated<F: Fold>(columns: &[Column], groups: Vec<Group>, grid: Grid) -> Vec<Column> {
     let fold_group = |group: Group| {
         let (mut seen, mut folds) = (vec![false; grid.count], vec![F::default(); grid.count]);
         for column in group.members.iter().map(|member| &columns[*member]) {
@@ -188,7 +188,7 @@ fn folded<F: Fold>(columns: &[Column], groups: Vec<Group>, grid: Grid) -> Vec<Co
 
 #[derive(Clone, Default)]
 struct Total(Sum);
-/// NaN at first, which gives way to whatever comes.
+/// NaN at first, and replaced by any value.
 #[derive(Clone)]
 struct Least(f64);
 #[derive(Clone)]
@@ -235,7 +235,7 @@ impl Default for Least {
 }
 
 impl Fold for Least {
-    /// Any number is less than NaN.
+    /// NaN is replaced by any number.
     fn add(&mut self, value: f64) {
         if value < self.0 || self.0.is_nan() {
             self.0 = value;
@@ -254,7 +254,7 @@ impl Default for Greatest {
 }
 
 impl Fold for Greatest {
-    /// Any number is greater than NaN.
+    /// NaN is replaced by any number.
     fn add(&mut self, value: f64) {
         if value > self.0 || self.0.is_nan() {
             self.0 = value;

@@ -1,5 +1,5 @@
-//! Binary operators: which operands there are, arithmetic with scalars, and the set operators. Two vectors of numbers are
-//! the business of `pairs`.
+//! Binary operators: choice by the types of the operands, arithmetic with scalars, and set operators. The module `pairs` implements
+//! arithmetic between two vectors.
 
 use domain::series::{ABSENT, is_absent};
 
@@ -108,7 +108,7 @@ fn set_operation(binary: &Binary, left: &[Column], right: &[Column], grid: Grid)
     merged(results, SAME_LABELS)
 }
 
-/// At which steps any of the columns has a value.
+/// Returns for each step whether any of the columns has a value.
 pub(super) fn presence(columns: &[Column], members: &[usize], grid: Grid) -> Vec<bool> {
     let mut there = vec![false; grid.count];
     for member in members {

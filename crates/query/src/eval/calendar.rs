@@ -1,10 +1,10 @@
-//! Parts of a date, in UTC, from seconds since the epoch (proleptic Gregorian).
+//! Parts of a date in UTC, computed from seconds since the epoch (proleptic Gregorian calendar).
 
 use crate::function::Function;
 
 const DAY_S: i64 = 86_400;
 
-/// The part of a date of that name.
+/// Returns the function that computes the part of a date.
 pub(super) fn part(function: Function) -> Option<fn(f64) -> f64> {
     Some(match function {
         Function::Minute => |time| (second_of_day(time) / 60 % 60) as f64,
@@ -37,7 +37,7 @@ struct Date {
     day: i64,
 }
 
-/// Whole seconds, towards zero as in Prometheus; far beyond any date the cast saturates, and the bound keeps sums in range.
+/// Rounds to whole seconds, towards zero as in Prometheus. The cast saturates far beyond any date, and the bound prevents overflow of sums.
 fn whole(time: f64) -> i64 {
     (time as i64).clamp(-i64::MAX / 4, i64::MAX / 4)
 }
@@ -50,8 +50,8 @@ fn second_of_day(time: f64) -> i64 {
     whole(time).rem_euclid(DAY_S)
 }
 
-/// The date of a day since the epoch. Years are counted from March, so that the leap day is a year's last; 400 years have
-/// 146,097 days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Returns the date of a day since the epoch. Years begin in March, so that the leap day is the last day of a year; 400 years have 146,097
+/// days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 fn date(days: i64) -> Date {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
@@ -68,7 +68,7 @@ fn date(days: i64) -> Date {
     Date { year, month, day }
 }
 
-/// Days since the epoch before the first of a month: the inverse of [`date`].
+/// Returns the days from the epoch to the first day of a month: the inverse of [`date`].
 fn days_before(year: i64, month: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

@@ -1,4 +1,4 @@
-//! Function calls: which function does what with which arguments.
+//! Function calls: evaluates the arguments and applies the function.
 
 use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
 
@@ -12,7 +12,7 @@ use crate::format;
 use crate::function::Function;
 use crate::plan::Grid;
 
-/// What a counter's name ends in.
+/// Suffixes of the names of counters.
 const COUNTER_SUFFIXES: [&str; 4] = ["_total", "_sum", "_count", "_bucket"];
 
 impl Evaluator<'_> {
@@ -61,14 +61,14 @@ impl Evaluator<'_> {
             | Function::HistogramStdvar => self.of_native_histograms(first()?, grid)?,
             other => {
                 return Err(EvalError::execution(format!(
-                    "{}() cannot be called so",
+                    "{}() cannot be called with these arguments",
                     other.name()
                 )));
             }
         }))
     }
 
-    /// Numbers are left out by functions of native histograms, and all samples here are numbers.
+    /// Functions of native histograms ignore numbers, and all samples of this engine are numbers.
     fn of_native_histograms(&self, arg: &Expr, grid: Grid) -> Result<Vec<Column>> {
         self.vector(arg, grid).map(|_| Vec::new())
     }
@@ -91,7 +91,7 @@ impl Evaluator<'_> {
         })
     }
 
-    /// The better of two scalars at each step; NaN beats all.
+    /// Returns the better of two scalars at each step. NaN is the result if either is NaN.
     fn pairwise(&self, args: &[Expr], grid: Grid, is_better: fn(f64, f64) -> bool) -> Result<Vec<f64>> {
         let (left, right) = (
             self.scalar(arg(args, 0)?, grid)?,
@@ -117,8 +117,8 @@ impl Evaluator<'_> {
             if let Some(finish) = sums::finish(function) {
                 return self
                     .over_series(&ranges, grid, keeps_name, |series| {
-                        let go_on = || Ok(self.budget.check_cancelled()?);
-                        sums::over(&ranges, series, finish, statistic, go_on)
+                        let check_cancelled = || Ok(self.budget.check_cancelled()?);
+                        sums::over(&ranges, series, finish, statistic, check_cancelled)
                     })
                     .map(Some);
             }
@@ -194,7 +194,7 @@ impl Evaluator<'_> {
         })
     }
 
-    /// Rates of what is not called a counter are a common mistake.
+    /// Adds a remark if `rate` or a similar function is applied to a metric whose name is not that of a counter, a common mistake.
     fn inform_of_gauges(&self, ranges: &Ranges) {
         for series in ranges.series.iter().filter(|series| ranges.has_samples(series)) {
             let Some(name) = series.labels.get(METRIC_NAME) else {
@@ -281,15 +281,15 @@ impl Evaluator<'_> {
 
 fn arg(args: &[Expr], at: usize) -> Result<&Expr> {
     args.get(at)
-        .ok_or_else(|| EvalError::execution("a function misses an argument"))
+        .ok_or_else(|| EvalError::execution("an argument of a function is missing"))
 }
 
-/// The time of each step, in seconds.
+/// Returns the time of each step in seconds.
 fn seconds(grid: Grid) -> Vec<f64> {
     grid.times().map(|time| time as f64 / 1_000.0).collect()
 }
 
-/// The value of the only series at each step; NaN where there is none or more than one.
+/// Returns at each step the value of the only series; NaN if there is none or more than one.
 fn only_values(columns: &[Column], grid: Grid) -> Vec<f64> {
     let only = |step: usize| {
         let mut present = columns
@@ -304,7 +304,7 @@ fn only_values(columns: &[Column], grid: Grid) -> Vec<f64> {
     (0..grid.count).map(only).collect()
 }
 
-/// Applies a function of value and step; the metric's name goes.
+/// Applies a function to each value and its step, and drops the metric's name.
 fn stepwise(mut columns: Vec<Column>, function: impl Fn(f64, usize) -> f64) -> Vec<Column> {
     for column in &mut columns {
         column.drop_name = true;

@@ -1,31 +1,31 @@
-//! Columns: the values of one series over all steps, and what can be done to them without knowing their meaning.
+//! Columns: the values of one series at all steps, and operations that do not depend on the meaning of the values.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use domain::series::{ABSENT, Labels, is_absent};
 
-use super::{Result, nameless};
+use super::{Result, without_name};
 use crate::error::EvalError;
 
-/// Prometheus' words for two results with one name.
+/// Prometheus' message for two results with the same labels.
 pub(super) const SAME_LABELS: &str = "vector cannot contain metrics with the same labelset";
 
-/// What a node yields.
+/// Result of a node.
 pub(super) enum Columns {
-    /// One value a step.
+    /// One value per step.
     Scalar(Vec<f64>),
     Vector(Vec<Column>),
     Text(String),
 }
 
-/// One series over the steps.
+/// One series at all steps.
 #[derive(Debug, Clone)]
 pub(super) struct Column {
     pub(super) labels: Labels,
-    /// The metric's name is dropped at the end: a function changed what the values mean.
+    /// True if the metric's name is dropped at the end, because a function changed the meaning of the values.
     pub(super) drop_name: bool,
-    /// One a step; [`ABSENT`] where there is none.
+    /// One value per step; [`ABSENT`] if there is none.
     pub(super) values: Vec<f64>,
 }
 
@@ -34,11 +34,11 @@ impl Column {
         self.values.iter().all(|value| is_absent(*value))
     }
 
-    /// With its name dropped if it was to be.
+    /// Returns the column, with the metric's name dropped if `drop_name` is true.
     pub(super) fn named(self) -> Self {
         if self.drop_name {
             Self {
-                labels: nameless(&self.labels),
+                labels: without_name(&self.labels),
                 drop_name: false,
                 ..self
             }
@@ -48,7 +48,7 @@ impl Column {
     }
 }
 
-/// Applies a function to every value; the metric's name goes.
+/// Applies a function to every value, and drops the metric's name.
 pub(super) fn mapped(mut columns: Vec<Column>, function: impl Fn(f64) -> f64) -> Vec<Column> {
     for column in &mut columns {
         column.drop_name = true;
@@ -61,13 +61,13 @@ pub(super) fn mapped(mut columns: Vec<Column>, function: impl Fn(f64) -> f64) ->
     columns
 }
 
-/// Joins columns with equal labels whose values do not overlap; they are one series that came from several. A name that
-/// will be dropped and the same name that will stay are two.
+/// Joins columns with equal labels whose values do not overlap: they are one series that came from several. Labels with a name that will be
+/// dropped and the same labels with a name that will be kept are different.
 ///
 /// # Errors
-/// With the given words when they do overlap.
+/// Returns an error with the message `words` if values overlap.
 pub(super) fn merged(columns: Vec<Column>, words: &str) -> Result<Vec<Column>> {
-    // A store hands them out in the order of their labels, and most of what is done to them leaves them so.
+    // A store returns columns in the order of their labels, and most operations keep that order.
     if columns.is_sorted_by(|a, b| a.labels < b.labels) {
         return Ok(columns);
     }
@@ -100,8 +100,8 @@ fn join(into: &mut Column, other: &Column, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// A column of holes.
-pub(super) fn holes(steps: usize) -> Vec<f64> {
+/// Returns a column without values.
+pub(super) fn absent_values(steps: usize) -> Vec<f64> {
     vec![ABSENT; steps]
 }
 

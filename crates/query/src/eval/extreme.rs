@@ -1,10 +1,10 @@
-//! `min_over_time` and `max_over_time`, each sample looked at once and not once a window.
+//! `min_over_time` and `max_over_time` that read each sample once instead of once per window.
 //!
 //! ```text
-//! window      3 1 4 1 [5 9 2 6] 5        candidates for the largest: 9 6, the largest first
-//! one on      3 1 4 1 5 [9 2 6 5]                                    9 6 5
+//! window      3 1 4 1 [5 9 2 6] 5        candidates for the maximum: 9 6, the largest first
+//! next        3 1 4 1 5 [9 2 6 5]                                    9 6 5
 //! ```
-//! A sample is a candidate until a better one comes: it leaves before it could be the best.
+//! A sample is a candidate until a better sample follows it: it leaves the window before that one, so it can no longer be the best.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::function::Function;
 
 type IsBetter = fn(f64, f64) -> bool;
 
-/// What makes the one value better than the other.
+/// Returns the function that says whether one value is better than another.
 pub(super) fn comparison(function: Function) -> Option<IsBetter> {
     match function {
         Function::MinOverTime => Some(|new, best| new < best),
@@ -24,7 +24,7 @@ pub(super) fn comparison(function: Function) -> Option<IsBetter> {
     }
 }
 
-/// The best value of each window of a series; `statistic` says it of one window, and is asked where numbers are not in order.
+/// Returns the best value of each window of a series. If the series contains NaN, calls `statistic` for each window instead.
 pub(super) fn over(
     ranges: &Ranges,
     series: &RangeSeries,
@@ -50,7 +50,7 @@ pub(super) fn over(
             candidates.pop_front();
         }
         for at in next..span.end {
-            // Of equals the first stays.
+            // Of equal values, the first is kept.
             while candidates
                 .back()
                 .is_some_and(|back| is_better(values[at], values[*back]))

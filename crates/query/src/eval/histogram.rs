@@ -10,15 +10,15 @@ use crate::error::EvalError;
 use crate::expr::Expr;
 use crate::plan::Grid;
 
-/// The label that holds a bucket's upper bound.
+/// Name of the label that contains the upper bound of a bucket.
 const BUCKET_LABEL: &str = "le";
-/// Counts that differ by less, relative to their size, are equal: the noise of adding floats.
+/// Relative difference below which two counts are equal: the rounding error of adding floats.
 const COUNT_TOLERANCE: f64 = 1e-12;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bucket {
     upper: f64,
-    /// Observations at or below `upper`.
+    /// Number of observations at or below `upper`.
     count: f64,
 }
 
@@ -58,8 +58,8 @@ impl Evaluator<'_> {
         })
     }
 
-    /// Runs a function over the buckets of every histogram at every step. It is given them sorted, those with equal bounds
-    /// added up, the last one at infinity; without that bucket the result is NaN.
+    /// Applies a function to the buckets of every histogram at every step. The buckets are sorted, those with equal bounds are added, and
+    /// the last bound is infinity. Without that bucket the result is NaN.
     fn of_histograms(
         &self,
         columns: &[Column],
@@ -88,7 +88,7 @@ impl Evaluator<'_> {
         Ok(results)
     }
 
-    /// Groups series into histograms by all labels but `le`.
+    /// Groups series into histograms by all labels except `le`.
     fn histograms(&self, columns: &[Column]) -> Vec<Histogram> {
         let mut places: HashMap<Labels, usize> = HashMap::new();
         let mut histograms: Vec<Histogram> = Vec::new();
@@ -120,12 +120,12 @@ impl Evaluator<'_> {
     }
 }
 
-/// A bucket's bound as written in its label.
+/// Parses the upper bound in the label of a bucket.
 fn bucket_bound(text: &str) -> Option<f64> {
     text.parse().ok()
 }
 
-/// The buckets that are there at a step, those with one bound as one.
+/// Collects the buckets that exist at a step. Buckets with the same bound are added.
 fn buckets_at(histogram: &Histogram, columns: &[Column], step: usize, buckets: &mut Vec<Bucket>) {
     buckets.clear();
     for (upper, at) in &histogram.buckets {
@@ -138,7 +138,7 @@ fn buckets_at(histogram: &Histogram, columns: &[Column], step: usize, buckets: &
     }
 }
 
-/// Makes counts never fall; true when one really did (a scrape in the middle of an update), beyond rounding.
+/// Makes counts non-decreasing. Returns true if a count decreased by more than rounding (a scrape during an update).
 fn ensure_monotonic(buckets: &mut [Bucket]) -> bool {
     let mut was_broken = false;
     let mut highest = buckets[0].count;
@@ -160,7 +160,7 @@ fn almost_equal(a: f64, b: f64) -> bool {
     a == b || (a - b).abs() < COUNT_TOLERANCE * size.min(f64::MAX)
 }
 
-/// The value below which a share `q` of all observations lies, linear within a bucket.
+/// Returns the value below which the share `q` of all observations lies, interpolated linearly within a bucket.
 fn quantile(q: f64, buckets: &[Bucket]) -> f64 {
     if q.is_nan() || buckets.len() < 2 {
         return f64::NAN;
@@ -189,7 +189,7 @@ fn quantile(q: f64, buckets: &[Bucket]) -> f64 {
     start + (buckets[at].upper - start) * ((rank - below) / (buckets[at].count - below))
 }
 
-/// The share of observations between two values, linear within a bucket.
+/// Returns the share of observations between two values, interpolated linearly within a bucket.
 fn fraction(low: f64, high: f64, buckets: &[Bucket]) -> f64 {
     let observations = buckets[buckets.len() - 1].count;
     if observations == 0.0 || observations.is_nan() || low.is_nan() || high.is_nan() {
@@ -201,7 +201,7 @@ fn fraction(low: f64, high: f64, buckets: &[Bucket]) -> f64 {
     (rank_of(high, buckets) - rank_of(low, buckets)) / observations
 }
 
-/// How many observations lie below a value.
+/// Returns the number of observations below a value.
 fn rank_of(value: f64, buckets: &[Bucket]) -> f64 {
     let mut below = Bucket {
         upper: if buckets[0].upper > 0.0 {
@@ -216,7 +216,7 @@ fn rank_of(value: f64, buckets: &[Bucket]) -> f64 {
             return below.count;
         }
         if bucket.upper > value {
-            // In a bucket without an end, all observations lie as far out as they can.
+            // In a bucket with an infinite bound, all observations are assumed to be at that bound.
             let share = match (below.upper.is_infinite(), bucket.upper.is_infinite()) {
                 (true, _) => 1.0,
                 (false, true) => 0.0,

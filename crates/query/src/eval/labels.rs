@@ -1,4 +1,4 @@
-//! Functions that change labels or order: `label_replace`, `label_join`, the sorts.
+//! Functions that change labels or order: `label_replace`, `label_join` and the sort functions.
 
 use std::cmp::Ordering;
 
@@ -11,16 +11,17 @@ use crate::error::EvalError;
 use crate::expr::Expr;
 use crate::plan::Grid;
 
-/// The most memory the expression of `label_replace` may take once compiled.
+/// Maximum memory of the compiled regular expression of `label_replace`, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
-/// The longest value of a label that a query makes: four of the longest stored ones. `$1$1$1…` would make megabytes of each.
+/// Maximum length of a label value that a query makes, in bytes: four times that of a stored value. Otherwise `$1$1$1…` could make
+/// megabytes per value.
 const VALUE_BYTES_MAX: usize = 8 << 10;
-/// Bytes of new values that count as one sample.
-const BYTES_A_SAMPLE: usize = 16;
+/// Bytes of new label values that count as one sample.
+const BYTES_PER_SAMPLE: usize = 16;
 
 impl Evaluator<'_> {
-    /// `label_replace(v, destination, replacement, source, regex)`
+    /// `label_replace(v, destination, replacement, source, regex)`.
     pub(super) fn label_replace(&self, args: &[Expr], grid: Grid) -> Result<Vec<Column>> {
         let [vector, rest @ ..] = args else {
             return Err(EvalError::execution("label_replace() needs a vector"));
@@ -53,7 +54,7 @@ impl Evaluator<'_> {
             let Some(captures) = regex.captures(text) else {
                 return Ok(None);
             };
-            // Each `$` stands for the whole value at most.
+            // Each `$` is replaced by at most the whole value.
             let references = replacement.matches('$').count();
             check_length(
                 "label_replace",
@@ -67,7 +68,7 @@ impl Evaluator<'_> {
         })
     }
 
-    /// `label_join(v, destination, separator, source…)`
+    /// `label_join(v, destination, separator, source…)`.
     pub(super) fn label_join(&self, args: &[Expr], grid: Grid) -> Result<Vec<Column>> {
         let [vector, rest @ ..] = args else {
             return Err(EvalError::execution("label_join() needs a vector"));
@@ -101,7 +102,7 @@ impl Evaluator<'_> {
         })
     }
 
-    /// Sets a label of every series; `None` leaves a series as it is.
+    /// Sets a label of every series. A series for which the function returns `None` is unchanged.
     fn relabelled(
         &self,
         vector: &Expr,
@@ -119,7 +120,7 @@ impl Evaluator<'_> {
                         "a value of {bytes} bytes for the label {destination:?} is longer than the {VALUE_BYTES_MAX} allowed"
                     )));
                 }
-                self.budget.take(0, (value.len() / BYTES_A_SAMPLE) as u64)?;
+                self.budget.take(0, (value.len() / BYTES_PER_SAMPLE) as u64)?;
                 column.labels = column.labels.with(destination, &value);
                 column.drop_name &= destination != METRIC_NAME;
             }
@@ -127,7 +128,7 @@ impl Evaluator<'_> {
         merged(columns, SAME_LABELS)
     }
 
-    /// `sort` and `sort_desc`; of use only for instant queries.
+    /// `sort` and `sort_desc`. They have an effect only in instant queries.
     pub(super) fn sorted(&self, vector: &Expr, grid: Grid, is_descending: bool) -> Result<Vec<Column>> {
         let mut columns = self.sortable(vector, grid)?;
         if self.is_instant {
@@ -136,7 +137,8 @@ impl Evaluator<'_> {
         Ok(columns)
     }
 
-    /// `sort_by_label` and `sort_by_label_desc`: by the labels named, then by all; numbers within in order of value.
+    /// `sort_by_label` and `sort_by_label_desc`: sorts by the given labels, then by all labels. Numbers within a label are compared as
+    /// numbers.
     pub(super) fn sorted_by_label(
         &self,
         args: &[Expr],
@@ -174,8 +176,8 @@ impl Evaluator<'_> {
     }
 }
 
-/// The most bytes a value may come to by what can be known before anything is written: each use of `$1` can double one, and
-/// calls can stand within calls. Loose, because most uses stand for less than the whole value.
+/// Maximum length of a new label value as estimated before it is made, in bytes: each use of `$1` can double a value, and calls can be
+/// nested. It is larger than `VALUE_BYTES_MAX`, because most uses stand for less than the whole value.
 const EXPANDED_BYTES_MAX: usize = 8 * VALUE_BYTES_MAX;
 
 fn check_length(function: &str, bytes: usize) -> Result<()> {
@@ -187,7 +189,7 @@ fn check_length(function: &str, bytes: usize) -> Result<()> {
     )))
 }
 
-/// NaN comes last either way.
+/// Compares by value. NaN is last in both directions.
 pub(super) fn by_value(a: f64, b: f64, is_descending: bool) -> Ordering {
     match (a.is_nan(), b.is_nan()) {
         (true, true) => Ordering::Equal,
@@ -198,7 +200,7 @@ pub(super) fn by_value(a: f64, b: f64, is_descending: bool) -> Ordering {
     }
 }
 
-/// `gpu2` before `gpu10`: runs of digits compare as numbers.
+/// Compares so that `gpu2` is before `gpu10`: runs of digits are compared as numbers.
 fn natural(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a, b);
     while !a.is_empty() && !b.is_empty() {
@@ -216,14 +218,14 @@ fn natural(a: &str, b: &str) -> Ordering {
     a.len().cmp(&b.len())
 }
 
-/// Bytes of the leading run of digits, or of other characters.
+/// Returns the length of the leading run of digits, or of other characters, in bytes.
 fn part_length(text: &str) -> usize {
     let is_number = text.starts_with(|c: char| c.is_ascii_digit());
     text.find(|c: char| c.is_ascii_digit() != is_number)
         .unwrap_or(text.len())
 }
 
-/// A number without its leading zeros.
+/// Returns a number without its leading zeros; `None` if the part is not a number.
 fn digits(part: &str) -> Option<&str> {
     part.starts_with(|c: char| c.is_ascii_digit())
         .then(|| part.trim_start_matches('0'))

@@ -1,4 +1,4 @@
-//! `limit_ratio(0.1, v)`: a tenth of the series, the same at each step and in each query.
+//! `limit_ratio(0.1, v)`: selects a tenth of the series, the same ones at each step and in each query.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -12,7 +12,7 @@ use crate::format;
 use crate::plan::Grid;
 
 impl Evaluator<'_> {
-    /// Groups make no difference: each series is picked, or not, by its own labels.
+    /// Grouping has no effect: whether a series is selected depends only on its labels.
     pub(super) fn limit_ratio(
         &self,
         aggregate: &Aggregate,
@@ -58,15 +58,15 @@ impl Evaluator<'_> {
     }
 }
 
-/// Where a series stands between 0 and 1, by its labels.
+/// Maps the labels of a series to a number from 0 to 1 (exclusive).
 fn place(labels: &Labels) -> f64 {
     let mut hasher = DefaultHasher::new();
     labels.hash(&mut hasher);
-    // 53 bits are a float exactly, and less than 1.
+    // 53 bits fit in a float exactly, and the result is less than 1.
     (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A negative ratio picks what its complement leaves: `-0.9` all that `0.1` does not.
+/// A negative ratio selects what its complement does not select: `-0.9` selects all that `0.1` does not.
 fn is_picked(place: f64, ratio: f64) -> bool {
     if ratio < 0.0 {
         place >= 1.0 + ratio

@@ -1,4 +1,4 @@
-//! Which series of two vectors belong together: groups by the labels that `on` or `ignoring` leave.
+//! Matches the series of two vectors: groups them by the labels that `on` or `ignoring` keeps.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,14 +8,14 @@ use domain::series::{Labels, METRIC_NAME};
 use super::column::Column;
 use crate::expr::MatchLabels;
 
-/// Series of both sides with equal matching labels, as indices of columns.
+/// Series of both sides with equal matching labels, as indexes of columns.
 pub(super) struct MatchGroup {
     pub(super) signature: Labels,
     pub(super) left: Vec<usize>,
     pub(super) right: Vec<usize>,
 }
 
-/// The groups in order of the first series, left before right.
+/// Returns the groups in the order of their first series, left before right.
 pub(super) fn match_groups(labels: &MatchLabels, left: &[Column], right: &[Column]) -> Vec<MatchGroup> {
     let mut places: HashMap<Labels, usize> = HashMap::new();
     let mut groups: Vec<MatchGroup> = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn match_groups(labels: &MatchLabels, left: &[Column], right: &[Colum
     groups
 }
 
-/// The labels by which a series is matched.
+/// Returns the labels by which a series is matched.
 fn signature(labels: &MatchLabels, series: &Labels) -> Labels {
     match labels {
         MatchLabels::On(names) => series.filtered(|name| names.iter().any(|on| on == name)),
@@ -54,7 +54,7 @@ fn signature(labels: &MatchLabels, series: &Labels) -> Labels {
     }
 }
 
-/// Labels as Prometheus' error messages show them, the name among the others.
+/// Prints labels as in Prometheus' error messages, with the metric's name among the others.
 pub(super) fn braced(labels: &Labels) -> String {
     let mut text = String::from("{");
     for (n, label) in labels.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Functions of one value, and the arithmetic and comparisons of binary operators.
+//! Functions of one value, and arithmetic and comparison for binary operators.
 
 use crate::expr::BinaryOp;
 use crate::function::Function;
 
-/// The function of one number of that name.
+/// Returns the function that computes the result for one number.
 pub(super) fn unary(function: Function) -> Option<fn(f64) -> f64> {
     Some(match function {
         Function::Abs => f64::abs,
@@ -33,7 +33,7 @@ pub(super) fn unary(function: Function) -> Option<fn(f64) -> f64> {
     })
 }
 
-/// Zero and NaN are their own sign.
+/// Returns -1 or 1; zero and NaN are returned unchanged.
 fn sign(value: f64) -> f64 {
     if value > 0.0 {
         1.0
@@ -44,14 +44,14 @@ fn sign(value: f64) -> f64 {
     }
 }
 
-/// `round`: to the nearest multiple, halves up.
+/// `round`: rounds to the nearest multiple, halves up.
 pub(super) fn round(value: f64, nearest: f64) -> f64 {
-    // Prometheus multiplies by the inverse; so the same bits come out.
+    // Prometheus multiplies by the inverse. Doing the same gives identical bits.
     let inverse = 1.0 / nearest;
     (value * inverse + 0.5).floor() / inverse
 }
 
-/// What an operator makes of two numbers; of a comparison, 1 or 0.
+/// Returns the function for an operator on two numbers. Comparisons return 1 or 0.
 pub(super) fn arithmetic(op: BinaryOp) -> fn(f64, f64) -> f64 {
     match op {
         BinaryOp::Add => |a, b| a + b,
@@ -67,7 +67,7 @@ pub(super) fn arithmetic(op: BinaryOp) -> fn(f64, f64) -> f64 {
         BinaryOp::LessEqual => |a, b| f64::from(a <= b),
         BinaryOp::Greater => |a, b| f64::from(a > b),
         BinaryOp::GreaterEqual => |a, b| f64::from(a >= b),
-        // Set operators look at labels and never at values.
+        // Set operators use labels and never values.
         BinaryOp::And | BinaryOp::Or | BinaryOp::Unless => |a, _| a,
     }
 }

@@ -1,10 +1,10 @@
-//! The evaluator: from an expression to columns.
+//! The evaluator: computes columns from an expression.
 //!
 //! ```text
-//! Columns::Scalar  one value a step
-//! Columns::Vector  Column { labels, values: one a step, ABSENT where the series has none }
+//! Columns::Scalar  one value per step
+//! Columns::Vector  Column { labels, values: one per step, ABSENT where the series has none }
 //! ```
-//! Nothing here may do arithmetic on [`ABSENT`]: it is a hole, told apart by bits.
+//! No code here may do arithmetic on [`ABSENT`]: it marks a missing value and is recognised by its bits.
 
 mod absent;
 mod aggregate;
@@ -25,8 +25,8 @@ mod range;
 mod ranked;
 mod rate;
 mod select;
-mod spelling;
 mod sums;
+mod value_label;
 mod windows;
 
 use std::cell::RefCell;
@@ -41,7 +41,7 @@ use column::{Column, Columns};
 
 type Result<T> = std::result::Result<T, EvalError>;
 
-/// What every node of one evaluation shares.
+/// State that all nodes of one evaluation share.
 struct Evaluator<'a> {
     source: &'a dyn SeriesSource,
     budget: &'a Budget,
@@ -189,8 +189,8 @@ impl Evaluator<'_> {
         })
     }
 
-    /// Pays for a matrix of results before it is allocated.
-    fn pay_for_cells(&self, series: usize, grid: Grid) -> Result<()> {
+    /// Takes the cells of a result matrix from the budget before the matrix is allocated.
+    fn take_cells_from_budget(&self, series: usize, grid: Grid) -> Result<()> {
         Ok(self
             .budget
             .take(0, (series as u64).saturating_mul(grid.count as u64))?)
@@ -205,7 +205,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// The most notes of a kind; a thousand series with the same flaw need not be named one by one.
+/// Maximum number of notes of one kind, because many series can have the same problem.
 const NOTES_MAX: usize = 10;
 
 fn note(notes: &mut Vec<String>, level: &str, message: String) {
@@ -215,7 +215,7 @@ fn note(notes: &mut Vec<String>, level: &str, message: String) {
     }
 }
 
-/// The samples of a column, its holes left out.
+/// Returns the samples of a column, without missing values.
 fn samples(column: Column, grid: Grid) -> MatrixSeries {
     if !column.values.iter().any(|value| is_absent(*value)) {
         return MatrixSeries {
@@ -236,11 +236,11 @@ fn samples(column: Column, grid: Grid) -> MatrixSeries {
     }
 }
 
-/// Labels that say what a metric is; they go with its name.
+/// Labels that describe the metric. They are dropped together with its name.
 const METADATA_LABELS: [&str; 3] = [METRIC_NAME, "__type__", "__unit__"];
 
-/// Labels without the metric's name.
-fn nameless(labels: &Labels) -> Labels {
+/// Returns the labels without the metric's name.
+fn without_name(labels: &Labels) -> Labels {
     let is_metadata = |name: &str| METADATA_LABELS.contains(&name);
     if labels.iter().any(|label| is_metadata(&label.name)) {
         labels.filtered(|name| !is_metadata(name))

@@ -1,6 +1,6 @@
-//! Sums and means that lose as little as possible, in the order of operations Prometheus uses.
+//! Sums and means with small rounding errors, in the order of operations that Prometheus uses.
 
-/// A compensated sum (Kahan's, with Neumaier's improvement).
+/// A compensated sum (Kahan's algorithm with Neumaier's improvement).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sum {
     pub(super) sum: f64,
@@ -36,10 +36,10 @@ impl Sum {
     }
 }
 
-/// A mean: a sum and a count, until the sum would overflow; from then on an incremental mean.
+/// A mean: a sum and a count. Once the sum would overflow, an incremental mean.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mean {
-    /// The sum, or the mean itself once `is_incremental`.
+    /// The sum, or the mean itself if `is_incremental` is true.
     state: Sum,
     count: f64,
     is_incremental: bool,
@@ -80,7 +80,7 @@ impl Mean {
     }
 }
 
-/// Population variance by Welford's method, compensated.
+/// Population variance with Welford's method, compensated.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Variance {
     count: f64,
@@ -102,7 +102,8 @@ impl Variance {
     }
 }
 
-/// The quantile of values, linear between neighbours. Sorts them. Outside of `0..=1` it is infinite; of nothing, NaN.
+/// Returns a quantile of the values, interpolated linearly between neighbours. Sorts the values. For `q` outside of `0..=1` the result is
+/// infinite; for no values it is NaN.
 pub(super) fn quantile(q: f64, values: &mut [f64]) -> f64 {
     if values.is_empty() || q.is_nan() {
         return f64::NAN;

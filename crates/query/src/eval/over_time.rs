@@ -1,10 +1,10 @@
-//! Functions over a range that are statistics of its values. A window is never empty here.
+//! Functions of a range that are statistics of its values. A window is never empty here.
 
 use super::numeric::{Mean, Sum, Variance, quantile};
 use super::range::Window;
 use crate::function::Function;
 
-/// The statistic of that name, if it needs nothing but the window.
+/// Returns the statistic for a function that needs only the window; `None` for other functions.
 pub(super) fn statistic(function: Function) -> Option<fn(&Window) -> f64> {
     Some(match function {
         Function::SumOverTime => sum,
@@ -30,12 +30,12 @@ pub(super) fn statistic(function: Function) -> Option<fn(&Window) -> f64> {
     })
 }
 
-/// Whether the values keep their meaning, and so their name.
+/// Returns true if the values keep their meaning, so that the metric's name is kept.
 pub(super) fn keeps_name(function: Function) -> bool {
     matches!(function, Function::LastOverTime | Function::FirstOverTime)
 }
 
-/// `quantile_over_time`
+/// `quantile_over_time`.
 pub(super) fn quantile_of(window: &Window, q: f64) -> f64 {
     quantile(q, &mut window.values.to_vec())
 }
@@ -67,7 +67,7 @@ fn median_absolute_deviation(window: &Window) -> f64 {
     quantile(0.5, &mut deviations)
 }
 
-/// Where the best value lies. Any number is better than NaN.
+/// Returns the index of the best value. Any number is better than NaN.
 fn extreme(values: &[f64], is_better: impl Fn(f64, f64) -> bool) -> usize {
     (1..values.len()).fold(0, |best, at| {
         if is_better(values[at], values[best]) || values[best].is_nan() {

@@ -1,16 +1,15 @@
 //! Arithmetic and comparison between two vectors.
 //!
-//! Labels do not change from step to step, so series are matched once; what is decided at each step is only which of them
-//! are there.
+//! Labels are the same at all steps, so series are matched once. At each step it only remains to find out which of them have a value.
 
 use std::collections::HashMap;
 
 use domain::series::{Labels, METRIC_NAME, is_absent};
 
 use super::binary::presence;
-use super::column::{Column, SAME_LABELS, holes, merged};
+use super::column::{Column, SAME_LABELS, absent_values, merged};
 use super::matching::{MatchGroup, braced, match_groups};
-use super::{Evaluator, Result, math, nameless};
+use super::{Evaluator, Result, math, without_name};
 use crate::error::EvalError;
 use crate::expr::{Binary, Cardinality, MatchLabels, Matching};
 use crate::plan::Grid;
@@ -43,7 +42,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// The two vectors, turned so that each series of `many` meets at most one of `one` at a step.
+/// The two vectors, arranged so that each series of `many` is paired with at most one series of `one` at a step.
 struct Sides<'a> {
     evaluator: &'a Evaluator<'a>,
     grid: Grid,
@@ -51,14 +50,14 @@ struct Sides<'a> {
     op: fn(f64, f64) -> f64,
     many: &'a [Column],
     one: &'a [Column],
-    /// `group_right`: the many side is the right one.
+    /// True for `group_right`: the many side is the right one.
     is_swapped: bool,
 }
 
-/// What meets at one step: the series of the many side (none when its value is filled in), and of the one side.
+/// The pair at one step: the series of the many side (`None` if its value is filled in) and of the one side.
 type Pair = (Option<usize>, Option<usize>);
 
-/// The results of a group, found again by what met.
+/// Result columns of a group, by pair.
 #[derive(Default)]
 struct Rows {
     places: HashMap<Pair, usize>,
@@ -70,7 +69,7 @@ impl Sides<'_> {
         let mut results = Vec::new();
         let all = |columns: &[Column]| presence(columns, &(0..columns.len()).collect::<Vec<_>>(), self.grid);
         let (any_many, any_one) = (all(self.many), all(self.one));
-        // Where one side has nothing at all there is nothing to match, and nothing to complain of.
+        // If one side has no values at all at a step, there is nothing to match and no error to report.
         let matters: Vec<bool> = any_many
             .iter()
             .zip(&any_one)
@@ -99,9 +98,9 @@ impl Sides<'_> {
         self.matching().fill_left.is_some() || self.matching().fill_right.is_some()
     }
 
-    // === the usual case: nothing to decide at the steps ===
+    // === the usual case: each series has one partner at all steps ===
 
-    /// Whether at no step two series can compete, or a value be filled in.
+    /// Returns true if at no step two series can be candidates for the same pair, and no value is filled in.
     fn is_simple(&self, group: &MatchGroup) -> bool {
         let is_grouped = self.matching().cardinality != Cardinality::OneToOne;
         group.right.len() <= 1 && (is_grouped || group.left.len() <= 1) && !self.has_fill()
@@ -112,7 +111,7 @@ impl Sides<'_> {
             return Ok(());
         };
         for many in group.left.iter().copied() {
-            self.evaluator.pay_for_cells(1, self.grid)?;
+            self.evaluator.take_cells_from_budget(1, self.grid)?;
             let mut column = self.empty_row(group, (Some(many), Some(one)));
             let operands = self.many[many].values.iter().zip(&self.one[one].values);
             for (result, (many, one)) in column.values.iter_mut().zip(operands) {
@@ -135,7 +134,7 @@ impl Sides<'_> {
         matters: &[bool],
         results: &mut Vec<Column>,
     ) -> Result<()> {
-        // Also for `group_right`, where one would swap them: so does Prometheus.
+        // For `group_right` one would expect them swapped. Prometheus does not swap them either.
         let (fill_many, fill_one) = (self.matching().fill_left, self.matching().fill_right);
         let mut rows = Rows::default();
         for step in (0..self.grid.count).filter(|step| matters[*step]) {
@@ -177,13 +176,13 @@ impl Sides<'_> {
         let Some(value) = self.operate(many, one) else {
             return Ok(());
         };
-        // Pairs with one key have the same labels: the one side matters only for the labels it lends.
+        // Pairs with the same key have the same labels: the one side matters only if it provides labels.
         let lends = pair.0.is_none() || !self.matching().include.is_empty();
         let key = if lends { pair } else { (pair.0, None) };
         let row = match rows.places.get(&key) {
             Some(row) => *row,
             None => {
-                self.evaluator.pay_for_cells(1, self.grid)?;
+                self.evaluator.take_cells_from_budget(1, self.grid)?;
                 rows.columns.push(self.empty_row(group, pair));
                 rows.places.insert(key, rows.columns.len() - 1);
                 rows.columns.len() - 1
@@ -193,7 +192,7 @@ impl Sides<'_> {
         Ok(())
     }
 
-    /// The one series of the one side that is there.
+    /// Returns the only series of the one side that has a value at this step.
     fn only_one(&self, group: &MatchGroup, step: usize) -> Result<Option<usize>> {
         let is_there = |at: &usize| !is_absent(self.one[*at].values[step]);
         let mut there = group.right.iter().copied().filter(is_there);
@@ -211,7 +210,7 @@ impl Sides<'_> {
         )))
     }
 
-    /// The value of a pair, `None` where a comparison filters it out.
+    /// Returns the value of a pair; `None` if a comparison filters it out.
     fn operate(&self, many: f64, one: f64) -> Option<f64> {
         let (left, right) = if self.is_swapped { (one, many) } else { (many, one) };
         let result = (self.op)(left, right);
@@ -226,7 +225,7 @@ impl Sides<'_> {
         let column = many.map(|at| &self.many[at]);
         let mut labels = column.map_or_else(|| group.signature.clone(), |column| column.labels.clone());
         if !self.binary.op.is_comparison() {
-            labels = nameless(&labels);
+            labels = without_name(&labels);
         }
         if matching.cardinality == Cardinality::OneToOne {
             labels = matched_labels(&matching.labels, &labels);
@@ -239,12 +238,12 @@ impl Sides<'_> {
         Column {
             labels,
             drop_name,
-            values: holes(self.grid.count),
+            values: absent_values(self.grid.count),
         }
     }
 }
 
-/// The labels of a one-to-one result: those that were compared, and with `ignoring` the name.
+/// Returns the labels of a one-to-one result: those that were compared; with `ignoring`, without the metric's name.
 fn matched_labels(matching: &MatchLabels, labels: &Labels) -> Labels {
     match matching {
         MatchLabels::On(names) => labels.filtered(|name| names.iter().any(|on| on == name)),

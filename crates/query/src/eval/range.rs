@@ -8,7 +8,7 @@ use domain::time::TimestampMs;
 
 use super::column::{Column, Columns};
 use super::windows::{WindowCache, Windows, windows};
-use super::{Evaluator, Result, nameless};
+use super::{Evaluator, Result, without_name};
 use crate::error::EvalError;
 use crate::expr::{Expr, Selector, Subquery};
 use crate::function::Function;
@@ -18,12 +18,12 @@ use crate::plan::{Grid, SUBQUERY_STEPS_MAX};
 /// A range vector at every step.
 pub(super) struct Ranges {
     pub(super) series: Vec<RangeSeries>,
-    /// The ends of the windows; one alone when `@` fixes it for all steps.
+    /// Ends of the windows; only one if `@` fixes it for all steps.
     ends: Grid,
     range_ms: i64,
 }
 
-/// One series: samples without holes and staleness markers, and the window of each end.
+/// One series: its samples without missing values and staleness markers, and a window for each end.
 pub(super) struct RangeSeries {
     pub(super) labels: Labels,
     pub(super) drop_name: bool,
@@ -32,17 +32,17 @@ pub(super) struct RangeSeries {
     windows: Arc<Windows>,
 }
 
-/// What a range function sees at one step.
+/// The samples that a range function receives at one step.
 pub(super) struct Window<'a> {
     pub(super) times: &'a [TimestampMs],
     pub(super) values: &'a [f64],
-    /// The end of the window, inclusive.
+    /// End of the window, inclusive.
     pub(super) end_ms: TimestampMs,
     pub(super) range_ms: i64,
 }
 
 impl Evaluator<'_> {
-    /// A range selector or a sub-query at the steps of `grid`.
+    /// Evaluates a range selector or a sub-query at the steps of `grid`.
     pub(super) fn ranges(&self, expr: &Expr, grid: Grid, function: Option<Function>) -> Result<Ranges> {
         match expr {
             Expr::Window { selector, range_ms } => self.selected_ranges(selector, *range_ms, grid, function),
@@ -98,7 +98,7 @@ impl Evaluator<'_> {
                 range_ms,
             });
         }
-        self.pay_for_cells(1, inner)?;
+        self.take_cells_from_budget(1, inner)?;
         let columns = match self.eval(&subquery.expr, inner)? {
             Columns::Vector(columns) => columns,
             _ => return Err(EvalError::execution("subquery is only allowed on vector")),
@@ -125,7 +125,7 @@ impl Evaluator<'_> {
         })
     }
 
-    /// Runs a function over each series, which gives one value for each end of a window.
+    /// Applies a function to each series. It returns one value for each end of a window.
     pub(super) fn over_series(
         &self,
         ranges: &Ranges,
@@ -133,7 +133,7 @@ impl Evaluator<'_> {
         keeps_name: bool,
         function: impl Fn(&RangeSeries) -> Result<Vec<f64>>,
     ) -> Result<Vec<Column>> {
-        self.pay_for_cells(ranges.series.len(), grid)?;
+        self.take_cells_from_budget(ranges.series.len(), grid)?;
         let mut columns = Vec::with_capacity(ranges.series.len());
         for series in &ranges.series {
             self.budget.check_cancelled()?;
@@ -151,7 +151,7 @@ impl Evaluator<'_> {
         Ok(columns)
     }
 
-    /// Runs a function over the window of every step; where it gives nothing, there is a hole.
+    /// Applies a function to the window of every step. If it returns nothing, the value is [`ABSENT`].
     pub(super) fn over_windows(
         &self,
         ranges: Ranges,
@@ -159,7 +159,7 @@ impl Evaluator<'_> {
         keeps_name: bool,
         function: impl Fn(&Window, usize) -> Option<f64>,
     ) -> Result<Vec<Column>> {
-        self.pay_for_cells(ranges.series.len(), grid)?;
+        self.take_cells_from_budget(ranges.series.len(), grid)?;
         let mut columns = Vec::with_capacity(ranges.series.len());
         for series in &ranges.series {
             let mut values = Vec::with_capacity(grid.count);
@@ -186,7 +186,7 @@ impl Evaluator<'_> {
 }
 
 impl RangeSeries {
-    /// All samples, those of no window among them.
+    /// Returns all samples, including those in no window.
     pub(super) fn values(&self) -> &[f64] {
         &self.values
     }
@@ -205,7 +205,7 @@ impl Ranges {
         }
     }
 
-    /// The windows of a series, one for each end, and where each begins and ends among its samples. Both only rise.
+    /// Returns the windows of a series, one per end, with the indexes of their samples. Both bounds of the indexes never decrease.
     pub(super) fn windows<'a>(
         &'a self,
         series: &'a RangeSeries,
@@ -216,19 +216,19 @@ impl Ranges {
         })
     }
 
-    /// Whether a series has a sample in any window.
+    /// Returns true if a series has a sample in any window.
     pub(super) fn has_samples(&self, series: &RangeSeries) -> bool {
         series.windows.iter().any(|(low, high)| low < high)
     }
 
-    /// The raw samples of the first window: what an instant query for a range vector gives.
+    /// Returns the raw samples of the first window: the result of an instant query for a range vector.
     pub(super) fn samples(&self) -> Vec<MatrixSeries> {
         let series = self.series.iter().filter(|series| self.has_samples(series));
         let mut matrix: Vec<MatrixSeries> = series
             .map(|series| {
                 let window = self.window(series, 0);
                 let labels = if series.drop_name {
-                    nameless(&series.labels)
+                    without_name(&series.labels)
                 } else {
                     series.labels.clone()
                 };
@@ -244,7 +244,8 @@ impl Ranges {
     }
 }
 
-/// A series without holes: the axis and windows of its neighbours where it has none, else its own.
+/// Returns the series without missing values. If it has none, it shares the time axis and windows of its neighbours; otherwise it gets its
+/// own.
 fn dense(
     labels: &Labels,
     drop_name: bool,
@@ -254,7 +255,7 @@ fn dense(
 ) -> RangeSeries {
     let labels = labels.clone();
     let is_hole = |value: f64| is_absent(value) || is_stale(value);
-    // Both are NaNs, which can be looked for in many values at once.
+    // Both are NaNs, so many values can be checked at once.
     let may_have_holes = |some: &[f64]| some.iter().fold(false, |any, value| any | value.is_nan());
     let has_holes = |some: &[f64]| may_have_holes(some) && some.iter().any(|value| is_hole(*value));
     if !values.chunks(64).any(has_holes) {
@@ -266,7 +267,7 @@ fn dense(
             windows,
         };
     }
-    // kept[i]: how many samples before index i are there, which is where i moves to.
+    // `kept[i]` is the number of samples before index `i`, which is the new index of `i`.
     let mut kept = Vec::with_capacity(values.len() + 1);
     let mut count = 0;
     for value in values.iter() {

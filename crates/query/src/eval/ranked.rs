@@ -1,9 +1,9 @@
-//! Aggregations that pick series instead of folding them: `topk`, `bottomk`, `limitk`.
+//! Aggregations that select series instead of combining them: `topk`, `bottomk`, `limitk`.
 
 use domain::series::is_absent;
 
 use super::aggregate::grouped;
-use super::column::{Column, holes};
+use super::column::{Column, absent_values};
 use super::labels::by_value;
 use super::{Evaluator, Result};
 use crate::error::EvalError;
@@ -40,13 +40,13 @@ impl Evaluator<'_> {
                 ranked.truncate(*limit);
                 for (value, rank) in &ranked {
                     if picked[*rank].is_empty() {
-                        picked[*rank] = holes(grid.count);
+                        picked[*rank] = absent_values(grid.count);
                     }
                     picked[*rank][step] = *value;
                 }
             }
             let mut ranks: Vec<usize> = ranked.iter().map(|(_, rank)| *rank).collect();
-            // At an instant the order is part of the answer; over time, a sub-query's too, it is by labels.
+            // In an instant query the order is part of the result. In a range query or sub-query the order is by labels.
             if !self.is_instant || grid.count > 1 {
                 ranks = (0..group.members.len()).collect();
             }
@@ -62,7 +62,8 @@ impl Evaluator<'_> {
     }
 }
 
-/// Puts the best so many first, in their order; of equals the one that came first. The order of the others is open.
+/// Moves the best `limit` values to the front and sorts them. Of equal values, the one that came first is before the other. The order of
+/// the rest is undefined.
 fn best_first(ranked: &mut [(f64, usize)], limit: usize, is_descending: bool) {
     let order = |a: &(f64, usize), b: &(f64, usize)| by_value(a.0, b.0, is_descending).then(a.1.cmp(&b.1));
     if limit == 0 {
@@ -77,7 +78,7 @@ fn best_first(ranked: &mut [(f64, usize)], limit: usize, is_descending: bool) {
     best.sort_unstable_by(order);
 }
 
-/// How many series to pick.
+/// Returns the number of series to select.
 fn limit(param: f64) -> Result<usize> {
     if param.is_nan() {
         return Err(EvalError::execution("Parameter value is NaN"));
@@ -94,11 +95,11 @@ fn limit(param: f64) -> Result<usize> {
             shown(param)
         )));
     }
-    // A negative cast saturates at zero.
+    // The cast of a negative number saturates at zero.
     Ok(param as usize)
 }
 
-/// A large number as Go writes it.
+/// Prints a large number as Go does.
 fn shown(param: f64) -> String {
     if param.is_infinite() || param.abs() < 1e21 {
         return format::float(param);

@@ -1,4 +1,4 @@
-//! Functions over a range that look at differences: rates, slopes, changes.
+//! Functions of a range that use differences: rates, slopes, changes.
 
 use std::ops::Range;
 
@@ -7,23 +7,23 @@ use domain::series::ABSENT;
 use super::numeric::Sum;
 use super::range::{RangeSeries, Ranges, Window};
 
-/// Values that are looked through together for resets.
+/// Number of values that are checked for resets together.
 const RESET_BLOCK: usize = 64;
 
-/// What `rate`, `increase` and `delta` have in common.
+/// Options of `rate`, `increase` and `delta`.
 #[derive(Clone, Copy)]
 pub(super) struct Extrapolation {
-    /// Drops in value are resets to zero.
+    /// True if a decrease of the value is a reset to zero.
     pub(super) is_counter: bool,
-    /// Divided by the range in seconds.
+    /// True if the result is divided by the range in seconds.
     pub(super) is_rate: bool,
 }
 
 impl Extrapolation {
-    /// The values of a series at each of its windows.
+    /// Returns the value of the function for each window of a series.
     pub(super) fn over(self, ranges: &Ranges, series: &RangeSeries) -> Vec<f64> {
         let values = series.values();
-        // Where the counter begins anew: found once, not once a window.
+        // Resets of the counter, found once per series and not once per window.
         let resets = if self.is_counter {
             resets_in(values)
         } else {
@@ -41,9 +41,9 @@ impl Extrapolation {
         ranges.windows(series).map(at_window).collect()
     }
 
-    /// The difference between the first and last sample, extrapolated to the ends of the window as Prometheus 3 does: to the
-    /// end itself when it is within 1.1 sample intervals, else by half an interval; a counter never to before its zero.
-    /// `lost` are the values right before its resets.
+    /// Returns the difference between the first and last sample, extrapolated to the ends of the window as in Prometheus 3: to the end
+    /// itself if it is within 1.1 sample intervals, otherwise by half an interval. A counter is never extrapolated to below zero. `lost`
+    /// contains the values directly before the resets.
     fn of(self, window: &Window, lost: impl Iterator<Item = f64>) -> Option<f64> {
         let (values, times) = (window.values, window.times);
         let [first, .., last] = values else { return None };
@@ -67,11 +67,11 @@ impl Extrapolation {
     }
 }
 
-/// The places of values that are lower than the ones before them.
+/// Returns the indexes of values that are lower than the values before them.
 fn resets_in(values: &[f64]) -> Vec<usize> {
     let mut resets = Vec::new();
     let (before, after) = (values, values.get(1..).unwrap_or_default());
-    // A counter falls seldom: many values are compared at once, and looked at one by one only where one falls.
+    // A counter is rarely reset: many values are compared at once, and one by one only in a block with a reset.
     for (block, (after, before)) in after
         .chunks(RESET_BLOCK)
         .zip(before.chunks(RESET_BLOCK))
@@ -123,17 +123,17 @@ pub(super) fn changes(window: &Window) -> Option<f64> {
     Some(changed.count() as f64)
 }
 
-/// `resets`: how often the value fell.
+/// `resets`: how often the value decreased.
 pub(super) fn resets(window: &Window) -> Option<f64> {
     Some(window.values.windows(2).filter(|w| w[1] < w[0]).count() as f64)
 }
 
-/// `deriv`: the slope of the least-squares line, a second.
+/// `deriv`: the slope of the least-squares line per second.
 pub(super) fn deriv(window: &Window) -> Option<f64> {
     (window.values.len() >= 2).then(|| line(window, window.times[0]).0)
 }
 
-/// `predict_linear`: where that line is `seconds` after `now_ms`.
+/// `predict_linear`: the value of that line `seconds` after `now_ms`.
 pub(super) fn predict_linear(window: &Window, now_ms: i64, seconds: f64) -> Option<f64> {
     (window.values.len() >= 2).then(|| {
         let (slope, intercept) = line(window, now_ms);
@@ -141,7 +141,7 @@ pub(super) fn predict_linear(window: &Window, now_ms: i64, seconds: f64) -> Opti
     })
 }
 
-/// Slope and intercept (at `origin_ms`) of the least-squares line.
+/// Returns slope and intercept (at `origin_ms`) of the least-squares line.
 fn line(window: &Window, origin_ms: i64) -> (f64, f64) {
     let first = window.values[0];
     if window.values.iter().all(|value| *value == first) {
@@ -167,7 +167,7 @@ fn line(window: &Window, origin_ms: i64) -> (f64, f64) {
     (slope, y / count - slope * x / count)
 }
 
-/// `double_exponential_smoothing` (Holt's linear method): `level` and `trend` are its two factors.
+/// `double_exponential_smoothing` (Holt's linear method); `level` and `trend` are its two factors.
 pub(super) fn double_exponential_smoothing(window: &Window, level: f64, trend: f64) -> Option<f64> {
     let [first, second, ..] = window.values else {
         return None;
@@ -213,7 +213,7 @@ mod tests {
     fn increase_reaches_the_ends_of_its_window_but_not_below_zero() {
         let times = [15_000, 30_000, 45_000, 60_000];
         assert_eq!(increase(&times, &[100.0, 110.0, 120.0, 130.0]), Some(40.0));
-        // By its own slope this counter was 0 at 7.5 s, which is as far back as it can have grown.
+        // By its slope this counter was 0 at 7.5 s, so it is extrapolated back to that time at most.
         assert_eq!(increase(&times, &[5.0, 15.0, 25.0, 35.0]), Some(35.0));
         assert_eq!(increase(&[60_000], &[5.0]), None);
     }

@@ -10,12 +10,12 @@ use crate::expr::Selector;
 use crate::plan::Grid;
 
 impl Evaluator<'_> {
-    /// The values of a selector at each step.
+    /// Returns the values of a selector at each step.
     pub(super) fn instant(&self, selector: &Selector, grid: Grid) -> Result<Vec<Column>> {
         self.instant_by(selector, grid, |_, value| value)
     }
 
-    /// When the samples were taken that a selector finds, in seconds.
+    /// Returns the times, in seconds, of the samples that a selector finds.
     pub(super) fn timestamps(&self, selector: &Selector, grid: Grid) -> Result<Vec<Column>> {
         let mut columns = self.instant_by(selector, grid, |time, _| time as f64 / 1_000.0)?;
         columns.iter_mut().for_each(|column| column.drop_name = true);
@@ -30,7 +30,7 @@ impl Evaluator<'_> {
     ) -> Result<Vec<Column>> {
         let selection = self.bounds.instant_selection(selector, grid);
         let set = self.source.select(&selection, self.budget)?;
-        self.pay_for_cells(set.series.len(), grid)?;
+        self.take_cells_from_budget(set.series.len(), grid)?;
         let looks = self.bounds.shifted(grid, selector.shift);
         let mut cache = WindowCache::default();
         let mut columns = Vec::with_capacity(set.series.len());
@@ -63,7 +63,7 @@ fn last_values(series: &Series, windows: &Windows, pick: impl Fn(TimestampMs, f6
         if low >= high {
             return ABSENT;
         }
-        // Holes and markers are NaNs, so that nearly all samples pass with one comparison.
+        // [`ABSENT`] and staleness markers are NaNs, so for nearly all samples one comparison is enough.
         let value = values[high - 1];
         if value.is_nan() {
             last_present(low, high).unwrap_or(ABSENT)

@@ -1,4 +1,4 @@
-//! Sums and means over windows: several windows at once, because each addition of a compensated sum waits for the one before.
+//! Sums and means of windows. Several windows are computed at once, because each addition of a compensated sum depends on the one before.
 
 use std::ops::Range;
 
@@ -9,36 +9,36 @@ use super::numeric::Sum;
 use super::range::{RangeSeries, Ranges, Window};
 use crate::function::Function;
 
-/// Windows that are summed side by side.
+/// Number of windows that are summed at once.
 const LANES: usize = 8;
 
-/// What is made of a finite sum over so many values.
+/// Computes the result from a finite sum and the number of values.
 type Finish = fn(Sum, f64) -> f64;
 
-/// How a function that is a sum, or a share of one, ends.
+/// Returns how the result is computed from the sum; `None` if the function does not use a sum.
 pub(super) fn finish(function: Function) -> Option<Finish> {
     match function {
         Function::SumOverTime => Some(|sum, _| sum.total()),
-        // A sum that is finite at its end was so all the way: then the mean is just its share.
+        // A sum that is finite at the end was finite at each step. Then the mean is the sum divided by the count.
         Function::AvgOverTime => Some(|sum, count| sum.sum / count + sum.compensation / count),
         _ => None,
     }
 }
 
-/// The function over each window, which is what `alone` gives for it. Windows whose sum is not finite are left to `alone`.
-/// `go_on` fails when nobody waits any more: windows may be long, and overlap.
+/// Returns the value of the function for each window, equal to that of `alone`. A window whose sum is not finite is computed by `alone`.
+/// `check_cancelled` returns an error if the query was cancelled: windows may be long, and overlap.
 pub(super) fn over(
     ranges: &Ranges,
     series: &RangeSeries,
     finish: Finish,
     alone: fn(&Window) -> f64,
-    go_on: impl Fn() -> Result<()>,
+    check_cancelled: impl Fn() -> Result<()>,
 ) -> Result<Vec<f64>> {
     let windows: Vec<_> = ranges.windows(series).collect();
     let mut out = Vec::with_capacity(windows.len());
     for some in windows.chunks(LANES) {
-        go_on()?;
-        // The last ones may be fewer: nothing is summed beside them.
+        check_cancelled()?;
+        // The last chunk may have fewer windows. The other lanes are empty.
         let lane = |at| some.get(at).map_or(0..0, |(_, range)| Range::clone(range));
         let sums = sums(series.values(), std::array::from_fn(lane));
         let each = some.iter().zip(sums);
@@ -51,11 +51,11 @@ pub(super) fn over(
     Ok(out)
 }
 
-/// Compensated sums of some values, the same to the last bit as one after the other would be, unless sum or compensation is not
-/// finite.
+/// Returns compensated sums of several ranges of values. They are identical to the last bit to sums computed one after another, unless a
+/// sum or compensation is not finite.
 fn sums(values: &[f64], mut windows: [Range<usize>; LANES]) -> [Sum; LANES] {
     let (mut sum, mut compensation) = ([0.0_f64; LANES], [0.0_f64; LANES]);
-    // From the first value, not from nothing: -0 is not 0.
+    // Starts with the first value and not with 0, because -0 is not 0.
     for (lane, window) in windows.iter_mut().enumerate() {
         if let Some(at) = window.next() {
             sum[lane] = values[at];
@@ -68,7 +68,7 @@ fn sums(values: &[f64], mut windows: [Range<usize>; LANES]) -> [Sum; LANES] {
     for at in 0..together {
         let row = rows.map(|row| row[at]);
         for lane in 0..LANES {
-            // What the addition loses, by Knuth: exactly what Neumaier's two cases give, without a choice.
+            // Rounding error of the addition, by Knuth's method: the same result as the two cases of Neumaier's method, without a branch.
             let (before, value) = (sum[lane], row[lane]);
             let after = before + value;
             let added = after - before;

@@ -1,4 +1,4 @@
-//! Which samples lie in the window of each step: two pointers over a time axis, once an axis.
+//! Computes which samples are in the window of each step: two pointers that move along a time axis, once per axis.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use domain::time::TimestampMs;
 
 use crate::plan::Grid;
 
-/// For each step the half-open range of indices whose times lie in `(step - width, step]`.
+/// For each step, the half-open range of indexes whose times are in `(step - width, step]`.
 pub(super) type Windows = Vec<(u32, u32)>;
 
-/// Windows of the axes met so far. Series of one node share their axis, so this is computed once a node.
+/// Windows of the time axes computed so far. Series of one node share their time axis, so windows are computed once per node.
 #[derive(Default)]
 pub(super) struct WindowCache {
     by_axis: HashMap<(*const TimestampMs, usize), Arc<Windows>>,
 }
 
 impl WindowCache {
-    /// The windows of an axis. The caller keeps the axis alive as long as the cache.
+    /// Returns the windows of a time axis. The caller must keep the axis allocated as long as the cache.
     pub(super) fn of(&mut self, times: &Arc<[TimestampMs]>, grid: Grid, width_ms: i64) -> Arc<Windows> {
         let axis = (times.as_ptr(), times.len());
         Arc::clone(
@@ -39,8 +39,8 @@ pub(super) fn windows(times: &[TimestampMs], grid: Grid, width_ms: i64) -> Windo
         .collect()
 }
 
-/// The first sample after a time, at a place or behind it: one or two on where samples are as far apart as steps, else looked
-/// for in strides that double.
+/// Returns the index of the first sample after `time`, starting at `from`. If samples are as far apart as steps it is one or two indexes
+/// further; otherwise it is searched with strides that double.
 fn first_after(times: &[TimestampMs], from: usize, time: TimestampMs) -> usize {
     let is_before = |at: usize| times.get(at).is_some_and(|sample| *sample <= time);
     let (mut low, mut stride) = (from, 1);

@@ -1,4 +1,4 @@
-//! From the parser's tree to ours.
+//! Converts the parser's tree to the engine's tree.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use crate::expr::{
 };
 use crate::function::Function;
 
-/// The longest range, offset or sub-query step: 1,000 years, so that sums of times never overflow.
+/// Maximum range, offset or sub-query step: 1,000 years, so that sums of times never overflow.
 const DURATION_MS_MAX: i64 = 1_000 * 365 * 24 * 3_600_000;
 
 pub(super) fn expression(expr: &theirs::Expr) -> Result<Expr, ParseError> {

@@ -1,24 +1,24 @@
-//! A look at the text before the parser sees it: length, nesting, and numbers the parser panics on.
+//! Checks a text before the parser reads it: length, nesting, and numbers on which the parser panics.
 //!
-//! Every bracket and every operator can add a level to the tree, and everything that walks the tree (the parser's own
-//! checks, its `Drop`, our evaluator) recurses. So both are counted here, on the characters, before any tree exists.
+//! Every bracket and every operator can add a level to the tree, and all code that walks the tree is recursive (the parser's checks, its
+//! `Drop`, the evaluator). Therefore both are counted here, in the text, before a tree exists.
 
 use super::pattern;
 use crate::error::ParseError;
 
-/// The longest query. Grafana's longest are a few KiB.
+/// Maximum length of a query in bytes. The longest queries of Grafana have a few KiB.
 pub(crate) const LENGTH_MAX: usize = 16 * 1024;
-/// The deepest brackets. People stop at ten; 8,000 overflow the parser's stack.
+/// Maximum nesting of brackets. People use at most ten levels; 8,000 overflow the parser's stack.
 pub(crate) const DEPTH_MAX: usize = 64;
-/// The most operator characters and words outside of matchers: chains of them become trees just as deep.
+/// Maximum number of operator characters and words outside of matchers. A chain of operators becomes a tree of the same depth.
 pub(crate) const OPERATORS_MAX: usize = 200;
-/// The most regular expressions: each may cost milliseconds and megabytes to compile.
+/// Maximum number of regular expressions. Each may take milliseconds and megabytes to compile.
 pub(crate) const REGEXES_MAX: usize = 50;
-/// The longest duration written as a number of seconds (about 30,000 years); the parser panics far above.
+/// Maximum duration written as a number of seconds (about 30,000 years). The parser panics at far larger numbers.
 const SECONDS_MAX: f64 = 1e12;
 
 /// # Errors
-/// When the text is longer than anybody writes.
+/// Returns an error if the text is longer than [`LENGTH_MAX`].
 pub(super) fn check_length(text: &str) -> Result<(), ParseError> {
     if text.len() > LENGTH_MAX {
         return Err(ParseError::TooLong {
@@ -30,7 +30,7 @@ pub(super) fn check_length(text: &str) -> Result<(), ParseError> {
 }
 
 /// # Errors
-/// When the text is deeper or odder than the parser can be trusted with.
+/// Returns an error if the text is nested too deeply, or contains something on which the parser could fail.
 pub(super) fn check(text: &str) -> Result<(), ParseError> {
     let mut scan = Scan {
         text,
@@ -95,7 +95,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Stands before the `~` of a matcher.
+    /// Called before the `~` of a matcher.
     fn regex(&mut self) -> Result<(), ParseError> {
         self.regexes += 1;
         if self.regexes > REGEXES_MAX {
@@ -141,7 +141,7 @@ pub(super) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':' || byte == b'.' || !byte.is_ascii()
 }
 
-/// Bytes of a quoted string with its quotes; all that is left when it is not closed.
+/// Returns the length of a quoted string with its quotes, in bytes. If the string is not closed, returns the length of the text.
 pub(super) fn quoted_length(text: &[u8]) -> usize {
     let quote = text[0];
     let mut at = 1;
@@ -151,7 +151,7 @@ pub(super) fn quoted_length(text: &[u8]) -> usize {
     (at + 1).min(text.len())
 }
 
-/// Refuses a duration in seconds that is not finite or not sane. What is not a number is left to the parser.
+/// Rejects a duration in seconds that is out of range or not finite. A text that is not a number is left to the parser.
 fn check_seconds(text: &str) -> Result<(), ParseError> {
     let text = text.trim();
     match text.parse::<f64>() {

@@ -1,12 +1,12 @@
-//! From text to [`Query`]. The one place that knows the crate promql-parser.
+//! Parses a text to a [`Query`]. Only this module uses the crate promql-parser.
 //!
-//! The parser's tree is converted to our own at once, because its shape changes with its minor versions. It is never shown
-//! a text that [`guard`] refuses: deep nesting would overflow its stack and end the process.
+//! The parser's tree is converted to the engine's tree at once, because it changes with minor versions of the parser. A text that [`guard`]
+//! rejects is never passed to the parser: deep nesting would overflow its stack and end the process.
 
 mod convert;
 mod guard;
 mod pattern;
-mod spelling;
+mod rewrite;
 
 use domain::series::Matcher;
 
@@ -17,22 +17,22 @@ use crate::expr::{Expr, Shift};
 /// Parses a query.
 ///
 /// # Errors
-/// When the text is too long or too deeply nested, is not PromQL, or uses what this engine does not have.
+/// Returns an error if the text is too long, nested too deeply, not PromQL, or uses something that this engine does not support.
 pub fn parse(text: &str) -> Result<Query, ParseError> {
     guard::check_length(text)?;
-    let readable = spelling::readable(text)?;
-    guard::check(&readable)?;
-    let expr = convert::expression(&parse_guarded(&readable)?)?;
+    let rewritten = rewrite::rewrite(text)?;
+    guard::check(&rewritten)?;
+    let expr = convert::expression(&parse_guarded(&rewritten)?)?;
     Ok(Query {
         text: text.to_owned(),
         expr,
     })
 }
 
-/// Parses a plain selector such as `gpu_power_watts{node="a"}`: what `match[]` of the series API holds.
+/// Parses a plain selector such as `gpu_power_watts{node="a"}`: the value of `match[]` in the series API.
 ///
 /// # Errors
-/// As [`parse`], and when the text is more than a selector.
+/// As for [`parse`], and if the text is more than a selector.
 pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, ParseError> {
     match parse(text)?.expr {
         Expr::Select(selector) if selector.shift == Shift::default() => Ok(selector.matchers),
@@ -42,17 +42,17 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, ParseError> {
     }
 }
 
-/// The query as people lay it out: one part a line, where it is long.
+/// Formats a query. A long query gets one part per line.
 ///
 /// # Errors
-/// As [`parse`].
+/// As for [`parse`].
 pub fn pretty(text: &str) -> Result<String, ParseError> {
     guard::check(text)?;
     Ok(parse_guarded(text)?.prettify())
 }
 
-/// A panic within the parser is a parse error: it has arithmetic that panics on odd numbers, and a query must never take the
-/// process along. [`guard`] keeps the known ones away.
+/// Parses a checked text. A panic in the parser becomes a parse error, because its arithmetic panics on unusual numbers, and a query must
+/// never end the process. [`guard`] rejects the known cases before.
 fn parse_guarded(text: &str) -> Result<promql_parser::parser::Expr, ParseError> {
     match std::panic::catch_unwind(|| promql_parser::parser::parse(text)) {
         Ok(Ok(expr)) => Ok(expr),

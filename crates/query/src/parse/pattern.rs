@@ -1,4 +1,4 @@
-//! Regular expressions of matchers, before the parser compiles them: a short one can stand for gigabytes.
+//! Checks the regular expressions of matchers before the parser compiles them: a short one can need gigabytes.
 
 use domain::series::matcher::CompiledMatcher;
 use domain::series::{MatchOp, Matcher};
@@ -7,14 +7,14 @@ use promql_parser::util::unquote_string;
 use super::guard::quoted_length;
 use crate::error::ParseError;
 
-/// How much of a hostile expression its message shows.
+/// Maximum number of characters of a rejected expression in the error message.
 const SHOWN_CHARS: usize = 60;
 
-/// Looks at the quoted expression at the start of a text. What is no string and what is no expression is left to the parser,
-/// which has words for it.
+/// Checks the quoted regular expression at the start of a text. A text that is not a string or not a regular expression is left to the
+/// parser, which reports it.
 ///
 /// # Errors
-/// When it would take more memory than the store allows a matcher.
+/// Returns an error if the compiled expression needs more memory than the store allows for a matcher.
 pub(super) fn check(rest: &str) -> Result<(), ParseError> {
     let rest = rest.trim_start();
     if !rest.starts_with(['"', '\'', '`']) {

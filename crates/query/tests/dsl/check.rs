@@ -1,4 +1,4 @@
-//! Runs an evaluation and compares what came out with what must.
+//! Runs an evaluation and compares the result with the expected one.
 
 use domain::series::{Budget, Labels, is_absent};
 use query::{MatrixSeries, Output, Params, Value};
@@ -8,11 +8,11 @@ use super::Eval;
 use super::series::{Expected, Line, Message};
 use super::source::{Layout, Storage};
 
-/// Relative difference up to which numbers are equal, as in Prometheus' runner.
+/// Relative difference up to which numbers count as equal, as in Prometheus' test runner.
 const EPSILON: f64 = 1e-6;
 const MINUTE_MS: i64 = 60_000;
 
-/// `Err` says in a sentence what is wrong.
+/// Returns an error that says in one sentence what is wrong.
 pub(crate) fn check(storage: &Storage, eval: &Eval) -> Result<(), String> {
     for layout in [Layout::Own, Layout::Shared] {
         check_in(storage, eval, layout).map_err(|error| format!("{error} ({layout:?} axis)"))?;
@@ -45,7 +45,7 @@ fn run(storage: &Storage, query: &str, params: &Params, layout: Layout) -> Resul
         .map_err(|error| error.to_string())
 }
 
-/// What holds at an instant holds at the middle step of a range query around it.
+/// The result of an instant query must equal the middle step of a range query around it.
 fn check_middle_of_range(storage: &Storage, eval: &Eval, layout: Layout) -> Result<(), String> {
     let middle = eval.params.start_ms;
     if eval.query.contains("start()") || eval.query.contains("end()") {
@@ -85,7 +85,7 @@ fn check_notes(expected: &Expected, output: &Output) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether one of the texts reads as it must. Positions such as `(1:7)` do not count: the parser keeps none.
+/// Checks that one of the texts is as expected. Positions such as `(1:7)` are ignored, because the parser keeps none.
 fn says(message: &Message, texts: &[String]) -> Result<(), String> {
     let position = Regex::new(r" ?\(\d+:\d+\)$").expect("a good expression");
     let found = match message {
@@ -163,7 +163,7 @@ fn check_value(params: &Params, expected: &Expected, value: &Value) -> Result<()
     }
 }
 
-/// The samples of a series laid on the expected steps.
+/// Returns the samples of a series, one for each expected step.
 fn on_steps(
     series: &MatrixSeries,
     start: i64,

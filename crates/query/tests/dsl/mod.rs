@@ -1,9 +1,9 @@
-//! Prometheus' test language for queries, as its `promqltest` package reads it.
+//! Reader of Prometheus' test language for queries, compatible with its `promqltest` package.
 //!
 //! ```text
-//! load 1m                                   a series a line; the first value is at time 0
+//! load 1m                                   one series per line; the first value is at time 0
 //!   gpu_power_watts{gpu="0"} 400+10x3 _ stale
-//! eval instant at 2m max(gpu_power_watts)   what is expected follows, up to a blank line
+//! eval instant at 2m max(gpu_power_watts)   expected results follow, up to a blank line
 //!   expect no_warn
 //!   {} 420
 //! eval range from 0 to 2m step 1m gpu_power_watts
@@ -28,13 +28,13 @@ pub(crate) struct Script {
 
 pub(crate) enum Command {
     Clear,
-    /// A line that starts a command this reader does not know.
+    /// A line that starts a command that this reader does not support.
     Unknown {
         line: usize,
         text: String,
     },
     Load {
-        /// Classic buckets make native histograms as well.
+        /// True if classic buckets also make native histograms.
         with_nhcb: bool,
         step_ms: i64,
         lines: Vec<Line>,
@@ -42,18 +42,18 @@ pub(crate) enum Command {
     Eval(Box<Eval>),
 }
 
-/// One evaluation and what must come out.
+/// One evaluation and its expected result.
 pub(crate) struct Eval {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
     pub(crate) params: Params,
     pub(crate) query: String,
     pub(crate) expected: Expected,
 }
 
-/// Reads a file.
+/// Parses a file.
 pub(crate) fn read(name: &str, text: &str) -> Script {
-    // A comment ends a block, as a blank line does.
+    // A comment ends a block, like a blank line.
     let lines: Vec<&str> = text
         .lines()
         .map(str::trim)
@@ -136,7 +136,7 @@ fn eval(kind: &str, rest: &str, block: &[&str], line: usize) -> Option<Command> 
     })))
 }
 
-/// A time since the start of the test, in milliseconds; it may be negative.
+/// Parses a time since the start of the test, in milliseconds. It may be negative.
 pub(crate) fn time_ms(text: &str) -> Option<i64> {
     match text.strip_prefix('-') {
         Some(text) => parse_duration_ms(text).ok().map(|ms| -ms),

@@ -1,4 +1,4 @@
-//! Series lines and expectations.
+//! Parser of lines with series, and of expectations.
 
 use domain::series::{ABSENT, Labels, METRIC_NAME, STALE};
 
@@ -6,15 +6,15 @@ use super::time_ms;
 
 /// `name{label="value"} 1 2x3 _ stale`
 pub(crate) struct Line {
-    /// `None` when the line names no series: a scalar, or syntax of another kind (start timestamps).
+    /// `None` if the line names no series: a scalar, or syntax of another kind (start timestamps).
     pub(crate) labels: Option<Labels>,
     pub(crate) values: Vec<f64>,
-    /// A value is a native histogram, which this engine does not have; in `values` it is a hole.
+    /// True if a value is a native histogram, which this engine does not support. In `values` it is a missing value.
     pub(crate) has_histograms: bool,
     pub(crate) text: String,
 }
 
-/// What an evaluation must give.
+/// The expected result of an evaluation.
 #[derive(Default)]
 pub(crate) struct Expected {
     pub(crate) fail: Option<Message>,
@@ -86,7 +86,7 @@ impl Expected {
     }
 }
 
-/// `vector from 10s to 1m step 10s`
+/// Parses `vector from 10s to 1m step 10s`.
 fn range(text: &str) -> Option<(i64, i64, i64)> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
@@ -113,7 +113,7 @@ pub(crate) fn line(text: &str) -> Line {
 
 // === labels ===
 
-/// The series a line begins with, and what follows. `Some((None, _))` for descriptors of another kind.
+/// Returns the series at the start of a line, and the rest. Returns `Some((None, _))` for descriptors of another kind.
 fn descriptor(text: &str) -> Option<(Option<Labels>, &str)> {
     let name_length = text
         .bytes()
@@ -140,7 +140,7 @@ fn descriptor(text: &str) -> Option<(Option<Labels>, &str)> {
                     pairs.push((key, value));
                     inside = after;
                 }
-                // A quoted name alone is the metric's.
+                // A quoted name alone is the metric's name.
                 None => {
                     pairs[0].1 = key;
                     inside = after;
@@ -155,7 +155,7 @@ fn descriptor(text: &str) -> Option<(Option<Labels>, &str)> {
     Some((Some(Labels::from_trusted(pairs)), rest))
 }
 
-/// A bare or quoted word, and what follows.
+/// Returns a bare or quoted word, and the rest.
 fn word(text: &str) -> Option<(String, &str)> {
     let quote = text.chars().next()?;
     if !matches!(quote, '"' | '\'' | '`') {
@@ -174,7 +174,7 @@ fn word(text: &str) -> Option<(String, &str)> {
     Some((unquoted(&text[..=end]), &text[end + 1..]))
 }
 
-/// A string without its quotes, its usual escapes resolved.
+/// Returns a string without its quotes and with the usual escapes resolved.
 fn unquoted(text: &str) -> String {
     let inside = text.get(1..text.len().saturating_sub(1)).unwrap_or("");
     if text.starts_with('`') {
@@ -198,7 +198,7 @@ fn unquoted(text: &str) -> String {
 
 // === values ===
 
-/// Expands `1 2x3 1+2x3 _ _x3 stale`; histograms become holes.
+/// Expands `1 2x3 1+2x3 _ _x3 stale`. Histograms become missing values.
 fn values(text: &str) -> (Vec<f64>, bool) {
     let mut values = Vec::new();
     let mut has_histograms = false;
@@ -257,7 +257,7 @@ fn expand(item: &str, values: &mut Vec<f64>) -> Option<()> {
     Some(())
 }
 
-/// `1`, `1+2`, `1-2`, `-1e-3+2`, `stale`.
+/// Parses `1`, `1+2`, `1-2`, `-1e-3+2` or `stale`.
 fn start_and_change(item: &str) -> Option<(f64, f64)> {
     if item == "stale" {
         return Some((STALE, 0.0));

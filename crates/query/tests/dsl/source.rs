@@ -1,4 +1,4 @@
-//! The loaded series, handed out the way a prefetching store does: only what the query said beforehand it would ask for.
+//! A source of the loaded series that behaves like a store with prefetching: it returns only what the query selected in advance.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use query::{Params, Query};
 
 use super::series::Line;
 
-/// Everything loaded so far.
+/// All series loaded so far.
 #[derive(Default)]
 pub(crate) struct Storage {
     series: BTreeMap<Labels, BTreeMap<i64, f64>>,
-    /// Series of which some samples were native histograms, which are not kept.
+    /// Series of which some samples were native histograms, which are not stored.
     histograms: Vec<Labels>,
 }
 
-/// How the series of one selection lie in memory; a query must not notice.
+/// Memory layout of the series of one selection. It must not change the result of a query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Layout {
     /// Each series has its own times.
     Own,
-    /// All share one time axis, with holes.
+    /// All series share one time axis, with missing values.
     Shared,
 }
 
@@ -52,7 +52,7 @@ impl Storage {
         }
     }
 
-    /// Whether the query reads a series that held native histograms.
+    /// Returns true if the query reads a series that contained native histograms.
     pub(crate) fn reads_histograms(&self, query: &Query, params: &Params) -> bool {
         let is_read = |selection: &Selection| {
             let matchers: Vec<_> = selection.matchers.iter().flat_map(CompiledMatcher::new).collect();
@@ -66,7 +66,7 @@ impl Storage {
         query.selections(params).iter().any(is_read)
     }
 
-    /// Answers every selection of the query, as a store would before the evaluation.
+    /// Returns the result of every selection of the query, as a store does before the evaluation.
     pub(crate) fn prefetch(&self, query: &Query, params: &Params, layout: Layout) -> Prefetched {
         let selections = query.selections(params).into_iter();
         Prefetched(
@@ -139,7 +139,7 @@ impl Storage {
     }
 }
 
-/// Answers by selection; a selection that was not announced is an error of the engine.
+/// Results by selection. A selection that was not announced is an error of the engine.
 pub(crate) struct Prefetched(HashMap<Selection, Result<SeriesSet, String>>);
 
 impl SeriesSource for Prefetched {

@@ -1,4 +1,4 @@
-//! Random series, and a source that hands them to the engine in one of two layouts.
+//! Random series, and a source that passes them to the engine in one of two layouts.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::tree::Names;
 
 pub(crate) const STEP_MS: i64 = 7_000;
 pub(crate) const STEPS: i64 = 10;
-/// Shorter than in Prometheus, so that it runs out within a few samples.
+/// Lookback, shorter than in Prometheus, so that it ends within a few samples.
 pub(crate) const LOOKBACK_MS: i64 = 20_000;
 const TIMES_MAX: usize = 40;
 
-/// Metrics, the values of their label `gpu`, and those of `node`: some names share label sets, one has a label more.
+/// Metrics, and the values of their labels `gpu` and `node`. Some metrics share label sets, one has an additional label.
 const SERIES: [(&str, &str, &str, &str); 9] = [
     ("gauge", "0", "a", ""),
     ("gauge", "1", "a", ""),
@@ -32,14 +32,14 @@ const SERIES: [(&str, &str, &str, &str); 9] = [
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) rows: Vec<Row>,
-    /// All series on one axis with holes, instead of each on its own.
+    /// True if all series share one time axis with missing values; false if each has its own.
     shares_axis: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) labels: Names,
-    /// Ascending; staleness markers among them, no holes.
+    /// Samples in ascending order of time, including staleness markers, without missing values.
     pub(crate) samples: Vec<(i64, f64)>,
 }
 
@@ -52,12 +52,12 @@ pub(crate) fn data() -> impl Strategy<Value = Data> {
         2 => Just(STALE),
         5 => Just(ABSENT),
     ];
-    // Often on the edge of a window; never so close that a line through two of them is a matter of rounding.
+    // Times are often on the edge of a window, but never so close to each other that a line through two of them depends on rounding.
     let times = prop::collection::btree_set((-80_i64..320).prop_map(|quarter| quarter * 250), 1..TIMES_MAX);
     let rows = prop::collection::vec(prop::collection::vec(value, TIMES_MAX), 1..=SERIES.len());
     (times, rows, any::<bool>(), any::<bool>()).prop_map(|(times, rows, shares_axis, are_whole)| {
         let rows = rows.into_iter().zip(SERIES).map(|(values, series)| {
-            // Half of the data has numbers only: one infinity hides what is wrong with the rest.
+            // Half of the data contains only finite numbers, because one infinity hides errors in the rest.
             let value = |value: f64| {
                 if are_whole && !value.is_finite() {
                     7.0
@@ -141,7 +141,7 @@ impl Data {
     }
 }
 
-/// Only `=` and `!=`, and lists of words by regular expression.
+/// Supports only `=` and `!=`, and lists of words as a regular expression.
 fn matches(matcher: &Matcher, labels: &Names) -> bool {
     let value = labels.get(&matcher.name).map_or("", String::as_str);
     match matcher.op {

@@ -1,4 +1,4 @@
-//! The reference: what an expression is at one time, straight from PromQL's definition.
+//! The reference: the value of an expression at one time, directly from PromQL's definition.
 
 use domain::series::is_stale;
 
@@ -14,11 +14,11 @@ type Result<T> = std::result::Result<T, String>;
 pub(crate) struct Element {
     pub(crate) labels: Names,
     pub(crate) value: f64,
-    /// The name is dropped at the end of the whole query.
+    /// True if the name is dropped at the end of the whole query.
     pub(crate) drops_name: bool,
 }
 
-/// The samples of one series within a window, staleness markers left out.
+/// The samples of one series within a window, without staleness markers.
 #[derive(Debug, Clone)]
 pub(crate) struct Samples {
     pub(crate) labels: Names,
@@ -28,18 +28,18 @@ pub(crate) struct Samples {
 
 pub(crate) struct Reference<'a> {
     pub(crate) rows: &'a [Row],
-    /// What `start()` and `end()` mean.
+    /// Value of `start()`.
     pub(crate) start_ms: i64,
     pub(crate) end_ms: i64,
 }
 
 impl Reference<'_> {
-    /// The answer at one time: names dropped, each label set once.
+    /// Returns the result at one time: names dropped, each label set once.
     pub(crate) fn result(&self, tree: &Tree, time: i64) -> Result<Vector> {
         unique(self.nameless(tree, time)?)
     }
 
-    /// The same, but label sets may come twice.
+    /// The same, but label sets may occur twice.
     pub(crate) fn nameless(&self, tree: &Tree, time: i64) -> Result<Vector> {
         let mut vector = self.at(tree, time)?;
         for element in vector.iter_mut().filter(|element| element.drops_name) {
@@ -128,7 +128,7 @@ impl Reference<'_> {
         time - shift.offset_ms
     }
 
-    /// The last sample of each series within the lookback, with its time.
+    /// Returns the last sample of each series within the lookback, with its time.
     fn instant(&self, selector: &Selector, time: i64) -> impl Iterator<Item = (Element, i64)> {
         let look = self.look(&selector.shift, time);
         let rows = self.rows.iter().filter(|row| selects(selector, &row.labels));
@@ -166,7 +166,7 @@ impl Reference<'_> {
         }
     }
 
-    /// The samples of each series within `(end - range, end]`; series without any are left out.
+    /// Returns the samples of each series within `(end - range, end]`. Series without samples are left out.
     fn windows(&self, over: &Over, time: i64) -> Result<Vec<Samples>> {
         let mut found = match &over.of {
             Source::Samples(selector) => {
@@ -258,7 +258,7 @@ fn add(all: &mut Vec<Samples>, element: Element, at: i64) {
     }
 }
 
-/// A 1 with the labels that the selector fixes.
+/// Returns 1 with the labels that the selector sets.
 fn absent(selector: &Selector, is_absent: bool) -> Vector {
     let mut element = bare(1.0);
     if let Some((label, "=", value)) = selector.matcher
@@ -374,7 +374,7 @@ fn calculated(op: &str, left: f64, right: f64) -> f64 {
     }
 }
 
-/// The labels by which two elements find each other.
+/// Returns the labels by which two elements are matched.
 fn signature(binary: &Binary, labels: &Names) -> Names {
     let keeps = |name: &str| match binary.is_on {
         true => binary.labels.contains(&name),
@@ -429,7 +429,7 @@ fn arithmetic(binary: &Binary, left: Vector, right: Vector) -> Result<Vector> {
         }
     }
     let mut results: Vector = Vec::new();
-    // What was matched so far: the labels by which, and those of the result. Also of results that a comparison hides.
+    // Matches so far: the labels that were compared, and the labels of the result. Includes results that a comparison filters out.
     let mut matched: Vec<(Names, Names)> = Vec::new();
     for element in many {
         let wanted = signature(binary, &element.labels);

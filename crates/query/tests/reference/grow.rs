@@ -1,7 +1,7 @@
-//! Random expressions.
+//! Generates random expressions.
 //!
-//! Two kinds grow: *whole* ones, whose values are whole numbers if the data is, and *any*. What turns a rounding error into
-//! another answer (comparisons, division, counting resets) is put around whole ones only.
+//! There are two kinds of expressions: *whole* ones, whose values are integers if the data is, and *any*. Operations that can turn a
+//! rounding error into a different result (comparisons, division, counting resets) are applied only to whole expressions.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::tree::{At, Binary, Group, Grouping, Names, Over, Selector, Shift, Sou
 
 const DEPTH: u32 = 3;
 
-/// Functions of a window that give one of its values, or count.
+/// Functions of a window that return one of its values, or a count.
 const WHOLE_OVER: [&str; 11] = [
     "min_over_time",
     "max_over_time",
@@ -27,7 +27,7 @@ const WHOLE_OVER: [&str; 11] = [
     "idelta",
     "last_over_time",
 ];
-/// Functions of a window that need whole numbers, and give any.
+/// Functions of a window that need integers and return any numbers.
 const LEAPING_OVER: [&str; 11] = [
     "rate",
     "increase",
@@ -65,7 +65,7 @@ const GROUPINGS: [Grouping; 7] = [
     Grouping::Without(&[]),
 ];
 
-/// Whether by `on` or by `ignoring`, and which labels.
+/// True for `on`, false for `ignoring`; and the labels.
 const MATCHINGS: [(bool, &[&str]); 7] = [
     (true, &["gpu", "node"]),
     (true, &["node"]),
@@ -82,7 +82,7 @@ pub(crate) fn tree() -> BoxedStrategy<Tree> {
 
 // === aggregations that pick ===
 
-/// `topk` and its like; they stand outermost.
+/// `topk` and similar aggregations, always the outermost node.
 #[derive(Debug, Clone)]
 pub(crate) struct Ranked {
     op: &'static str,
@@ -123,7 +123,7 @@ impl Ranked {
         groups.into_iter().map(|(_, members)| members).collect()
     }
 
-    /// The values that must be picked of a group, in ascending order; `None` where any will do.
+    /// Returns the values that must be selected from a group, in ascending order; `None` if any values are correct.
     pub(crate) fn values(&self, group: &[Element]) -> Option<Vec<f64>> {
         let numbers = || {
             group
@@ -138,7 +138,7 @@ impl Ranked {
             "bottomk" => {}
             _ => return None,
         }
-        // NaN is picked last.
+        // NaN is selected last.
         values.resize(group.len(), f64::NAN);
         values.truncate(self.limit());
         values.sort_by(f64::total_cmp);

@@ -1,13 +1,13 @@
-//! The engine against a reference: random expressions over random series, evaluated a second time by code that is written
-//! to be obvious instead of fast.
+//! Compares the engine with a reference: random expressions over random series are evaluated a second time by code that is simple instead
+//! of fast.
 //!
 //! ```text
 //!  grow ─▶ Tree ─┬─ as text ─▶ query::parse ─▶ engine, over columns, all steps at once ─┐
 //!                └─ as it is ─▶ reference: one step at a time, one series at a time ────┴─▶ equal?
 //! ```
-//! The two share no code: the reference walks the tree that the generator made and never sees the parser's or the engine's.
-//! Rounding is not compared (1e-9 is allowed), and `grow` keeps operators that make a leap of it, such as `==` and `/`, to
-//! operands that are whole numbers.
+//! The two share no code: the reference walks the tree that the generator made, and does not use the parser's or the engine's tree.
+//! Rounding differences up to 1e-9 are allowed. `grow` applies operators that can amplify them, such as `==` and `/`, only to operands that
+//! are integers.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod data;
@@ -26,10 +26,10 @@ use data::{Data, LOOKBACK_MS, STEP_MS, STEPS};
 use evaluate::{Reference, Vector};
 use tree::{Names, Tree};
 
-/// Relative up to which two numbers are equal; absolute below 1.
+/// Maximum difference of two equal numbers: relative, and absolute below 1.
 const EPSILON: f64 = 1e-9;
 
-/// Values by step and labels, or why there are none.
+/// Values by step and labels, or the error.
 type Results = Result<BTreeMap<(i64, Names), f64>, String>;
 
 proptest! {
@@ -46,13 +46,13 @@ proptest! {
     }
 }
 
-/// More by `LOCKSTEP_REFERENCE_CASES`.
+/// Number of cases. `LOCKSTEP_REFERENCE_CASES` sets another number.
 fn cases() -> u32 {
     let asked = std::env::var("LOCKSTEP_REFERENCE_CASES").ok();
     asked.and_then(|text| text.parse().ok()).unwrap_or(300)
 }
 
-/// A change is judged by the same cases as the one before it; others by `LOCKSTEP_REFERENCE_SEED`.
+/// A fixed seed: a change is tested with the same cases as the version before. `LOCKSTEP_REFERENCE_SEED` sets another seed.
 fn seed() -> RngSeed {
     let asked = std::env::var("LOCKSTEP_REFERENCE_SEED").ok();
     RngSeed::Fixed(asked.and_then(|text| text.parse().ok()).unwrap_or(7))
@@ -77,7 +77,7 @@ fn check_over(tree: &Tree, data: &Data, params: &Params) -> Result<(), TestCaseE
         expected(tree, data, params),
         engine(&tree.to_string(), data, params),
     );
-    // The engine, as Prometheus, evaluates a sub-query also at steps that lie between two windows, and may meet an error there.
+    // The engine, like Prometheus, evaluates a sub-query also at steps between two windows, and may get an error there.
     let between_windows = if params.is_instant() { 2 } else { 1 };
     let agrees = match (&expected, &found) {
         (Ok(_), Err(_)) => tree.subqueries() >= between_windows,
@@ -164,10 +164,10 @@ fn engine(text: &str, data: &Data, params: &Params) -> Results {
     Ok(all)
 }
 
-// === topk and its like ===
+// === topk and similar ===
 
-/// Which of equal values comes first is not part of the language; so the values that were picked are compared, and that each
-/// is a value of the series it claims to be.
+/// PromQL does not define which of equal values comes first. Therefore the test compares the selected values, and checks that each is a
+/// value of its series.
 fn check_ranked(ranked: &grow::Ranked, data: &Data) -> Result<(), TestCaseError> {
     let (params, text) = (range(), ranked.to_string());
     let (all, found) = (
@@ -176,7 +176,7 @@ fn check_ranked(ranked: &grow::Ranked, data: &Data) -> Result<(), TestCaseError>
     );
     let (all, found) = match (&all, &found) {
         (Ok(all), Ok(found)) => (all, found),
-        // Equal labels are an error only when both are picked.
+        // Equal labels are an error only if both are selected.
         (Ok(all), Err(_)) => {
             let is_told =
                 ranked.inner.subqueries() > 0 || all.iter().any(|(_, elements)| has_twins(elements));
@@ -208,7 +208,7 @@ fn check_ranked(ranked: &grow::Ranked, data: &Data) -> Result<(), TestCaseError>
             let of_group = picked
                 .iter()
                 .filter(|(names, _)| keys(names) == keys(&group[0].labels));
-            // All NaNs are one, whatever their sign; it is a matter of the processor.
+            // All NaNs count as equal. Their sign depends on the processor.
             let one_nan = |value: f64| if value.is_nan() { f64::NAN } else { value };
             let mut values: Vec<f64> = of_group.map(|(_, value)| one_nan(*value)).collect();
             values.sort_by(f64::total_cmp);

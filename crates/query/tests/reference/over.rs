@@ -1,8 +1,8 @@
-//! What a function makes of the samples of a window, and an aggregation of the values of a group.
+//! The results of functions for the samples of a window, and of aggregations for the values of a group.
 
 use super::tree::Over;
 
-/// `end` is where the window ends, `now` where the query stands; `None` where the function gives nothing.
+/// `end` is the end of the window, `now` the time of the query. Returns `None` if the function has no result.
 pub(crate) fn value(over: &Over, samples: &[(i64, f64)], end: i64, now: i64) -> Option<f64> {
     let values: Vec<f64> = samples.iter().map(|(_, value)| *value).collect();
     let time = |at: usize| samples[at].0 as f64 / 1_000.0;
@@ -47,7 +47,7 @@ pub(crate) fn value(over: &Over, samples: &[(i64, f64)], end: i64, now: i64) -> 
         }
         "ts_of_first_over_time" => time(0),
         "ts_of_last_over_time" => time(last),
-        // The last of equal ones.
+        // The last of equal values.
         "ts_of_min_over_time" => time(last_of(&values, lowest)),
         "ts_of_max_over_time" => time(last_of(&values, highest)),
         other => statistic(
@@ -58,7 +58,7 @@ pub(crate) fn value(over: &Over, samples: &[(i64, f64)], end: i64, now: i64) -> 
     })
 }
 
-/// A statistic of at least one value.
+/// Returns a statistic of at least one value.
 pub(crate) fn statistic(name: &str, param: Option<f64>, values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = || values.iter().map(|value| value / count).sum::<f64>();
@@ -77,7 +77,7 @@ pub(crate) fn statistic(name: &str, param: Option<f64>, values: &[f64]) -> f64 {
     }
 }
 
-/// The best of the numbers; NaN only when there is nothing else.
+/// Returns the best of the numbers; NaN only if there are no numbers.
 fn over_nan(values: &[f64], is_better: fn(f64, f64) -> bool) -> f64 {
     let mut numbers = values.iter().copied().filter(|value| !value.is_nan());
     let Some(first) = numbers.next() else {
@@ -91,8 +91,8 @@ fn last_of(values: &[f64], wanted: f64) -> usize {
     values.iter().rposition(is_it).expect("one of the values")
 }
 
-/// Linear between a rank and the next, which has its share also when that is 0: of an infinity that is NaN, as in Prometheus.
-/// NaN counts as the smallest.
+/// Interpolates linearly between a rank and the next. The next one is included even if its weight is 0: with an infinity the result is then
+/// NaN, as in Prometheus. NaN counts as the smallest value.
 fn quantile(q: f64, values: &[f64]) -> f64 {
     if q < 0.0 {
         return f64::NEG_INFINITY;
@@ -110,8 +110,8 @@ fn quantile(q: f64, values: &[f64]) -> f64 {
     sorted[rank] * (1.0 - share) + sorted[last.min(rank + 1)] * share
 }
 
-/// The difference between first and last sample, stretched to the ends of the window: all the way when the gap is less than
-/// 1.1 times the mean distance of samples, else by half that distance. A counter is never stretched to before its zero.
+/// Returns the difference between first and last sample, extrapolated to the ends of the window: completely if the gap is less than 1.1
+/// times the mean distance of samples, otherwise by half that distance. A counter is never extrapolated to below zero.
 fn extrapolated(over: &Over, samples: &[(i64, f64)], end: i64, is_counter: bool) -> Option<f64> {
     if samples.len() < 2 {
         return None;
@@ -135,7 +135,7 @@ fn extrapolated(over: &Over, samples: &[(i64, f64)], end: i64, is_counter: bool)
     Some(difference * (before + sampled + behind) / sampled)
 }
 
-/// The least-squares line: its value at `origin`, and its slope a second.
+/// Returns the least-squares line: its value at `origin`, and its slope per second.
 fn line(samples: &[(i64, f64)], origin: i64) -> (f64, f64) {
     let first = samples[0].1;
     if samples.iter().all(|(_, value)| *value == first) {
@@ -154,7 +154,7 @@ fn line(samples: &[(i64, f64)], origin: i64) -> (f64, f64) {
         .map(|(time, value)| (x(*time) - x_mean) * (value - y_mean))
         .sum();
     let variance: f64 = samples.iter().map(|(time, _)| (x(*time) - x_mean).powi(2)).sum();
-    // What becomes of infinities depends on the form of the sums: here on that of Prometheus.
+    // The result for infinities depends on the form of the sums; this is the form that Prometheus uses.
     let covariance = if y_mean.is_finite() {
         covariance
     } else {

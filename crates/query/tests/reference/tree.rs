@@ -1,4 +1,4 @@
-//! The generator's own expressions, and how they are written in PromQL.
+//! The expressions that the generator makes, and their text in PromQL.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ pub(crate) enum Tree {
     Each(&'static str, Box<Tree>),
     Aggregate {
         op: &'static str,
-        /// Of `quantile` and `count_values`.
+        /// Parameter of `quantile` and `count_values`.
         param: Option<&'static str>,
         grouping: Grouping,
         inner: Box<Tree>,
@@ -32,7 +32,7 @@ pub(crate) enum Tree {
         is_bool: bool,
         left: Box<Tree>,
         right: f64,
-        /// The number stands left.
+        /// True if the number is the left operand.
         is_swapped: bool,
     },
     Binary(Box<Binary>),
@@ -63,7 +63,7 @@ pub(crate) enum At {
 #[derive(Debug, Clone)]
 pub(crate) struct Over {
     pub(crate) function: &'static str,
-    /// Of `quantile_over_time`, before the range, and of `predict_linear`, behind it.
+    /// Parameter of `quantile_over_time`, before the range, or of `predict_linear`, after it.
     pub(crate) param: Option<f64>,
     pub(crate) of: Source,
     pub(crate) range_ms: i64,
@@ -98,7 +98,7 @@ pub(crate) struct Binary {
     pub(crate) right: Tree,
 }
 
-/// `group_left` and `group_right` with the labels they take from the other side.
+/// `group_left` and `group_right` with the labels that they copy from the other side.
 #[derive(Debug, Clone)]
 pub(crate) enum Group {
     None,
@@ -107,7 +107,7 @@ pub(crate) enum Group {
 }
 
 impl Tree {
-    /// How many sub-queries stand within each other.
+    /// Returns the nesting depth of sub-queries.
     pub(crate) fn subqueries(&self) -> usize {
         match self {
             Self::Constant(_) | Self::Time | Self::Select(_) | Self::Absent(_) => 0,
@@ -123,7 +123,7 @@ impl Tree {
 }
 
 impl Grouping {
-    /// The labels of the group that a series belongs to.
+    /// Returns the labels of the group to which a series belongs.
     pub(crate) fn key(&self, labels: &Names) -> Names {
         let keeps = |name: &str| match self {
             Self::All => false,

@@ -1,13 +1,14 @@
-//! Ranks in a container: the shim's child is then `docker run` or `podman run`, and torchrun belongs to the runtime.
+//! Ranks in a container. The shim's child is `docker run` or `podman run`, and torchrun belongs to the container runtime.
 //!
 //! ```text
 //! shim ── podman run (the client) ── conmon ── torchrun ── ranks       all below the shim, which is their subreaper
-//! shim ── docker run (the client) ┄┄ dockerd ── torchrun ── ranks      nobody's descendants but the daemon's
+//! shim ── docker run (the client) ┄┄ dockerd ── torchrun ── ranks      descendants of the daemon only
 //! ```
-//! The container shares the machine's process ids, so ranks are watched, held and ended as ever: torchrun tells its id by a file
-//! (its first process is a shell that writes it and becomes torchrun). What is in the container is what lives in torchrun's mount
-//! namespace: no environment, parent or session leads out of that. In the end the container is removed by its name, which is a
-//! function of run, attempt and node; the agent does the same when it buries a shim that was killed.
+//! The container shares the machine's process ids, so ranks are watched, suspended and ended as without a container. torchrun reports its
+//! id in a file: the first process of the container is a shell that writes its id and then executes torchrun. A process belongs to the
+//! container if it is in torchrun's mount namespace, which it cannot leave by a new environment, parent or session. At the end the
+//! container is removed by its name, which is computed from run, attempt and node. The agent does the same when it cleans up after a killed
+//! shim.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,39 +16,39 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use domain::run::container::{Contained, is_of_the_client};
+use domain::run::container::{ContainerHandle, is_client_variable};
 use domain::run::torchrun::Launch;
 
 use crate::files::CONTAINER_ENV;
 use crate::rank::End;
-use crate::shim::{LOOK_FOR_RANKS, Shim, ShimError};
+use crate::shim::{RANK_SEARCH_INTERVAL, Shim, ShimError};
 use crate::tree::{self, Process, SIGKILL};
 
-/// A daemon that works removes a container within seconds; one that hangs is named, and must not hold up the end.
+/// A working daemon removes a container within seconds. A daemon that hangs must not delay the end; the report names the container.
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
-/// The runtime's own processes end behind the container: Podman's monitor, and what it runs to clean up.
+/// The runtime's own processes end after the container: Podman's monitor and its clean-up command.
 const RUNTIME_ENDS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the client may stay after torchrun: it waits for the daemon, which takes the container apart.
+/// How long the client may run after torchrun has ended: it waits for the daemon to remove the container.
 const CLIENT_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// What is known of the processes in a container.
+/// The processes in a container, as far as they are known.
 #[derive(Debug)]
 pub(crate) struct ContainerProcesses {
-    contained: Contained,
-    /// `NAME=VALUE` of each of them.
+    contained: ContainerHandle,
+    /// `NAME=VALUE`: variables that each of the processes has.
     marks: Vec<String>,
-    /// torchrun, once it has told its id.
+    /// torchrun, once it has reported its id.
     pub(crate) first: Option<Process>,
-    /// Its mount namespace, where that is not ours.
+    /// Its mount namespace, or `None` if it is the shim's own.
     mounts: Option<PathBuf>,
-    /// Since when torchrun is known to have ended.
+    /// When the shim first saw that torchrun had ended.
     over_since: Option<Instant>,
 }
 
 impl ContainerProcesses {
-    /// Of a container that is about to be started.
-    pub(crate) fn expect(contained: &Contained, launch: &Launch) -> Self {
+    /// Returns the state for a container that is about to be started.
+    pub(crate) fn expect(contained: &ContainerHandle, launch: &Launch) -> Self {
         let mark = |name: &str| Some(format!("{name}={}", launch.env.get(name)?));
         let names = ["LOCKSTEP_RUN", "LOCKSTEP_ATTEMPT", "LOCKSTEP_NODE"];
         Self {
@@ -59,21 +60,21 @@ impl ContainerProcesses {
         }
     }
 
-    /// An id that was written before this start is nobody's.
-    pub(crate) fn forget_the_last(&self) -> io::Result<()> {
+    /// Removes an id that was written before this start: it is no longer valid.
+    pub(crate) fn remove_old_pid_file(&self) -> io::Result<()> {
         match std::fs::remove_file(&self.contained.pid_file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Whether torchrun has just become known. The container's word alone is not enough: the process must carry the run's marks.
-    fn look(&mut self) -> bool {
+    /// Returns true if torchrun has just become known. The reported id alone is not enough: the process must have the run's marks.
+    fn find_torchrun(&mut self) -> bool {
         if self.first.is_some() {
             return false;
         }
-        let told = std::fs::read_to_string(&self.contained.pid_file).ok();
-        let Some(process) = told.and_then(|text| Process::of(text.trim().parse().ok()?)) else {
+        let text = std::fs::read_to_string(&self.contained.pid_file).ok();
+        let Some(process) = text.and_then(|text| Process::of(text.trim().parse().ok()?)) else {
             return false;
         };
         let environment = tree::environment(process.pid);
@@ -82,14 +83,14 @@ impl ContainerProcesses {
             return false;
         }
         let theirs = mount_namespace(process.pid);
-        // A runtime that isolates nothing shares ours with the whole machine.
+        // A runtime without isolation shares the machine's namespace with all processes.
         self.mounts = theirs
             .filter(|theirs| Some(theirs) != mount_namespace(std::process::id().cast_signed()).as_ref());
         self.first = Some(process);
         true
     }
 
-    /// What lives in the container.
+    /// Returns the living processes of the container.
     pub(crate) fn find(&self) -> BTreeSet<Process> {
         let Some(first) = self.first else {
             return BTreeSet::new();
@@ -108,16 +109,16 @@ fn mount_namespace(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
 
-/// Splits variables into those for the environment of the runtime's command, and a file's text with those that it would take for
-/// its own.
+/// Splits variables into those that the runtime's command can pass on from its environment, and the text of a file with those that the
+/// command would use for itself.
 #[must_use]
 pub fn split_env<'a>(
     variables: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> (Vec<(&'a str, &'a str)>, String) {
     let (by_file, by_name): (Vec<_>, Vec<_>) = variables
         .into_iter()
-        .partition(|(name, _)| is_of_the_client(name));
-    // Of two with one name, the last is meant.
+        .partition(|(name, _)| is_client_variable(name));
+    // If a name occurs twice, the last one applies.
     let by_file: BTreeMap<_, _> = by_file.into_iter().collect();
     let lines = by_file
         .into_iter()
@@ -126,20 +127,21 @@ pub fn split_env<'a>(
 }
 
 impl Shim {
-    /// Takes torchrun's id when it is told; the file with variables has been read by then.
+    /// Reads torchrun's id when it is available. The runtime has read the file with variables by then.
     pub(super) fn find_container(&mut self) {
         let Some(container) = &mut self.launcher.container else {
             return;
         };
-        if container.look() {
+        if container.find_torchrun() {
             self.owner.launcher = container.first;
             let _disk_full = self.owner.note(&self.folder);
             let _gone = self.folder.remove(CONTAINER_ENV);
         }
     }
 
-    /// A client whose daemon hangs never ends, though torchrun has: it is given up, and the ranks say how it went.
-    pub(super) fn give_up_a_client_that_stays(&mut self) {
+    /// Gives up on a client that stays after torchrun has ended, because its daemon hangs. The exits of the ranks then decide the exit
+    /// code.
+    pub(super) fn abandon_stuck_client(&mut self) {
         let Some(container) = &mut self.launcher.container else {
             return;
         };
@@ -159,7 +161,7 @@ impl Shim {
         });
     }
 
-    /// Removes the container; what stands in the way otherwise. Usually it has gone with its end.
+    /// Removes the container, which usually ended and removed itself. Returns a message if it cannot be removed.
     pub(super) fn remove_container(&mut self) -> Result<Option<String>, ShimError> {
         let Some(container) = &self.launcher.container else {
             return Ok(None);
@@ -171,7 +173,7 @@ impl Shim {
             .args(&remove[1..])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // That there is none is what is hoped for, and no message.
+            // Usually the container does not exist any more; the command's error message is not needed.
             .stderr(Stdio::null())
             .spawn();
         let Some(removing) = spawned
@@ -182,7 +184,7 @@ impl Shim {
         };
         let own = std::process::id().cast_signed();
         loop {
-            // Not waited for through `Child`: the shim reaps whoever comes.
+            // Not waited for through `Child`: the shim reaps all its children itself.
             self.take_datagrams()?;
             self.reap();
             self.note_exits()?;
@@ -191,7 +193,7 @@ impl Shim {
                 removing.signal(SIGKILL);
                 let name = &contained.name;
                 return Ok(Some(format!(
-                    "container {name} was not removed within {} s; look after `{}`",
+                    "container {name} was not removed within {} s; run `{}` by hand",
                     REMOVED_WITHIN.as_secs(),
                     remove.join(" ")
                 )));
@@ -201,7 +203,7 @@ impl Shim {
             if !removing.lives() && (!runtime_lives || took > RUNTIME_ENDS_WITHIN) {
                 return Ok(None);
             }
-            std::thread::sleep(LOOK_FOR_RANKS);
+            std::thread::sleep(RANK_SEARCH_INTERVAL);
         }
     }
 }

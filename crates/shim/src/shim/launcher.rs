@@ -1,4 +1,4 @@
-//! torchrun, as the shim sees it: a child that starts the ranks, takes their exit statuses, and may have something to say.
+//! torchrun as a child of the shim. It starts the ranks and reaps their exit statuses, and its own output may explain a failure.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,18 +18,18 @@ use crate::secrets::Secrets;
 use crate::shim::contained::{ContainerProcesses, split_env};
 use crate::tree::SIGKILL;
 
-/// How much of torchrun's own output is kept as a message.
+/// How much of the end of torchrun's output is kept as a message.
 const LAST_OUTPUT_BYTES: usize = 2_048;
 
-/// The running torchrun.
+/// The running torchrun, or the container runtime's command that started it.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     pub(crate) pid: i32,
     pub(crate) pidfd: OwnedFd,
     pub(crate) end: Option<End>,
-    /// When it must have gone by itself, its ranks having ended.
-    pub(crate) go_by: Option<Instant>,
-    /// The container that this child stands for.
+    /// The deadline for torchrun to exit by itself after its ranks have ended.
+    pub(crate) exit_deadline: Option<Instant>,
+    /// The container, if the child is a container runtime's command.
     pub(crate) container: Option<ContainerProcesses>,
 }
 
@@ -47,13 +47,13 @@ impl Launcher {
             .map(|(name, value)| (name.as_str(), value.as_str()));
         let mut variables: Vec<(&str, &str)> = set.chain(secrets.variables()).collect();
         if let Some(container) = &container {
-            container.forget_the_last()?;
+            container.remove_old_pid_file()?;
             let (by_name, file) = split_env(variables);
             folder.write_private(files::CONTAINER_ENV, file.as_bytes())?;
             variables = by_name;
         }
         let workdir = match container {
-            // Only what is inside has to be there.
+            // The working directory must exist only inside the container.
             Some(_) => folder.path(),
             None => Path::new(&launch.workdir),
         };
@@ -70,7 +70,7 @@ impl Launcher {
             .stderr(output(folder, files::LAUNCHER_STDERR)?)
             .process_group(0);
         let child = command.spawn()?;
-        // Not waited for through `Child`: the shim reaps whoever comes.
+        // Not waited for through `Child`: the shim reaps all its children itself.
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         let handle = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
         let pidfd = rustix::process::pidfd_open(handle, PidfdFlags::empty())?;
@@ -78,12 +78,12 @@ impl Launcher {
             pid,
             pidfd,
             end: None,
-            go_by: None,
+            exit_deadline: None,
             container,
         })
     }
 
-    /// The process whose children are the ranks, once it is known.
+    /// The process whose children are the ranks, if known.
     pub(crate) fn torchrun(&self) -> Option<i32> {
         match &self.container {
             Some(container) => container.first.map(|process| process.pid),
@@ -91,8 +91,8 @@ impl Launcher {
         }
     }
 
-    /// Signals torchrun. In a container that is not the child: a runtime's command passes SIGTERM on, is never held, and is killed only
-    /// together with it.
+    /// Signals torchrun. In a container, torchrun is not the child. The runtime's command forwards SIGTERM, is never suspended, and is
+    /// killed only together with torchrun.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(first) = self.container.as_ref().and_then(|container| container.first) {
             first.signal(signal);
@@ -108,14 +108,14 @@ impl Launcher {
     }
 }
 
-/// The end of what torchrun itself wrote.
+/// Returns the end of torchrun's own output.
 pub(crate) fn last_output(folder: &Folder) -> String {
     let bytes = std::fs::read(folder.file(files::LAUNCHER_STDERR)).unwrap_or_default();
     let from = bytes.len().saturating_sub(LAST_OUTPUT_BYTES);
     String::from_utf8_lossy(&bytes[from..]).trim().to_owned()
 }
 
-/// What the agent was started with is not the training's business, tokens least of all.
+/// Returns true for variables of the agent. The training must not see them, tokens least of all.
 fn is_ours(name: &str) -> bool {
     name.starts_with("LOCKSTEP_")
 }

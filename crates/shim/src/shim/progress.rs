@@ -1,15 +1,16 @@
-//! Whether each rank still gets on: what the probe says of its steps, and what the kernel says of its process.
+//! Detects stalled ranks, from the steps that the probe reports and from the state of the processes in the kernel.
 //!
 //! ```text
 //!            SIGSTOP, debugger                    3 s ──▶ stopped
-//!  stepping ──▶ waits in the kernel (D)          30 s ──▶ uninterruptible
-//!            ──▶ no step, and nobody here before it ──▶ no_step, after max(60 s, 10 × the median of its recent steps)
+//!  stepping ──▶ blocked in the kernel (D)        30 s ──▶ uninterruptible
+//!            ──▶ no step, no rank of this node behind it ──▶ no_step, after max(60 s, 10 × the median of its recent steps)
 //! ```
-//! One rank that stands still makes all others wait for it in the next collective. So a rank that only waits is not
-//! reported: not while another one here is stopped or hangs in the kernel, nor while another one is at an earlier step, has
-//! put fewer collectives into its stream, or still moves. Who of several nodes is to blame is decided where all are seen.
+//! If one rank stalls, all others wait for it in the next collective. A rank that only waits is not reported. A rank counts as waiting
+//! while another rank of this node is stopped or blocked in the kernel, is at an earlier step, has queued fewer collectives on its stream,
+//! or still moves. The collector decides which of several nodes has the culprit, because it sees all of them.
 //!
-//! A stall is reported once, again when its cause changes, and taken back when the rank gets on. Time comes as a value.
+//! A stall is reported once, and again when its cause changes. When the rank makes progress, its recovery is reported. The time is passed
+//! in as a value.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,25 +18,25 @@ use std::time::{Duration, Instant};
 use domain::ident::Rank;
 use domain::run::state::{NodeReport, StallCause};
 
-/// A debugger looks for longer than this; a scheduler's hiccup is shorter.
+/// A debugger stops a process for longer than this; a scheduling delay is shorter.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
-/// A slow disk makes a process wait in the kernel again and again, but not at every look for this long.
+/// A slow disk blocks a process in the kernel again and again, but not for this long at every check.
 const UNINTERRUPTIBLE_FOR: Duration = Duration::from_secs(30);
-/// No step for this long is no stall, however quick the steps before were: an evaluation or a checkpoint takes its time.
+/// The minimum time without a step for a stall, even after very short steps: an evaluation or a checkpoint takes time.
 const NO_STEP_FOR: Duration = Duration::from_secs(60);
-/// Steps that take long may take this much longer than the median of the last ones.
+/// A stall needs this multiple of the median of the recent step times.
 const MEDIANS: u32 = 10;
-/// While no step has been timed (the first may be followed by a compilation), the floor counts so many times.
+/// The multiple of [`Limits::no_step`] that applies while no step has been timed: a compilation may follow the first step.
 const FLOORS_UNTIMED: u32 = 10;
-/// Steps whose times are remembered.
+/// Number of recent step times that are kept.
 const RECENT: usize = 16;
-/// Two looks are one second apart. What lies further apart did so because this process stood still, and then so did the ranks:
-/// a machine that was suspended, a frozen container.
-const LOOKS_APART_MAX: Duration = Duration::from_secs(5);
-/// Communicators of a rank that are remembered; a rank has a handful.
+/// Checks are one second apart. If two are further apart than this, this process did not run in between, and neither did the ranks: the
+/// machine was suspended or the container frozen.
+const CHECK_GAP_MAX: Duration = Duration::from_secs(5);
+/// Maximum number of communicators that are kept per rank. A rank has only a few.
 const COMMUNICATORS_MAX: usize = 64;
 
-/// After how long a rank is said to stand still.
+/// How long each condition must last before the rank is reported as stalled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) stopped: Duration,
@@ -53,67 +54,67 @@ impl Default for Limits {
     }
 }
 
-/// All ranks of this node, by their place in the world.
+/// All ranks of this node, by rank number.
 #[derive(Debug)]
 pub(crate) struct Progress {
     limits: Limits,
-    ranks: BTreeMap<u32, Pace>,
-    looked: Option<Instant>,
+    ranks: BTreeMap<u32, RankProgress>,
+    checked_at: Option<Instant>,
 }
 
-/// How one rank gets on.
+/// The progress of one rank.
 #[derive(Debug, Default)]
-struct Pace {
+struct RankProgress {
     step: Option<u64>,
-    /// When it last gave a sign of getting on.
+    /// When it last made progress.
     moved: Option<Instant>,
-    /// Times between its last steps, a ring.
+    /// The times of its recent steps, as a ring buffer.
     recent: Vec<Duration>,
     next: usize,
-    /// Since when it is stopped or waits in the kernel, as far as looks tell.
+    /// Since when it is stopped or blocked in the kernel, as far as the checks show.
     held: Option<(StallCause, Instant)>,
-    /// What was reported.
-    said: Option<StallCause>,
-    /// It said that it ends.
+    /// The stall that was last reported.
+    reported: Option<StallCause>,
+    /// The rank has announced its end.
     leaves: bool,
-    /// Collectives put into the stream, by communicator.
+    /// Collectives queued on the stream, by communicator.
     collectives: BTreeMap<String, u64>,
 }
 
-// === what is heard ===
+// === messages from ranks ===
 
 impl Progress {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
             ranks: BTreeMap::new(),
-            looked: None,
+            checked_at: None,
         }
     }
 
-    /// A rank finished a step.
+    /// Records that a rank finished a step.
     pub(crate) fn stepped(&mut self, rank: u32, step: u64, now: Instant) {
-        let pace = self.ranks.entry(rank).or_default();
-        if let (Some(before), Some(_)) = (pace.moved, pace.step) {
-            pace.remember(now.saturating_duration_since(before));
+        let progress = self.ranks.entry(rank).or_default();
+        if let (Some(before), Some(_)) = (progress.moved, progress.step) {
+            progress.remember(now.saturating_duration_since(before));
         }
-        pace.step = Some(step);
-        pace.moved = Some(now);
+        progress.step = Some(step);
+        progress.moved = Some(now);
     }
 
-    /// A rank gave another sign of getting on, like a part of a checkpoint.
+    /// Records another sign of progress, such as a part of a checkpoint.
     pub(crate) fn moved(&mut self, rank: u32, now: Instant) {
-        if let Some(pace) = self.ranks.get_mut(&rank) {
-            pace.moved = Some(now);
+        if let Some(progress) = self.ranks.get_mut(&rank) {
+            progress.moved = Some(now);
         }
     }
 
-    /// A rank is about to end: no step will follow.
+    /// Records that a rank is about to exit. No step follows.
     pub(crate) fn leaves(&mut self, rank: u32) {
         self.ranks.entry(rank).or_default().leaves = true;
     }
 
-    /// How many collectives a rank has put into a communicator's stream so far.
+    /// Records how many collectives a rank has queued on a communicator's stream so far.
     pub(crate) fn collectives(&mut self, rank: u32, communicator: &str, count: u64) {
         let known = &mut self.ranks.entry(rank).or_default().collectives;
         if known.len() < COMMUNICATORS_MAX || known.contains_key(communicator) {
@@ -121,13 +122,13 @@ impl Progress {
         }
     }
 
-    /// The last step a rank finished.
+    /// Returns the last step that a rank finished.
     pub(crate) fn last_step(&self, rank: u32) -> Option<u64> {
         self.ranks.get(&rank)?.step
     }
 }
 
-impl Pace {
+impl RankProgress {
     fn remember(&mut self, took: Duration) {
         if self.recent.len() < RECENT {
             self.recent.push(took);
@@ -137,7 +138,7 @@ impl Pace {
         self.next += 1;
     }
 
-    fn patience(&self, floor: Duration) -> Duration {
+    fn limit(&self, floor: Duration) -> Duration {
         if self.recent.is_empty() {
             return floor * FLOORS_UNTIMED;
         }
@@ -146,13 +147,13 @@ impl Pace {
         floor.max(sorted[sorted.len() / 2] * MEDIANS)
     }
 
-    /// How long it has not moved, when that is longer than it may.
-    fn stands_still(&self, floor: Duration, now: Instant) -> Option<Duration> {
+    /// Returns how long the rank has made no progress, if that is longer than its limit.
+    fn time_without_progress(&self, floor: Duration, now: Instant) -> Option<Duration> {
         let still = now.saturating_duration_since(self.moved?);
-        (still >= self.patience(floor)).then_some(still)
+        (still >= self.limit(floor)).then_some(still)
     }
 
-    /// Whether it has put fewer collectives into a communicator that both share.
+    /// Returns true if this rank has queued fewer collectives on a communicator that both ranks share.
     fn lags(&self, other: &Self) -> bool {
         let behind = |(communicator, count): (&String, &u64)| {
             other
@@ -164,72 +165,73 @@ impl Pace {
     }
 }
 
-// === what is seen ===
+// === process states ===
 
 impl Progress {
-    /// Takes the states of the living ranks' processes, as `/proc/PID/stat` names them, about once a second; returns what is to
-    /// be reported.
-    pub(crate) fn look(&mut self, living: &[(u32, u8)], now: Instant) -> Vec<NodeReport> {
-        self.forgive_standstill(now);
+    /// Takes the process states of the living ranks, in the form of `/proc/PID/stat`, about once per second. Returns the reports to send.
+    pub(crate) fn check(&mut self, living: &[(u32, u8)], now: Instant) -> Vec<NodeReport> {
+        self.exclude_suspended_time(now);
         for (rank, state) in living {
-            self.ranks.entry(*rank).or_default().see(*state, now);
+            self.ranks.entry(*rank).or_default().record_state(*state, now);
         }
         let causes: Vec<_> = living
             .iter()
             .map(|(rank, _)| (*rank, self.cause(*rank, living, now)))
             .collect();
-        let news = causes.into_iter().filter_map(|(rank, cause)| {
-            let pace = self.ranks.get_mut(&rank)?;
-            pace.news(rank, cause)
+        let reports = causes.into_iter().filter_map(|(rank, cause)| {
+            let progress = self.ranks.get_mut(&rank)?;
+            progress.report_change(rank, cause)
         });
-        news.collect()
+        reports.collect()
     }
 
-    /// Time in which this process did not run either is nobody's stall.
-    fn forgive_standstill(&mut self, now: Instant) {
+    /// Does not count time in which this process did not run either.
+    fn exclude_suspended_time(&mut self, now: Instant) {
         let apart = self
-            .looked
+            .checked_at
             .map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
-        self.looked = Some(now);
-        if apart <= LOOKS_APART_MAX {
+        self.checked_at = Some(now);
+        if apart <= CHECK_GAP_MAX {
             return;
         }
-        for pace in self.ranks.values_mut() {
+        for progress in self.ranks.values_mut() {
             let later = |at: Instant| (at + apart).min(now);
-            pace.moved = pace.moved.map(later);
-            pace.held = pace.held.take().map(|(cause, since)| (cause, later(since)));
+            progress.moved = progress.moved.map(later);
+            progress.held = progress.held.take().map(|(cause, since)| (cause, later(since)));
         }
     }
 
     fn cause(&self, rank: u32, living: &[(u32, u8)], now: Instant) -> Option<(StallCause, Duration)> {
-        let pace = self.ranks.get(&rank)?;
-        if let Some((cause, since)) = &pace.held {
+        let progress = self.ranks.get(&rank)?;
+        if let Some((cause, since)) = &progress.held {
             let held = now.saturating_duration_since(*since);
-            let patience = match cause {
+            let limit = match cause {
                 StallCause::Uninterruptible => self.limits.uninterruptible,
                 _ => self.limits.stopped,
             };
-            // Until then, what was said of it stays.
-            let cause = Some(cause).filter(|_| held >= patience).or(pace.said.as_ref());
+            // Until then, the last reported stall stays.
+            let cause = Some(cause)
+                .filter(|_| held >= limit)
+                .or(progress.reported.as_ref());
             return cause.map(|cause| (cause.clone(), held));
         }
-        let step = pace.step.filter(|_| !pace.leaves)?;
-        let still = pace.stands_still(self.limits.no_step, now)?;
+        let step = progress.step.filter(|_| !progress.leaves)?;
+        let still = progress.time_without_progress(self.limits.no_step, now)?;
         let others = living
             .iter()
             .filter_map(|(other, _)| (*other != rank).then(|| self.ranks.get(other))?);
-        let waits_for = |other: &Pace| {
+        let waits_for = |other: &RankProgress| {
             let earlier = other.step.is_some_and(|of_other| of_other < step);
             let level = other.step == Some(step);
-            let moves = other.stands_still(self.limits.no_step, now).is_none();
-            other.held.is_some() || earlier || (level && (moves || other.lags(pace)))
+            let moves = other.time_without_progress(self.limits.no_step, now).is_none();
+            other.held.is_some() || earlier || (level && (moves || other.lags(progress)))
         };
         (!others.into_iter().any(waits_for)).then_some((StallCause::NoStep, still))
     }
 }
 
-impl Pace {
-    fn see(&mut self, state: u8, now: Instant) {
+impl RankProgress {
+    fn record_state(&mut self, state: u8, now: Instant) {
         let cause = match state {
             b'T' | b't' => Some(StallCause::Stopped),
             b'D' => Some(StallCause::Uninterruptible),
@@ -237,22 +239,22 @@ impl Pace {
         };
         let before = self.held.take();
         self.held = cause.map(|cause| match &before {
-            // A step in between: it had only been caught waiting twice.
+            // If the rank made a step in between, it was only blocked at both checks by chance.
             Some((same, since)) if *same == cause => {
                 (cause, self.moved.map_or(*since, |moved| moved.max(*since)))
             }
             _ => (cause, now),
         });
         if let (Some((StallCause::Stopped, _)), None) = (&before, &self.held) {
-            // It could not step while it was stopped; from now on it can.
+            // It could not make a step while it was stopped, so its time without a step starts now.
             self.moved = self.moved.map(|_| now);
         }
     }
 
-    fn news(&mut self, rank: u32, cause: Option<(StallCause, Duration)>) -> Option<NodeReport> {
+    fn report_change(&mut self, rank: u32, cause: Option<(StallCause, Duration)>) -> Option<NodeReport> {
         let rank = Rank(rank);
-        let now_said = cause.as_ref().map(|(cause, _)| cause.clone());
-        let before = std::mem::replace(&mut self.said, now_said);
+        let now_reported = cause.as_ref().map(|(cause, _)| cause.clone());
+        let before = std::mem::replace(&mut self.reported, now_reported);
         match cause {
             Some((cause, _)) if before.as_ref() == Some(&cause) => None,
             Some((cause, still)) => Some(NodeReport::RankStalled {
@@ -277,7 +279,7 @@ mod tests {
     }
 
     impl Node {
-        /// Two ranks that step once a second, twenty times.
+        /// Two ranks that made 20 steps, one per second.
         fn stepping() -> Self {
             let mut node = Self {
                 progress: Progress::new(Limits::default()),
@@ -297,15 +299,15 @@ mod tests {
             }
         }
 
-        /// Looks every second; returns what was said, with the second.
+        /// Checks once per second. Returns the reports, each with its second.
         fn pass(&mut self, seconds: u64) -> Vec<(u64, NodeReport)> {
-            let mut said = Vec::new();
+            let mut reports = Vec::new();
             for second in 1..=seconds {
                 self.now += Duration::from_secs(1);
-                let news = self.progress.look(&self.states, self.now);
-                said.extend(news.into_iter().map(|report| (second, report)));
+                let new = self.progress.check(&self.states, self.now);
+                reports.extend(new.into_iter().map(|report| (second, report)));
             }
-            said
+            reports
         }
     }
 
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_rank_is_told_in_seconds_and_those_that_wait_for_it_never() {
+    fn a_stopped_rank_is_reported_within_seconds_and_ranks_that_wait_for_it_are_not() {
         let mut node = Node::stepping();
         node.states[1].1 = b'T';
         assert_eq!(node.pass(300), [(4, stalled(1, 20, 3, StallCause::Stopped))]);
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_at_the_earlier_step_is_to_blame() {
+    fn the_rank_at_the_earlier_step_is_reported() {
         let mut node = Node::stepping();
         node.step(&[0], 21);
         assert_eq!(node.pass(300), [(59, stalled(1, 20, 60, StallCause::NoStep))]);
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_at_the_same_step_the_one_with_fewer_collectives_is_to_blame_else_both() {
+    fn at_the_same_step_the_rank_with_fewer_collectives_is_reported_otherwise_both() {
         let mut node = Node::stepping();
         node.progress.collectives(0, "c0ffee", 41);
         node.progress.collectives(1, "c0ffee", 40);
@@ -352,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn slow_steps_and_a_first_one_before_a_compilation_have_their_time() {
+    fn slow_steps_and_the_time_after_the_first_step_have_longer_limits() {
         let mut node = Node::stepping();
         for step in 21..=40 {
             node.step(&[0, 1], step);
             assert_eq!(node.pass(20), []);
         }
-        let (said, _) = node.pass(400).remove(0);
-        assert_eq!(said, 10 * 20 - 20, "ten times its 20 s");
+        let (second, _) = node.pass(400).remove(0);
+        assert_eq!(second, 10 * 20 - 20, "ten times its 20 s");
         let mut fresh = Node::stepping();
         fresh.progress = Progress::new(Limits::default());
         fresh.step(&[0, 1], 1);
@@ -367,20 +369,20 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_may_hold_a_rank_for_long_but_not_for_ever() {
+    fn a_rank_blocked_in_the_kernel_is_reported_only_after_its_limit() {
         let mut node = Node::stepping();
         node.states[0].1 = b'D';
         for step in 21..=40 {
-            // A slow disk: it is seen waiting at every look, and gets on.
+            // A slow disk: the process is blocked at every check, but makes progress.
             node.step(&[0, 1], step);
             assert_eq!(node.pass(10), []);
         }
-        let said = node.pass(100);
-        assert_eq!(said, [(20, stalled(0, 40, 30, StallCause::Uninterruptible))]);
+        let reports = node.pass(100);
+        assert_eq!(reports, [(20, stalled(0, 40, 30, StallCause::Uninterruptible))]);
     }
 
     #[test]
-    fn another_cause_is_told_anew_and_the_end_of_a_rank_ends_the_watch() {
+    fn a_new_cause_is_reported_and_the_end_of_a_rank_ends_the_watch() {
         let mut node = Node::stepping();
         node.step(&[0], 21);
         node.pass(100);
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_slept_did_not_stall() {
+    fn time_in_which_the_machine_was_suspended_is_no_stall() {
         let mut node = Node::stepping();
         node.now += Duration::from_secs(3_600);
         assert_eq!(node.pass(50), []);

@@ -1,23 +1,24 @@
-//! What can be set about a shim, by the environment of the agent that starts it.
+//! The settings of a shim, read from the environment of the agent that starts it.
 
 use std::time::Duration;
 
-use crate::cgroup::Kinds;
+use crate::cgroup::CgroupKinds;
 use crate::shim::progress::Limits;
 
-/// See the module.
+/// The settings of a shim.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Setting {
-    /// `LOCKSTEP_CGROUPS`: `off`, `v1` or what there is.
-    pub(crate) kinds: Kinds,
-    /// `LOCKSTEP_STALL_AFTER_S` is the least time without a step that counts.
+    /// `LOCKSTEP_CGROUPS`: `off`, `v1`, or anything else for the best kind available.
+    pub(crate) kinds: CgroupKinds,
+    /// `LOCKSTEP_STALL_AFTER_S` sets the minimum time without a step for a stall, in seconds.
     pub(crate) limits: Limits,
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: StopTimeouts,
 }
 
 impl Setting {
     pub(crate) fn of_environment() -> Self {
-        let kinds = std::env::var("LOCKSTEP_CGROUPS").map_or(Kinds::Any, |word| Kinds::parse(&word));
+        let kinds =
+            std::env::var("LOCKSTEP_CGROUPS").map_or(CgroupKinds::Any, |word| CgroupKinds::parse(&word));
         let mut limits = Limits::default();
         if let Some(seconds) = std::env::var("LOCKSTEP_STALL_AFTER_S")
             .ok()
@@ -25,34 +26,34 @@ impl Setting {
         {
             limits.no_step = Duration::from_secs(seconds.max(1).into());
         }
-        let patience = Patience::default();
+        let timeouts = StopTimeouts::default();
         Self {
             kinds,
             limits,
-            patience,
+            timeouts,
         }
     }
 }
 
-/// How long each phase may take once it has begun.
+/// The maximum duration of each phase of a stop.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    /// For SIGKILL to end the ranks.
+pub(crate) struct StopTimeouts {
+    /// For the ranks to end after SIGKILL.
     pub(crate) killed: Duration,
-    /// For torchrun to notice that its ranks have ended, and again for SIGKILL to end it.
+    /// For torchrun to exit after its ranks have ended, and again for torchrun to end after SIGKILL.
     pub(crate) launcher: Duration,
-    /// For what the ranks left behind to end by SIGTERM.
-    pub(crate) sweep_nicely: Duration,
-    /// Processes that SIGKILL does not end by then hang in the kernel; the run is told about them and ends.
+    /// For the remaining processes to end after SIGTERM.
+    pub(crate) sweep_before_kill: Duration,
+    /// For the whole sweep. Processes that SIGKILL has not ended by then hang in the kernel; the shim reports them and the run ends.
     pub(crate) sweep: Duration,
 }
 
-impl Default for Patience {
+impl Default for StopTimeouts {
     fn default() -> Self {
         Self {
             killed: Duration::from_secs(5),
             launcher: Duration::from_secs(10),
-            sweep_nicely: Duration::from_secs(2),
+            sweep_before_kill: Duration::from_secs(2),
             sweep: Duration::from_secs(30),
         }
     }

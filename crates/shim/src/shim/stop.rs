@@ -1,13 +1,13 @@
-//! Ending what the shim owns, in bounded time whatever it does.
+//! Ends the processes that the shim owns, within a bounded time, whatever they do.
 //!
 //! ```text
-//!  begin ──SIGTERM, SIGCONT to each rank──▶ grace; the first has ended: SIGSTOP to torchrun
-//!     ──SIGKILL to all but torchrun, again and again──▶ ranks ended, or 5 s
-//!     ──SIGCONT to torchrun: it says what it has to say──▶ 10 s ──SIGKILL──▶ torchrun ended, or 10 s
-//!     ──sweep: what is left, SIGTERM, 2 s, then the whole group──▶ nothing left, or 30 s: then it hangs in the kernel
+//!  begin ──SIGTERM, SIGCONT to each rank──▶ grace period; when the first rank has ended: SIGSTOP to torchrun
+//!     ──SIGKILL to all but torchrun, repeatedly──▶ ranks ended, or 5 s
+//!     ──SIGCONT to torchrun, which writes its last output──▶ 10 s ──SIGKILL──▶ torchrun ended, or 10 s
+//!     ──sweep: all others get SIGTERM, after 2 s the whole group SIGKILL──▶ none left, or 30 s: they hang in the kernel
 //! ```
-//! A rank that was stopped cannot take its SIGTERM: it is continued. One that hangs in the kernel takes no signal at all: it
-//! is given up, named, and left to the node's owner.
+//! A stopped rank cannot handle its SIGTERM, so it also gets SIGCONT. A rank that hangs in the kernel handles no signal at all: the shim
+//! gives up on it and reports it, and the owner of the node must repair the node.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,21 +22,22 @@ use crate::orders::StopOrder;
 use crate::rank::{self, End, RankProcess};
 use crate::shim::contained::ContainerProcesses;
 use crate::shim::{
-    FAILURE_GRACE, GRACE_DEFAULT, LOOK_AROUND, LOOK_FOR_RANKS, Shim, ShimError, launcher, reap_one,
+    FAILURE_GRACE, GRACE_DEFAULT, RANK_SEARCH_INTERVAL, STOP_CHECK_INTERVAL, Shim, ShimError, launcher,
+    reap_one,
 };
 use crate::time::{now_ns, wait_for};
 use crate::tree::{self, Process, SIGKILL};
 
-/// A disk that is full when everything has ended may get room again; until then the end waits to be told.
-const TELL_WITHIN: Duration = Duration::from_secs(600);
+/// How long the shim waits for space on a full disk to write its last reports after all processes have ended.
+const LAST_REPORTS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A stop under way.
+/// A stop in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stop {
-    /// A person or the collector asked; otherwise a rank failed.
-    asked: bool,
-    /// The ranks have had SIGTERM.
-    told: bool,
+    /// A person or the collector requested the stop. Otherwise a rank failed.
+    requested: bool,
+    /// The ranks have received SIGTERM.
+    signalled: bool,
     /// When SIGKILL follows.
     kill_at: Instant,
     killed: bool,
@@ -45,29 +46,29 @@ pub(super) struct Stop {
 // === stopping ===
 
 impl Shim {
-    pub(super) fn look_for_stop(&mut self) {
+    pub(super) fn check_for_stop(&mut self) {
         let mut drain = [0_u8; 16];
         let signalled = io::Read::read(&mut self.wakes, &mut drain).is_ok_and(|n| n > 0);
-        let asked = match std::fs::read_to_string(self.folder.file(files::STOP)) {
+        let requested = match std::fs::read_to_string(self.folder.file(files::STOP)) {
             Ok(text) => Some(text.trim().parse().map_or(GRACE_DEFAULT, Duration::from_millis)),
             Err(_) => signalled.then_some(GRACE_DEFAULT),
         };
-        let Some(grace) = asked else { return };
+        let Some(grace) = requested else { return };
         match &mut self.stop {
             None => {
                 self.begin_stop(true, grace);
-                self.note_status("stopping");
+                self.write_status("stopping");
             }
-            Some(stop) if !stop.told => self.begin_stop(true, grace),
-            // A stop can become more urgent, never less.
+            Some(stop) if !stop.signalled => self.begin_stop(true, grace),
+            // A later request can only shorten the grace period.
             Some(stop) => stop.kill_at = stop.kill_at.min(Instant::now() + grace),
         }
     }
 
-    pub(super) fn begin_stop(&mut self, asked: bool, grace: Duration) {
+    pub(super) fn begin_stop(&mut self, requested: bool, grace: Duration) {
         self.stop = Some(Stop {
-            asked,
-            told: true,
+            requested,
+            signalled: true,
             kill_at: Instant::now() + grace,
             killed: false,
         });
@@ -75,37 +76,37 @@ impl Shim {
             self.launcher.signal(Signal::TERM);
             return;
         }
-        self.hold_torchrun();
+        self.suspend_torchrun();
         self.ranks
             .values()
             .filter(|rank| rank.lives())
-            .for_each(RankProcess::ask_to_end);
+            .for_each(RankProcess::terminate);
     }
 
-    /// From the first rank's end on torchrun is held: it would take the statuses of the others, and end them by its own ideas of time.
-    /// Not before: the store in it is where ranks agree on the step to stop after, or meet for the save.
-    fn hold_torchrun(&self) {
+    /// Suspends torchrun once a rank has ended. Otherwise torchrun would reap the statuses of the other ranks and end the ranks on its own
+    /// schedule. It is not suspended earlier: ranks agree on the stop point and meet for the save through the store inside torchrun.
+    fn suspend_torchrun(&self) {
         let killed = self.stop.is_some_and(|stop| stop.killed);
         if killed || self.ranks.values().any(|rank| !rank.lives()) {
             self.launcher.signal(Signal::STOP);
         }
     }
 
-    /// A rank has failed. Behind the step that all were told to end after, the others have their time; before it they have nothing
-    /// left to wait for.
+    /// Starts a stop after a rank failed. If a rank has reached the stop point, the others get their grace period. Before it, they have
+    /// nothing left to wait for.
     pub(super) fn begin_stop_after_failure(&mut self) {
-        match self.stop_order().filter(|_| self.came_to_stop_step) {
-            Some(order) => self.let_end(Duration::from_millis(order.grace_ms)),
+        match self.stop_order().filter(|_| self.reached_stop_point) {
+            Some(order) => self.let_ranks_exit(Duration::from_millis(order.grace_ms)),
             None => self.begin_stop(false, FAILURE_GRACE),
         }
     }
 
-    /// The ranks end by themselves, behind the step they were told: whoever still saves has time to, without a signal that would
-    /// look like a second wish. torchrun is held, or it would end them by its own ideas.
-    fn let_end(&mut self, grace: Duration) {
+    /// Lets the ranks exit by themselves after the stop point. A rank that still saves gets time for it, and no signal that would look like
+    /// a second stop request. torchrun is suspended, because it would end the ranks on its own schedule.
+    fn let_ranks_exit(&mut self, grace: Duration) {
         self.stop = Some(Stop {
-            asked: true,
-            told: false,
+            requested: true,
+            signalled: false,
             kill_at: Instant::now() + grace,
             killed: false,
         });
@@ -116,40 +117,40 @@ impl Shim {
         self.folder.read(files::STOP_AFTER).ok()
     }
 
-    /// Takes a stop further; whether torchrun is to be waited for any longer.
-    pub(super) fn pursue_stop(&mut self) -> bool {
-        let untold = |stop: &Stop| !stop.told && Instant::now() >= stop.kill_at;
-        if self.stop.as_ref().is_some_and(untold) {
+    /// Continues a stop. Returns false once the shim gives up waiting for torchrun.
+    pub(super) fn continue_stop(&mut self) -> bool {
+        let due = |stop: &Stop| !stop.signalled && Instant::now() >= stop.kill_at;
+        if self.stop.as_ref().is_some_and(due) {
             self.begin_stop(true, GRACE_DEFAULT);
         }
         let Some(stop) = &mut self.stop else { return true };
-        let (now, patience) = (Instant::now(), self.setting.patience);
+        let (now, timeouts) = (Instant::now(), self.setting.timeouts);
         stop.killed |= now >= stop.kill_at;
         let (killed, killed_at) = (stop.killed, stop.kill_at);
         let ranks_live = self.ranks.values().any(RankProcess::lives);
         if ranks_live {
-            self.hold_torchrun();
+            self.suspend_torchrun();
         }
         if killed && (ranks_live || self.ranks.is_empty()) {
-            // Each time anew: what was started between two looks is among those of the next.
+            // The list is read each time, so that it also contains processes that were started between two checks.
             self.all_but_torchrun()
                 .into_iter()
                 .for_each(|process| process.signal(SIGKILL));
         }
-        let given_up = killed && now >= killed_at + patience.killed;
+        let given_up = killed && now >= killed_at + timeouts.killed;
         if (ranks_live && !given_up) || (self.ranks.is_empty() && !killed) {
             return true;
         }
-        // The ranks' statuses are known: now torchrun may see them, say what it has to say, and go.
+        // The ranks' statuses are known. Now torchrun may reap them, write its last output and exit.
         self.launcher.signal(Signal::CONT);
-        let go_by = *self.launcher.go_by.get_or_insert(now + patience.launcher);
-        if now >= go_by {
+        let exit_deadline = *self.launcher.exit_deadline.get_or_insert(now + timeouts.launcher);
+        if now >= exit_deadline {
             self.launcher.signal(SIGKILL);
         }
-        now < go_by + patience.launcher
+        now < exit_deadline + timeouts.launcher
     }
 
-    /// What SIGKILL ends while torchrun is to see its ranks end. A container's runtime is left to tell the end as well.
+    /// The processes that SIGKILL ends while torchrun is suspended. A container's runtime is left out too: it must report the end.
     fn all_but_torchrun(&self) -> BTreeSet<Process> {
         let torchrun = self.launcher.torchrun();
         let all = match &self.launcher.container {
@@ -161,7 +162,7 @@ impl Shim {
             .collect()
     }
 
-    /// Everything alive that is there because of this shim.
+    /// All living processes that exist because of this shim.
     fn owned(&self) -> BTreeSet<Process> {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let grouped = self.group.iter().flat_map(Group::processes);
@@ -180,8 +181,8 @@ impl Shim {
         let left = self.sweep()?;
         self.note_exits_by_log();
         let end = self.launcher.end.unwrap_or_default();
-        let asked = self.stop.is_some_and(|stop| stop.asked);
-        let mut message = if end.code == Some(0) || asked {
+        let requested = self.stop.is_some_and(|stop| stop.requested);
+        let mut message = if end.code == Some(0) || requested {
             String::new()
         } else {
             launcher::last_output(&self.folder)
@@ -189,13 +190,13 @@ impl Shim {
         if !left.is_empty() {
             let pids: Vec<i32> = left.iter().map(|process| process.pid).collect();
             message = format!(
-                "processes {pids:?} hang in the kernel and cannot be ended; the node needs a look. {message}"
+                "processes {pids:?} hang in the kernel and cannot be ended; check the node. {message}"
             );
         }
         if let Some(stays) = stays {
             message = format!("{stays}. {message}");
         }
-        let cause = if asked {
+        let cause = if requested {
             EndCause::Stopped
         } else {
             EndCause::Finished
@@ -209,18 +210,18 @@ impl Shim {
         if let Some(group) = &self.group {
             group.remove();
         }
-        self.note_status("ended");
-        self.say(ended);
+        self.write_status("ended");
+        self.write_report(ended);
         let _gone = self.folder.remove(files::PROBE_SOCKET);
-        let told_by = Instant::now() + TELL_WITHIN;
-        while !self.unsaid.is_empty() && Instant::now() < told_by {
-            std::thread::sleep(LOOK_AROUND);
-            self.say_the_rest();
+        let deadline = Instant::now() + LAST_REPORTS_TIMEOUT;
+        while !self.pending_reports.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(STOP_CHECK_INTERVAL);
+            self.write_pending_reports();
         }
         Ok(())
     }
 
-    /// Ranks whose status torchrun took before we saw it, and those that cannot be ended.
+    /// Reports the ranks whose status torchrun reaped before the shim read it, and the ranks that cannot be ended.
     fn note_exits_by_log(&mut self) {
         let log = std::fs::read(self.folder.file(files::LAUNCHER_STDERR)).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -233,10 +234,10 @@ impl Shim {
                 signal: None,
             });
             let last_step = self.progress.last_step(rank.rank);
-            let mut exit = rank.describe(end, self.words.get(&rank.rank), now_ns(), false, last_step);
+            let mut exit = rank.describe(end, self.errors.get(&rank.rank), now_ns(), false, last_step);
             if !rank.has_ended() {
                 exit.message = Some(format!(
-                    "process {} hangs in the kernel, where no signal reaches it",
+                    "process {} hangs in the kernel and does not handle signals",
                     rank.pid
                 ));
             }
@@ -245,40 +246,41 @@ impl Shim {
         }
         exits
             .into_iter()
-            .for_each(|exit| self.say(NodeReport::RankExited(exit)));
+            .for_each(|exit| self.write_report(NodeReport::RankExited(exit)));
     }
 
-    /// Ends everything that is left below the shim; what it returns cannot be ended.
+    /// Ends everything that is left below the shim. Returns the processes that cannot be ended.
     fn sweep(&mut self) -> Result<BTreeSet<Process>, ShimError> {
-        let (began, patience) = (Instant::now(), self.setting.patience);
-        let mut asked_nicely: BTreeSet<Process> = BTreeSet::new();
+        let (began, timeouts) = (Instant::now(), self.setting.timeouts);
+        let mut terminated: BTreeSet<Process> = BTreeSet::new();
         loop {
             self.take_datagrams()?;
             self.reap();
             self.note_exits()?;
             let left = self.owned();
-            if left.is_empty() || began.elapsed() > patience.sweep {
-                // Who died since the last look lives no more, but has not been taken yet.
+            if left.is_empty() || began.elapsed() > timeouts.sweep {
+                // A process that died since the last check is not alive, but may not be reaped yet.
                 self.reap();
                 self.note_exits()?;
                 return Ok(left);
             }
-            if began.elapsed() > patience.sweep_nicely || self.stop.is_some_and(|stop| stop.killed) {
+            if began.elapsed() > timeouts.sweep_before_kill || self.stop.is_some_and(|stop| stop.killed) {
                 self.group.iter().for_each(Group::kill);
                 left.iter().for_each(|process| process.signal(SIGKILL));
             } else {
                 for process in left {
-                    if asked_nicely.insert(process) {
+                    if terminated.insert(process) {
                         process.signal(Signal::TERM);
                         process.signal(Signal::CONT);
                     }
                 }
             }
-            let _interrupted = wait_for(std::iter::empty(), LOOK_FOR_RANKS);
+            let _interrupted = wait_for(std::iter::empty(), RANK_SEARCH_INTERVAL);
         }
     }
 
-    /// Takes all ended children, orphans handed to us among them; notes torchrun's end, and that of ranks whose parent it was.
+    /// Reaps all ended children, including orphans that the kernel gave to the shim. Records the end of torchrun, and of ranks that were
+    /// reparented to the shim.
     pub(super) fn reap(&mut self) {
         while let Some((pid, end)) = reap_one() {
             if pid == self.launcher.pid {

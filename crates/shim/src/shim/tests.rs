@@ -1,5 +1,5 @@
-//! The shim with real processes: Python ranks without PyTorch under a stand-in for torchrun that spawns, polls and reaps as
-//! torchrun does, and real torchrun where the test environment has it.
+//! Tests of the shim with real processes: Python ranks without PyTorch under a stand-in for torchrun that spawns, polls and reaps as
+//! torchrun does, and the real torchrun if the test environment has it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -15,12 +15,12 @@ use super::*;
 use crate::datagrams::{SEGMENT_BYTES, SEGMENTS_MAX, segment_path, segments};
 use crate::files;
 use crate::orders::StopOrder;
-use crate::owner::Remains;
+use crate::owner::LeftoverProcesses;
 use crate::reports::Entry;
-use crate::shim::telling::Status;
+use crate::shim::status_reports::Status;
 use crate::tree::{SIGKILL, marked};
 
-/// Spawns ranks, looks every half second, and on a failure ends the others and says which failed: torchrun's manners.
+/// Spawns ranks and checks them every half second. After a failure it ends the others and reports which rank failed, as torchrun does.
 const LAUNCHER: &str = r#"
 import os, subprocess, sys, time
 ranks = []
@@ -43,10 +43,10 @@ while True:
         sys.exit(0)
 "#;
 
-/// How long any of it may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time for any wait.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Sends a signal to whoever has this number.
+/// Sends a signal to the process with this id.
 fn signal(pid: i32, signal: Signal) {
     let _gone = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
@@ -58,24 +58,24 @@ fn shim_process() {
     let dir = std::env::args_os()
         .next_back()
         .filter(|dir| Path::new(dir).is_dir());
-    std::process::exit(run_and_say(Path::new(&dir.unwrap()), hurried()).into());
+    std::process::exit(run_and_print_error(Path::new(&dir.unwrap()), hurried()).into());
 }
 
-/// The shim's own times, or shorter ones where a test says so.
+/// The default times of the shim, or shorter ones if the environment sets them.
 fn hurried() -> Setting {
     let mut setting = Setting::of_environment();
     let ms = |name: &str| {
         let text = std::env::var(name).ok()?;
         Some(Duration::from_millis(text.parse().unwrap()))
     };
-    let Setting { limits, patience, .. } = &mut setting;
+    let Setting { limits, timeouts, .. } = &mut setting;
     for (name, value) in [
         ("TEST_STOPPED_MS", &mut limits.stopped),
         ("TEST_UNINTERRUPTIBLE_MS", &mut limits.uninterruptible),
         ("TEST_NO_STEP_MS", &mut limits.no_step),
-        ("TEST_KILLED_MS", &mut patience.killed),
-        ("TEST_LAUNCHER_MS", &mut patience.launcher),
-        ("TEST_SWEEP_MS", &mut patience.sweep),
+        ("TEST_KILLED_MS", &mut timeouts.killed),
+        ("TEST_LAUNCHER_MS", &mut timeouts.launcher),
+        ("TEST_SWEEP_MS", &mut timeouts.sweep),
     ] {
         *value = ms(name).unwrap_or(*value);
     }
@@ -98,7 +98,7 @@ impl Case {
         Self::start_with(script, &[], &[])
     }
 
-    /// The same with variables for the shim, started by way of another program that ends by becoming it.
+    /// Like `start`, with variables for the shim, and through another program that finally executes the shim.
     fn start_with(script: &str, variables: &[(&str, &str)], by: &[&str]) -> Self {
         let argv = ["python3", "-c", LAUNCHER, "2"].map(str::to_owned).to_vec();
         Self::launch_with(argv, script, variables, by)
@@ -159,7 +159,7 @@ impl Case {
     }
 
     fn wait_for(&self, what: impl Fn(&NodeReport) -> bool) -> NodeReport {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             if let Some(entry) = self.reports().into_iter().find(|entry| what(&entry.report)) {
                 return entry.report;
@@ -182,14 +182,14 @@ impl Case {
         i32::try_from(pid).unwrap()
     }
 
-    /// Where the ranks work.
+    /// The working directory of the ranks.
     fn workdir(&self) -> PathBuf {
         self.folder.path().parent().unwrap().parent().unwrap().to_owned()
     }
 
     fn wait_for_file(&self, name: &str) -> PathBuf {
         let path = self.workdir().join(name);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while !path.exists() {
             assert!(Instant::now() < deadline, "{name} never came");
             std::thread::sleep(Duration::from_millis(20));
@@ -197,7 +197,7 @@ impl Case {
         path
     }
 
-    /// The end, the ranks' exits in order of their ranks, and proof that nothing is left.
+    /// Waits for the end. Returns it with the exits in the order of the ranks, after checking that no process is left.
     fn end(mut self) -> (NodeEnd, Vec<RankExit>) {
         let NodeReport::Ended(end) = self.wait_for(|report| matches!(report, NodeReport::Ended(_))) else {
             unreachable!()
@@ -229,12 +229,12 @@ impl Drop for Case {
     fn drop(&mut self) {
         let _ended = self.shim.kill();
         let _reaped = self.shim.wait();
-        let remains = Remains::of(&self.folder, vec![self.mark.clone()]);
-        let deadline = Instant::now() + PATIENCE;
-        while remains.kill() && Instant::now() < deadline {
+        let leftovers = LeftoverProcesses::of(&self.folder, vec![self.mark.clone()]);
+        let deadline = Instant::now() + WAIT_MAX;
+        while leftovers.kill() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
-        remains.close();
+        leftovers.close();
     }
 }
 
@@ -349,7 +349,7 @@ fn an_exception_travels_from_the_probe_into_the_exit() {
     assert_eq!((exits[1].code, exits[0].signal), (Some(1), Some(15)));
 }
 
-/// Rank 0 comes to the agreed step and ends with 3; rank 1 comes there and saves for longer than torchrun would wait.
+/// Rank 0 reaches the stop point and exits with 3; rank 1 reaches it and saves for longer than torchrun would wait.
 const COMES_TO_THE_STEP: &str = r#"
 import json, os, signal, socket, sys, time
 rank = int(os.environ["RANK"])
@@ -365,7 +365,7 @@ time.sleep(float(os.environ.get("SAVES_S", "1.5"))); open("saved", "w")
 "#;
 
 #[test]
-fn behind_the_agreed_step_a_rank_that_fails_takes_nobody_along_who_still_saves() {
+fn a_failure_after_the_stop_point_does_not_end_ranks_that_still_save() {
     let case = Case::start(COMES_TO_THE_STEP);
     let _both = (case.pid_of(0), case.pid_of(1));
     let order = StopOrder {
@@ -388,7 +388,7 @@ fn behind_the_agreed_step_a_rank_that_fails_takes_nobody_along_who_still_saves()
 }
 
 #[test]
-fn a_rank_that_does_not_end_behind_the_agreed_step_is_told_and_then_killed() {
+fn a_rank_that_does_not_exit_after_the_stop_point_is_terminated_and_then_killed() {
     let case = Case::start(&COMES_TO_THE_STEP.replace("1.5", "600"));
     let _both = (case.pid_of(0), case.pid_of(1));
     let order = StopOrder {
@@ -403,7 +403,7 @@ fn a_rank_that_does_not_end_behind_the_agreed_step_is_told_and_then_killed() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_said_so() {
+fn a_missing_program_is_reported() {
     let mut case = Case::launch(vec!["/nonexistent/python".into()], "");
     let report = case.wait_for(|report| matches!(report, NodeReport::StartFailed { .. }));
     let NodeReport::StartFailed { message } = report else {
@@ -452,7 +452,7 @@ fn datagrams_go_to_segments_and_the_oldest_goes() {
     assert_eq!(numbers.last(), Some(&(SEGMENTS_MAX + 2)));
 }
 
-/// With PyTorch: the environment that `cargo xtask test` makes.
+/// Needs PyTorch: the environment that `cargo xtask test` creates.
 #[test]
 fn real_torchrun_names_the_killed_rank() {
     let venv = std::env::var_os("LOCKSTEP_TEST_VENV").map(PathBuf::from);

@@ -17,9 +17,9 @@ use wire::version::MESSAGE_BYTES_MAX;
 
 use crate::attempt::NodeIndex;
 use crate::cluster::{Order, OrderKind, now_ms};
-use crate::world::{LogLine, News, OfAttempt};
+use crate::world::{ForAttempt, LogLine, NodeOutput};
 
-/// Messages waiting to be written, as an agent's.
+/// The maximum number of messages that wait to be written. The same as that of an agent.
 const OUTBOUND_MAX: usize = 64;
 
 /// A control stream.
@@ -60,7 +60,7 @@ impl Control {
         let mut incoming = client.control(request).await?.into_inner();
         let first = incoming.message().await?.and_then(|down| down.message);
         if !matches!(first, Some(control_down::Message::Hello(_))) {
-            bail!("the control stream begins with something else than a hello");
+            bail!("the control stream does not begin with a hello");
         }
         Ok(Self {
             node,
@@ -72,7 +72,7 @@ impl Control {
         })
     }
 
-    /// The next message from the collector. Safe to give up while it waits.
+    /// Returns the next message from the collector. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<control_down::Message> {
         let message = self.incoming.message().await?;
         message
@@ -80,7 +80,7 @@ impl Control {
             .context("the control stream ended")
     }
 
-    /// Hands a message from the collector to the world.
+    /// Passes a message from the collector to the world.
     pub(super) async fn take(&mut self, message: control_down::Message) -> Result<()> {
         match message {
             control_down::Message::Command(command) => {
@@ -114,13 +114,13 @@ impl Control {
         sent.map_err(|_| anyhow::anyhow!("the simulated cluster has ended"))
     }
 
-    /// Tells what happened to the ranks of the node.
-    pub(super) async fn report(&mut self, news: News) -> Result<()> {
-        for OfAttempt { run, attempt, what } in news.reports {
+    /// Reports what happened to the ranks of the node.
+    pub(super) async fn report(&mut self, output: NodeOutput) -> Result<()> {
+        for ForAttempt { run, attempt, what } in output.reports {
             let message = self.event(&(run, attempt), &what)?;
             self.send(message).await?;
         }
-        for line in news.lines {
+        for line in output.lines {
             let message = self.log_message(line);
             self.send(message).await?;
         }
@@ -156,8 +156,8 @@ impl Control {
         }))
     }
 
-    fn log_message(&mut self, line: OfAttempt<LogLine>) -> control_up::Message {
-        let OfAttempt { run, attempt, what } = line;
+    fn log_message(&mut self, line: ForAttempt<LogLine>) -> control_up::Message {
+        let ForAttempt { run, attempt, what } = line;
         let stream = if what.is_error { "stderr" } else { "stdout" };
         let bytes = format!("{}\n", what.text).into_bytes();
         let length = self

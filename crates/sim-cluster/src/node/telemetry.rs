@@ -1,4 +1,4 @@
-//! The samples of a node as one segment: each series is defined once, then referred to by its number.
+//! The samples of a node as one segment: each series is defined once, and then referred to by its number.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,14 +8,14 @@ use wire::proto::telemetry_up::Message as Up;
 use wire::proto::{Definitions, NodeEvent, Series};
 
 use crate::reading::Snapshot;
-use crate::world::News;
+use crate::world::NodeOutput;
 
 /// A segment.
 pub(super) struct Segment {
     id: String,
     /// The number of each series, by its labels.
     known: HashMap<Vec<String>, u32>,
-    /// Series of each run.
+    /// The series of each run.
     of_runs: BTreeMap<String, Vec<u32>>,
     seq: u64,
 }
@@ -30,15 +30,15 @@ impl Segment {
         }
     }
 
-    /// What is to be sent, in order.
-    pub(super) fn messages(&mut self, news: &News) -> Result<Vec<Up>> {
+    /// Returns the messages to send, in order.
+    pub(super) fn messages(&mut self, output: &NodeOutput) -> Result<Vec<Up>> {
         let first = self.count();
         let mut new = Vec::new();
         let mut frames: Vec<Frame> = Vec::new();
-        for snapshot in &news.snapshots {
+        for snapshot in &output.snapshots {
             frames.push(self.frame(snapshot, &mut new));
         }
-        frames.extend(self.end_markers(news));
+        frames.extend(self.end_markers(output));
         let mut messages = Vec::new();
         if !new.is_empty() {
             messages.push(Up::Definitions(Definitions {
@@ -51,7 +51,7 @@ impl Segment {
             self.seq += 1;
             messages.push(Up::Batch(wire::frame::encode(&self.id, self.seq, &frames)));
         }
-        for event in &news.events {
+        for event in &output.events {
             messages.push(Up::Event(NodeEvent {
                 event_json: serde_json::to_string(event)?,
             }));
@@ -88,10 +88,10 @@ impl Segment {
         }
     }
 
-    /// The series of runs that are over end now.
-    fn end_markers(&mut self, news: &News) -> Option<Frame> {
+    /// Returns a frame of staleness markers for the series of ended runs.
+    fn end_markers(&mut self, output: &NodeOutput) -> Option<Frame> {
         let mut series: Vec<u32> = Vec::new();
-        for run in &news.over {
+        for run in &output.over {
             series.extend(self.of_runs.get(run).into_iter().flatten());
         }
         series.sort_unstable();
@@ -109,33 +109,33 @@ mod tests {
     use super::*;
     use crate::reading::Reading;
 
-    fn news(values: &[(&str, f64)]) -> News {
+    fn output(values: &[(&str, f64)]) -> NodeOutput {
         let reading = |(run, value): &(&str, f64)| Reading {
             metric: "train_step",
             labels: vec![("run", (*run).to_owned()), ("rank", "0".to_owned())],
             value: *value,
         };
-        News {
+        NodeOutput {
             snapshots: vec![Snapshot {
                 at_ms: 1_000,
                 readings: values.iter().map(reading).collect(),
             }],
-            ..News::default()
+            ..NodeOutput::default()
         }
     }
 
     #[test]
     fn a_series_is_defined_once_and_ends_with_its_run() {
         let mut segment = Segment::new("s".to_owned());
-        let first = segment.messages(&news(&[("a", 1.0)])).expect("well-formed");
+        let first = segment.messages(&output(&[("a", 1.0)])).expect("well-formed");
         assert!(matches!(&first[..], [Up::Definitions(defined), Up::Batch(_)] if defined.series.len() == 1));
         let second = segment
-            .messages(&news(&[("a", 2.0), ("b", 1.0)]))
+            .messages(&output(&[("a", 2.0), ("b", 1.0)]))
             .expect("well-formed");
         assert!(matches!(&second[..], [Up::Definitions(defined), Up::Batch(_)] if defined.first == 1));
-        let over = News {
+        let over = NodeOutput {
             over: vec!["b".to_owned()],
-            ..News::default()
+            ..NodeOutput::default()
         };
         let last = segment.messages(&over).expect("well-formed");
         let [Up::Batch(batch)] = &last[..] else {

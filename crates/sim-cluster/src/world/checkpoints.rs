@@ -1,17 +1,17 @@
-//! The storage that all nodes share, and what runs save there.
+//! The storage that all nodes share, and the checkpoints of runs.
 
 use domain::run::checkpoint::{
-    Checkpoint, CheckpointReport, Format, Origin, RemovalOrder, SaveFailure, Sight,
+    Checkpoint, CheckpointOnNode, CheckpointReport, Format, Origin, RemovalOrder, SaveFailure,
 };
 use domain::run::state::NodeReport;
 use domain::time::TimestampMs;
 
-use super::{News, World};
+use super::{NodeOutput, World};
 use crate::attempt::{Attempt, seconds};
 use crate::reading::{Reading, Readings};
 use crate::training::Pool;
 
-/// A run's folder on a file system of its own.
+/// A run's folder, on its own file system.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
     folder: String,
@@ -39,13 +39,13 @@ impl Storage {
     }
 
     fn checkpoint(&self, saved: &Saved) -> Checkpoint {
-        let sight = Sight {
+        let sight = CheckpointOnNode {
             mark: format!("{}-{}", self.folder, saved.step),
             complete: true,
             bytes: saved.bytes,
             own_bytes: saved.bytes,
             origin: Some(Origin::Proven),
-            ..Sight::default()
+            ..CheckpointOnNode::default()
         };
         Checkpoint {
             path: self.path(saved),
@@ -75,7 +75,7 @@ impl Storage {
 }
 
 impl World {
-    /// The folder of a run is known from its first attempt on.
+    /// Creates the storage of a run at its first attempt.
     pub(super) fn open_storage(&mut self, attempt: &Attempt, folder: Option<&str>, now_ms: TimestampMs) {
         let workload = attempt.workload;
         self.storage
@@ -88,8 +88,8 @@ impl World {
             });
     }
 
-    /// Saves after the steps of a pool, if a save is due.
-    pub(super) fn save(&mut self, attempt: &mut Attempt, pool: &Pool, news: &mut News) {
+    /// Saves a checkpoint after the steps of a pool, if one is due.
+    pub(super) fn save(&mut self, attempt: &mut Attempt, pool: &Pool, output: &mut NodeOutput) {
         let every = attempt.workload.checkpoint_every;
         let before = pool.last_step - pool.steps;
         if pool.last_step / every == before / every {
@@ -109,7 +109,7 @@ impl World {
         let path = storage.path(&saved);
         if storage.free_bytes() < saved.bytes {
             let error = format!("OSError: [Errno 28] No space left on device: '{path}/__0_0.distcp'");
-            news.line(attempt, 0, true, format!("saving {path} failed: {error}"));
+            output.line(attempt, 0, true, format!("saving {path} failed: {error}"));
             storage.failure = Some(SaveFailure {
                 at_ms: pool.at_ms,
                 path,
@@ -118,14 +118,14 @@ impl World {
             });
             attempt.failed_saves += 1;
         } else {
-            news.line(attempt, 0, false, format!("saved {path}"));
+            output.line(attempt, 0, false, format!("saved {path}"));
             storage.saved.push(saved);
             storage.failure = None;
         }
-        news.report(attempt, NodeReport::Checkpoints(storage.report()));
+        output.report(attempt, NodeReport::Checkpoints(storage.report()));
     }
 
-    /// Removes what is ordered, if what has to remain is there.
+    /// Removes checkpoints by an order, if the one that must remain exists.
     pub(super) fn remove(&mut self, run: &str, order: &RemovalOrder) -> Option<NodeReport> {
         let storage = self.storage.get_mut(run)?;
         let remains = storage

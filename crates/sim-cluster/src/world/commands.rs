@@ -1,31 +1,31 @@
-//! What a node does when the collector orders it.
+//! How a node carries out commands of the collector.
 
 use domain::ident::Rank;
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, RankExit, Start};
 use domain::time::TimestampMs;
 
-use super::{News, World};
+use super::{NodeOutput, World};
 use crate::attempt::{Attempt, AttemptPhase, NodeIndex};
 use crate::gpu::{self, GPUS};
 use crate::workload::{Workload, workloads};
 
-/// From the start of the last node to the first step: PyTorch is imported, the model is built.
+/// The time from the start of the last node to the first step: PyTorch is imported, the model is built.
 const START_MS: TimestampMs = 2_000;
-/// With this many workers the data loader keeps up.
+/// With this many workers the data loader is fast enough.
 const WORKERS_ENOUGH: u32 = 4;
 const SIGTERM: i32 = 15;
 
 impl World {
-    /// Carries out a command to a node. What comes of it is in the news of the nodes.
+    /// Carries out a command to a node. The result is in the output of the node.
     pub(crate) fn command(
         &mut self,
         node: NodeIndex,
         (run, attempt): (&str, u32),
         command: NodeCommand,
         now_ms: TimestampMs,
-    ) -> News {
-        let mut news = News::default();
+    ) -> NodeOutput {
+        let mut output = NodeOutput::default();
         let key = (run.to_owned(), attempt);
         match command {
             NodeCommand::Prepare { spec, nnodes, .. } => {
@@ -33,17 +33,17 @@ impl World {
                     .attempts
                     .entry(key)
                     .or_insert_with(|| Attempt::new(run, attempt, workload(&spec), nnodes));
-                news.report(of, NodeReport::Prepared(prepared(node)));
+                output.report(of, NodeReport::Prepared(prepared(node)));
             }
             NodeCommand::Start(start) => {
                 if let Some(mut of) = self.attempts.remove(&key) {
-                    self.start(&mut of, node, &start, now_ms, &mut news);
+                    self.start(&mut of, node, &start, now_ms, &mut output);
                     self.attempts.insert(key, of);
                 }
             }
             NodeCommand::Stop { .. } => {
                 if let Some(of) = self.attempts.get_mut(&key) {
-                    stop(of, node, now_ms, &mut news);
+                    stop(of, node, now_ms, &mut output);
                 }
             }
             NodeCommand::StopAfter { step, .. } => {
@@ -53,18 +53,18 @@ impl World {
             }
             NodeCommand::LookFor { .. } => {
                 if let Some(of) = self.attempts.get(&key) {
-                    news.report(of, NodeReport::Looked { seen: true });
+                    output.report(of, NodeReport::Looked { seen: true });
                 }
             }
             NodeCommand::Remove(order) => {
                 let report = self.remove(run, &order);
                 if let Some((report, of)) = report.zip(self.attempts.get(&key)) {
-                    news.report(of, report);
+                    output.report(of, report);
                 }
             }
             NodeCommand::Measure(_) | NodeCommand::Checkpoints(_) | NodeCommand::TurnLive { .. } => {}
         }
-        news
+        output
     }
 
     fn start(
@@ -73,14 +73,14 @@ impl World {
         node: NodeIndex,
         start: &Start,
         now_ms: TimestampMs,
-        news: &mut News,
+        output: &mut NodeOutput,
     ) {
         of.nproc = start.nproc.min(GPUS);
         of.resume_step = start.resume_step.unwrap_or_default();
         of.slow_data = slow_data(of.workload, &start.spec);
         of.nodes.insert(start.node_rank, node);
         self.open_storage(of, start.spec.checkpoint_dir.as_deref(), now_ms);
-        news.report(
+        output.report(
             of,
             NodeReport::ShimStarted {
                 pid: 4_000,
@@ -93,7 +93,7 @@ impl World {
         );
         for (rank, local_rank) in of.ranks_on(node) {
             let pid = 4_100 + local_rank;
-            news.report(
+            output.report(
                 of,
                 NodeReport::RankStarted {
                     rank: Rank(rank),
@@ -103,7 +103,7 @@ impl World {
             );
             let device = format!("cuda:{local_rank}");
             let world = of.ranks();
-            news.line(
+            output.line(
                 of,
                 rank,
                 false,
@@ -113,7 +113,7 @@ impl World {
         if start.node_rank == 0
             && let Some(report) = self.report_storage(&of.run)
         {
-            news.report(of, report);
+            output.report(of, report);
         }
         if of.nodes.len() == of.nnodes as usize {
             of.phase = AttemptPhase::Starting {
@@ -123,7 +123,7 @@ impl World {
     }
 }
 
-/// The workload that a spec names, by its name, else by its recipe.
+/// Returns the workload of a spec, by its name, otherwise by its recipe.
 fn workload(spec: &Spec) -> &'static Workload {
     let all = workloads();
     let by_name = all.iter().find(|workload| workload.name == spec.name);
@@ -147,10 +147,10 @@ fn slow_data(workload: &Workload, spec: &Spec) -> f64 {
 }
 
 /// Ends the ranks of one node at once.
-fn stop(of: &mut Attempt, node: NodeIndex, now_ms: TimestampMs, news: &mut News) {
+fn stop(of: &mut Attempt, node: NodeIndex, now_ms: TimestampMs, output: &mut NodeOutput) {
     let step = of.training().map(crate::training::Training::step);
     for (rank, _) in of.ranks_on(node) {
-        news.report(
+        output.report(
             of,
             NodeReport::RankExited(RankExit {
                 rank: Rank(rank),
@@ -166,26 +166,26 @@ fn stop(of: &mut Attempt, node: NodeIndex, now_ms: TimestampMs, news: &mut News)
     } else {
         EndCause::NeverStarted
     };
-    news.report(
+    output.report(
         of,
         NodeReport::Ended(NodeEnd {
             cause,
             ..NodeEnd::default()
         }),
     );
-    news.over.push(of.run.clone());
+    output.over.push(of.run.clone());
     of.nodes.retain(|_, at| *at != node);
     of.phase = AttemptPhase::Over;
 }
 
-/// All ranks end by themselves.
-pub(super) fn end_after_step(of: &mut Attempt, step: u64, now_ms: TimestampMs, news: &mut [News]) {
+/// Ends all ranks normally after a step.
+pub(super) fn end_after_step(of: &mut Attempt, step: u64, now_ms: TimestampMs, outputs: &mut [NodeOutput]) {
     for node in of.nodes.values() {
-        let news = &mut news[*node];
+        let output = &mut outputs[*node];
         for (rank, _) in of.ranks_on(*node) {
             let rank = Rank(rank);
-            news.report(of, NodeReport::StopStep { rank, step });
-            news.report(
+            output.report(of, NodeReport::StopStep { rank, step });
+            output.report(
                 of,
                 NodeReport::RankExited(RankExit {
                     rank,
@@ -196,14 +196,14 @@ pub(super) fn end_after_step(of: &mut Attempt, step: u64, now_ms: TimestampMs, n
                 }),
             );
         }
-        news.report(
+        output.report(
             of,
             NodeReport::Ended(NodeEnd {
                 code: Some(0),
                 ..NodeEnd::default()
             }),
         );
-        news.over.push(of.run.clone());
+        output.over.push(of.run.clone());
     }
     of.nodes.clear();
     of.phase = AttemptPhase::Over;

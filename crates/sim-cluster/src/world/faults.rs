@@ -1,17 +1,22 @@
-//! The beginning of faults.
+//! Starts faults.
 
 use domain::event::{Event, Severity};
 use domain::ident::Rank;
 use domain::run::state::{NodeReport, RankExit};
 use domain::time::TimestampMs;
 
-use super::{News, World};
+use super::{NodeOutput, World};
 use crate::attempt::{Attempt, AttemptPhase, seconds};
 use crate::fault::FaultKind;
 
 impl World {
-    /// Begins the faults of the attempt that are due. Only the first run of a workload has them, and each happens once.
-    pub(super) fn begin_faults(&mut self, attempt: &mut Attempt, now_ms: TimestampMs, news: &mut [News]) {
+    /// Starts the faults of the attempt that are due. Only the first run of a workload has faults, and each happens once.
+    pub(super) fn begin_faults(
+        &mut self,
+        attempt: &mut Attempt,
+        now_ms: TimestampMs,
+        outputs: &mut [NodeOutput],
+    ) {
         let AttemptPhase::Training { since_ms, .. } = attempt.phase else {
             return;
         };
@@ -30,11 +35,17 @@ impl World {
             .map(|(_, fault)| fault.kind)
             .collect();
         for fault in new {
-            self.begin(fault, attempt, now_ms, news);
+            self.begin(fault, attempt, now_ms, outputs);
         }
     }
 
-    fn begin(&mut self, fault: FaultKind, attempt: &mut Attempt, now_ms: TimestampMs, news: &mut [News]) {
+    fn begin(
+        &mut self,
+        fault: FaultKind,
+        attempt: &mut Attempt,
+        now_ms: TimestampMs,
+        outputs: &mut [NodeOutput],
+    ) {
         match fault {
             FaultKind::PowerBrake { rank } => {
                 if let Some((node, gpu)) = attempt.place(rank) {
@@ -42,17 +53,23 @@ impl World {
                 }
             }
             FaultKind::StopProcess { rank } => attempt.freeze(now_ms, Some(rank)),
-            FaultKind::MemoryError { rank } => self.memory_error(rank, attempt, now_ms, news),
+            FaultKind::MemoryError { rank } => self.memory_error(rank, attempt, now_ms, outputs),
         }
     }
 
-    fn memory_error(&mut self, rank: u32, attempt: &mut Attempt, now_ms: TimestampMs, news: &mut [News]) {
+    fn memory_error(
+        &mut self,
+        rank: u32,
+        attempt: &mut Attempt,
+        now_ms: TimestampMs,
+        outputs: &mut [NodeOutput],
+    ) {
         let Some((node, gpu)) = attempt.place(rank) else {
             return;
         };
         self.gpus[node][gpu as usize].memory_errors += 1;
         let last_step = attempt.training().map(crate::training::Training::step);
-        news[node].events.push(Event {
+        outputs[node].events.push(Event {
             at_ms: now_ms,
             severity: Severity::Critical,
             kind: "xid".to_owned(),
@@ -68,11 +85,11 @@ impl World {
             "    loss.backward()",
         ];
         for line in traceback {
-            news[node].line(attempt, rank, true, line.to_owned());
+            outputs[node].line(attempt, rank, true, line.to_owned());
         }
-        news[node].line(attempt, rank, true, format!("RuntimeError: {message}"));
+        outputs[node].line(attempt, rank, true, format!("RuntimeError: {message}"));
         attempt.freeze(now_ms, None);
-        news[node].report(
+        outputs[node].report(
             attempt,
             NodeReport::RankExited(RankExit {
                 rank: Rank(rank),

@@ -1,9 +1,9 @@
 use domain::ident::Rank;
-use domain::run::checkpoint::{Remain, RemovalOrder};
+use domain::run::checkpoint::{RemovalOrder, RequiredCheckpoint};
 use domain::run::spec::Spec;
 use domain::run::state::{NodeCommand, NodeReport, Start};
 
-use super::{News, World};
+use super::{NodeOutput, World};
 use crate::workload::{Workload, workloads};
 
 const SECOND_MS: i64 = 1_000;
@@ -37,8 +37,8 @@ impl Simulation {
                 nnodes: workload.nodes,
                 resume_from: None,
             };
-            let news = self.command(node as usize, run, attempt, prepare);
-            assert!(matches!(&news.reports[0].what, NodeReport::Prepared(_)));
+            let output = self.command(node as usize, run, attempt, prepare);
+            assert!(matches!(&output.reports[0].what, NodeReport::Prepared(_)));
         }
         for node in 0..workload.nodes {
             let start = NodeCommand::Start(Box::new(Start {
@@ -52,12 +52,12 @@ impl Simulation {
         }
     }
 
-    fn command(&mut self, node: usize, run: &str, attempt: u32, command: NodeCommand) -> News {
+    fn command(&mut self, node: usize, run: &str, attempt: u32, command: NodeCommand) -> NodeOutput {
         self.world.command(node, (run, attempt), command, self.now_ms)
     }
 
-    /// Everything that happens in some seconds.
-    fn pass(&mut self, seconds: i64) -> Vec<News> {
+    /// Returns everything that happens in some seconds.
+    fn pass(&mut self, seconds: i64) -> Vec<NodeOutput> {
         let mut all = Vec::new();
         for _ in 0..seconds {
             self.now_ms += SECOND_MS;
@@ -74,10 +74,10 @@ fn named(name: &str) -> &'static Workload {
         .expect("a workload")
 }
 
-fn values(news: &[News], metric: &str, rank: &str) -> Vec<f64> {
-    let readings = news
+fn values(outputs: &[NodeOutput], metric: &str, rank: &str) -> Vec<f64> {
+    let readings = outputs
         .iter()
-        .flat_map(|news| &news.snapshots)
+        .flat_map(|output| &output.snapshots)
         .flat_map(|snapshot| &snapshot.readings);
     let of_rank = readings.filter(|reading| {
         reading.metric == metric
@@ -97,13 +97,13 @@ fn mean(values: &[f64]) -> f64 {
 fn the_ranks_of_all_nodes_make_their_first_step_and_go_on_together() {
     let mut simulation = Simulation::new();
     simulation.start(named("llama-8b-fsdp"), "r", 1, &[]);
-    let news = simulation.pass(10);
-    let first = news.iter().flat_map(|news| &news.reports);
+    let outputs = simulation.pass(10);
+    let first = outputs.iter().flat_map(|output| &output.reports);
     let first = first.filter(|report| matches!(report.what, NodeReport::FirstStep { .. }));
     assert_eq!(first.count(), 24);
     assert_eq!(
-        values(&news, "train_step", "0"),
-        values(&news, "train_step", "23")
+        values(&outputs, "train_step", "0"),
+        values(&outputs, "train_step", "23")
     );
 }
 
@@ -116,7 +116,7 @@ fn the_rank_on_a_braked_gpu_is_waited_for_and_its_power_falls() {
         simulation.pass(3);
         simulation.pass(15)
     };
-    let wait = |news: &[News], rank: &str| mean(&values(news, "train_sync_seconds", rank));
+    let wait = |outputs: &[NodeOutput], rank: &str| mean(&values(outputs, "train_sync_seconds", rank));
     assert!(wait(&after, "16") > 2.0 * wait(&before, "16"));
     assert!(wait(&after, "17") < 0.5 * wait(&after, "16"));
 }
@@ -126,10 +126,10 @@ fn a_stopped_process_stops_all_and_its_state_says_so() {
     let mut simulation = Simulation::new();
     simulation.start(named("moe-hsdp"), "r", 1, &[]);
     simulation.pass(50);
-    let news = simulation.pass(10);
-    assert!(values(&news, "train_step", "0").is_empty());
-    assert_eq!(mean(&values(&news, "train_process_state", "3")), 1.0);
-    assert_eq!(mean(&values(&news, "train_process_state", "2")), 0.0);
+    let outputs = simulation.pass(10);
+    assert!(values(&outputs, "train_step", "0").is_empty());
+    assert_eq!(mean(&values(&outputs, "train_process_state", "3")), 1.0);
+    assert_eq!(mean(&values(&outputs, "train_process_state", "2")), 0.0);
 }
 
 #[test]
@@ -137,17 +137,17 @@ fn a_memory_error_ends_the_rank_and_a_second_attempt_is_healthy() {
     let mut simulation = Simulation::new();
     let workload = named("bert-resume");
     simulation.start(workload, "r", 1, &[]);
-    let news = simulation.pass(40);
-    let exits: Vec<_> = news
+    let outputs = simulation.pass(40);
+    let exits: Vec<_> = outputs
         .iter()
-        .flat_map(|news| &news.reports)
+        .flat_map(|output| &output.reports)
         .filter_map(|report| match &report.what {
             NodeReport::RankExited(exit) => Some(exit.rank),
             _ => None,
         })
         .collect();
     assert_eq!(exits, [Rank(5)]);
-    assert_eq!(news.iter().map(|news| news.events.len()).sum::<usize>(), 1);
+    assert_eq!(outputs.iter().map(|output| output.events.len()).sum::<usize>(), 1);
     let stopped = simulation.command(0, "r", 1, NodeCommand::Stop { grace_ms: 0 });
     assert!(
         stopped
@@ -157,21 +157,21 @@ fn a_memory_error_ends_the_rank_and_a_second_attempt_is_healthy() {
     );
     assert_eq!(stopped.over, ["r"]);
     simulation.start(workload, "r", 2, &[]);
-    let news = simulation.pass(60);
-    assert!(values(&news, "train_step", "0").len() > 20);
-    assert!(news.iter().all(|news| news.events.is_empty()));
+    let outputs = simulation.pass(60);
+    assert!(values(&outputs, "train_step", "0").len() > 20);
+    assert!(outputs.iter().all(|output| output.events.is_empty()));
 }
 
 #[test]
 fn a_full_disk_fails_saves_until_checkpoints_are_removed() {
     let mut simulation = Simulation::new();
     let workload = named("bert-resume");
-    // A run whose faults are over: only the disk is left to fill.
+    // A later attempt has no faults: only the disk fills up.
     simulation.start(workload, "r", 2, &[]);
     simulation.pass(130);
     let folder = "/checkpoints/r";
     let path = |step: u64| format!("{folder}/step-{step:06}");
-    let report = |news: News| match news.reports.into_iter().next().map(|report| report.what) {
+    let report = |output: NodeOutput| match output.reports.into_iter().next().map(|report| report.what) {
         Some(NodeReport::Checkpoints(report)) => report,
         other => panic!("a report of checkpoints, not {other:?}"),
     };
@@ -179,9 +179,9 @@ fn a_full_disk_fails_saves_until_checkpoints_are_removed() {
         NodeCommand::Remove(RemovalOrder {
             folder: folder.to_owned(),
             remove: remove.iter().map(|step| path(*step)).collect(),
-            remain: Remain {
+            remain: RequiredCheckpoint {
                 path: path(remain),
-                ..Remain::default()
+                ..RequiredCheckpoint::default()
             },
         })
     };
@@ -205,8 +205,9 @@ fn more_workers_end_the_wait_for_data() {
     let share = |set: &[(&str, &str)]| {
         let mut simulation = Simulation::new();
         simulation.start(named("vit-l-ddp"), "r", 1, set);
-        let news = simulation.pass(20);
-        mean(&values(&news, "train_data_seconds", "3")) / mean(&values(&news, "train_step_seconds", "3"))
+        let outputs = simulation.pass(20);
+        mean(&values(&outputs, "train_data_seconds", "3"))
+            / mean(&values(&outputs, "train_step_seconds", "3"))
     };
     assert!(share(&[]) > 0.35);
     assert!(share(&[("num_workers", "8")]) < 0.05);
@@ -226,8 +227,8 @@ fn ranks_end_after_a_step_when_they_are_asked_to() {
             grace_ms: 0,
         },
     );
-    let news = simulation.pass(20);
-    let ends = news.iter().flat_map(|news| &news.reports);
+    let outputs = simulation.pass(20);
+    let ends = outputs.iter().flat_map(|output| &output.reports);
     let ends = ends.filter(|report| matches!(&report.what, NodeReport::Ended(end) if end.code == Some(0)));
     assert_eq!(ends.count(), 2);
 }

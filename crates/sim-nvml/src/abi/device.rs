@@ -1,7 +1,6 @@
-//! GPUs by index, UUID and PCI address, and what they are.
+//! GPUs by index, UUID and PCI address, and their identity.
 //!
-//! A handle is given out for a lost GPU too, so that a client can still name it; every question about it
-//! is then answered with "GPU is lost".
+//! A lost GPU has a handle too, so that a client can still name it. Every call with it then returns "GPU is lost".
 
 use super::exports;
 use super::handle::{device, handle_of, subject};
@@ -21,7 +20,7 @@ exports! {
         handle.put(handle_of(&machine, gpu.index))
     }
 
-    /// Of a GPU, or of an instance.
+    /// The UUID of a GPU or of an instance.
     fn nvmlDeviceGetHandleByUUID(uuid: TextIn, handle: Out<usize>) {
         let machine = session::machine()?;
         let uuid = uuid.get()?;
@@ -63,7 +62,7 @@ exports! {
         let Some(instance) = subject.instance else {
             return index.put(gpu.index);
         };
-        // An instance's index counts the instances of its GPU.
+        // The index of an instance is its position among the instances of its GPU.
         let instances = gpu.instances(subject.device.t).unwrap_or_default();
         let place = instances.iter().position(|other| other.id == instance.id);
         index.put(place.ok_or(Status::NotFound)? as u32)
@@ -73,7 +72,7 @@ exports! {
         minor.put(device(handle)?.gpu().index)
     }
 
-    /// Modules of a baseboard are counted from one.
+    /// Modules of a baseboard are numbered from one.
     fn nvmlDeviceGetModuleId(handle: usize, module: Out<u32>) {
         module.put(device(handle)?.gpu().index + 1)
     }
@@ -92,7 +91,7 @@ exports! {
         })
     }
 
-    /// Workstation boards carry no serial number.
+    /// Workstation boards have no serial number.
     fn nvmlDeviceGetSerial(handle: usize, serial: TextOut, length: u32) {
         let device = device(handle)?;
         if !device.gpu().profile.datacenter {
@@ -119,7 +118,7 @@ exports! {
         version.put_text(length, device(handle)?.gpu().profile.vbios)
     }
 
-    /// NVML gives no length here and asks for a buffer of 80 bytes.
+    /// NVML has no length argument here and requires a buffer of 80 bytes.
     fn nvmlDeviceGetGspFirmwareVersion(handle: usize, version: TextOut) {
         let device = device(handle)?;
         version.put_text(80, &device.node().driver.at(device.t).to_string())
@@ -131,13 +130,13 @@ exports! {
         default.put(1)
     }
 
-    /// A NUMA node of the GPU's own memory: only on Grace superchips.
+    /// The NUMA node of the GPU's own memory: only on Grace superchips.
     fn nvmlDeviceGetNumaNodeId(handle: usize, _node: Out<u32>) {
         device(handle)?;
         Err(Status::NotSupported)
     }
 
-    /// Where the GPU sits in its rack; since Blackwell.
+    /// The position of the GPU in its rack, since Blackwell.
     fn nvmlDeviceGetPlatformInfo(handle: usize, info: Out<PlatformInfo>) {
         let device = device(handle)?;
         let version = info.version()?;
@@ -199,7 +198,7 @@ exports! {
         Err(Status::NotSupported)
     }
 
-    /// No virtual GPUs here.
+    /// There are no virtual GPUs.
     fn nvmlDeviceGetHostVgpuMode(handle: usize, _mode: Out<u32>) {
         device(handle)?;
         Err(Status::NotSupported)

@@ -1,25 +1,25 @@
-//! Memory errors and the rows they cost.
+//! Memory errors, and the remapped rows that they cause.
 
 use super::exports;
 use super::handle::{Device, device, subject};
 use super::pointer::Out;
 use super::structs::{RowHistogram, SramEcc, version_of};
 use crate::engine::ecc::{Errors, Span};
-use crate::engine::fault::Place;
+use crate::engine::fault::MemoryKind;
 use crate::engine::status::Status;
 
 /// `nvmlMemoryErrorType_t`.
 const CORRECTED: u32 = 0;
 const UNCORRECTED: u32 = 1;
-/// Banks of memory that each keep spare rows.
+/// The number of memory banks. Each has spare rows.
 const BANKS: u32 = 2_560;
-/// `nvmlMemoryLocation_t`: device memory, all caches and registers, and how many locations there are.
+/// `nvmlMemoryLocation_t`: device memory, all caches and registers, and the number of locations.
 const DEVICE_MEMORY: u32 = 2;
 const SRAM: u32 = 7;
 const LOCATIONS: u32 = 8;
 
 exports! {
-    /// Workstation boards have ECC, switched off.
+    /// Workstation boards have ECC, but it is off.
     fn nvmlDeviceGetEccMode(handle: usize, current: Out<u32>, pending: Out<u32>) {
         let on = u32::from(device(handle)?.gpu().profile.ecc);
         current.put(on)?;
@@ -32,8 +32,8 @@ exports! {
         count.put(of_kind(errors, kind)?)
     }
 
-    /// Of a partitioned GPU's volatile errors NVML gives only the instances' own, and of these only the uncorrected
-    /// ones outside of device memory.
+    /// For the volatile errors of a partitioned GPU, NVML returns only those of the instances, and of these only the uncorrected ones
+    /// outside of device memory.
     fn nvmlDeviceGetMemoryErrorCounter(handle: usize, kind: u32, counter: u32, location: u32, count: Out<u64>) {
         let subject = subject(handle)?;
         let (gpu, t) = (subject.device.gpu(), subject.device.t);
@@ -42,8 +42,8 @@ exports! {
         }
         let span = span(counter)?;
         let errors = match location {
-            DEVICE_MEMORY => gpu.ecc_in(Place::Dram, span, t),
-            SRAM => gpu.ecc_in(Place::Sram, span, t),
+            DEVICE_MEMORY => gpu.ecc_in(MemoryKind::Dram, span, t),
+            SRAM => gpu.ecc_in(MemoryKind::Sram, span, t),
             0..LOCATIONS => Errors::default(),
             _ => return Err(Status::InvalidArgument),
         };
@@ -76,14 +76,14 @@ exports! {
         histogram.put(RowHistogram { max: BANKS - touched, high: touched, partial: 0, low: 0, none: 0 })
     }
 
-    /// The simulated errors in SRAM are of the kind that parity finds, in the multiprocessors.
+    /// The simulated errors in SRAM are parity errors in the multiprocessors.
     fn nvmlDeviceGetSramEccErrorStatus(handle: usize, status: Out<SramEcc>) {
         let device = device_with_ecc(handle)?;
         let version = status.version()?;
         if version != version_of::<SramEcc>(1) {
             return Err(Status::ArgumentVersionMismatch);
         }
-        let errors = |span| device.gpu().ecc_in(Place::Sram, span, device.t);
+        let errors = |span| device.gpu().ecc_in(MemoryKind::Sram, span, device.t);
         let (all, recent) = (errors(Span::Aggregate), errors(Span::Volatile));
         status.put(SramEcc {
             version,

@@ -1,19 +1,19 @@
-//! Event sets: what the driver reports by itself.
+//! Event sets: the events that the driver reports.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::exports;
 use super::handle::{device, handle_of};
+use super::objects::{self, with_set};
 use super::pointer::Out;
 use super::session;
 use super::structs::{EventData, NO_INSTANCE};
-use super::ticket::{self, with_set};
 use crate::engine::events;
 use crate::engine::status::Status;
 
-/// A waiting thread looks again this often: soon enough to notice that its set was freed, and seldom enough that waiting costs next
-/// to nothing, as with a real driver, which wakes nobody without an event.
+/// How often a waiting thread checks whether its set was freed. This is soon enough to notice it, and seldom enough that waiting costs
+/// almost nothing, as with a real driver, which wakes a thread only for an event.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 exports! {
@@ -21,18 +21,18 @@ exports! {
         if set.is_null() {
             return Err(Status::InvalidArgument);
         }
-        set.put(ticket::new_set()?)
+        set.put(objects::new_set()?)
     }
 
     fn nvmlEventSetFree(set: usize) {
-        ticket::free_set(set)
+        objects::free_set(set)
     }
 
     fn nvmlDeviceGetSupportedEventTypes(handle: usize, kinds: Out<u64>) {
         kinds.put(events::supported(device(handle)?.gpu()))
     }
 
-    /// From now on; what happened before is not reported.
+    /// Reports events from now on; earlier ones are not reported.
     fn nvmlDeviceRegisterEvents(handle: usize, kinds: u64, set: usize) {
         let device = device(handle)?;
         if kinds & !events::supported(device.gpu()) != 0 {
@@ -41,7 +41,7 @@ exports! {
         with_set(set, |subscription| subscription.register(device.gpu().index, kinds, device.t))
     }
 
-    /// Waits without a handle, so it is served even when a GPU is lost or hangs.
+    /// Waits without a device handle, so it works even when a GPU is lost or hangs.
     fn nvmlEventSetWait_v2(set: usize, data: Out<EventData>, timeout_ms: u32) {
         if data.is_null() {
             return Err(Status::InvalidArgument);

@@ -7,13 +7,13 @@ use super::structs::FieldValue;
 use crate::engine::fields::{self, Value};
 use crate::engine::status::Status;
 
-/// More than NVML has fields times links; a greater count is a mistake.
+/// The maximum count. NVML does not have that many fields times links, so a greater count is a mistake.
 const FIELDS_MAX: i32 = 16_384;
-/// How old a value is when it is given.
+/// The age of a value when it is returned, in microseconds.
 const LATENCY_US: i64 = 12;
 
 exports! {
-    /// Each value has a status of its own; the call fails only as a whole.
+    /// Each value has its own status; the call fails only as a whole.
     fn nvmlDeviceGetFieldValues(handle: usize, count: i32, values: Out<FieldValue>) {
         let device = device(handle)?;
         if !(1..=FIELDS_MAX).contains(&count) || values.is_null() {
@@ -48,7 +48,7 @@ fn read(device: &Device, asked: FieldValue) -> FieldValue {
     }
 }
 
-/// The number of the C type (`nvmlValueType_t`) and the bits of the union.
+/// Returns the number of the C type (`nvmlValueType_t`) and the bits of the union.
 fn encode(value: Value) -> (u32, u64) {
     match value {
         Value::Unsigned(value) => (1, u64::from(value)),

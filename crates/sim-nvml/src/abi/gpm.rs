@@ -1,12 +1,12 @@
-//! GPM, the performance counters of Hopper and newer: take two samples, ask for what lay between.
+//! GPM, the performance counters of Hopper and newer GPUs: a client takes two samples and requests the averages between them.
 
-use super::Answer;
+use super::CallResult;
 use super::exports;
 use super::handle::{Subject, device, subject};
+use super::objects::{self, GpmSample, Taken, with_sample};
 use super::pointer::Out;
 use super::session;
 use super::structs::{GpmMetric, GpmRequest, GpmSupport};
-use super::ticket::{self, GpmSample, Taken, with_sample};
 use crate::engine::gpm::{self, Scope};
 use crate::engine::gpu::Gpu;
 use crate::engine::status::Status;
@@ -14,7 +14,7 @@ use crate::engine::status::Status;
 /// Plain numbers, unlike the version words of other structs.
 const SUPPORT_VERSION: u32 = 1;
 const METRICS_VERSION: u32 = 1;
-/// The longest metrics array any release has declared; a greater count is a mistake.
+/// The longest metrics array in any release. A greater count is a mistake.
 const METRICS_MAX: u32 = 512;
 
 exports! {
@@ -31,11 +31,11 @@ exports! {
         if sample.is_null() {
             return Err(Status::InvalidArgument);
         }
-        sample.put(ticket::new_sample()?)
+        sample.put(objects::new_sample()?)
     }
 
     fn nvmlGpmSampleFree(sample: usize) {
-        ticket::free_sample(sample)
+        objects::free_sample(sample)
     }
 
     /// Of a GPU, or of an instance by its own handle.
@@ -86,7 +86,7 @@ fn is_supported(subject: &Subject) -> bool {
     gpu.profile.gpm && gpu.driver.at(subject.device.t).has_gpm()
 }
 
-fn take(subject: &Subject, sample: usize) -> Answer {
+fn take(subject: &Subject, sample: usize) -> CallResult {
     if !is_supported(subject) {
         return Err(Status::NotSupported);
     }
@@ -95,15 +95,15 @@ fn take(subject: &Subject, sample: usize) -> Answer {
         instance: subject.instance.map(|instance| instance.id),
         at: subject.device.t,
     };
-    with_sample(sample, |place| *place = GpmSample { taken: Some(taken) })
+    with_sample(sample, |slot| *slot = GpmSample { taken: Some(taken) })
 }
 
-/// What a sample was taken of; one that was only allocated is of no use.
+/// Returns what a sample covers. A sample that was only allocated is invalid.
 fn taken(sample: usize) -> Result<Taken, Status> {
-    with_sample(sample, |place| place.taken)?.ok_or(Status::InvalidArgument)
+    with_sample(sample, |slot| slot.taken)?.ok_or(Status::InvalidArgument)
 }
 
-fn answer(gpu: &Gpu, metrics: &Out<GpmMetric>, index: usize, from: Taken, to: Taken) -> Answer {
+fn answer(gpu: &Gpu, metrics: &Out<GpmMetric>, index: usize, from: Taken, to: Taken) -> CallResult {
     let id = metrics.get_at(index)?.id;
     let scope = from.instance.map_or(Scope::Gpu, Scope::Instance);
     let (status, value) = match gpm::metric(gpu, scope, id, from.at, to.at) {

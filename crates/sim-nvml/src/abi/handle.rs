@@ -1,9 +1,9 @@
-//! Device handles: numbers, never addresses, so that a stale or invented one is refused, not followed.
+//! Device handles. They are numbers, never addresses, so a stale or invented handle is refused and not dereferenced.
 //!
-//! A number tells the driver's generation too, so that what was handed out before the driver was reloaded is stale after it:
+//! A handle contains the driver's generation, so handles from before a reload of the driver are stale after it:
 //!
 //! ```text
-//! 0x1GGG_NNII   G generation   NN GPU, from 0   II 00 the GPU itself, else its instance, from 1
+//! 0x1GGG_NNII   G generation   NN GPU, from 0   II 00 the GPU itself, otherwise its instance, from 1
 //! ```
 
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use std::time::Duration;
 
 use super::machine::Machine;
 use super::session;
-use crate::engine::fault::Gate;
+use crate::engine::fault::CallEffect;
 use crate::engine::gpu::Gpu;
 use crate::engine::mig::Instance;
 use crate::engine::node::Node;
 use crate::engine::status::Status;
 
-/// Spread out and far from null, so that mixing them up with counts shows.
+/// The base of handles, far from null and from usual counts, so that a confusion with them is detected.
 const DEVICE_BASE: usize = 0x1000_0000;
 const GENERATION_STEP: usize = 0x1_0000;
-/// Drivers told apart; after so many reloads an old handle would look like a new one again.
+/// The number of different generations. After this many reloads, an old handle looks like a new one again.
 const GENERATIONS: usize = 0x1000;
 const DEVICE_STEP: usize = 0x100;
 
-/// A GPU that answers, and the moment it does.
+/// A GPU that answers, and the time of the answer.
 pub(crate) struct Device {
     pub machine: Arc<Machine>,
     index: usize,
     pub t: f64,
 }
 
-/// What a handle leads to: a GPU, or one instance of it.
+/// The object of a handle: a GPU, or one instance of it.
 pub(crate) struct Subject {
     pub device: Device,
     pub instance: Option<Instance>,
@@ -47,19 +47,19 @@ impl Device {
         &self.machine.node
     }
 
-    /// The handle of one of its instances.
+    /// Returns the handle of one of the GPU's instances.
     pub(crate) fn instance_handle(&self, instance: &Instance) -> usize {
         handle_of(&self.machine, self.gpu().index) + 1 + instance.id as usize
     }
 }
 
-/// The handle of a GPU.
+/// Returns the handle of a GPU.
 pub(crate) fn handle_of(machine: &Machine, gpu: u32) -> usize {
     let generation = machine.node.driver.generation(machine.now());
     DEVICE_BASE + generation % GENERATIONS * GENERATION_STEP + gpu as usize * DEVICE_STEP
 }
 
-/// The GPU behind a handle; NVML answers for instances only what [`subject`] is used for.
+/// Returns the GPU of a handle. For instances, NVML supports only the calls that use [`subject`].
 pub(crate) fn device(handle: usize) -> Result<Device, Status> {
     let subject = subject(handle)?;
     match subject.instance {
@@ -68,8 +68,7 @@ pub(crate) fn device(handle: usize) -> Result<Device, Status> {
     }
 }
 
-/// The GPU or instance behind a handle. Here a call meets what is wrong with the GPU: it is refused, slowed, or
-/// does not come back.
+/// Returns the GPU or instance of a handle. Faults of the GPU take effect here: the call is refused, delayed, or does not return.
 pub(crate) fn subject(handle: usize) -> Result<Subject, Status> {
     let machine = session::machine()?;
     let offset = handle
@@ -77,7 +76,7 @@ pub(crate) fn subject(handle: usize) -> Result<Subject, Status> {
         .ok_or(Status::InvalidArgument)?;
     let (index, part) = (offset / DEVICE_STEP, offset % DEVICE_STEP);
     let gpu = machine.node.gpus.get(index).ok_or(Status::InvalidArgument)?;
-    let t = pass_gate(&machine, gpu)?;
+    let t = wait_for_faults(&machine, gpu)?;
     let instance = match (part as u32).checked_sub(1) {
         None => None,
         Some(id) => Some(*gpu.instance(id, t).ok_or(Status::InvalidArgument)?),
@@ -86,23 +85,22 @@ pub(crate) fn subject(handle: usize) -> Result<Subject, Status> {
     Ok(Subject { device, instance })
 }
 
-/// Waits as the GPU's troubles demand; gives the moment after that. A driver that was replaced meanwhile knows nothing of
-/// the call.
-fn pass_gate(machine: &Machine, gpu: &Gpu) -> Result<f64, Status> {
+/// Waits as the GPU's faults require, and returns the time after that. If the driver was replaced meanwhile, the call fails.
+fn wait_for_faults(machine: &Machine, gpu: &Gpu) -> Result<f64, Status> {
     loop {
         let t = machine.now();
-        let gate = gpu.gate(t);
-        match gate {
-            Gate::Open => return Ok(t),
-            Gate::Lost => return Err(Status::GpuIsLost),
-            Gate::Slow(delay) => thread::sleep(delay),
-            Gate::Until(end) if end.is_finite() => thread::sleep(Duration::from_secs_f64(end - t)),
-            Gate::Until(_) => loop {
+        let effect = gpu.call_effect(t);
+        match effect {
+            CallEffect::Normal => return Ok(t),
+            CallEffect::Lost => return Err(Status::GpuIsLost),
+            CallEffect::Slow(delay) => thread::sleep(delay),
+            CallEffect::HangsUntil(end) if end.is_finite() => thread::sleep(Duration::from_secs_f64(end - t)),
+            CallEffect::HangsUntil(_) => loop {
                 thread::park();
             },
         }
         session::machine()?;
-        if matches!(gate, Gate::Slow(_)) {
+        if matches!(effect, CallEffect::Slow(_)) {
             return Ok(machine.now());
         }
     }

@@ -1,4 +1,4 @@
-//! The simulated machine and its clock: the only one there is.
+//! The simulated machine and its clock, the only one in the simulator.
 
 use std::fs;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use crate::engine::node::Node;
 use crate::engine::spec::{Spec, SpecError};
 
-/// A scenario file is written by hand; one that is larger is something else.
+/// The maximum size of a scenario file. It is written by hand; a larger file is something else.
 const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 
 /// The machine and its clock.
@@ -18,7 +18,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn start(spec: &Spec) -> Machine {
-        // A clock before 1970 is not worth failing for.
+        // If the clock is before 1970, use 0 instead of failing.
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Machine {
             node: Node::new(spec),
@@ -27,23 +27,23 @@ impl Machine {
         }
     }
 
-    /// Seconds since the simulation began.
+    /// Returns the seconds since the simulation started.
     pub(crate) fn now(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// A moment as microseconds since 1970. Runs with the monotonic clock, so it never jumps.
+    /// Converts a time to microseconds since 1970. It is based on the monotonic clock, so it never jumps.
     pub(crate) fn unix_us(&self, t: f64) -> u64 {
         self.started_unix_us.saturating_add_signed((t * 1e6) as i64)
     }
 
-    /// The moment of a time stamp that `unix_us` gave.
+    /// Converts a time stamp of `unix_us` back to a time.
     pub(crate) fn moment(&self, unix_us: u64) -> f64 {
         (unix_us as f64 - self.started_unix_us as f64) / 1e6
     }
 }
 
-/// Reads a spec, and the scenario file that it may name.
+/// Parses a specification, and reads the scenario file that it may name.
 pub(crate) fn read_spec(text: &str) -> Result<Spec, SpecError> {
     Spec::parse(text, read_scenario)
 }

@@ -1,4 +1,4 @@
-//! Memory of the GPU and its window in the CPU's address space.
+//! The memory of the GPU, and its window in the CPU's address space.
 
 use super::exports;
 use super::handle::{Subject, subject};
@@ -8,7 +8,7 @@ use crate::engine::gpu;
 use crate::engine::status::Status;
 
 exports! {
-    /// The first revision counts what the driver reserved as used.
+    /// The first revision includes reserved memory in the used memory.
     fn nvmlDeviceGetMemoryInfo(handle: usize, memory: Out<Memory>) {
         let now = reading(&subject(handle)?);
         memory.put(Memory { total: now.total, free: now.free, used: now.used + now.reserved })
@@ -35,7 +35,7 @@ exports! {
         const MAPPED: u64 = 6 * MIB;
         let subject = subject(handle)?;
         let whole = subject.device.gpu().profile.bar1_mib * MIB;
-        // An instance has the share of the window that it has of the memory.
+        // An instance has the same share of the window as of the memory.
         let eighths = subject.instance.map_or(8, |instance| u64::from(instance.slice.eighths));
         let total = whole / 8 * eighths;
         memory.put(Memory { total, free: total - MAPPED, used: MAPPED })

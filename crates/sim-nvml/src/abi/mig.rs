@@ -1,4 +1,4 @@
-//! Multi-instance GPUs: whether a GPU is partitioned, its instances and theirs.
+//! Multi-instance GPUs: whether a GPU is partitioned, its instances and their properties.
 
 use super::exports;
 use super::handle::{Subject, device, handle_of, subject};
@@ -70,7 +70,7 @@ exports! {
     }
 }
 
-/// The instance, for what only instances are asked.
+/// Returns the instance, for calls that only instances support.
 fn instance_of(subject: &Subject) -> Result<Instance, Status> {
     subject.instance.ok_or(Status::NotSupported)
 }

@@ -1,11 +1,10 @@
-//! The bridge: NVML's C functions and structs over the engine, one file a subject.
+//! The C interface: NVML's C functions and structs on top of the engine, one file per subject.
 //!
-//! Each exported function is `subject in, status out`: resolve the handle (which is where a lost GPU, a
-//! slow driver or a hung one is met), ask the engine, write through the caller's pointer. All pointer
-//! accesses are in `pointer`; nothing panics across the border.
+//! Each exported function resolves the handle (a lost GPU, a slow driver or a hanging one takes effect here), reads from the engine, and
+//! writes through the caller's pointer. All pointer accesses are in `pointer`, and no panic crosses the C boundary.
 #![allow(
     unsafe_code,
-    reason = "this is the border to C: exported symbols and callers' pointers"
+    reason = "this is the interface to C: exported symbols and callers' pointers"
 )]
 #![allow(non_snake_case, reason = "the names are NVML's")]
 
@@ -28,20 +27,20 @@ mod utilization;
 
 mod handle;
 mod machine;
+mod objects;
 mod pointer;
 mod session;
 mod structs;
-mod ticket;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::engine::status::Status;
 
-/// What every exported function does inside.
-pub(crate) type Answer = Result<(), Status>;
+/// The result of the body of an exported function.
+pub(crate) type CallResult = Result<(), Status>;
 
-/// Defines exported C functions that return an `nvmlReturn_t`. A panic becomes "Unknown Error": it must
-/// never reach the caller's frames.
+/// Defines exported C functions that return an `nvmlReturn_t`. A panic becomes "Unknown Error", because it must never reach the caller's
+/// frames.
 macro_rules! exports {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
@@ -53,9 +52,8 @@ macro_rules! exports {
 }
 use exports;
 
-fn guard(body: impl FnOnce() -> Answer) -> u32 {
-    // Unwind safety: what a panic could leave half-done is behind the session's lock, and that lock's
-    // state is whole between statements.
+fn guard(body: impl FnOnce() -> CallResult) -> u32 {
+    // Unwind safety: only state behind the session's lock could be left incomplete by a panic, and that state is whole between statements.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Success.code(),
         Ok(Err(status)) => status.code(),

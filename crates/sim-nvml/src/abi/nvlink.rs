@@ -1,4 +1,4 @@
-//! NVLinks, and the fabric they make.
+//! NVLinks, and the fabric that connects them.
 
 use super::exports;
 use super::handle::{Device, device};
@@ -7,17 +7,17 @@ use super::structs::{FabricInfo, FabricInfoV2, FabricInfoV3, PciInfo, c_text, ve
 use crate::engine::nvlink::LinkError;
 use crate::engine::status::Status;
 
-/// `NVML_NVLINK_DEVICE_TYPE_SWITCH`: all links of a baseboard go to its switches.
+/// `NVML_NVLINK_DEVICE_TYPE_SWITCH`: all links of a baseboard are connected to its switches.
 const REMOTE_IS_SWITCH: u32 = 2;
-/// Device id of the switches, and the bus of the first of them.
+/// The device id of the switches, and the bus of the first one.
 const SWITCH_DEVICE_ID: u32 = 0x22A3_10DE;
 const SWITCH_BUS: u32 = 0x05;
 const SWITCHES: u32 = 4;
 
-/// The clique manager has finished.
+/// The registration is complete.
 const FABRIC_COMPLETED: u32 = 3;
-/// Two bits a question: 2 says "no" to degraded bandwidth, route recovery, route unhealthy, access
-/// time-out; then four bits in which 1 says that nothing is configured wrongly.
+/// Two bits per question: 2 means "no" to degraded bandwidth, route recovery, route unhealthy, access time-out. Then four bits, in which 1
+/// means that the configuration is correct.
 const FABRIC_HEALTHY: u32 = 2 | 2 << 2 | 2 << 4 | 2 << 6 | 1 << 8;
 /// The same with "yes" to degraded bandwidth.
 const FABRIC_DEGRADED: u32 = FABRIC_HEALTHY - 1;
@@ -45,8 +45,8 @@ exports! {
         value.put(device.gpu().link_errors(link, kind, device.t)?)
     }
 
-    /// All capabilities but the bridge of two workstation boards. Blackwell answers for twice the links it has, and for
-    /// these alone: asked for their state it refuses.
+    /// All capabilities except the bridge of two workstation boards. Blackwell reports capabilities for twice the links it has, but refuses
+    /// to report the state of the additional ones.
     fn nvmlDeviceGetNvLinkCapability(handle: usize, link: u32, capability: u32, result: Out<u32>) {
         const BRIDGE: u32 = 4;
         const COUNT: u32 = 6;
@@ -100,8 +100,8 @@ exports! {
     }
 }
 
-/// Registration, health mask and health summary (1 healthy, 3 limited). A single baseboard is no
-/// multi-node domain, so its cluster has no UUID.
+/// Returns the registration, the health mask and the health summary (1 healthy, 3 limited). A single baseboard is not a multi-node domain,
+/// so its cluster has no UUID.
 fn fabric(device: &Device) -> Result<(FabricInfo, u32, u8), Status> {
     let gpu = device.gpu();
     if !gpu.profile.fabric {

@@ -9,11 +9,11 @@ use super::pointer::Out;
 use crate::engine::pcie::{Direction, PCIE_WIDTH, pcie_lane_mts};
 use crate::engine::status::Status;
 
-/// The real call measures for this long before it answers, which is why nobody should poll it.
+/// How long the real call measures before it returns. Clients should therefore not poll it.
 const MEASURE: Duration = Duration::from_millis(20);
 
 exports! {
-    /// Kilobytes a second.
+    /// Kilobytes per second.
     fn nvmlDeviceGetPcieThroughput(handle: usize, counter: u32, value: Out<u32>) {
         let device = device(handle)?;
         let direction = match counter {
@@ -51,13 +51,13 @@ exports! {
         width.put(PCIE_WIDTH)
     }
 
-    /// Megatransfers a second of a lane.
+    /// Megatransfers per second of a lane.
     fn nvmlDeviceGetPcieSpeed(handle: usize, speed: Out<u32>) {
         let device = device(handle)?;
         speed.put(pcie_lane_mts(device.gpu().pcie_generation(device.t)))
     }
 
-    /// An enumeration that counts as the generations do.
+    /// An enumeration with the same numbers as the generations.
     fn nvmlDeviceGetPcieLinkMaxSpeed(handle: usize, speed: Out<u32>) {
         speed.put(device(handle)?.gpu().profile.pcie_generation)
     }

@@ -1,16 +1,16 @@
-//! Pointers a C caller handed over. All reads and writes through them are here.
+//! Pointers from a C caller. All reads and writes through them are in this file.
 //!
-//! NVML's contract is the safety argument throughout: a pointer argument is either null (which we answer
-//! with "Invalid Argument") or aligned and valid for what the function's documentation says it holds.
-//! Nobody but a C caller can make one: the fields are private and there is no constructor.
+//! The safety argument is always NVML's contract: a pointer argument is either null (the call then returns "Invalid Argument") or aligned
+//! and valid for what the function's documentation says. Only a C caller can create one: the fields are private and there is no
+//! constructor.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
 
-use super::Answer;
+use super::CallResult;
 use crate::engine::status::Status;
 
-/// A place for one `T`, or for several in a row where the function has a count.
+/// A pointer to one `T`, or to several in a row if the function has a count.
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
@@ -20,7 +20,7 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    pub(crate) fn put(&self, value: T) -> Answer {
+    pub(crate) fn put(&self, value: T) -> CallResult {
         self.put_at(0, value)
     }
 
@@ -28,15 +28,15 @@ impl<T: Copy> Out<T> {
         self.get_at(0)
     }
 
-    /// Writes element `index`; the caller has checked it against the count that C gave.
-    pub(crate) fn put_at(&self, index: usize, value: T) -> Answer {
+    /// Writes element `index`. The caller has checked it against the count from C.
+    pub(crate) fn put_at(&self, index: usize, value: T) -> CallResult {
         self.checked()?;
         // SAFETY: not null, and by NVML's contract aligned and valid for writes of the counted elements.
         unsafe { self.0.add(index).write(value) };
         Ok(())
     }
 
-    /// Reads element `index`; the caller has checked it against the count that C gave.
+    /// Reads element `index`. The caller has checked it against the count from C.
     pub(crate) fn get_at(&self, index: usize) -> Result<T, Status> {
         self.checked()?;
         // SAFETY: not null, and by NVML's contract aligned and valid for reads of the counted elements;
@@ -44,27 +44,26 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.add(index).read() })
     }
 
-    /// The version number a struct begins with, before anything else of it is touched: what follows may
-    /// be shorter than `T`.
+    /// Returns the version number at the start of a struct, without reading anything after it: the rest may be shorter than `T`.
     pub(crate) fn version(&self) -> Result<u32, Status> {
         self.checked()?;
         // SAFETY: not null, and every versioned struct of NVML begins with an aligned `unsigned int`.
         Ok(unsafe { self.0.cast::<u32>().read() })
     }
 
-    /// The same place as another type: another version of the struct.
+    /// Returns the same pointer with another type: another version of the struct.
     pub(crate) fn as_type<U: Copy>(&self) -> Out<U> {
         Out(self.0.cast())
     }
 
-    /// The elements that follow this struct directly.
+    /// Returns a pointer to the elements that follow this struct directly.
     pub(crate) fn followed_by<U: Copy>(&self) -> Result<Out<U>, Status> {
         self.checked()?;
         // SAFETY: not null; the struct is a header, its array begins right behind it in one allocation.
         Ok(Out(unsafe { self.0.add(1) }.cast()))
     }
 
-    fn checked(&self) -> Answer {
+    fn checked(&self) -> CallResult {
         if self.0.is_null() {
             Err(Status::InvalidArgument)
         } else {
@@ -77,8 +76,8 @@ impl<T: Copy> Out<T> {
 pub(crate) type TextOut = Out<c_char>;
 
 impl TextOut {
-    /// Copies the text, if it fits into `length` bytes with its zero.
-    pub(crate) fn put_text(&self, length: u32, text: &str) -> Answer {
+    /// Copies the text if it fits into `length` bytes with its zero.
+    pub(crate) fn put_text(&self, length: u32, text: &str) -> CallResult {
         self.checked()?;
         if text.len() >= length as usize {
             return Err(Status::InsufficientSize);
@@ -97,7 +96,7 @@ impl TextOut {
 pub(crate) struct TextIn(*const c_char);
 
 impl TextIn {
-    /// The text, copied, so that it outlives the call.
+    /// Returns a copy of the text.
     pub(crate) fn get(&self) -> Result<String, Status> {
         if self.0.is_null() {
             return Err(Status::InvalidArgument);

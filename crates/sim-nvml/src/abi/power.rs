@@ -5,7 +5,7 @@ use super::handle::device;
 use super::pointer::Out;
 
 exports! {
-    /// Milliwatts, averaged over a second.
+    /// Milliwatts, averaged over one second.
     fn nvmlDeviceGetPowerUsage(handle: usize, power: Out<u32>) {
         let device = device(handle)?;
         power.put(device.gpu().power_mw(device.t, 1.0))

@@ -1,6 +1,6 @@
-//! Processes on a GPU and how busy each keeps it.
+//! The processes on a GPU, and how busy each one keeps it.
 
-use super::Answer;
+use super::CallResult;
 use super::exports;
 use super::handle::{Device, device, subject};
 use super::pointer::Out;
@@ -27,13 +27,13 @@ exports! {
         fill(running.len(), &count, &infos, info)
     }
 
-    /// Nothing draws on these GPUs.
+    /// No process draws on these GPUs.
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: usize, count: Out<u32>, _infos: Out<ProcessInfo>) {
         subject(handle)?;
         count.put(0)
     }
 
-    /// Nor do processes share them through MPS.
+    /// No process uses these GPUs through MPS.
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: usize, count: Out<u32>, _infos: Out<ProcessInfo>) {
         subject(handle)?;
         count.put(0)
@@ -84,7 +84,7 @@ struct Latest {
 }
 
 impl Latest {
-    /// `NotFound` when nothing was sampled since, or nothing runs; `NotSupported` of a partitioned GPU.
+    /// Returns `NotFound` if there is no newer sample or no process, and `NotSupported` for a partitioned GPU.
     fn after(device: &Device, last_seen_us: u64) -> Result<Latest, Status> {
         let (gpu, t) = (device.gpu(), processes_sampled_at(device.t));
         let (sm, memory) = gpu.utilization_rates(t)?;
@@ -115,9 +115,8 @@ impl Latest {
     }
 }
 
-/// NVML's way to hand out a list: the caller gives room for `count`; if that is too little it is told
-/// how much it takes.
-fn fill<T: Copy>(length: usize, count: &Out<u32>, items: &Out<T>, item: impl Fn(usize) -> T) -> Answer {
+/// Fills a list in NVML's way: the caller provides room for `count` items. If that is too little, it gets the required count.
+fn fill<T: Copy>(length: usize, count: &Out<u32>, items: &Out<T>, item: impl Fn(usize) -> T) -> CallResult {
     let room = count.get()? as usize;
     count.put(length as u32)?;
     if length == 0 {

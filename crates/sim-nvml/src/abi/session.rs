@@ -1,29 +1,29 @@
-//! What lives as long as the process: what to simulate, who uses it, and what is out.
+//! The state of the whole process: what is simulated, how many users there are, and which samples and event sets exist.
 //!
-//! The lock is never held while a call waits (a slow driver, a hung one, an event to come).
+//! The lock is never held while a call waits (for a slow driver, a hanging one, or an event).
 
 use std::ffi::{CString, c_char};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Answer;
+use super::CallResult;
 use super::machine::{Machine, read_spec};
-use super::ticket::Tickets;
+use super::objects::ObjectTable;
 use crate::engine::driver::DriverState;
 use crate::engine::spec::Spec;
 use crate::engine::status::Status;
 
-/// Where the spec comes from when nobody calls `lockstep_sim_configure`.
+/// The environment variable with the specification. It is used if `lockstep_sim_configure` is not called.
 const SPEC_VARIABLE: &str = "LOCKSTEP_SIMULATE";
 const SPEC_DEFAULT: &str = "h100x8";
 
 pub(super) struct Session {
     configured: Option<Spec>,
-    /// Kept from the first initialisation on, so that simulated time goes on over a shutdown.
+    /// Kept from the first initialisation on, so that simulated time continues across a shutdown.
     machine: Option<Arc<Machine>>,
     users: u32,
-    /// The driver for which NVML was initialised.
+    /// The generation of the driver for which NVML was initialised.
     generation: usize,
-    pub(super) tickets: Tickets,
+    pub(super) objects: ObjectTable,
     error: Option<CString>,
 }
 
@@ -32,14 +32,14 @@ static SESSION: Mutex<Session> = Mutex::new(Session {
     machine: None,
     users: 0,
     generation: 0,
-    tickets: Tickets::NONE,
+    objects: ObjectTable::EMPTY,
     error: None,
 });
 
-// === Beginning and end ===
+// === Start and end ===
 
-/// Chooses what to simulate. Refused while NVML is initialised.
-pub(crate) fn configure(text: &str) -> Answer {
+/// Configures what to simulate. Refused while NVML is initialised.
+pub(crate) fn configure(text: &str) -> CallResult {
     let mut session = lock();
     if session.users > 0 {
         session.fail("the simulator is in use: call nvmlShutdown before lockstep_sim_configure");
@@ -59,8 +59,8 @@ pub(crate) fn configure(text: &str) -> Answer {
     }
 }
 
-/// One more user; the first starts the machine. Only the first meets a driver that does not fit the library.
-pub(crate) fn init() -> Answer {
+/// Adds a user; the first one starts the machine. Only the first one gets an error if the driver does not match the library.
+pub(crate) fn init() -> CallResult {
     let mut session = lock();
     if session.machine.is_none() {
         let spec = session.spec()?;
@@ -80,18 +80,18 @@ pub(crate) fn init() -> Answer {
     Ok(())
 }
 
-/// One user fewer; with the last go all samples and event sets.
-pub(crate) fn shutdown() -> Answer {
+/// Removes a user. With the last one, all samples and event sets are freed.
+pub(crate) fn shutdown() -> CallResult {
     let mut session = lock();
     session.current()?;
     session.users -= 1;
     if session.users == 0 {
-        session.tickets.void_all();
+        session.objects.free_all();
     }
     Ok(())
 }
 
-/// Why the last spec was refused; empty text if it was not. Valid until the next configure or init.
+/// Returns why the last specification was refused, or an empty text. The text is valid until the next configure or init.
 pub(crate) fn error() -> *const c_char {
     lock()
         .error
@@ -100,21 +100,21 @@ pub(crate) fn error() -> *const c_char {
 }
 
 impl Session {
-    /// The spec by order of precedence: configured, environment, default.
+    /// Returns the specification: the configured one, otherwise that of the environment, otherwise the default.
     fn spec(&mut self) -> Result<Spec, Status> {
         if let Some(spec) = &self.configured {
             return Ok(spec.clone());
         }
         let text = std::env::var(SPEC_VARIABLE).ok().filter(|text| !text.is_empty());
         read_spec(text.as_deref().unwrap_or(SPEC_DEFAULT)).map_err(|error| {
-            // A third-party client would show no more than "Invalid Argument".
+            // Other clients would show only "Invalid Argument".
             eprintln!("NVML simulator: {SPEC_VARIABLE}: {error}");
             self.fail(&error.to_string());
             Status::InvalidArgument
         })
     }
 
-    /// The machine, if NVML is initialised for the driver there is.
+    /// Returns the machine, if NVML is initialised for the current driver.
     fn current(&mut self) -> Result<Arc<Machine>, Status> {
         let machine = self.machine.clone().ok_or(Status::Uninitialized)?;
         self.forget_earlier_driver(&machine, machine.now());
@@ -124,18 +124,18 @@ impl Session {
         Ok(machine)
     }
 
-    /// What was initialised for a driver that has been unloaded since is not initialised any more.
+    /// Ends an initialisation for a driver that has been unloaded since.
     fn forget_earlier_driver(&mut self, machine: &Machine, t: f64) {
         let generation = machine.node.driver.generation(t);
         if self.generation != generation {
             self.generation = generation;
             self.users = 0;
-            self.tickets.void_all();
+            self.objects.free_all();
         }
     }
 
     fn fail(&mut self, message: &str) {
-        // A zero byte inside can only come from the spec itself; what precedes it is enough to see.
+        // A zero byte can only come from the specification itself. The text before it is enough.
         self.error = CString::new(message.split('\0').next().unwrap_or_default()).ok();
     }
 }
@@ -144,7 +144,7 @@ pub(super) fn lock() -> MutexGuard<'static, Session> {
     SESSION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The machine, if NVML is initialised.
+/// Returns the machine, if NVML is initialised.
 pub(crate) fn machine() -> Result<Arc<Machine>, Status> {
     lock().current()
 }

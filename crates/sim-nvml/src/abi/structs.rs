@@ -1,10 +1,10 @@
-//! NVML's C structs, field by field. A test holds sizes and offsets against the published bindings.
+//! NVML's C structs, field by field. A test compares sizes and offsets with the published bindings.
 
 use std::ffi::c_char;
 
 use super::pointer::Out;
 
-/// The version word of a struct: its size and the number of its revision.
+/// Returns the version word of a struct: its size and the number of its revision.
 pub(crate) const fn version_of<T>(revision: u32) -> u32 {
     size_of::<T>() as u32 | revision << 24
 }
@@ -49,8 +49,7 @@ pub(crate) struct PciInfo {
     pub bus_id: [c_char; 32],
 }
 
-/// `value` is a C union; NVML exists on little-endian machines only, where every narrower member is the
-/// low bytes of the widest.
+/// `value` is a C union. NVML exists only on little-endian machines, where every narrower member is in the low bytes of the widest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct FieldValue {
@@ -63,7 +62,7 @@ pub(crate) struct FieldValue {
     pub value: u64,
 }
 
-/// `value`: as in [`FieldValue`].
+/// For `value`, see [`FieldValue`].
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Sample {
@@ -110,7 +109,7 @@ pub(crate) struct ProcessesUtilization {
     pub version: u32,
     pub count: u32,
     pub last_seen_us: u64,
-    /// The address of as many [`ProcessUtilizationInfo`] as `count` says.
+    /// The address of `count` elements of [`ProcessUtilizationInfo`].
     pub infos: Out<ProcessUtilizationInfo>,
 }
 
@@ -158,8 +157,8 @@ pub(crate) struct GpmSupport {
     pub is_supported: u32,
 }
 
-/// The fixed part of `nvmlGpmMetricsGet_t`; as many [`GpmMetric`] as `count` says follow. The array's
-/// declared length differs between releases (98, 210, 333, 477), so nothing beyond `count` is touched.
+/// The fixed part of `nvmlGpmMetricsGet_t`; `count` elements of [`GpmMetric`] follow. The declared length of the array differs between
+/// releases (98, 210, 333, 477), so nothing beyond `count` is accessed.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct GpmRequest {
@@ -188,7 +187,7 @@ pub(crate) struct Temperature {
     pub degrees: i32,
 }
 
-/// Aggregate and volatile counts, then where the aggregate uncorrectable ones were.
+/// Aggregate and volatile counts, then the units of the aggregate uncorrectable errors.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct SramEcc {
@@ -217,7 +216,7 @@ pub(crate) struct RowHistogram {
     pub none: u32,
 }
 
-/// Both revisions have this shape; they differ in what the second GUID means.
+/// Both revisions have this layout; the meaning of the second GUID differs.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PlatformInfo {
@@ -231,7 +230,7 @@ pub(crate) struct PlatformInfo {
     pub module: u8,
 }
 
-/// What an instance of a partitioned GPU has.
+/// The resources of an instance of a partitioned GPU.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct DeviceAttributes {
@@ -254,7 +253,7 @@ pub(crate) struct ConfComputeState {
     pub developer_tools: u32,
 }
 
-/// ASCII text as a zero-padded C array.
+/// Returns ASCII text as a zero-padded C array.
 pub(crate) fn c_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (slot, byte) in array.iter_mut().zip(text.bytes().take(N - 1)) {
@@ -269,8 +268,8 @@ mod tests {
     use nvml_wrapper_sys::bindings as nvml;
     use std::mem::{offset_of, size_of};
 
-    /// Compares the size, and the place and width of every field: `ours = theirs`. The pattern makes sure that no field
-    /// of ours is left out.
+    /// Compares the size, and the offset and width of every field: `ours = theirs`. The pattern ensures that none of our fields is left
+    /// out.
     macro_rules! same_layout {
         ($ours:ident = $theirs:ident, size $size:literal, { $($field:ident = $($their_field:ident).+),* $(,)? }) => {
             assert_eq!(size_of::<$ours>(), size_of::<nvml::$theirs>(), stringify!($ours));
@@ -322,7 +321,7 @@ mod tests {
         same_layout!(FabricInfo = nvmlGpuFabricInfo_t, size 28, {
             cluster_uuid = clusterUuid, status = status, clique_id = cliqueId, state = state,
         });
-        // Versions two and three hold what ours keeps as `info`, field by field.
+        // Versions two and three contain the fields of our `info` directly.
         same_layout!(FabricInfoV2 = nvmlGpuFabricInfo_v2_t, size 36, {
             version = version, info = clusterUuid, health_mask = healthMask,
         });
@@ -334,7 +333,7 @@ mod tests {
             offset_of!(nvml::nvmlGpuFabricInfo_v3_t, state)
         );
         same_layout!(GpmSupport = nvmlGpmSupport_t, size 8, { version = version, is_supported = isSupportedDevice });
-        // The three names are a struct of their own there.
+        // In the bindings, the three names are a separate struct.
         same_layout!(GpmMetric = nvmlGpmMetric_t, size 40, {
             id = metricId, status = nvmlReturn, value = value,
             short_name = metricInfo, long_name = metricInfo.longName, unit = metricInfo.unit,

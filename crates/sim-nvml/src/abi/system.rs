@@ -1,4 +1,4 @@
-//! The library itself: start, end, versions, error texts, and what to simulate.
+//! The library itself: start, end, versions, error texts, and the configuration of the simulator.
 
 use std::ffi::c_char;
 
@@ -14,7 +14,7 @@ exports! {
         session::init()
     }
 
-    /// The flags only allow a machine without GPUs, or one that does not attach to them.
+    /// The flags only allow a machine without GPUs, or an initialisation that does not attach to them.
     fn nvmlInitWithFlags(_flags: u32) {
         session::init()
     }
@@ -50,7 +50,7 @@ exports! {
         name.put_text(length, found.ok_or(Status::NotFound)?)
     }
 
-    /// Hopper and newer could run confidentially; these do not. Older ones know no such thing.
+    /// Hopper and newer GPUs support confidential computing, but it is off here. Older ones do not support it.
     fn nvmlSystemGetConfComputeState(state: Out<ConfComputeState>) {
         let machine = session::machine()?;
         let is_capable = |gpu: &Gpu| gpu.profile.has_confidential_computing();
@@ -60,10 +60,10 @@ exports! {
         state.put(ConfComputeState { environment: 0, feature: 0, developer_tools: 0 })
     }
 
-    /// Chooses what to simulate, before `nvmlInit`: `int lockstep_sim_configure(const char *spec)`.
+    /// Configures what to simulate, before `nvmlInit`: `int lockstep_sim_configure(const char *spec)`.
     ///
-    /// 0 when understood; 2 when not, and then `lockstep_sim_error` says why; 19 while initialised. That
-    /// this symbol exists is how a program knows that a library is simulated.
+    /// Returns 0 on success; 2 if the specification is not valid (`lockstep_sim_error` then returns the reason); 19 while NVML is
+    /// initialised. A program recognises the simulator by this symbol.
     fn lockstep_sim_configure(spec: TextIn) {
         session::configure(&spec.get()?)
     }
@@ -74,8 +74,8 @@ extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
     describe(code).as_ptr()
 }
 
-/// Why the last spec was refused: `const char *lockstep_sim_error(void)`. Never null; empty if it was
-/// not. The text is valid until the next `lockstep_sim_configure` or `nvmlInit`.
+/// Returns why the last specification was refused: `const char *lockstep_sim_error(void)`. Never null; empty if it was not refused. The
+/// text is valid until the next `lockstep_sim_configure` or `nvmlInit`.
 #[unsafe(no_mangle)]
 extern "C" fn lockstep_sim_error() -> *const c_char {
     session::error()

@@ -1,4 +1,4 @@
-//! Temperatures, clocks, and why the clocks are what they are.
+//! Temperatures, clocks, and the reasons for the clocks.
 
 use super::exports;
 use super::handle::device;
@@ -7,7 +7,7 @@ use super::structs::{Temperature, version_of};
 use crate::engine::power::Clock;
 use crate::engine::status::Status;
 
-/// The only sensor NVML knows: the GPU's own.
+/// NVML's only sensor: that of the GPU itself.
 const SENSOR_GPU: u32 = 0;
 
 exports! {
@@ -63,7 +63,7 @@ exports! {
         let clock = parse_clock(clock)?;
         mhz.put(match which {
             0 => device.gpu().clock_mhz(clock, device.t),
-            // Nobody has set application clocks: target, default and customer boost are the maximum.
+            // No application clocks are set: target, default and customer boost are the maximum.
             1..=3 => device.gpu().clock_max_mhz(clock),
             _ => return Err(Status::InvalidArgument),
         })
@@ -74,7 +74,7 @@ exports! {
         reasons.put(device.gpu().clock_reasons(device.t))
     }
 
-    /// The former name of the same.
+    /// The former name of the same call.
     fn nvmlDeviceGetCurrentClocksThrottleReasons(handle: usize, reasons: Out<u64>) {
         let device = device(handle)?;
         reasons.put(device.gpu().clock_reasons(device.t))

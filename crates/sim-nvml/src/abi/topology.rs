@@ -1,13 +1,13 @@
-//! How GPUs are joined to each other and to the CPUs.
+//! How GPUs are connected to each other and to the CPUs.
 
 use super::exports;
 use super::handle::{Device, device, handle_of};
 use super::pointer::Out;
 use crate::engine::status::Status;
 
-/// CPUs of one socket, as in a DGX.
+/// The CPUs of one socket, as in a DGX.
 const SOCKET_CPUS: u32 = 56;
-/// CPUs in one word of a CPU set.
+/// The number of CPUs in one word of a CPU set.
 const WORD_CPUS: u32 = u64::BITS;
 
 /// `nvmlGpuP2PStatus_t`.
@@ -19,14 +19,14 @@ exports! {
     fn nvmlDeviceGetTopologyCommonAncestor(handle: usize, other: usize, level: Out<u32>) {
         let one = device(handle)?;
         let other = device(other)?;
-        level.put(one.node().nearness(one.gpu(), other.gpu()) as u32)
+        level.put(one.node().topology_level(one.gpu(), other.gpu()) as u32)
     }
 
     fn nvmlDeviceGetTopologyNearestGpus(handle: usize, level: u32, count: Out<u32>, handles: Out<usize>) {
         let device = device(handle)?;
         let (node, gpu) = (device.node(), device.gpu());
         let others = node.gpus.iter().filter(|other| other.index != gpu.index);
-        let near = others.filter(|other| node.nearness(gpu, other) as u32 == level);
+        let near = others.filter(|other| node.topology_level(gpu, other) as u32 == level);
         let found: Vec<usize> = near.map(|other| handle_of(&device.machine, other.index)).collect();
         let room = count.get()? as usize;
         count.put(found.len() as u32)?;
@@ -70,7 +70,7 @@ exports! {
     }
 }
 
-/// One word of a CPU set.
+/// Returns one word of a CPU set.
 fn bits(cpus: &std::ops::Range<u32>, word: u32) -> u64 {
     let inside = |bit: &u32| {
         word.checked_mul(WORD_CPUS)

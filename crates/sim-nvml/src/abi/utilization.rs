@@ -1,4 +1,4 @@
-//! How busy a GPU is: rates, and the driver's rings of samples.
+//! How busy a GPU is: rates, and the driver's sample rings.
 
 use super::exports;
 use super::handle::device;
@@ -9,7 +9,7 @@ use crate::engine::status::Status;
 
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`.
 const UNSIGNED_INT: u32 = 1;
-/// Over what time encoder and decoder are averaged.
+/// The averaging period of encoder and decoder, in microseconds.
 const VIDEO_PERIOD_US: u32 = 167_000;
 
 exports! {
@@ -19,7 +19,7 @@ exports! {
         utilization.put(Utilization { gpu, memory })
     }
 
-    /// Training decodes no video.
+    /// Training encodes no video.
     fn nvmlDeviceGetEncoderUtilization(handle: usize, utilization: Out<u32>, period_us: Out<u32>) {
         let device = device(handle)?;
         device.gpu().utilization_rates(device.t)?;
@@ -34,7 +34,7 @@ exports! {
         period_us.put(VIDEO_PERIOD_US)
     }
 
-    /// Without a buffer: how many samples the ring holds. With one: the oldest new samples that fit.
+    /// Without a buffer, returns the number of samples in the ring. With one, returns the oldest new samples that fit.
     fn nvmlDeviceGetSamples(
         handle: usize,
         kind: u32,
@@ -53,7 +53,7 @@ exports! {
         }
         let machine = &device.machine;
         let mut found = samples::since(device.gpu(), kind, machine.moment(last_seen_us), device.t)?;
-        // Rounding to microseconds must not let the last seen sample through again.
+        // Rounding to microseconds must not return the last seen sample again.
         found.retain(|sample| machine.unix_us(sample.t) > last_seen_us);
         if found.is_empty() {
             return Err(Status::NotFound);

@@ -1,4 +1,4 @@
-//! The driver version a simulated node reports, and what depends on it.
+//! The driver version that a simulated node reports, and what depends on it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Reads `MAJOR.MINOR` or `MAJOR.MINOR.PATCH`, digits only.
+    /// Parses `MAJOR.MINOR` or `MAJOR.MINOR.PATCH`, digits only.
     pub(crate) fn parse(text: &str) -> Option<Driver> {
         let parts: Vec<&str> = text.split('.').collect();
         let digits = |part: &&str| (1..=4).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
@@ -28,7 +28,7 @@ impl Driver {
         })
     }
 
-    /// The CUDA version this driver carries, as NVML writes it (13.0 is 13000).
+    /// Returns the CUDA version of this driver, as NVML writes it (13.0 is 13000).
     pub(crate) fn cuda_version(&self) -> i32 {
         match self.major {
             590.. => 13010,
@@ -42,19 +42,19 @@ impl Driver {
         }
     }
 
-    /// The version of the NVML library that ships with this driver: CUDA major, then the driver.
+    /// Returns the version of the NVML library of this driver: the CUDA major version, then the driver version.
     pub(crate) fn nvml_version(&self) -> String {
         format!("{}.{}", self.cuda_version() / 1000, self.text)
     }
 
-    /// Whether the GPM functions exist: NVIDIA added them with the 535 branch.
+    /// Returns true if the GPM functions exist. NVIDIA added them with the 535 branch.
     pub(crate) fn has_gpm(&self) -> bool {
         self.major >= 535
     }
 
-    /// A field id in the numbering of NVML 12, whatever numbering this driver speaks.
+    /// Converts a field id from this driver's numbering to that of NVML 12.
     ///
-    /// From 580.82 on NVIDIA renumbered: 251..=255 became 269..=273, and 256..=273 moved down by five.
+    /// From 580.82 on, NVIDIA has renumbered the fields: 251..=255 became 269..=273, and 256..=273 moved down by five.
     pub(crate) fn field_id_v12(&self, id: u32) -> u32 {
         if (self.major, self.minor) < (580, 82) {
             return id;
@@ -85,11 +85,11 @@ impl fmt::Display for Driver {
 
 // === Over time ===
 
-/// The drivers of a node one after another, and when there is none.
+/// The drivers of a node in order, and the times without a driver.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DriverHistory {
     first: Driver,
-    /// In time's order.
+    /// In the order of time.
     reloads: Vec<Reload>,
     mismatches: Vec<Window>,
 }
@@ -100,18 +100,18 @@ struct Reload {
     next: Driver,
 }
 
-/// What who initialises NVML meets.
+/// What a program finds when it initialises NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriverState {
     Loaded,
     /// No driver is loaded.
     Unloaded,
-    /// The library is newer than the driver that runs; who has initialised NVML before reads on.
+    /// The library is newer than the running driver. Programs that initialised NVML earlier can still read.
     Mismatched,
 }
 
 impl DriverHistory {
-    /// `reloads` are when the driver is away and what comes after it, if that is another version.
+    /// Creates a history. `reloads` are the times without a driver, and the next driver if it has another version.
     pub(crate) fn new(
         first: Driver,
         mut reloads: Vec<(Window, Option<Driver>)>,
@@ -133,7 +133,7 @@ impl DriverHistory {
         }
     }
 
-    /// The driver at `t`; while there is none, the one that comes.
+    /// Returns the driver at `t`, or the next one if there is none at `t`.
     pub(crate) fn at(&self, t: f64) -> &Driver {
         let begun = self.reloads.partition_point(|reload| reload.away.has_begun(t));
         begun
@@ -151,12 +151,12 @@ impl DriverHistory {
         }
     }
 
-    /// How often the driver has been unloaded by `t`: what a client holds of an earlier driver is worth nothing.
+    /// Returns how often the driver has been unloaded by `t`. Handles of an earlier driver are invalid.
     pub(crate) fn generation(&self, t: f64) -> usize {
         self.reloads.partition_point(|reload| reload.away.has_begun(t))
     }
 
-    /// When the driver at `t` was loaded.
+    /// Returns when the driver at `t` was loaded.
     pub(crate) fn loaded_at(&self, t: f64) -> f64 {
         let back = self.reloads.iter().filter(|reload| reload.away.end <= t);
         back.map(|reload| reload.away.end).next_back().unwrap_or(-LEAD_S)

@@ -1,9 +1,9 @@
-//! What the driver reports by itself: Xids, ECC errors, recovery actions.
+//! The events that the driver reports: Xids, ECC errors, recovery actions.
 
-use super::fault::{Fault, Place, Trouble};
+use super::fault::{Fault, FaultKind, MemoryKind};
 use super::gpu::Gpu;
 
-/// Bits of `nvmlEventType*`.
+/// The bits of `nvmlEventType*`.
 pub(crate) mod kind {
     pub(crate) const SINGLE_BIT_ECC: u64 = 0x1;
     pub(crate) const DOUBLE_BIT_ECC: u64 = 0x2;
@@ -22,11 +22,11 @@ pub(crate) struct Event {
     pub at: f64,
     pub gpu: u32,
     pub kind: u64,
-    /// The Xid's number; 0 for others.
+    /// The Xid; 0 for other kinds.
     pub data: u64,
 }
 
-/// The event kinds a GPU can report.
+/// Returns the kinds of events that a GPU can report.
 pub(crate) fn supported(gpu: &Gpu) -> u64 {
     let common = kind::XID | kind::PSTATE | kind::CLOCK | kind::RECOVERY_ACTION;
     let ecc = kind::SINGLE_BIT_ECC | kind::DOUBLE_BIT_ECC | kind::ECC_STORM;
@@ -34,16 +34,16 @@ pub(crate) fn supported(gpu: &Gpu) -> u64 {
     common | with(gpu.profile.ecc, ecc) | with(!gpu.profile.mig.is_empty(), kind::MIG_CONFIG)
 }
 
-/// Every event a GPU will report, in time's order.
+/// Returns all events that a GPU will report, in the order of time.
 pub(crate) fn of(gpu: &Gpu) -> Vec<Event> {
-    let troubles = gpu.faults.iter().flat_map(|fault| of_fault(*fault));
+    let fault_events = gpu.faults.iter().flat_map(|fault| of_fault(*fault));
     let partitioned = gpu
         .partitions
         .0
         .iter()
         .flat_map(|(window, _)| [window.start, window.end])
         .map(|at| (at, kind::MIG_CONFIG, 0));
-    let mut events: Vec<Event> = troubles
+    let mut events: Vec<Event> = fault_events
         .chain(partitioned)
         .filter(|(at, _, _)| at.is_finite())
         .map(|(at, kind, data)| Event {
@@ -57,78 +57,79 @@ pub(crate) fn of(gpu: &Gpu) -> Vec<Event> {
     events
 }
 
-/// When, of what kind, with which data.
+/// Returns the time, kind and data of the events of a fault.
 fn of_fault(fault: Fault) -> Vec<(f64, u64, u64)> {
     let (start, worst) = (fault.window.start, fault.uncorrectable_at());
-    match fault.trouble {
-        Trouble::Xid(code) => vec![(start, kind::XID, code)],
-        Trouble::Throttle(_) => vec![(start, kind::CLOCK, 0)],
-        Trouble::Ecc(Place::Dram) => vec![
+    match fault.kind {
+        FaultKind::Xid(code) => vec![(start, kind::XID, code)],
+        FaultKind::Throttle(_) => vec![(start, kind::CLOCK, 0)],
+        FaultKind::Ecc(MemoryKind::Dram) => vec![
             (start, kind::SINGLE_BIT_ECC, 0),
             (start + 1.0, kind::ECC_STORM, 0),
             (worst, kind::DOUBLE_BIT_ECC, 0),
-            // A double-bit error, the row it costs, and that the damage was contained.
+            // A double-bit error, the row that it costs, and the report that the error was contained.
             (worst, kind::XID, 48),
             (worst, kind::XID, 63),
             (worst, kind::XID, 94),
             (worst, kind::RECOVERY_ACTION, 1),
         ],
-        Trouble::Ecc(Place::Sram) => vec![
+        FaultKind::Ecc(MemoryKind::Sram) => vec![
             (start, kind::SINGLE_BIT_ECC, 0),
             (worst, kind::DOUBLE_BIT_ECC, 0),
-            // Nothing contains an error in SRAM.
+            // An error in SRAM is not contained.
             (worst, kind::XID, 95),
             (worst, kind::RECOVERY_ACTION, 1),
         ],
-        // NVLink errors come with an Xid of their own.
-        Trouble::LinkDown(_) => vec![(start, kind::XID, 74)],
+        // NVLink errors have their own Xid.
+        FaultKind::LinkDown(_) => vec![(start, kind::XID, 74)],
         _ => Vec::new(),
     }
 }
 
-/// What one event set was asked to report, and how far it has got.
+/// The events that one event set requested, and the position of the next one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Subscription {
-    wanted: Vec<Wanted>,
+    registrations: Vec<Registration>,
     next: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
+struct Registration {
     gpu: u32,
     kinds: u64,
     since: f64,
 }
 
 impl Subscription {
-    /// Adds a GPU's events of these kinds, from `now` on.
+    /// Adds the events of a GPU of these kinds, from `now` on.
     pub(crate) fn register(&mut self, gpu: u32, kinds: u64, now: f64) {
-        self.wanted.push(Wanted {
+        self.registrations.push(Registration {
             gpu,
             kinds,
             since: now,
         });
     }
 
-    /// The next wanted event that has happened by `now`; each is given once.
+    /// Returns the next requested event that has happened by `now`. Each event is returned once.
     pub(crate) fn take(&mut self, events: &[Event], now: f64) -> Option<Event> {
         while let Some(event) = events.get(self.next).filter(|event| event.at <= now) {
             self.next += 1;
-            if self.wants(event) {
+            if self.is_registered(event) {
                 return Some(*event);
             }
         }
         None
     }
 
-    /// How long it is from `now` until another event happens, wanted or not.
+    /// Returns the time from `now` until the next event, requested or not.
     pub(crate) fn until_next(&self, events: &[Event], now: f64) -> Option<f64> {
         events.get(self.next).map(|event| (event.at - now).max(0.0))
     }
 
-    fn wants(&self, event: &Event) -> bool {
-        let matches = |w: &Wanted| w.gpu == event.gpu && w.kinds & event.kind != 0 && event.at > w.since;
-        self.wanted.iter().any(matches)
+    fn is_registered(&self, event: &Event) -> bool {
+        let matches =
+            |one: &Registration| one.gpu == event.gpu && one.kinds & event.kind != 0 && event.at > one.since;
+        self.registrations.iter().any(matches)
     }
 }
 

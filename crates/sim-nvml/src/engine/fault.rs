@@ -1,9 +1,9 @@
-//! What goes wrong with a GPU, and when.
+//! The faults of a GPU, and when they happen.
 
 use std::mem;
 use std::time::Duration;
 
-/// A stretch of simulated time, in seconds since the start; `end` is infinite where nothing ends it.
+/// A period of simulated time, in seconds since the start. `end` is infinite if the period does not end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Window {
     pub start: f64,
@@ -11,22 +11,22 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Whether the two have a moment in common.
+    /// Returns true if the two periods overlap.
     pub(crate) fn overlaps(self, other: Window) -> bool {
         self.start < other.end && other.start < self.end
     }
 
-    /// Whether `t` is inside; the end is not.
+    /// Returns true if `t` is inside. The end is not inside.
     pub(crate) fn holds(self, t: f64) -> bool {
         (self.start..self.end).contains(&t)
     }
 
-    /// Whether the window has begun, ended or not.
+    /// Returns true if the window has begun, even if it has ended.
     pub(crate) fn has_begun(self, t: f64) -> bool {
         t >= self.start
     }
 
-    /// How many seconds of the window have passed at `t`.
+    /// Returns how many seconds of the window have passed at `t`.
     pub(crate) fn passed(self, t: f64) -> f64 {
         if t <= self.start {
             0.0
@@ -35,8 +35,8 @@ impl Window {
         }
     }
 
-    /// How far something that follows the window with time constant `tau` has come: 0 before,
-    /// towards 1 inside, back towards 0 after.
+    /// Returns the level of a value that follows the window with time constant `tau`: 0 before, rising towards 1 inside, falling towards 0
+    /// after.
     pub(crate) fn followed(self, t: f64, tau: f64) -> f64 {
         let risen = 1.0 - (-self.passed(t) / tau).exp();
         if t > self.end {
@@ -47,24 +47,24 @@ impl Window {
     }
 }
 
-/// The kinds of trouble a scenario can bring to a GPU.
+/// The kinds of faults that a scenario can cause in a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Trouble {
-    /// The GPU slows itself down.
+pub(crate) enum FaultKind {
+    /// The GPU reduces its clocks.
     Throttle(Slowdown),
-    /// Almost no free memory.
+    /// There is almost no free memory.
     MemoryPressure,
-    /// Corrected errors in a storm, then some that cannot be corrected.
-    Ecc(Place),
-    /// The driver reports this Xid; after 79 the GPU is gone.
+    /// Many corrected errors, then some that cannot be corrected.
+    Ecc(MemoryKind),
+    /// The driver reports this Xid. After 79 the GPU is gone.
     Xid(u64),
-    /// One NVLink stops.
+    /// One NVLink is down.
     LinkDown(u32),
-    /// One NVLink makes this many errors a second, and goes on.
+    /// One NVLink makes this number of errors per second, but works.
     LinkErrors { link: u32, per_second: u32 },
-    /// The PCIe link trained to fewer lanes or an older generation, and packets are replayed.
+    /// The PCIe link has fewer lanes or an older generation, and packets are replayed.
     PcieDegraded { width: u32, generation: u32 },
-    /// The GPU answers nothing but "GPU is lost".
+    /// The GPU answers every call with "GPU is lost".
     Lost,
     /// Every call takes this long.
     SlowCall(Duration),
@@ -72,19 +72,19 @@ pub(crate) enum Trouble {
     Hang,
 }
 
-/// What makes a GPU slow down.
+/// Why a GPU reduces its clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slowdown {
-    /// Too hot.
+    /// It is too hot.
     Thermal,
-    /// At its power limit.
+    /// It is at its power limit.
     Power,
-    /// The power supply asked for it.
+    /// The power supply requested it.
     PowerBrake,
 }
 
 impl Slowdown {
-    /// Clocks, and with them the job, over their best.
+    /// Returns the clocks, and the speed of the job, as a share of their maximum.
     pub(crate) fn pace(self) -> f64 {
         match self {
             Slowdown::Thermal => 0.55,
@@ -96,101 +96,106 @@ impl Slowdown {
 
 /// Where memory errors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Device memory, whose rows can be remapped.
+pub(crate) enum MemoryKind {
+    /// Device memory. Its rows can be remapped.
     Dram,
     /// Caches and registers.
     Sram,
 }
 
-impl Trouble {
+impl FaultKind {
     /// "GPU has fallen off the bus": no call works afterwards.
     pub(crate) const XID_OFF_THE_BUS: u64 = 79;
 
-    /// Whether the GPU is gone while this lasts.
+    /// Returns true if the GPU is gone during this fault.
     pub(crate) fn loses_gpu(self) -> bool {
-        matches!(self, Trouble::Lost | Trouble::Xid(Self::XID_OFF_THE_BUS))
+        matches!(self, FaultKind::Lost | FaultKind::Xid(Self::XID_OFF_THE_BUS))
     }
 
-    /// How fast the whole job goes while one of its GPUs has this trouble: training is synchronous,
-    /// so all ranks go at the pace of the slowest, and stand still when one is gone.
+    /// Returns the speed of the whole job during this fault of one of its GPUs. Training is synchronous: all ranks are as slow as the
+    /// slowest, and stop if one is gone.
     pub(crate) fn job_pace(self) -> f64 {
         match self {
-            Trouble::Throttle(brake) => brake.pace(),
-            Trouble::LinkDown(_) | Trouble::PcieDegraded { .. } => 0.9,
+            FaultKind::Throttle(brake) => brake.pace(),
+            FaultKind::LinkDown(_) | FaultKind::PcieDegraded { .. } => 0.9,
             other if other.loses_gpu() => 0.0,
             _ => 1.0,
         }
     }
 
-    /// Whether it concerns every GPU when the spec names none.
+    /// Returns true if the fault affects every GPU when the specification names none.
     pub(crate) fn is_for_all(self) -> bool {
-        matches!(self, Trouble::MemoryPressure | Trouble::SlowCall(_))
+        matches!(self, FaultKind::MemoryPressure | FaultKind::SlowCall(_))
     }
 
-    /// Whether a GPU cannot have both at once: the same part would have to be broken in two ways.
-    pub(crate) fn excludes(self, other: Trouble) -> bool {
+    /// Returns true if a GPU cannot have both faults at once, because they affect the same part.
+    pub(crate) fn excludes(self, other: FaultKind) -> bool {
         match (self, other) {
-            (Trouble::LinkDown(one), Trouble::LinkDown(other)) => one == other,
-            (Trouble::LinkErrors { link: one, .. }, Trouble::LinkErrors { link: other, .. }) => one == other,
-            (Trouble::Ecc(one), Trouble::Ecc(other)) => one == other,
-            // An Xid is a moment, unless the GPU is gone from then on.
-            (Trouble::Xid(_), Trouble::Xid(_)) => self.loses_gpu() && other.loses_gpu(),
+            (FaultKind::LinkDown(one), FaultKind::LinkDown(other)) => one == other,
+            (FaultKind::LinkErrors { link: one, .. }, FaultKind::LinkErrors { link: other, .. }) => {
+                one == other
+            }
+            (FaultKind::Ecc(one), FaultKind::Ecc(other)) => one == other,
+            // An Xid is a single event, unless the GPU is gone afterwards.
+            (FaultKind::Xid(_), FaultKind::Xid(_)) => self.loses_gpu() && other.loses_gpu(),
             _ => mem::discriminant(&self) == mem::discriminant(&other),
         }
     }
 }
 
-/// Trouble of one GPU in its window.
+/// A fault of one GPU and its window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Fault {
-    pub trouble: Trouble,
+    pub kind: FaultKind,
     pub window: Window,
 }
 
 impl Fault {
-    /// When an ECC storm meets its uncorrectable error: half-way, and 20 s after the start at the latest.
+    /// Returns when an ECC storm has its uncorrectable error: after half of the window, but at most 20 s after its start.
     pub(crate) fn uncorrectable_at(self) -> f64 {
         self.window.start + ((self.window.end - self.window.start) / 2.0).min(20.0)
     }
 }
 
-/// What a fault does to a call before it is answered.
+/// The effect of a fault on a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Gate {
-    Open,
+pub(crate) enum CallEffect {
+    /// The call is not affected.
+    Normal,
     /// The call takes this long.
     Slow(Duration),
-    /// The call returns when simulated time reaches this (infinity: never).
-    Until(f64),
+    /// The call returns when simulated time reaches this value (infinity: never).
+    HangsUntil(f64),
     /// The GPU is gone.
     Lost,
 }
 
-impl Gate {
-    /// The one that a call meets where there are two.
-    pub(crate) fn or_worse(self, other: Gate) -> Gate {
+impl CallEffect {
+    /// Returns the effect on a call if there are two.
+    pub(crate) fn or_worse(self, other: CallEffect) -> CallEffect {
         match (self, other) {
-            (Gate::Lost, _) | (_, Gate::Lost) => Gate::Lost,
-            (Gate::Until(one), Gate::Until(other)) => Gate::Until(one.max(other)),
-            (Gate::Until(_), _) | (_, Gate::Open) => self,
-            (_, Gate::Until(_)) | (Gate::Open, _) => other,
-            (Gate::Slow(one), Gate::Slow(other)) => Gate::Slow(one.max(other)),
+            (CallEffect::Lost, _) | (_, CallEffect::Lost) => CallEffect::Lost,
+            (CallEffect::HangsUntil(one), CallEffect::HangsUntil(other)) => {
+                CallEffect::HangsUntil(one.max(other))
+            }
+            (CallEffect::HangsUntil(_), _) | (_, CallEffect::Normal) => self,
+            (_, CallEffect::HangsUntil(_)) | (CallEffect::Normal, _) => other,
+            (CallEffect::Slow(one), CallEffect::Slow(other)) => CallEffect::Slow(one.max(other)),
         }
     }
 }
 
 impl Fault {
-    /// What a call made at `t` meets.
-    pub(crate) fn gate(self, t: f64) -> Gate {
+    /// Returns the effect on a call at `t`.
+    pub(crate) fn call_effect(self, t: f64) -> CallEffect {
         if !self.window.holds(t) {
-            return Gate::Open;
+            return CallEffect::Normal;
         }
-        match self.trouble {
-            Trouble::SlowCall(delay) => Gate::Slow(delay),
-            Trouble::Hang => Gate::Until(self.window.end),
-            trouble if trouble.loses_gpu() => Gate::Lost,
-            _ => Gate::Open,
+        match self.kind {
+            FaultKind::SlowCall(delay) => CallEffect::Slow(delay),
+            FaultKind::Hang => CallEffect::HangsUntil(self.window.end),
+            kind if kind.loses_gpu() => CallEffect::Lost,
+            _ => CallEffect::Normal,
         }
     }
 }
@@ -230,29 +235,29 @@ mod tests {
     }
 
     #[test]
-    fn gates_follow_the_trouble() {
-        let gate = |trouble, t| {
-            Fault {
-                trouble,
-                window: WINDOW,
-            }
-            .gate(t)
-        };
-        assert_eq!(gate(Trouble::Lost, 9.9), Gate::Open);
-        assert_eq!(gate(Trouble::Lost, 10.0), Gate::Lost);
-        assert_eq!(gate(Trouble::Xid(79), 11.0), Gate::Lost);
-        assert_eq!(gate(Trouble::Xid(31), 11.0), Gate::Open);
-        assert_eq!(gate(Trouble::Hang, 11.0), Gate::Until(30.0));
+    fn call_effects_follow_the_fault() {
+        let call_effect = |kind, t| Fault { kind, window: WINDOW }.call_effect(t);
+        assert_eq!(call_effect(FaultKind::Lost, 9.9), CallEffect::Normal);
+        assert_eq!(call_effect(FaultKind::Lost, 10.0), CallEffect::Lost);
+        assert_eq!(call_effect(FaultKind::Xid(79), 11.0), CallEffect::Lost);
+        assert_eq!(call_effect(FaultKind::Xid(31), 11.0), CallEffect::Normal);
+        assert_eq!(call_effect(FaultKind::Hang, 11.0), CallEffect::HangsUntil(30.0));
         let delay = Duration::from_millis(5);
-        assert_eq!(gate(Trouble::SlowCall(delay), 11.0), Gate::Slow(delay));
-        assert_eq!(gate(Trouble::Throttle(Slowdown::Thermal), 11.0), Gate::Open);
+        assert_eq!(
+            call_effect(FaultKind::SlowCall(delay), 11.0),
+            CallEffect::Slow(delay)
+        );
+        assert_eq!(
+            call_effect(FaultKind::Throttle(Slowdown::Thermal), 11.0),
+            CallEffect::Normal
+        );
     }
 
     #[test]
     fn uncorrectable_error_comes_within_the_window() {
         let at = |end| {
             Fault {
-                trouble: Trouble::Ecc(Place::Dram),
+                kind: FaultKind::Ecc(MemoryKind::Dram),
                 window: Window { start: 10.0, end },
             }
             .uncorrectable_at()
@@ -261,43 +266,63 @@ mod tests {
         assert_eq!(at(14.0), 12.0);
     }
     #[test]
-    fn the_worst_of_two_gates_is_met() {
+    fn the_worse_of_two_effects_applies() {
         let (short, long) = (Duration::from_millis(5), Duration::from_millis(9));
         let cases = [
-            (Gate::Open, Gate::Open, Gate::Open),
-            (Gate::Open, Gate::Slow(short), Gate::Slow(short)),
-            (Gate::Slow(long), Gate::Slow(short), Gate::Slow(long)),
-            (Gate::Slow(long), Gate::Until(3.0), Gate::Until(3.0)),
-            (Gate::Until(9.0), Gate::Until(3.0), Gate::Until(9.0)),
-            (Gate::Until(9.0), Gate::Lost, Gate::Lost),
+            (CallEffect::Normal, CallEffect::Normal, CallEffect::Normal),
+            (
+                CallEffect::Normal,
+                CallEffect::Slow(short),
+                CallEffect::Slow(short),
+            ),
+            (
+                CallEffect::Slow(long),
+                CallEffect::Slow(short),
+                CallEffect::Slow(long),
+            ),
+            (
+                CallEffect::Slow(long),
+                CallEffect::HangsUntil(3.0),
+                CallEffect::HangsUntil(3.0),
+            ),
+            (
+                CallEffect::HangsUntil(9.0),
+                CallEffect::HangsUntil(3.0),
+                CallEffect::HangsUntil(9.0),
+            ),
+            (CallEffect::HangsUntil(9.0), CallEffect::Lost, CallEffect::Lost),
         ];
-        for (one, other, met) in cases {
+        for (one, other, expected) in cases {
             assert_eq!(
                 (one.or_worse(other), other.or_worse(one)),
-                (met, met),
+                (expected, expected),
                 "{one:?} {other:?}"
             );
         }
     }
 
     #[test]
-    fn only_the_same_part_cannot_break_twice() {
-        let errors = |link| Trouble::LinkErrors { link, per_second: 1 };
+    fn only_equal_faults_exclude_each_other() {
+        let errors = |link| FaultKind::LinkErrors { link, per_second: 1 };
         let cases = [
-            (Trouble::Hang, Trouble::Hang, true),
-            (Trouble::Hang, Trouble::Lost, false),
-            (Trouble::LinkDown(1), Trouble::LinkDown(1), true),
-            (Trouble::LinkDown(1), Trouble::LinkDown(2), false),
+            (FaultKind::Hang, FaultKind::Hang, true),
+            (FaultKind::Hang, FaultKind::Lost, false),
+            (FaultKind::LinkDown(1), FaultKind::LinkDown(1), true),
+            (FaultKind::LinkDown(1), FaultKind::LinkDown(2), false),
             (errors(4), errors(4), true),
-            (errors(4), Trouble::LinkDown(4), false),
+            (errors(4), FaultKind::LinkDown(4), false),
             (
-                Trouble::Throttle(Slowdown::Power),
-                Trouble::Throttle(Slowdown::Thermal),
+                FaultKind::Throttle(Slowdown::Power),
+                FaultKind::Throttle(Slowdown::Thermal),
                 true,
             ),
-            (Trouble::Ecc(Place::Dram), Trouble::Ecc(Place::Sram), false),
-            (Trouble::Xid(31), Trouble::Xid(31), false),
-            (Trouble::Xid(79), Trouble::Xid(79), true),
+            (
+                FaultKind::Ecc(MemoryKind::Dram),
+                FaultKind::Ecc(MemoryKind::Sram),
+                false,
+            ),
+            (FaultKind::Xid(31), FaultKind::Xid(31), false),
+            (FaultKind::Xid(79), FaultKind::Xid(79), true),
         ];
         for (one, other, excludes) in cases {
             assert_eq!(

@@ -1,13 +1,13 @@
-//! Field values: NVML's numbered readings, asked for by id and, on NVLink, by link.
+//! Field values: NVML's numbered readings, which are read by id and, for NVLink, by link.
 
 use super::ecc::Span;
-use super::fault::{Place, Slowdown};
+use super::fault::{MemoryKind, Slowdown};
 use super::gpu::Gpu;
 use super::nvlink::LinkError;
 use super::pcie::Direction;
 use super::status::Status;
 
-/// A field's value with its C type.
+/// The value of a field with its C type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Value {
     Unsigned(u32),
@@ -15,10 +15,10 @@ pub(crate) enum Value {
     Signed(i32),
 }
 
-/// The scope that means "all links together".
+/// The scope that means all links together.
 pub(crate) const ALL_LINKS: u32 = u32::MAX;
 
-/// Field `id`, in the numbering of the node's driver, at scope `scope`, at `t`.
+/// Reads field `id`, in the numbering of the node's driver, with scope `scope`, at `t`.
 pub(crate) fn read(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
     match gpu.driver.at(t).field_id_v12(id) {
         id if gpu.without.contains(&id) => Err(Status::NotSupported),
@@ -36,14 +36,14 @@ pub(crate) fn read(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Stat
 
 fn memory_health(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
     if !gpu.profile.ecc {
-        // ECC can be switched on where it exists, so its mode still reads; nothing counts while it is off.
+        // If ECC exists but is off, its mode is readable, but there are no counts.
         return if id <= 2 {
             Ok(Value::Unsigned(0))
         } else {
             Err(Status::NotSupported)
         };
     }
-    let dram = |span| gpu.ecc_in(Place::Dram, span, t);
+    let dram = |span| gpu.ecc_in(MemoryKind::Dram, span, t);
     Ok(match id {
         1 | 2 => Value::Unsigned(1),
         3 => Value::Unsigned64(gpu.ecc(Span::Volatile, t).corrected),
@@ -54,7 +54,7 @@ fn memory_health(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
         12 => Value::Unsigned64(dram(Span::Volatile).uncorrected),
         22 => Value::Unsigned64(dram(Span::Aggregate).corrected),
         23 => Value::Unsigned64(dram(Span::Aggregate).uncorrected),
-        // Caches, registers, textures: since Ampere all in SRAM, which has no fields of its own.
+        // Caches, registers, textures: since Ampere all of them are in SRAM, which has no fields.
         7..=28 => Value::Unsigned64(0),
         142 => Value::Unsigned(0),
         143 => Value::Unsigned(gpu.rows_remapped(t)),
@@ -63,14 +63,14 @@ fn memory_health(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
         226 => Value::Unsigned(gpu.recovery_action(t)),
         227 => Value::Unsigned(0),
         230 => Value::Unsigned(gpu.recovery_action(t)),
-        // Retired pages ended with Volta; rows are remapped since.
+        // Pages were retired up to Volta. Since then rows are remapped.
         _ => return Err(Status::NotSupported),
     })
 }
 
 // === NVLink ===
 
-/// Bytes as KiB, of one link or of all.
+/// Returns the bytes of one link or all links, in KiB.
 fn traffic(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
     let data = if scope == ALL_LINKS {
         gpu.links_bytes(t)?
@@ -107,7 +107,8 @@ fn links(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
     })
 }
 
-/// The old one-field-a-link numbering: six links in one block, six more in a later one, then totals.
+/// Returns the link and kind of an error field in the old numbering with one field per link: six links in one block, six more in a later
+/// one, then totals.
 fn error_of_link(id: u32) -> Option<(u32, LinkError)> {
     use LinkError::{CrcData, CrcFlit, EccData, Recovery, Replay};
     const FIRST_SIX: [(u32, LinkError); 4] = [(32, CrcFlit), (39, CrcData), (46, Replay), (53, Recovery)];
@@ -135,16 +136,16 @@ fn errors(gpu: &Gpu, link: u32, kind: LinkError, t: f64) -> Result<Value, Status
     Ok(Value::Unsigned64(count))
 }
 
-/// Megabytes a second of one link in one direction; a link that is down has none.
+/// Returns the speed of one link in one direction, in megabytes per second; 0 if it is down.
 fn speed(gpu: &Gpu, link: u32, t: f64) -> Result<Value, Status> {
     let nvlink = gpu.nvlink_with(link)?;
     let up = gpu.link_is_up(link, t)?;
     Ok(Value::Unsigned(if up { nvlink.megabytes_per_second } else { 0 }))
 }
 
-/// NVLink 5 counts packets, bytes and symbol errors by link.
+/// Reads NVLink 5 fields: packets, bytes and symbol errors per link.
 fn blackwell_links(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
-    /// Bytes of a full packet.
+    /// The bytes of a full packet.
     const PACKET: f64 = 256.0;
     if !gpu.profile.is_blackwell() {
         return Err(Status::NotSupported);
@@ -201,10 +202,10 @@ fn power_and_heat(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Statu
         let seconds = gpu.since_load(|t| gpu.braked_seconds(by, t), t);
         Value::Unsigned64((seconds * 1e9) as u64)
     };
-    // How far below the slowdown temperature the GPU is, which is what "T.Limit" counts.
+    // The difference to the maximum temperature, which is what "T.Limit" counts.
     let below = |limit: u32| Value::Signed(profile.temperature_max as i32 - limit as i32);
     Ok(match id {
-        // Nanoseconds spent below the wished clocks, by cause; of the others there are none.
+        // Nanoseconds below the requested clocks, by cause. Other causes do not occur.
         74 => braked(Slowdown::Power),
         75 | 251 | 252 => braked(Slowdown::Thermal),
         253 => braked(Slowdown::PowerBrake),

@@ -1,4 +1,4 @@
-//! GPM: averages between two samples of Hopper's and Blackwell's performance counters.
+//! GPM: averages of the performance counters of Hopper and Blackwell GPUs between two samples.
 
 use std::ffi::CStr;
 
@@ -8,17 +8,17 @@ use super::mig;
 use super::pcie::Direction;
 use super::status::Status;
 
-/// NVIDIA calls 100 ms a hard limit of the hardware; values over a shorter time are not valid.
+/// NVIDIA documents 100 ms as a hard limit of the hardware. Values over a shorter time are not valid.
 const INTERVAL_MIN_S: f64 = 0.1;
 const MIB: f64 = 1_048_576.0;
 
-/// Below are shares, from here on bytes over links.
+/// The first id of a transfer. Ids below it are shares, the others are bytes over links.
 const FIRST_TRANSFER: u32 = 20;
-/// The first NVLink metric of link 0; receive and transmit alternate from there.
+/// The first id of NVLink metrics, for link 0. Receive and transmit alternate from there.
 const LINK_FIRST: u32 = 62;
 const LINK_LAST: u32 = 97;
 
-/// What a metric is called.
+/// The names of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label {
     pub short: &'static CStr,
@@ -26,18 +26,18 @@ pub(crate) struct Label {
     pub unit: &'static CStr,
 }
 
-/// What a sample was taken of.
+/// What a sample covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Gpu,
-    /// An instance of a partitioned GPU: shares are of the instance's own multiprocessors and memory, and PCIe and
-    /// NVLink belong to none.
+    /// An instance of a partitioned GPU. Shares are of the instance's own multiprocessors and memory; PCIe and NVLink belong to no
+    /// instance.
     Instance(u32),
 }
 
-/// A metric between two moments. NaN where they are closer together than the hardware can measure.
+/// Returns a metric between two times. NaN if they are closer together than the hardware can measure.
 ///
-/// Percentages are 0 to 100, transfers are MiB a second, as in NVML's header.
+/// Percentages are 0 to 100, transfers are in MiB per second, as in NVML's header.
 pub(crate) fn metric(gpu: &Gpu, scope: Scope, id: u32, from: f64, to: f64) -> Result<f64, Status> {
     if to < from {
         return Err(Status::InvalidArgument);
@@ -81,7 +81,7 @@ pub(crate) fn metric(gpu: &Gpu, scope: Scope, id: u32, from: f64, to: f64) -> Re
     })
 }
 
-/// The label of a metric, with an empty name for one we do not have.
+/// Returns the names of a metric. They are empty if the metric does not exist.
 pub(crate) fn label(id: u32) -> Label {
     let percent = |short, long| Label {
         short,
@@ -121,7 +121,7 @@ pub(crate) fn label(id: u32) -> Label {
     }
 }
 
-/// The sway of a step can push a short average past 100 %; hardware cannot.
+/// Limits percentages to 100: the variation of steps can exceed 100 % in a short average, which hardware cannot.
 fn clamp_percent(id: u32, value: f64) -> f64 {
     if id < FIRST_TRANSFER {
         value.clamp(0.0, 100.0)

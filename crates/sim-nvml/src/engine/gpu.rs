@@ -1,9 +1,9 @@
-//! One simulated GPU: what it is, what a call to it meets, its work, memory and processes.
+//! One simulated GPU: its identity, the effect of faults on calls, its work, memory and processes.
 //!
-//! Its other gauges and counters are beside this file, one subject each: `power`, `pcie`, `ecc`, `nvlink`, `partition`.
+//! Its other values are in the files beside this one, by subject: `power`, `pcie`, `ecc`, `nvlink`, `partition`.
 
 use super::driver::DriverHistory;
-use super::fault::{Fault, Gate, Trouble};
+use super::fault::{CallEffect, Fault, FaultKind};
 use super::identity::Identity;
 use super::job::Job;
 use super::noise::Noise;
@@ -12,26 +12,26 @@ use super::partition::Partitions;
 use super::profile::Profile;
 use super::status::Status;
 
-/// A GPU of the node. Every reading is a function of `t`, seconds since the simulation began.
+/// A GPU of the node. Every reading is a function of `t`, the seconds since the simulation started.
 #[derive(Debug, Clone)]
 pub(crate) struct Gpu {
     pub index: u32,
     pub profile: &'static Profile,
     pub identity: Identity,
     pub job: Job,
-    /// Troubles of this GPU, not of its neighbours, in the order in which they begin.
+    /// The faults of this GPU only, in the order of their start.
     pub faults: Vec<Fault>,
-    /// Whether there is another GPU to talk to over NVLink.
+    /// True if there is another GPU to communicate with over NVLink.
     pub has_peers: bool,
     pub noise: Noise,
     pub driver: DriverHistory,
-    /// Field values it has no answer for, in NVML 12's numbers.
+    /// The fields that the GPU does not support, in the numbering of NVML 12.
     pub without: Vec<u32>,
     pub links: Links,
     pub partitions: Partitions,
 }
 
-/// Memory in bytes; `used` leaves `reserved` out.
+/// Memory in bytes. `used` does not include `reserved`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Memory {
     pub total: u64,
@@ -45,41 +45,41 @@ pub(crate) struct Memory {
 pub(crate) struct Process {
     pub pid: u32,
     pub memory: u64,
-    /// The GPU instance it runs in.
+    /// The GPU instance in which the process runs.
     pub instance: Option<u32>,
 }
 
-/// Above the highest process id Linux can give (2^22), so that no real process is taken for ours.
+/// The first process id. It is above Linux's maximum (2^22), so that it is not the id of a real process.
 const FIRST_PID: u32 = 4_200_000;
-/// Where the processes in instances of partitioned GPUs begin, sixteen ids a GPU.
+/// The first process id in instances of partitioned GPUs. Each GPU has 16 ids.
 const FIRST_INSTANCE_PID: u32 = FIRST_PID + 1_000;
 const MIB: u64 = 1 << 20;
-/// What a process takes beside its tensors.
+/// The memory of a process besides its tensors.
 const CONTEXT: u64 = 10 * MIB;
 
 const CHANNEL_MEMORY: u64 = 1;
 
-// === What a call meets ===
+// === The effect of faults on calls ===
 
 impl Gpu {
-    /// Whether a call at `t` is answered, and when.
-    pub(crate) fn gate(&self, t: f64) -> Gate {
-        let gates = self.faults.iter().map(|fault| fault.gate(t));
-        gates.fold(Gate::Open, Gate::or_worse)
+    /// Returns the effect of the faults on a call at `t`.
+    pub(crate) fn call_effect(&self, t: f64) -> CallEffect {
+        let effects = self.faults.iter().map(|fault| fault.call_effect(t));
+        effects.fold(CallEffect::Normal, CallEffect::or_worse)
     }
 
-    /// The troubles that last at `t`.
-    pub(crate) fn troubles(&self, t: f64) -> impl Iterator<Item = Trouble> {
+    /// Returns the faults that are active at `t`.
+    pub(crate) fn faults_at(&self, t: f64) -> impl Iterator<Item = FaultKind> {
         let lasting = self.faults.iter().filter(move |fault| fault.window.holds(t));
-        lasting.map(|fault| fault.trouble)
+        lasting.map(|fault| fault.kind)
     }
 
-    /// The mean slope of a counter over the `width` seconds before `t`.
+    /// Returns the mean slope of a counter over the `width` seconds before `t`.
     pub(crate) fn mean(&self, counter: impl Fn(&Job, f64) -> f64, t: f64, width: f64) -> f64 {
         (counter(&self.job, t) - counter(&self.job, t - width)) / width
     }
 
-    /// How much a counter has risen since the driver was loaded, which is when most of them begin again.
+    /// Returns the increase of a counter since the driver was loaded. Most counters restart then.
     pub(crate) fn since_load<N: std::ops::Sub<Output = N>>(&self, counter: impl Fn(f64) -> N, t: f64) -> N {
         counter(t) - counter(self.driver.loaded_at(t))
     }
@@ -88,7 +88,7 @@ impl Gpu {
 // === Work and memory ===
 
 impl Gpu {
-    /// `nvmlDeviceGetUtilizationRates`: GPU and memory, percent. NVML has none for a partitioned GPU.
+    /// Returns `nvmlDeviceGetUtilizationRates`: GPU and memory, in percent. NVML does not support it for a partitioned GPU.
     pub(crate) fn utilization_rates(&self, t: f64) -> Result<(u32, u32), Status> {
         if self.instances(t).is_some() {
             return Err(Status::NotSupported);
@@ -96,12 +96,12 @@ impl Gpu {
         Ok((self.utilization(t), self.memory_utilization(t)))
     }
 
-    /// Percent of the last half second in which some kernel was resident.
+    /// Returns the percentage of the last half second in which a kernel was resident.
     pub(crate) fn utilization(&self, t: f64) -> u32 {
         percent(self.mean(Job::kernel_seconds, t, 0.5))
     }
 
-    /// Percent of time in which memory was read or written.
+    /// Returns the percentage of time in which memory was read or written.
     pub(crate) fn memory_utilization(&self, t: f64) -> u32 {
         percent(0.6 * self.mean(Job::compute_seconds, t, 0.5))
     }
@@ -120,9 +120,9 @@ impl Gpu {
         }
     }
 
-    /// With what the driver reserved, as users count it. Allocations come in pages of 2 MiB.
+    /// Returns the used memory with what the driver reserved, as users count it. Allocations are in pages of 2 MiB.
     fn used_by_job(&self, t: f64, total: u64) -> u64 {
-        let share = if self.troubles(t).any(|trouble| trouble == Trouble::MemoryPressure) {
+        let share = if self.faults_at(t).any(|fault| fault == FaultKind::MemoryPressure) {
             0.98
         } else if self.job.is_training(t) {
             0.80 + 0.004 * self.noise.each_second(CHANNEL_MEMORY, t)
@@ -132,7 +132,7 @@ impl Gpu {
         (total as f64 * share) as u64
     }
 
-    /// One rank a GPU, or one process an instance; none without a job.
+    /// Returns one rank per GPU, or one process per instance; none without a job.
     pub(crate) fn processes(&self, t: f64) -> Vec<Process> {
         if !self.job.is_training(t) {
             return Vec::new();
@@ -155,7 +155,7 @@ impl Gpu {
             .collect()
     }
 
-    /// The name of a simulated process.
+    /// Returns the name of a simulated process.
     pub(crate) fn process_name(&self, pid: u32, t: f64) -> Option<&'static str> {
         let runs = self.processes(t).iter().any(|process| process.pid == pid);
         runs.then_some("/usr/bin/python3")

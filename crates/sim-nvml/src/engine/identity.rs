@@ -1,20 +1,20 @@
-//! Names of simulated GPUs: UUID, serial number, PCI address. All derived from seed, node and index.
+//! Identities of simulated GPUs: UUID, serial number, PCI address. All are derived from seed, node and index.
 
 use super::noise::Noise;
 
-/// What tells one simulated GPU from another.
+/// What distinguishes one simulated GPU from another.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     /// `GPU-` and 32 hexadecimal digits.
     pub uuid: String,
-    /// Thirteen digits, as on the board's label.
+    /// 13 digits, as on the board's label.
     pub serial: String,
     pub pci_bus: u32,
 }
 
 /// The PCI buses of the eight GPUs of a DGX H100.
 const BUSES: [u32; 8] = [0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF];
-/// Where further GPUs sit: buses the eight above leave free.
+/// The first bus of further GPUs. The eight GPUs above do not use these buses.
 const BUS_AFTER: u32 = 0xE2;
 
 const CHANNEL_UUID: u64 = 0x100;
@@ -34,18 +34,18 @@ impl Identity {
         }
     }
 
-    /// The address with an eight-digit domain, as NVML writes it.
+    /// Returns the address with an eight-digit domain, as NVML writes it.
     pub(crate) fn bus_id(&self) -> String {
         format!("00000000:{:02X}:00.0", self.pci_bus)
     }
 
-    /// The address with a four-digit domain, as older NVML and the kernel write it.
+    /// Returns the address with a four-digit domain, as older NVML and the kernel write it.
     pub(crate) fn bus_id_legacy(&self) -> String {
         format!("0000:{:02X}:00.0", self.pci_bus)
     }
 }
 
-/// 128 bits as NVML writes them, behind the kind of thing they name.
+/// Formats 128 bits as NVML writes them, after a prefix for the kind of object.
 pub(crate) fn uuid(kind: &str, high: u64, low: u64) -> String {
     format!(
         "{kind}-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
@@ -57,8 +57,8 @@ pub(crate) fn uuid(kind: &str, high: u64, low: u64) -> String {
     )
 }
 
-/// The bus of an address such as `00000000:1B:00.0`, `0000:1b:00.0` or `1b:00.0`, if it is one in
-/// domain 0, device 0, function 0, where all our GPUs are.
+/// Returns the bus of an address such as `00000000:1B:00.0`, `0000:1b:00.0` or `1b:00.0`. Returns `None` outside of domain 0, device 0,
+/// function 0, where all simulated GPUs are.
 pub(crate) fn parse_bus_id(text: &str) -> Option<u32> {
     let (rest, function) = text.rsplit_once('.')?;
     let mut parts = rest.rsplit(':').map(|part| u32::from_str_radix(part, 16).ok());

@@ -1,4 +1,4 @@
-//! The simulated training job: the same step over and over, seen by one GPU.
+//! The simulated training job: the same step again and again, as one GPU sees it.
 //!
 //! ```text
 //!  one step   0 ───────────────────────────────── 0.93 ── 0.97 ─ 1
@@ -7,26 +7,26 @@
 //!  NVLink      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆                gathers and reductions, overlapped
 //! ```
 //!
-//! Everything is an integral in closed form, so a counter is a function of time that cannot run
-//! backwards, a gauge is the slope of its counter over the gauge's own averaging time, and both agree.
+//! All counters are integrals in closed form, so a counter is a function of time that never decreases. A gauge is the slope of its counter
+//! over the gauge's own averaging time, so both agree.
 
 use std::f64::consts::TAU;
 
 use super::pace::Pace;
 
-/// Seconds the job has been running when the simulation starts, so that no counter begins at zero.
+/// Seconds for which the job has been running when the simulation starts, so that no counter starts at zero.
 pub(crate) const LEAD_S: f64 = 3_600.0;
 
 /// Seconds of one undisturbed step.
 const STEP_S: f64 = 1.2;
-/// Steps run a little faster and slower in turn: seconds ahead or behind, and how often.
+/// Steps are alternately a little faster and slower: the maximum deviation in seconds, and the period.
 const SWAY_S: f64 = 0.4;
 const SWAY_PERIOD_S: f64 = 47.0;
 
-/// Multiprocessors a collective's kernel occupies, of all.
+/// The share of the multiprocessors that the kernel of a collective occupies.
 const COLLECTIVE_SHARE: f64 = 0.12;
 
-/// A stretch of a step (0 to 1) in which something goes on at a level (0 to 1).
+/// A part of a step (0 to 1) with an activity at a level (0 to 1).
 struct Pulse {
     from: f64,
     to: f64,
@@ -56,42 +56,42 @@ const NVLINK: [Pulse; 1] = [Pulse {
     level: 0.76,
 }];
 
-/// The job as one GPU lives it.
+/// The job as one GPU sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    /// Whether there is a job at all.
+    /// True if there is a job.
     pub exists: bool,
     pub pace: Pace,
-    /// 0 to 1: where in its sway this GPU begins.
+    /// 0 to 1: the position in the variation of steps at which this GPU starts.
     pub phase: f64,
 }
 
 impl Job {
-    /// Whether a rank of the job is on this GPU.
+    /// Returns true if a rank of the job is on this GPU.
     pub(crate) fn is_training(&self, t: f64) -> bool {
         self.exists && !self.pace.is_paused(t)
     }
 
-    /// Seconds since boot in which some kernel was resident. Ranks that wait for others spin inside
-    /// their collectives, so a slow or a stuck job does not look less busy: it looks busier.
+    /// Returns the seconds since boot in which a kernel was resident. Ranks that wait for others spin inside their collectives, so a slow
+    /// or stuck job does not look less busy, but busier.
     pub(crate) fn kernel_seconds(&self, t: f64) -> f64 {
         let flow = self.pace.flow(t);
         self.seconds(&KERNELS, flow.progress) + self.if_exists(flow.held)
     }
 
-    /// Seconds since boot of all multiprocessors busy with work of the model, at full clocks.
+    /// Returns the seconds since boot in which all multiprocessors were busy with the model, at full clocks.
     pub(crate) fn compute_seconds(&self, t: f64) -> f64 {
         self.seconds(&COMPUTE, self.pace.flow(t).progress)
     }
 
-    /// The same at whatever clocks there were: the slow GPU is as active as ever, only longer; the others
-    /// spin on the few multiprocessors a collective takes.
+    /// Returns the same at the actual clocks: a slow GPU is as active as before, but for longer; the others spin on the few multiprocessors
+    /// that a collective needs.
     pub(crate) fn active_seconds(&self, t: f64) -> f64 {
         let flow = self.pace.flow(t);
         self.seconds(&COMPUTE, flow.active) + COLLECTIVE_SHARE * self.if_exists(flow.waiting)
     }
 
-    /// Seconds since boot of all NVLinks busy at full rate.
+    /// Returns the seconds since boot in which all NVLinks were busy at full rate.
     pub(crate) fn nvlink_seconds(&self, t: f64) -> f64 {
         self.seconds(&NVLINK, self.pace.flow(t).progress)
     }
@@ -108,13 +108,13 @@ impl Job {
         since(progress) - since(-LEAD_S)
     }
 
-    /// Time with a slow sway; its slope stays positive because SWAY_S * TAU / SWAY_PERIOD_S < 1.
+    /// Returns the time with a slow variation. Its slope stays positive because SWAY_S * TAU / SWAY_PERIOD_S < 1.
     fn swayed(&self, t: f64) -> f64 {
         t + SWAY_S * ((t / SWAY_PERIOD_S + self.phase) * TAU).sin()
     }
 }
 
-/// The area under a pulse train from step 0 to step `x` (negative steps count negatively).
+/// Returns the area under a pulse train from step 0 to step `x` (negative steps count negatively).
 fn integral(pulses: &[Pulse], x: f64) -> f64 {
     let (whole, part) = (x.floor(), x - x.floor());
     pulses

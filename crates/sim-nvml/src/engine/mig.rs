@@ -1,4 +1,4 @@
-//! Multi-instance GPUs: how a GPU can be partitioned, and into what it is.
+//! Multi-instance GPUs: how a GPU can be partitioned, and its current partition.
 //!
 //! ```text
 //!  memory slices   0   1   2   3   4   5   6   7        compute slices: seven
@@ -7,19 +7,19 @@
 //!                 └ 7 ┘└ 8┘└ 9 ┘ …       └13 ┘           an eighth of the memory, a seventh of the rest
 //! ```
 //!
-//! Sizes and counts are those of NVIDIA's MIG guide and of `nvidia-smi mig -lgip`; the multiprocessors and gigabytes of
-//! B200's instances are computed from the guide's fractions.
+//! Sizes and counts are those of NVIDIA's MIG guide and of `nvidia-smi mig -lgip`. The multiprocessors and memory of B200's instances are
+//! computed from the guide's fractions.
 
 use super::noise::Noise;
 
-/// A kind of instance, with what it gets.
+/// A kind of instance and its resources.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Slice {
-    /// As people write it: `1g.10gb`.
+    /// The usual name: `1g.10gb`.
     pub name: &'static str,
-    /// Of seven.
+    /// Compute slices, of seven.
     pub compute: u32,
-    /// Of the eight memory slices.
+    /// Memory slices, of eight.
     pub eighths: u32,
     pub memory_mib: u64,
     pub multiprocessors: u32,
@@ -27,13 +27,13 @@ pub(crate) struct Slice {
     pub decoders: u32,
     pub jpegs: u32,
     pub optical_flows: u32,
-    /// How many of them fit on an otherwise empty GPU.
+    /// How many instances of this kind fit on an otherwise empty GPU.
     pub instances_max: u32,
 }
 
 const COMPUTE_SLICES: u32 = 7;
 const MEMORY_SLICES: u32 = 8;
-/// Share of an instance's memory that its process takes: the least, and how much more at most.
+/// The share of an instance's memory that its process uses: the minimum, and the range above it.
 const USED_MIN: f64 = 0.5;
 const USED_SPAN: f64 = 0.4;
 const LOAD_MIN: f64 = 0.6;
@@ -42,23 +42,23 @@ const CHANNEL_UUID: u64 = 0x300;
 const CHANNEL_USED: u64 = 0x340;
 const CHANNEL_LOAD: u64 = 0x350;
 
-/// An instance that exists: a GPU instance with the one compute instance that fills it.
+/// An existing instance: a GPU instance with one compute instance that fills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub slice: &'static Slice,
-    /// The GPU instance's id; the compute instance's is 0.
+    /// The id of the GPU instance. The id of the compute instance is 0.
     pub id: u32,
     /// The first memory slice.
     start: u32,
 }
 
-/// The instances of a GPU, in the order of their ids; their indices count them.
+/// The instances of a GPU, in the order of their ids. Their indices are their positions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Layout(pub Vec<Instance>);
 
 impl Layout {
-    /// Reads `3g.40gb+2g.20gb+1g.10gb`, or `none` for a GPU in MIG mode without instances; `None` if they are unknown or
-    /// do not fit.
+    /// Parses `3g.40gb+2g.20gb+1g.10gb`, or `none` for a GPU in MIG mode without instances. Returns `None` if an instance is unknown or
+    /// does not fit.
     pub(crate) fn parse(text: &str, slices: &'static [Slice]) -> Option<Layout> {
         let mut layout = Layout::default();
         if text == "none" {
@@ -66,7 +66,7 @@ impl Layout {
         }
         let named = |name| slices.iter().find(|slice| slice.name == name);
         let mut chosen: Vec<&Slice> = text.split('+').map(named).collect::<Option<_>>()?;
-        // First what fits in the fewest places.
+        // Place the instances with the fewest possible places first.
         chosen.sort_by_key(|slice| slice.instances_max);
         for slice in chosen {
             layout.place(slice)?;
@@ -75,14 +75,14 @@ impl Layout {
         Some(layout)
     }
 
-    /// As many instances of a kind as fit.
+    /// Returns a layout with as many instances of a kind as fit.
     pub(crate) fn filled_with(slice: &'static Slice) -> Layout {
         let mut layout = Layout::default();
         while layout.place(slice).is_some() {}
         layout
     }
 
-    /// Puts an instance at the first place where it fits.
+    /// Adds an instance at the first place where it fits.
     fn place(&mut self, slice: &'static Slice) -> Option<()> {
         let compute: u32 = self.0.iter().map(|instance| instance.slice.compute).sum();
         if compute + slice.compute > COMPUTE_SLICES {
@@ -105,27 +105,27 @@ impl Layout {
 }
 
 impl Instance {
-    /// `MIG-` and 32 hexadecimal digits.
+    /// Returns `MIG-` and 32 hexadecimal digits.
     pub(crate) fn uuid(&self, noise: Noise) -> String {
         let high = noise.bits(CHANNEL_UUID + 2 * u64::from(self.id));
         let low = noise.bits(CHANNEL_UUID + 2 * u64::from(self.id) + 1);
         super::identity::uuid("MIG", high, low)
     }
 
-    /// Bytes its process takes while it runs.
+    /// Returns the bytes that the instance's process uses while it runs.
     pub(crate) fn used_bytes(&self, noise: Noise) -> u64 {
         let share = USED_MIN + USED_SPAN * noise.unit(CHANNEL_USED + u64::from(self.id));
-        // Allocations come in pages of 2 MiB.
+        // Allocations are in pages of 2 MiB.
         (self.slice.memory_mib as f64 * share / 2.0) as u64 * (2 << 20)
     }
 }
 
-/// How much of what a whole GPU's process does the process in an instance does: each has another.
+/// Returns the load of the process in an instance, as a share of the load of a whole GPU's process. Each instance has a different one.
 pub(crate) fn load(noise: Noise, instance: u32) -> f64 {
     LOAD_MIN + (1.0 - LOAD_MIN) * noise.unit(CHANNEL_LOAD + u64::from(instance))
 }
 
-/// What an `instances=` may be, in words.
+/// Describes the allowed values of `instances=`.
 pub(crate) fn expectation(slices: &[Slice]) -> String {
     let names: Vec<&str> = slices.iter().map(|slice| slice.name).collect();
     format!(
@@ -135,9 +135,9 @@ pub(crate) fn expectation(slices: &[Slice]) -> String {
     )
 }
 
-// === What each model can be partitioned into, smallest first ===
+// === The kinds of instances of each model, smallest first ===
 
-/// Columns as in the guide: compute and memory slices, MiB, SMs, copy engines, decoders, JPEG, optical flow, instances.
+/// The columns are as in the guide: compute and memory slices, MiB, SMs, copy engines, decoders, JPEG, optical flow, instances.
 const fn slice(
     name: &'static str,
     of: [u32; 2],

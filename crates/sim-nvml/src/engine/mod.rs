@@ -1,13 +1,12 @@
-//! The simulated machine as a pure function of its spec and of the seconds since the simulation began.
+//! The simulated machine as a pure function of its specification and the seconds since the simulation started.
 //!
-//! Time is always a value: `t` is seconds since the start, and may be negative, because the simulated
-//! job has been running for an hour when the simulation begins (so that averages and counters exist
-//! from the first call on).
+//! Time is always a value: `t` is seconds since the start. It may be negative, because the simulated job has been running for an hour when
+//! the simulation starts, so that averages and counters exist from the first call on.
 
 pub(crate) mod spec;
 
 mod options;
-mod script;
+mod scenario_file;
 
 pub(crate) mod incident;
 

@@ -1,11 +1,11 @@
-//! The simulated node: its GPUs, how they are joined, and what they will report.
+//! The simulated node: its GPUs, how they are connected, and the events that they will report.
 
 use super::driver::DriverHistory;
 use super::events::{self, Event};
-use super::fault::{Fault, Trouble};
+use super::fault::{Fault, FaultKind};
 use super::gpu::Gpu;
 use super::identity::{Identity, parse_bus_id};
-use super::incident::{Incident, What};
+use super::incident::{Incident, IncidentKind};
 use super::job::Job;
 use super::mig::Instance;
 use super::noise::Noise;
@@ -14,21 +14,21 @@ use super::pace::{Drag, DragKind, Pace};
 use super::partition::Partitions;
 use super::spec::Spec;
 
-/// A node as its spec describes it.
+/// A node, created from its specification.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub gpus: Vec<Gpu>,
     pub driver: DriverHistory,
-    /// All events there will ever be, in time's order.
+    /// All events of the simulation, in the order of time.
     pub events: Vec<Event>,
 }
 
-/// How near two GPUs are, as `nvmlGpuTopologyLevel_t` numbers it.
+/// The distance of two GPUs, with the numbers of `nvmlGpuTopologyLevel_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-pub(crate) enum Nearness {
+pub(crate) enum TopologyLevel {
     SameBoard = 0,
-    /// Under one CPU socket.
+    /// At the same CPU socket.
     SameSocket = 40,
     OtherSocket = 50,
 }
@@ -49,7 +49,7 @@ impl Node {
         Node { gpus, driver, events }
     }
 
-    /// The GPU at a PCI address, however it is written.
+    /// Returns the GPU at a PCI address in any usual form.
     pub(crate) fn at_bus_id(&self, text: &str) -> Option<&Gpu> {
         let bus = parse_bus_id(text)?;
         self.gpus.iter().find(|gpu| gpu.identity.pci_bus == bus)
@@ -59,7 +59,7 @@ impl Node {
         self.gpus.iter().find(|gpu| gpu.identity.uuid == uuid)
     }
 
-    /// The instance of that UUID and its GPU, if it exists now.
+    /// Returns the instance with this UUID and its GPU, if the instance exists now.
     pub(crate) fn instance_with_uuid(&self, uuid: &str, t: f64) -> Option<(&Gpu, &Instance)> {
         let instances = |gpu| Gpu::instances(gpu, t).unwrap_or_default().iter();
         let all = self
@@ -70,30 +70,30 @@ impl Node {
         named.next()
     }
 
-    pub(crate) fn nearness(&self, one: &Gpu, other: &Gpu) -> Nearness {
+    pub(crate) fn topology_level(&self, one: &Gpu, other: &Gpu) -> TopologyLevel {
         if one.index == other.index {
-            Nearness::SameBoard
+            TopologyLevel::SameBoard
         } else if self.socket(one) == self.socket(other) {
-            Nearness::SameSocket
+            TopologyLevel::SameSocket
         } else {
-            Nearness::OtherSocket
+            TopologyLevel::OtherSocket
         }
     }
 
-    /// The CPU socket (and NUMA node) of a GPU: the first half at socket 0, the rest at socket 1.
+    /// Returns the CPU socket (and NUMA node) of a GPU: the first half is at socket 0, the rest at socket 1.
     pub(crate) fn socket(&self, gpu: &Gpu) -> u32 {
         u32::from(gpu.index as usize >= self.gpus.len().div_ceil(2))
     }
 }
 
 fn driver(spec: &Spec, incidents: &[&Incident]) -> DriverHistory {
-    let reloads = incidents.iter().filter_map(|incident| match &incident.what {
-        What::DriverReload(next) => Some((incident.window, next.clone())),
+    let reloads = incidents.iter().filter_map(|incident| match &incident.kind {
+        IncidentKind::DriverReload(next) => Some((incident.window, next.clone())),
         _ => None,
     });
     let mismatches = incidents
         .iter()
-        .filter(|incident| incident.what == What::DriverMismatch)
+        .filter(|incident| incident.kind == IncidentKind::DriverMismatch)
         .map(|incident| incident.window);
     DriverHistory::new(spec.driver.clone(), reloads.collect(), mismatches.collect())
 }
@@ -104,8 +104,8 @@ fn gpu(spec: &Spec, incidents: &[&Incident], driver: &DriverHistory, index: u32)
     let faults: Vec<Fault> = mine().filter_map(|incident| fault(incident)).collect();
     let partitions = Partitions(
         mine()
-            .filter_map(|incident| match &incident.what {
-                What::Mig(layout) => Some((incident.window, layout.clone())),
+            .filter_map(|incident| match &incident.kind {
+                IncidentKind::Mig(layout) => Some((incident.window, layout.clone())),
                 _ => None,
             })
             .collect(),
@@ -126,16 +126,16 @@ fn gpu(spec: &Spec, incidents: &[&Incident], driver: &DriverHistory, index: u32)
 }
 
 fn fault(incident: &Incident) -> Option<Fault> {
-    match incident.what {
-        What::Trouble(trouble) => Some(Fault {
-            trouble,
+    match incident.kind {
+        IncidentKind::Fault(kind) => Some(Fault {
+            kind,
             window: incident.window,
         }),
         _ => None,
     }
 }
 
-/// One job spans the node, so one GPU's trouble slows them all.
+/// Returns the job of a GPU. One job spans the node, so a fault of one GPU slows all of them.
 fn job(spec: &Spec, incidents: &[&Incident], noise: Noise, index: u32) -> Job {
     let drags: Vec<Drag> = incidents
         .iter()
@@ -144,17 +144,17 @@ fn job(spec: &Spec, incidents: &[&Incident], noise: Noise, index: u32) -> Job {
     Job {
         exists: !spec.idle,
         pace: Pace::new(&drags),
-        // Ranks are in step, a few milliseconds apart.
+        // Ranks are synchronised, a few milliseconds apart.
         phase: 0.01 * noise.unit(CHANNEL_PHASE),
     }
 }
 
 fn drag(incident: &Incident, index: u32) -> Option<Drag> {
-    let kind = match incident.what {
-        What::Pause | What::DriverReload(_) => DragKind::Pause,
-        What::Trouble(trouble) if trouble.job_pace() < 1.0 => DragKind::Slow {
-            pace: trouble.job_pace(),
-            here: matches!(trouble, Trouble::Throttle(_)) && incident.gpus.contains(&index),
+    let kind = match incident.kind {
+        IncidentKind::Pause | IncidentKind::DriverReload(_) => DragKind::Pause,
+        IncidentKind::Fault(fault) if fault.job_pace() < 1.0 => DragKind::Slow {
+            pace: fault.job_pace(),
+            here: matches!(fault, FaultKind::Throttle(_)) && incident.gpus.contains(&index),
         },
         _ => return None,
     };

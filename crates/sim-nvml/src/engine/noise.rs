@@ -1,31 +1,31 @@
-//! Seeded noise: the same question always gets the same answer.
+//! Seeded noise: the same input always gives the same output.
 
-/// A stream of deterministic numbers, one for each (channel, moment).
+/// A stream of deterministic numbers, one per (channel, time).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise {
     seed: u64,
 }
 
 impl Noise {
-    /// Noise of its own for each GPU of each node of each seed.
+    /// Creates the stream of one GPU of one node with one seed.
     pub(crate) fn new(seed: u64, node: u32, gpu: u32) -> Noise {
         Noise {
             seed: mix(mix(mix(seed) ^ u64::from(node)) ^ u64::from(gpu)),
         }
     }
 
-    /// 64 bits that depend on the stream and on `channel` only.
+    /// Returns 64 bits that depend only on the stream and on `channel`.
     pub(crate) fn bits(self, channel: u64) -> u64 {
         mix(self.seed ^ mix(channel))
     }
 
-    /// A constant of this stream in [0, 1).
+    /// Returns a constant of this stream in [0, 1).
     pub(crate) fn unit(self, channel: u64) -> f64 {
-        // 53 bits are what an f64 holds exactly.
+        // An f64 stores 53 bits exactly.
         (self.bits(channel) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A value in [-1, 1) that changes once a second: gauges breathe, two reads in one second agree.
+    /// Returns a value in [-1, 1) that changes once per second: gauges vary, but two reads within one second agree.
     pub(crate) fn each_second(self, channel: u64, t: f64) -> f64 {
         let second = t.floor() as i64 as u64;
         Noise {

@@ -1,23 +1,23 @@
-//! The NVLinks of a GPU: states, traffic, errors.
+//! The NVLinks of a GPU: state, traffic, errors.
 //!
-//! Most links are like each other; only the odd ones, of which some incident tells, are looked at one by one.
+//! Most links are equal. Only links with an incident are computed one by one.
 
-use super::fault::{Fault, Trouble, Window};
+use super::fault::{Fault, FaultKind, Window};
 use super::gpu::Gpu;
 use super::partition::Partitions;
 use super::profile::NvLink;
 use super::status::Status;
 
-/// Packet headers and acknowledgements on top of the data.
+/// Packet headers and acknowledgements in addition to the data.
 const RAW_OVERHEAD: f64 = 1.08;
-/// Errors a dying link leaves behind.
+/// The errors of a link that goes down.
 const DYING_CRC: u64 = 212;
 const DYING_REPLAYS: u64 = 41;
 const DYING_RECOVERIES: u64 = 5;
-/// So many errors make a link train anew once.
+/// The number of errors after which a link is retrained once.
 const ERRORS_A_RECOVERY: u64 = 100;
 
-/// A kind of error a link counts, as `nvmlNvLinkErrorCounter_t` numbers them.
+/// A kind of link error, with the numbers of `nvmlNvLinkErrorCounter_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkError {
     Replay,
@@ -27,21 +27,21 @@ pub(crate) enum LinkError {
     EccData,
 }
 
-/// When which links carry nothing, and which make errors.
+/// When which links carry no data, and which make errors.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Links {
-    /// When no link carries anything: a partitioned GPU talks to no other.
+    /// When no link carries data: a partitioned GPU does not communicate with others.
     silent: Vec<Window>,
-    odd: Vec<OddLink>,
+    faulty: Vec<FaultyLink>,
 }
 
 #[derive(Debug, Clone)]
-struct OddLink {
+struct FaultyLink {
     link: u32,
     down: Vec<Window>,
-    /// Down, or silent with all the others.
+    /// When the link is down, or silent with all the others.
     silent: Vec<Window>,
-    /// When it makes how many errors a second.
+    /// When the link makes errors, and how many per second.
     errors: Vec<(Window, f64)>,
 }
 
@@ -50,49 +50,52 @@ impl Links {
         let silent = merged(partitions.0.iter().map(|(window, _)| *window).collect());
         let mut links = Links {
             silent,
-            odd: Vec::new(),
+            faulty: Vec::new(),
         };
         for fault in faults {
-            match fault.trouble {
-                Trouble::LinkDown(link) => links.odd(link).down.push(fault.window),
-                Trouble::LinkErrors { link, per_second } => {
-                    links.odd(link).errors.push((fault.window, f64::from(per_second)));
+            match fault.kind {
+                FaultKind::LinkDown(link) => links.faulty(link).down.push(fault.window),
+                FaultKind::LinkErrors { link, per_second } => {
+                    links
+                        .faulty(link)
+                        .errors
+                        .push((fault.window, f64::from(per_second)));
                 }
                 _ => {}
             }
         }
-        for odd in &mut links.odd {
-            odd.silent = merged(odd.down.iter().chain(&links.silent).copied().collect());
+        for faulty in &mut links.faulty {
+            faulty.silent = merged(faulty.down.iter().chain(&links.silent).copied().collect());
         }
         links
     }
 
-    fn odd(&mut self, link: u32) -> &mut OddLink {
-        let known = self.odd.iter().position(|odd| odd.link == link);
+    fn faulty(&mut self, link: u32) -> &mut FaultyLink {
+        let known = self.faulty.iter().position(|faulty| faulty.link == link);
         let index = known.unwrap_or_else(|| {
-            self.odd.push(OddLink {
+            self.faulty.push(FaultyLink {
                 link,
                 down: Vec::new(),
                 silent: Vec::new(),
                 errors: Vec::new(),
             });
-            self.odd.len() - 1
+            self.faulty.len() - 1
         });
-        &mut self.odd[index]
+        &mut self.faulty[index]
     }
 
-    fn find(&self, link: u32) -> Option<&OddLink> {
-        self.odd.iter().find(|odd| odd.link == link)
+    fn find(&self, link: u32) -> Option<&FaultyLink> {
+        self.faulty.iter().find(|faulty| faulty.link == link)
     }
 }
 
 impl Gpu {
-    /// The links, or `NotSupported` on a GPU without.
+    /// Returns the links, or `NotSupported` for a GPU without NVLink.
     pub(crate) fn nvlink(&self) -> Result<&'static NvLink, Status> {
         self.profile.nvlink.as_ref().ok_or(Status::NotSupported)
     }
 
-    /// The links, if `link` is one of them.
+    /// Returns the links if `link` is one of them.
     pub(crate) fn nvlink_with(&self, link: u32) -> Result<&'static NvLink, Status> {
         let nvlink = self.nvlink()?;
         if link < nvlink.links {
@@ -104,57 +107,63 @@ impl Gpu {
 
     pub(crate) fn link_is_up(&self, link: u32, t: f64) -> Result<bool, Status> {
         self.nvlink_with(link)?;
-        Ok(self.links.find(link).is_none_or(|odd| odd.is_up(t)))
+        Ok(self.links.find(link).is_none_or(|faulty| faulty.is_up(t)))
     }
 
-    /// How many links are up.
+    /// Returns the number of links that are up.
     pub(crate) fn links_up(&self, t: f64) -> u32 {
         let links = self.profile.nvlink.as_ref().map_or(0, |nvlink| nvlink.links);
-        let down = self.links.odd.iter().filter(|odd| !odd.is_up(t)).count();
+        let down = self.links.faulty.iter().filter(|faulty| !faulty.is_up(t)).count();
         links - down as u32
     }
 
-    /// Bytes of data over one link since the driver was loaded, the same in both directions: collectives are symmetric.
+    /// Returns the bytes of data over one link since the driver was loaded. Both directions are equal: collectives are symmetric.
     pub(crate) fn link_bytes(&self, link: u32, t: f64) -> Result<f64, Status> {
         let rate = self.link_rate(self.nvlink_with(link)?);
         let silent = self
             .links
             .find(link)
-            .map_or(&self.links.silent, |odd| &odd.silent);
+            .map_or(&self.links.silent, |faulty| &faulty.silent);
         Ok(self.since_load(|t| rate * self.busy_seconds(silent, t), t))
     }
 
-    /// Bytes over all links since the driver was loaded.
+    /// Returns the bytes over all links since the driver was loaded.
     pub(crate) fn links_bytes(&self, t: f64) -> Result<f64, Status> {
         let nvlink = self.nvlink()?;
-        let alike = f64::from(nvlink.links - self.links.odd.len() as u32);
+        let alike = f64::from(nvlink.links - self.links.faulty.len() as u32);
         let seconds = |t| {
-            let odd = self.links.odd.iter().map(|odd| self.busy_seconds(&odd.silent, t));
-            alike * self.busy_seconds(&self.links.silent, t) + odd.sum::<f64>()
+            let faulty = self
+                .links
+                .faulty
+                .iter()
+                .map(|faulty| self.busy_seconds(&faulty.silent, t));
+            alike * self.busy_seconds(&self.links.silent, t) + faulty.sum::<f64>()
         };
         Ok(self.link_rate(nvlink) * self.since_load(seconds, t))
     }
 
-    /// Data plus protocol.
+    /// Returns the bytes of data and protocol.
     pub(crate) fn with_overhead(bytes: f64) -> f64 {
         bytes * RAW_OVERHEAD
     }
 
-    /// Errors of one link since the driver was loaded.
+    /// Returns the errors of one link since the driver was loaded.
     pub(crate) fn link_errors(&self, link: u32, kind: LinkError, t: f64) -> Result<u64, Status> {
         self.nvlink_with(link)?;
-        let odd = self.links.find(link);
-        Ok(odd.map_or(0, |odd| self.since_load(|t| odd.errors(kind, t), t)))
+        let faulty = self.links.find(link);
+        Ok(faulty.map_or(0, |faulty| self.since_load(|t| faulty.errors(kind, t), t)))
     }
 
-    /// Errors of all links since the driver was loaded.
+    /// Returns the errors of all links since the driver was loaded.
     pub(crate) fn links_errors(&self, kind: LinkError, t: f64) -> Result<u64, Status> {
         self.nvlink()?;
-        let odd = self.links.odd.iter();
-        Ok(odd.map(|odd| self.since_load(|t| odd.errors(kind, t), t)).sum())
+        let faulty = self.links.faulty.iter();
+        Ok(faulty
+            .map(|faulty| self.since_load(|t| faulty.errors(kind, t), t))
+            .sum())
     }
 
-    /// Bytes a second of a busy link; a GPU alone has nobody to send to.
+    /// Returns the bytes per second of a busy link; 0 if there is no other GPU.
     fn link_rate(&self, nvlink: &NvLink) -> f64 {
         if self.has_peers {
             f64::from(nvlink.megabytes_per_second) * 1e6
@@ -163,7 +172,7 @@ impl Gpu {
         }
     }
 
-    /// Busy seconds outside of these windows. Added up from the stretches between them, of which none can shrink.
+    /// Returns the busy seconds outside of these windows. They are the sum of the periods between the windows, none of which can decrease.
     fn busy_seconds(&self, silent: &[Window], t: f64) -> f64 {
         let busy = |t: f64| self.job.nvlink_seconds(t);
         let (mut sum, mut before) = (0.0, 0.0);
@@ -178,7 +187,7 @@ impl Gpu {
     }
 }
 
-impl OddLink {
+impl FaultyLink {
     fn is_up(&self, t: f64) -> bool {
         !self.down.iter().any(|window| window.holds(t))
     }
@@ -196,7 +205,7 @@ impl OddLink {
     }
 }
 
-/// The same stretches of time in order, none touching another.
+/// Returns the same periods in order, with those that touch or overlap merged.
 fn merged(mut windows: Vec<Window>) -> Vec<Window> {
     windows.sort_by(|one, other| one.start.total_cmp(&other.start));
     let mut apart: Vec<Window> = Vec::with_capacity(windows.len());

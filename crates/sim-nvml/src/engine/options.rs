@@ -1,4 +1,4 @@
-//! The `KEY=VALUE`s of a spec or of a line of a scenario file, each read once and none left over.
+//! The `KEY=VALUE` options of a specification or of a line of a scenario file. Each is read once and none may remain.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::driver::Driver;
 use super::spec::SpecError;
 
-/// The `KEY=VALUE`s not yet used.
+/// The `KEY=VALUE` options that are not used yet.
 #[derive(Debug)]
 pub(crate) struct Options<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Options<'a> {
-    /// Sorts the parts; `known` are the keys there are, for any scenario.
+    /// Parses the options. `known` are the keys of all scenarios.
     pub(crate) fn collect(
         parts: impl Iterator<Item = &'a str>,
         known: &'static [&'static str],
@@ -46,7 +46,7 @@ impl<'a> Options<'a> {
         self.take(key, || "a whole number".to_owned(), |value| value.parse().ok())
     }
 
-    /// `138` or `138+139`.
+    /// Parses `138` or `138+139`.
     pub(crate) fn numbers(&mut self, key: &'static str) -> Result<Option<Vec<u32>>, SpecError> {
         let expected = || "numbers such as 138 or 138+139".to_owned();
         self.take(key, expected, |value| {
@@ -70,7 +70,7 @@ impl<'a> Options<'a> {
         )
     }
 
-    /// One of a few words.
+    /// Parses one of a few words.
     pub(crate) fn choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -88,7 +88,7 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// `3`, `0-3`, `1+4` or `all`, of `count`; in order, each once.
+    /// Parses `3`, `0-3`, `1+4` or `all`, below `count`. The result is sorted and without duplicates.
     pub(crate) fn gpus(&mut self, count: u32) -> Result<Option<Vec<u32>>, SpecError> {
         let max = count - 1;
         let expected =
@@ -96,7 +96,7 @@ impl<'a> Options<'a> {
         self.take("gpu", expected, |value| parse_gpus(value, count))
     }
 
-    /// Takes a value out and reads it.
+    /// Removes an option and parses its value.
     pub(crate) fn take<T>(
         &mut self,
         key: &'static str,
@@ -114,7 +114,7 @@ impl<'a> Options<'a> {
         read(value).map(Some).ok_or_else(refused)
     }
 
-    /// What nobody asked for means nothing here.
+    /// Returns an error if an option remains: the scenario does not use it.
     pub(crate) fn must_be_empty(&self, scenario: &str) -> Result<(), SpecError> {
         match self.0.keys().next() {
             Some(key) => Err(SpecError::Useless {
@@ -126,7 +126,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// `500ms`, `30s`, `2m`, `1h`.
+/// Parses `500ms`, `30s`, `2m` or `1h`.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit_at);

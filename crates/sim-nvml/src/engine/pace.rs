@@ -1,44 +1,44 @@
-//! How fast the job goes: full pace, but for the stretches in which something slows or stops it.
+//! The speed of the job: full speed, except for the periods in which something slows or stops it.
 //!
 //! ```text
 //!  pace    1 ─────────┐         ┌───────┐       ┌──────
 //!        .55          └──────┐  │       │       │
 //!          0                 └──┘       └───────┘
 //!                throttled  lost          paused
-//!  spin    0 ─────────┐      ┌──┐               the others wait in a collective; in a pause nobody does
+//!  spin    0 ─────────┐      ┌──┐               the other ranks wait in a collective; no rank does in a pause
 //! ```
 //!
-//! What follows from the pace is an integral of it. Each is added up from stretches of which none can shrink, so that
-//! rounding cannot turn a counter backwards.
+//! The values that depend on the pace are its integrals. Each is a sum of periods, none of which can decrease, so rounding cannot make a
+//! counter decrease.
 
 use super::fault::Window;
 
-/// Something that holds the job up.
+/// Something that slows or stops the job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Drag {
     pub window: Window,
     pub kind: DragKind,
 }
 
-/// How it does.
+/// The effect of a drag.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum DragKind {
-    /// All ranks go at this pace, because this GPU (`here`) or another cannot go faster.
+    /// All ranks have this pace, because this GPU (`here`) or another one is not faster.
     Slow { pace: f64, here: bool },
-    /// The job is not there.
+    /// The job is not running.
     Pause,
 }
 
 /// Seconds of the job, counted in four ways.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Flow {
-    /// Of the job's own time.
+    /// In the job's own time.
     pub progress: f64,
-    /// In which this GPU worked at all: the slow one works all the time.
+    /// In which this GPU worked: a slow GPU works all the time.
     pub active: f64,
     /// In which this GPU waited for others.
     pub waiting: f64,
-    /// In which the job was held up.
+    /// In which the job was slowed or stopped.
     pub held: f64,
 }
 
@@ -53,10 +53,10 @@ impl Flow {
     }
 }
 
-/// The pace over all of time.
+/// The pace at all times.
 #[derive(Debug, Clone)]
 pub(crate) struct Pace {
-    /// In time's order, without gaps; before the first the job goes at full pace.
+    /// In the order of time, without gaps. Before the first one the job has full speed.
     stretches: Vec<Stretch>,
 }
 
@@ -90,7 +90,7 @@ impl Pace {
         pace
     }
 
-    /// What has flowed until `t`; job time is simulated time until something slows it.
+    /// Returns the flow until `t`. Job time equals simulated time until something slows the job.
     pub(crate) fn flow(&self, t: f64) -> Flow {
         self.stretch(t).map_or(
             Flow {
@@ -103,7 +103,7 @@ impl Pace {
         )
     }
 
-    /// Whether the job is away at `t`.
+    /// Returns true if the job is paused at `t`.
     pub(crate) fn is_paused(&self, t: f64) -> bool {
         self.stretch(t).is_some_and(|stretch| stretch.paused)
     }
@@ -114,7 +114,7 @@ impl Pace {
     }
 }
 
-/// What flows in a second under these drags: the worst of them counts.
+/// Returns the flow per second with these drags. The worst of them counts.
 fn rate<'a>(drags: impl Iterator<Item = &'a Drag>) -> (Flow, bool) {
     let (mut slowest, mut is_here) = (1.0, false);
     for drag in drags {

@@ -1,26 +1,26 @@
-//! A GPU in MIG mode: when it is, and what its instances show.
+//! A GPU in MIG mode: when it is partitioned, and the values of its instances.
 
 use super::fault::Window;
 use super::gpu::{Gpu, Memory};
 use super::mig::{Instance, Layout};
 
-/// When a GPU is partitioned, and how; windows do not overlap.
+/// When a GPU is partitioned, and how. The windows do not overlap.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Partitions(pub Vec<(Window, Layout)>);
 
 impl Gpu {
-    /// Its instances in the order of their indices, or `None` where MIG mode is off.
+    /// Returns the instances in the order of their indices, or `None` if MIG mode is off.
     pub(crate) fn instances(&self, t: f64) -> Option<&[Instance]> {
         let current = self.partitions.0.iter().find(|(window, _)| window.holds(t));
         current.map(|(_, layout)| layout.0.as_slice())
     }
 
-    /// The instance of that id, if it exists now.
+    /// Returns the instance with this id, if it exists now.
     pub(crate) fn instance(&self, id: u32, t: f64) -> Option<&Instance> {
         self.instances(t)?.iter().find(|instance| instance.id == id)
     }
 
-    /// Memory of one instance; nothing of it is reserved.
+    /// Returns the memory of one instance. Nothing of it is reserved.
     pub(crate) fn instance_memory(&self, instance: &Instance, t: f64) -> Memory {
         let total = instance.slice.memory_mib << 20;
         let used = if self.job.is_training(t) {

@@ -1,6 +1,6 @@
 //! The PCIe link of a GPU.
 
-use super::fault::Trouble;
+use super::fault::FaultKind;
 use super::gpu::Gpu;
 
 /// One direction of the PCIe link.
@@ -10,21 +10,21 @@ pub(crate) enum Direction {
     Receive,
 }
 
-/// Lanes of every simulated GPU.
+/// The number of lanes of every simulated GPU.
 pub(crate) const PCIE_WIDTH: u32 = 16;
-/// Packets a degraded link has to send again in a second.
+/// The number of packets per second that a degraded link sends again.
 const REPLAYS_PER_SECOND: f64 = 3.0;
 
 impl Gpu {
-    /// Bytes over PCIe since the driver was loaded: batches come in, checkpoints and logs go out.
+    /// Returns the bytes over PCIe since the driver was loaded: batches arrive, checkpoints and logs leave.
     pub(crate) fn pcie_bytes(&self, direction: Direction, t: f64) -> u64 {
         let bytes = |t| (self.pcie_bytes_per_second(direction) * self.job.compute_seconds(t)) as u64;
         self.since_load(bytes, t)
     }
 
-    /// While computing.
+    /// Returns the bytes per second while computing.
     fn pcie_bytes_per_second(&self, direction: Direction) -> f64 {
-        // Without NVLink the gradients travel over PCIe too.
+        // Without NVLink, gradients are also sent over PCIe.
         let gradients = if self.profile.nvlink.is_none() && self.has_peers {
             9.0e9
         } else {
@@ -46,16 +46,16 @@ impl Gpu {
             .map_or(trained, |(_, generation)| trained.min(generation))
     }
 
-    /// Lanes in use.
+    /// Returns the number of lanes in use.
     pub(crate) fn pcie_width(&self, t: f64) -> u32 {
         self.degraded(t).map_or(PCIE_WIDTH, |(width, _)| width)
     }
 
-    /// Packets sent again since the driver was loaded.
+    /// Returns the number of packets sent again since the driver was loaded.
     pub(crate) fn pcie_replays(&self, t: f64) -> u32 {
         let degraded = || {
             let faults = self.faults.iter();
-            faults.filter(|fault| matches!(fault.trouble, Trouble::PcieDegraded { .. }))
+            faults.filter(|fault| matches!(fault.kind, FaultKind::PcieDegraded { .. }))
         };
         let replays = |t| {
             degraded()
@@ -66,14 +66,14 @@ impl Gpu {
     }
 
     fn degraded(&self, t: f64) -> Option<(u32, u32)> {
-        self.troubles(t).find_map(|trouble| match trouble {
-            Trouble::PcieDegraded { width, generation } => Some((width, generation)),
+        self.faults_at(t).find_map(|fault| match fault {
+            FaultKind::PcieDegraded { width, generation } => Some((width, generation)),
             _ => None,
         })
     }
 }
 
-/// Megatransfers a second of one lane in a PCIe generation.
+/// Returns the megatransfers per second of one lane of a PCIe generation.
 pub(crate) fn pcie_lane_mts(generation: u32) -> u32 {
     match generation {
         1 => 2_500,

@@ -1,14 +1,14 @@
-//! GPU models that can be simulated, from NVIDIA's published data sheets and from what `nvidia-smi -q`
-//! prints on such machines.
+//! The GPU models that can be simulated. The values come from NVIDIA's published data sheets and from the output of `nvidia-smi -q` on such
+//! machines.
 
 use super::mig::{self, Slice};
 
-/// A GPU model: everything that never changes while it runs.
+/// A GPU model: the values that never change while it runs.
 #[derive(Debug)]
 pub(crate) struct Profile {
-    /// The name in a spec.
+    /// The name in a specification.
     pub key: &'static str,
-    /// The name NVML gives.
+    /// The name in NVML.
     pub name: &'static str,
     /// `NVML_DEVICE_ARCH_*`.
     pub architecture: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Profile {
     pub vbios: &'static str,
 
     pub memory_mib: u64,
-    /// Held back by the driver and firmware, part of `memory_mib`.
+    /// Reserved by the driver and firmware, part of `memory_mib`.
     pub reserved_mib: u64,
     pub bar1_mib: u64,
 
@@ -30,7 +30,7 @@ pub(crate) struct Profile {
     pub memory_clock_max_mhz: u32,
     pub memory_clock_idle_mhz: u32,
     pub video_clock_max_mhz: u32,
-    /// The performance state while idle; working GPUs are in P0.
+    /// The performance state while idle. Working GPUs are in P0.
     pub pstate_idle: u32,
 
     pub power_idle_w: u32,
@@ -38,12 +38,12 @@ pub(crate) struct Profile {
     pub power_default_w: u32,
     pub power_max_w: u32,
 
-    /// Degrees Celsius: at full work with good cooling, then the three limits.
+    /// Degrees Celsius: at full load with good cooling, then the three limits.
     pub temperature_busy: u32,
     pub temperature_max: u32,
     pub temperature_slowdown: u32,
     pub temperature_shutdown: u32,
-    /// Limit of the memory; `None` where the board has no memory sensor in NVML.
+    /// The limit of the memory. `None` if the board has no memory sensor in NVML.
     pub memory_temperature_max: Option<u32>,
 
     pub nvlink: Option<NvLink>,
@@ -55,28 +55,28 @@ pub(crate) struct Profile {
     pub ecc: bool,
     /// Data-centre boards have a serial number and no fan of their own.
     pub datacenter: bool,
-    /// What it can be partitioned into, smallest first; empty where the GPU has no MIG.
+    /// The kinds of instances, smallest first. Empty if the GPU has no MIG.
     pub mig: &'static [Slice],
-    /// Whether the NVLink switches register GPUs with a fabric manager that NVML can ask about.
+    /// True if the NVLink switches register GPUs with a fabric manager that NVML can query.
     pub fabric: bool,
 }
 
-/// The NVLink side of a model.
+/// The NVLinks of a model.
 #[derive(Debug)]
 pub(crate) struct NvLink {
     pub version: u32,
     pub links: u32,
-    /// One direction of one link, as NVML's field 164 gives it.
+    /// One direction of one link, as in NVML's field 164.
     pub megabytes_per_second: u32,
 }
 
 impl Profile {
-    /// The model of that name in a spec.
+    /// Returns the model with this name in a specification.
     pub(crate) fn named(key: &str) -> Option<&'static Profile> {
         PROFILES.iter().find(|profile| profile.key == key)
     }
 
-    /// All names a spec may use.
+    /// Returns all names that a specification may use.
     pub(crate) fn keys() -> String {
         PROFILES
             .iter()
@@ -85,18 +85,18 @@ impl Profile {
             .join(", ")
     }
 
-    /// How many MIG instances fit; 0 where the GPU has no MIG.
+    /// Returns how many MIG instances fit; 0 if the GPU has no MIG.
     pub(crate) fn mig_instances_max(&self) -> u32 {
         let counts = self.mig.iter().map(|slice| slice.instances_max);
         counts.max().unwrap_or(0)
     }
 
-    /// Data-centre GPUs since Hopper can encrypt what they compute on.
+    /// Returns true if the GPU can encrypt its data in use. Data-centre GPUs since Hopper can.
     pub(crate) fn has_confidential_computing(&self) -> bool {
         self.datacenter && self.architecture >= ARCH_HOPPER
     }
 
-    /// Blackwell counts NVLink errors in other fields than its predecessors.
+    /// Returns true for Blackwell, which counts NVLink errors in other fields than earlier GPUs.
     pub(crate) fn is_blackwell(&self) -> bool {
         self.architecture == ARCH_BLACKWELL
     }

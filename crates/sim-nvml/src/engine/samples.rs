@@ -1,29 +1,29 @@
-//! The driver's sample rings: recent utilization, power and clocks at a finer grain than one poll.
+//! The driver's sample rings: recent utilization, power and clocks at a higher resolution than one reading.
 
 use super::gpu::Gpu;
 use super::power::Clock;
 use super::status::Status;
 
-/// The ring holds this many samples and so spans ten seconds.
+/// The number of samples in the ring, which therefore covers ten seconds.
 pub(crate) const RING: usize = 72;
 const PERIOD_S: f64 = 10.0 / RING as f64;
-/// Processes' utilization is sampled this often.
+/// How often the utilization of processes is sampled, in seconds.
 const PROCESS_PERIOD_S: f64 = 1.0;
 
-/// A sample and when it was taken, in seconds since the start.
+/// A sample and its time, in seconds since the start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
     pub t: f64,
     pub value: u32,
 }
 
-/// The samples of ring `kind` (`nvmlSamplingType_t`) taken after `seen`, oldest first.
+/// Returns the samples of ring `kind` (`nvmlSamplingType_t`) taken after `seen`, oldest first.
 pub(crate) fn since(gpu: &Gpu, kind: u32, seen: f64, now: f64) -> Result<Vec<Sample>, Status> {
     if is_utilization(kind) && gpu.instances(now).is_some() {
         return Err(Status::NotSupported);
     }
     if is_utilization(kind) && !gpu.job.is_training(now) {
-        // The ring of an idle GPU runs dry.
+        // The ring of an idle GPU has no new samples.
         return Err(Status::NotFound);
     }
     let newest = (now / PERIOD_S).floor();
@@ -46,7 +46,7 @@ pub(crate) fn since(gpu: &Gpu, kind: u32, seen: f64, now: f64) -> Result<Vec<Sam
     }
 }
 
-/// When the processes' utilization was last sampled.
+/// Returns when the utilization of processes was last sampled.
 pub(crate) fn processes_sampled_at(now: f64) -> f64 {
     (now / PROCESS_PERIOD_S).floor() * PROCESS_PERIOD_S
 }

@@ -1,4 +1,4 @@
-//! What to simulate, as one line of text.
+//! The specification of what to simulate, as one line of text.
 //!
 //! ```text
 //! PROFILExCOUNT[:SCENARIO][,KEY=VALUE…]
@@ -8,22 +8,22 @@
 //! a100x4:xid,code=48,gpu=1             GPU 1 reports Xid 48
 //! h100x8:mig,instances=3g.40gb+3g.40gb GPU 0 is partitioned into two instances
 //! h100x8:healthy,nodes=16,node=5       the sixth of sixteen such nodes
-//! h100x8:file=bad-day.scenario         what a file says, which `script.rs` describes; paths are relative to where the program runs
+//! h100x8:file=bad-day.scenario         a scenario file, see `scenario_file.rs`; its path is relative to the working directory
 //!
 //! SCENARIO  healthy (default)  idle  throttle  memory-pressure  ecc  xid  link-down  link-errors  pcie-degraded
 //!           lost  slow-call  hang  driver-reload  driver-mismatch  mig  file=PATH
 //!
-//! gpu=N     the GPUs in trouble: 3, 0-3, 1+4 or all; default 0, but every GPU for memory-pressure and slow-call
-//! after=D   it begins; default 10s               for=D    it ends this much later; default never
-//! code=N    xid's number; default 79             link=N   link-down's and link-errors' link; default 0
-//! rate=N    link-errors' errors a second         delay=D  slow-call's delay; default 250ms
-//! reason=R  throttle's: thermal (default), power, power-brake
-//! where=W   ecc's: dram (default), sram          width=N  generation=N   pcie-degraded's; default 8 lanes
-//! to=V      the driver's version after driver-reload
-//! instances=A+B  mig's; default as many of the smallest as fit, none for none
-//! nodes=N   nodes in the cluster; default 1      node=K   which of them this is, from 0
+//! gpu=N     the affected GPUs: 3, 0-3, 1+4 or all; default 0, but every GPU for memory-pressure and slow-call
+//! after=D   start; default 10s                   for=D    duration; default without end
+//! code=N    of xid: the number; default 79       link=N   of link-down and link-errors: the link; default 0
+//! rate=N    of link-errors: errors per second    delay=D  of slow-call: the delay; default 250ms
+//! reason=R  of throttle: thermal (default), power, power-brake
+//! where=W   of ecc: dram (default), sram         width=N  generation=N   of pcie-degraded; default 8 lanes
+//! to=V      of driver-reload: the driver's version afterwards
+//! instances=A+B  of mig; default as many of the smallest as fit, none for no instances
+//! nodes=N   nodes in the cluster; default 1      node=K   the number of this node, from 0
 //! seed=S    another seed, other noise and UUIDs  driver=V the driver's version; default 580.95.05
-//! without=F+G  field values the GPUs have no answer for, in NVML 12's numbers: 138+139
+//! without=F+G  fields that the GPUs do not support, in the numbering of NVML 12: 138+139
 //! D         500ms, 30s, 2m, 1h
 //! ```
 
@@ -33,28 +33,28 @@ use super::driver::Driver;
 use super::incident::{Incident, NAMES};
 use super::options::Options;
 use super::profile::Profile;
-use super::script;
+use super::scenario_file;
 
-/// A parsed spec.
+/// A parsed specification.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     pub profile: &'static Profile,
     pub count: u32,
-    /// Whether nothing trains on the node at all.
+    /// True if no job runs on the node.
     pub idle: bool,
-    /// All that will happen, in the order in which it was written.
+    /// All incidents, in the order in which they were written.
     pub incidents: Vec<Incident>,
     pub node: u32,
     pub nodes: u32,
     pub seed: u64,
     pub driver: Driver,
-    /// Field values without an answer, in NVML 12's numbers.
+    /// Fields that are not supported, in the numbering of NVML 12.
     pub without: Vec<u32>,
 }
 
-/// The most GPUs one node has: sixteen, as in an HGX-2.
+/// The maximum number of GPUs of a node: 16, as in an HGX-2.
 const GPUS_MAX: u32 = 16;
-/// More nodes than any lab simulates by processes; a typing error beyond.
+/// The maximum number of nodes, more than a lab simulates with processes. A larger number is a typing error.
 pub(crate) const NODES_MAX: u32 = 65_536;
 const DEFAULT_AFTER: Duration = Duration::from_secs(10);
 
@@ -79,7 +79,7 @@ const KEYS: [&str; 18] = [
     "without",
 ];
 
-/// Why a spec was refused, and what it may say instead.
+/// Why a specification was refused, and what is allowed instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SpecError {
     #[error("cannot simulate {0:?}: expected PROFILExCOUNT such as h100x8, with COUNT from 1 to {max} and one of the profiles {profiles}", max = GPUS_MAX, profiles = Profile::keys())]
@@ -92,7 +92,7 @@ pub(crate) enum SpecError {
     NotAPair { text: String, known: String },
     #[error("there is no key {key:?}; the keys are {known}")]
     Key { key: String, known: String },
-    #[error("key {0:?} is given twice; leave one out")]
+    #[error("key {0:?} is given twice; remove one")]
     Twice(String),
     #[error("{key}={value:?} is not valid: expected {expected}")]
     Value {
@@ -102,7 +102,7 @@ pub(crate) enum SpecError {
     },
     #[error("key {key:?} means nothing for scenario {scenario:?}; leave it out")]
     Useless { key: String, scenario: String },
-    #[error("scenario {scenario:?} means nothing for {profile} without {what}; use another profile")]
+    #[error("scenario {scenario:?} is not possible for {profile}, a GPU without {what}; use another profile")]
     Lacking {
         scenario: String,
         profile: &'static str,
@@ -115,8 +115,8 @@ pub(crate) enum SpecError {
 }
 
 impl Spec {
-    /// Reads a spec; every key must be known, valid, given once and of use for the scenario. `read` gives the text of a
-    /// scenario file, or says why it cannot.
+    /// Parses a specification. Every key must be known, valid, given only once, and used by the scenario. `read` returns the text of a
+    /// scenario file, or the reason why it cannot be read.
     pub(crate) fn parse(
         text: &str,
         read: impl Fn(&str) -> Result<String, String>,
@@ -142,7 +142,7 @@ impl Spec {
                 path: path.to_owned(),
                 why,
             })?;
-            script::parse(path, &text, profile, count)?
+            scenario_file::parse(path, &text, profile, count)?
         } else {
             let after = options.duration("after")?.unwrap_or(DEFAULT_AFTER);
             vec![Incident::parse(scenario, after, profile, count, &mut options)?]
@@ -178,8 +178,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    use crate::engine::fault::{Place, Slowdown, Trouble, Window};
-    use crate::engine::incident::What;
+    use crate::engine::fault::{FaultKind, MemoryKind, Slowdown, Window};
+    use crate::engine::incident::IncidentKind;
 
     fn parse(text: &str) -> Result<Spec, SpecError> {
         let read = |path: &str| match path {
@@ -190,9 +190,9 @@ mod tests {
         Spec::parse(text, read)
     }
 
-    fn trouble(trouble: Trouble, start: f64, end: f64, gpus: impl IntoIterator<Item = u32>) -> Incident {
+    fn fault(kind: FaultKind, start: f64, end: f64, gpus: impl IntoIterator<Item = u32>) -> Incident {
         Incident {
-            what: What::Trouble(trouble),
+            kind: IncidentKind::Fault(kind),
             window: Window { start, end },
             gpus: gpus.into_iter().collect(),
             node: None,
@@ -213,62 +213,62 @@ mod tests {
                 "h100x8:throttle,gpu=3,after=30s",
                 "h100",
                 8,
-                Some(trouble(Trouble::Throttle(Slowdown::Thermal), 30.0, EVER, [3])),
+                Some(fault(FaultKind::Throttle(Slowdown::Thermal), 30.0, EVER, [3])),
             ),
             (
                 "h100x8:throttle,for=2m,reason=power",
                 "h100",
                 8,
-                Some(trouble(Trouble::Throttle(Slowdown::Power), 10.0, 130.0, [0])),
+                Some(fault(FaultKind::Throttle(Slowdown::Power), 10.0, 130.0, [0])),
             ),
             (
                 "a100x4:memory-pressure",
                 "a100",
                 4,
-                Some(trouble(Trouble::MemoryPressure, 10.0, EVER, 0..4)),
+                Some(fault(FaultKind::MemoryPressure, 10.0, EVER, 0..4)),
             ),
             (
                 "a100x4:memory-pressure,gpu=1-2",
                 "a100",
                 4,
-                Some(trouble(Trouble::MemoryPressure, 10.0, EVER, [1, 2])),
+                Some(fault(FaultKind::MemoryPressure, 10.0, EVER, [1, 2])),
             ),
             (
                 "a100x4:ecc,after=0s",
                 "a100",
                 4,
-                Some(trouble(Trouble::Ecc(Place::Dram), 0.0, EVER, [0])),
+                Some(fault(FaultKind::Ecc(MemoryKind::Dram), 0.0, EVER, [0])),
             ),
             (
                 "h100x4:ecc,where=sram",
                 "h100",
                 4,
-                Some(trouble(Trouble::Ecc(Place::Sram), 10.0, EVER, [0])),
+                Some(fault(FaultKind::Ecc(MemoryKind::Sram), 10.0, EVER, [0])),
             ),
             (
                 "h100x8:xid",
                 "h100",
                 8,
-                Some(trouble(Trouble::Xid(79), 10.0, EVER, [0])),
+                Some(fault(FaultKind::Xid(79), 10.0, EVER, [0])),
             ),
             (
                 "h100x8:xid,code=48,gpu=7",
                 "h100",
                 8,
-                Some(trouble(Trouble::Xid(48), 10.0, EVER, [7])),
+                Some(fault(FaultKind::Xid(48), 10.0, EVER, [7])),
             ),
             (
                 "h100x8:link-down,link=17",
                 "h100",
                 8,
-                Some(trouble(Trouble::LinkDown(17), 10.0, EVER, [0])),
+                Some(fault(FaultKind::LinkDown(17), 10.0, EVER, [0])),
             ),
             (
                 "h100x8:link-errors,link=2,rate=7",
                 "h100",
                 8,
-                Some(trouble(
-                    Trouble::LinkErrors {
+                Some(fault(
+                    FaultKind::LinkErrors {
                         link: 2,
                         per_second: 7,
                     },
@@ -281,8 +281,8 @@ mod tests {
                 "rtx4090x1:pcie-degraded,width=4,generation=3",
                 "rtx4090",
                 1,
-                Some(trouble(
-                    Trouble::PcieDegraded {
+                Some(fault(
+                    FaultKind::PcieDegraded {
                         width: 4,
                         generation: 3,
                     },
@@ -295,25 +295,25 @@ mod tests {
                 "h100x8:lost,after=500ms",
                 "h100",
                 8,
-                Some(trouble(Trouble::Lost, 0.5, EVER, [0])),
+                Some(fault(FaultKind::Lost, 0.5, EVER, [0])),
             ),
             (
                 "h100x8:slow-call",
                 "h100",
                 8,
-                Some(trouble(Trouble::SlowCall(delay), 10.0, EVER, 0..8)),
+                Some(fault(FaultKind::SlowCall(delay), 10.0, EVER, 0..8)),
             ),
             (
                 "h100x8:hang,after=1h,for=5s",
                 "h100",
                 8,
-                Some(trouble(Trouble::Hang, 3_600.0, 3_605.0, [0])),
+                Some(fault(FaultKind::Hang, 3_600.0, 3_605.0, [0])),
             ),
             (
                 "h100x8:file=one-line,nodes=2",
                 "h100",
                 8,
-                Some(trouble(Trouble::Lost, 5.0, EVER, [1])),
+                Some(fault(FaultKind::Lost, 5.0, EVER, [1])),
             ),
         ];
         for (text, profile, count, incident) in cases {
@@ -329,11 +329,11 @@ mod tests {
         let reload = parse("h100x2:driver-reload,after=1s,for=2s,to=590.48.01").unwrap();
         let to = Driver::parse("590.48.01");
         assert_eq!(
-            (&reload.incidents[0].what, reload.incidents[0].gpus.as_slice()),
-            (&What::DriverReload(to), [0, 1].as_slice())
+            (&reload.incidents[0].kind, reload.incidents[0].gpus.as_slice()),
+            (&IncidentKind::DriverReload(to), [0, 1].as_slice())
         );
         let mig = parse("a100x2:mig,gpu=all,instances=3g.40gb+4g.40gb").unwrap();
-        let What::Mig(layout) = &mig.incidents[0].what else {
+        let IncidentKind::Mig(layout) = &mig.incidents[0].kind else {
             panic!("not partitioned")
         };
         assert_eq!((layout.0.len(), mig.incidents[0].gpus.len()), (2, 2));

@@ -1,4 +1,4 @@
-//! NVML's return codes, the subset a simulated driver gives.
+//! NVML's return codes that the simulated driver uses.
 
 use std::ffi::CStr;
 
@@ -23,13 +23,13 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    /// The code as C sees it.
+    /// Returns the code as a C number.
     pub(crate) fn code(self) -> u32 {
         self as u32
     }
 }
 
-/// The text `nvmlErrorString` gives, for every code of NVML (a client may ask for one we never return).
+/// Returns the text of `nvmlErrorString`, for every code of NVML (a client may pass a code that is never returned here).
 pub(crate) fn describe(code: u32) -> &'static CStr {
     match code {
         0 => c"The operation was successful",

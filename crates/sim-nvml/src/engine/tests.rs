@@ -1,8 +1,8 @@
-//! Scenarios as tables: what GPUs show at given moments, and what must hold at all of them.
+//! Tests of scenarios as tables: what GPUs show at given times, and what must be true at all times.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::ecc::{Errors, Span};
-use super::fault::{Gate, Place};
+use super::fault::{CallEffect, MemoryKind};
 use super::fields::{self, ALL_LINKS, Value};
 use super::gpm::{self, Scope};
 use super::gpu::Gpu;
@@ -17,7 +17,7 @@ fn node(spec: &str) -> Node {
     Node::new(&Spec::parse(spec, |_| Err("no file is needed".to_owned())).unwrap())
 }
 
-/// A node to which happens what these lines say.
+/// A node with the incidents of these lines.
 fn scripted(machine: &str, lines: &str) -> Node {
     let spec = Spec::parse(&format!("{machine}:file=lines"), |_| Ok(lines.to_owned()));
     Node::new(&spec.unwrap_or_else(|error| panic!("{error}")))
@@ -57,7 +57,7 @@ const SPECS: [&str; 19] = [
     "h100x4:mig,gpu=0-1,for=20s",
 ];
 
-/// Many things at once, on top of each other.
+/// Many overlapping incidents.
 const BAD_DAY: &str = "
     5s  throttle gpu=0 for=20s
     7s  throttle gpu=1 for=9s reason=power-brake
@@ -262,8 +262,8 @@ fn ecc_storm_ends_in_an_uncorrectable_error() {
 #[test]
 fn xid_79_takes_the_gpu_and_stops_the_job() {
     let node = node("h100x4:xid,gpu=2,after=10s");
-    assert_eq!(node.gpus[2].gate(9.0), Gate::Open);
-    assert_eq!(node.gpus[2].gate(10.0), Gate::Lost);
+    assert_eq!(node.gpus[2].call_effect(9.0), CallEffect::Normal);
+    assert_eq!(node.gpus[2].call_effect(10.0), CallEffect::Lost);
     assert_eq!(
         (node.events[0].gpu, node.events[0].data, node.events[0].at),
         (2, 79, 10.0)
@@ -391,7 +391,7 @@ fn gpm_averages_agree_with_counters() {
         (counted / measured - 1.0).abs() < 1e-6,
         "{counted} and {measured}"
     );
-    // Each link by itself, both ways: 62 and 63 are link 0's.
+    // Each link in both directions: 62 and 63 are those of link 0.
     for (id, link) in [(62, 0), (63, 0), (73, 5), (96, 17)] {
         let counted =
             (field(gpu, 139, link, 8.0).unwrap() - field(gpu, 139, link, 7.0).unwrap()) as f64 / 1024.0;
@@ -471,7 +471,7 @@ fn gpus_are_found_by_every_name() {
     assert_eq!((node.socket(&node.gpus[3]), node.socket(&node.gpus[4])), (0, 1));
 }
 
-// === Scenarios of many incidents ===
+// === Scenarios with several incidents ===
 
 #[test]
 fn incidents_come_one_after_another() {
@@ -496,7 +496,7 @@ fn incidents_come_one_after_another() {
     ] {
         assert_eq!((reasons(1, t), reasons(2, t)), (of_1, of_2), "at {t}");
     }
-    // The job goes at the pace of the slowest: 0.8, then 0.5, then 0.55.
+    // The job has the pace of the slowest GPU: 0.8, then 0.5, then 0.55.
     let rate = |from, to| {
         metric(&node.gpus[0], 60, from, to).unwrap() / metric(&node.gpus[0], 60, 0.0, 9.6).unwrap()
     };
@@ -535,13 +535,20 @@ fn gpus_may_be_lost_and_found_more_than_once() {
         "h100x2",
         "5s lost gpu=1 for=5s\n7s hang gpu=1 for=10s\n20s slow-call for=1s delay=5ms\n30s xid gpu=1",
     );
-    let gates = |t| node.gpus[1].gate(t);
+    let effects = |t| node.gpus[1].call_effect(t);
     assert_eq!(
-        (gates(4.0), gates(8.0), gates(12.0)),
-        (Gate::Open, Gate::Lost, Gate::Until(17.0))
+        (effects(4.0), effects(8.0), effects(12.0)),
+        (CallEffect::Normal, CallEffect::Lost, CallEffect::HangsUntil(17.0))
     );
-    assert!(matches!(gates(20.5), Gate::Slow(_)) && gates(25.0) == Gate::Open && gates(30.0) == Gate::Lost);
-    assert!(matches!(node.gpus[0].gate(20.5), Gate::Slow(_)) && node.gpus[0].gate(30.0) == Gate::Open);
+    assert!(
+        matches!(effects(20.5), CallEffect::Slow(_))
+            && effects(25.0) == CallEffect::Normal
+            && effects(30.0) == CallEffect::Lost
+    );
+    assert!(
+        matches!(node.gpus[0].call_effect(20.5), CallEffect::Slow(_))
+            && node.gpus[0].call_effect(30.0) == CallEffect::Normal
+    );
 }
 
 #[test]
@@ -588,7 +595,7 @@ fn errors_in_sram_remap_no_row() {
         [(15.0, 10, 0, false), (30.0, 40, 1, false), (45.0, 70, 4, true)]
     {
         assert_eq!(
-            gpu.ecc_in(Place::Sram, Span::Volatile, t),
+            gpu.ecc_in(MemoryKind::Sram, Span::Volatile, t),
             Errors {
                 corrected,
                 uncorrected
@@ -622,7 +629,7 @@ fn counters_begin_again_with_the_driver() {
         "a second's millijoules"
     );
     assert!(field(gpu, 198, 0, 26.0).unwrap() < field(gpu, 198, 0, 19.0).unwrap());
-    // Volatile errors are gone and the row is replaced; what the board remembers stays.
+    // Volatile errors are reset and the row is replaced; aggregate errors stay.
     let health = |t| [3, 4, 5, 6, 143, 144, 230].map(|id| field(gpu, id, 0, t).unwrap());
     assert_eq!(health(19.0), [240, 1, 240, 1, 1, 1, 1]);
     assert_eq!(health(26.0), [0, 0, 240, 1, 1, 0, 0]);
@@ -691,13 +698,16 @@ fn a_partitioned_gpu_has_instances_instead_of_utilization() {
 fn lines_for_another_node_do_not_happen_here() {
     let text = "1s lost gpu=0 node=1\n1s lost gpu=1";
     let read = |_: &str| Ok(text.to_owned());
-    let gates = |node: u32| {
+    let effects = |node: u32| {
         let spec = Spec::parse(&format!("h100x2:file=f,nodes=2,node={node}"), read).unwrap();
         let node = Node::new(&spec);
-        [0, 1].map(|gpu: usize| node.gpus[gpu].gate(2.0))
+        [0, 1].map(|gpu: usize| node.gpus[gpu].call_effect(2.0))
     };
     assert_eq!(
-        (gates(0), gates(1)),
-        ([Gate::Open, Gate::Lost], [Gate::Lost, Gate::Lost])
+        (effects(0), effects(1)),
+        (
+            [CallEffect::Normal, CallEffect::Lost],
+            [CallEffect::Lost, CallEffect::Lost]
+        )
     );
 }

@@ -1,13 +1,13 @@
-"""Other people's NVML clients read the simulator: pynvml (nvidia-ml-py) with its example, nvitop, and all-smi.
+"""Third-party NVML clients read the simulator: pynvml (nvidia-ml-py) with its example, nvitop, and all-smi.
 
     ln -s .../libsim_nvml.so DIR/libnvidia-ml.so.1
     LD_LIBRARY_PATH=DIR python clients            every spec below, and over_time.py
     LD_LIBRARY_PATH=DIR python clients h100x8     one spec
 
-all-smi takes part where LOCKSTEP_TEST_ALL_SMI names its program (`cargo xtask test --only nvml-clients` builds it).
+all-smi is included if LOCKSTEP_TEST_ALL_SMI names its program (`cargo xtask test --only nvml-clients` builds it).
 
-Exits 0 when every value is there and in its range, 1 with one line for each that is not, 2 when the
-library that the loader finds is not the simulator or a client is not installed.
+Exits with 0 if every value exists and is in its range, with 1 and one line for each value that is not, and with 2
+if the library that the loader finds is not the simulator or if a client is not installed.
 """
 
 import concurrent.futures
@@ -46,7 +46,7 @@ AT_ONCE = 4
 
 
 def clients():
-    """Each client's name and its check."""
+    """Returns the name and the check of each client."""
     import with_example
     import with_nvitop
     import with_pynvml
@@ -76,7 +76,7 @@ def check_one(spec):
     for name, check in present.items():
         try:
             check(checks, machine)
-        except Exception as error:  # a client that gives up is a finding too
+        except Exception as error:  # a client that stops is an error too
             checks.wrong.append(f"{name} stopped: {type(error).__name__}: {error}")
     for line in checks.wrong:
         print(f"{spec}: {line}", file=sys.stderr)
@@ -85,7 +85,7 @@ def check_one(spec):
 
 
 def check_refusal():
-    """A spec that means nothing must stop the client, and say why."""
+    """An invalid spec must stop the client, with the reason."""
     environment = dict(os.environ, LOCKSTEP_SIMULATE="h100x8:burn")
     command = [sys.executable, "-c", "import pynvml; pynvml.nvmlInit()"]
     client = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -100,7 +100,7 @@ def main():
         return check_one(sys.argv[2])
     if len(sys.argv) > 1:
         return max(map(run, sys.argv[1:]))
-    # What is a matter of time runs by itself.
+    # The check over time runs alone, because its result depends on time.
     changing = run(f"h100x2:file={HERE / 'changing.scenario'}", "over_time.py")
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         codes = list(pool.map(run, SPECS))
@@ -108,11 +108,11 @@ def main():
 
 
 def run(spec, script=None):
-    """The library chooses what to simulate once, so each spec takes a process."""
+    """The library is configured once per process, so each spec needs its own process."""
     environment = dict(os.environ, LOCKSTEP_SIMULATE=spec)
     command = [sys.executable, __file__, "--in-this-process", spec] if script is None else [sys.executable, HERE / script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    # One write each, so that the lines of specs that end at once do not mix.
+    # One write each, so that the lines of specifications that end at the same time do not mix.
     sys.stderr.write(done.stderr)
     sys.stdout.write(done.stdout)
     return done.returncode

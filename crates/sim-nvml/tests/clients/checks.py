@@ -1,11 +1,11 @@
-"""Collecting what is wrong with a client's readings."""
+"""Collects the errors in a client's readings."""
 
-# No client gives this.
+# The result of a failed call. No client returns this value.
 FAILED = object()
 
 
 class Checks:
-    """Collects what is wrong instead of stopping at the first."""
+    """Collects all errors instead of stopping at the first."""
 
     def __init__(self, spec):
         self.spec = spec
@@ -13,15 +13,15 @@ class Checks:
         self.done = 0
 
     def attempt(self, what, call):
-        """The value of `call`, or FAILED and a complaint."""
+        """Returns the value of `call`. On an error, records it and returns FAILED."""
         try:
             return call()
-        except Exception as error:  # any client error is a finding
+        except Exception as error:  # every error of a client counts
             self.wrong.append(f"{what}: {type(error).__name__}: {error}")
             return FAILED
 
     def read(self, what, call):
-        """The same for what later checks build on: None where it failed."""
+        """Like `attempt`, for values that later checks use: returns None on an error."""
         value = self.attempt(what, call)
         return None if value is FAILED else value
 

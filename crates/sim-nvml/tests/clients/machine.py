@@ -1,4 +1,4 @@
-"""What a spec says there is to see: the expectations that every client's readings are held against."""
+"""The values that a spec implies. The readings of every client are compared with them."""
 
 import pathlib
 
@@ -21,15 +21,15 @@ INSTANCES = {
     ("a100", "1g.10gb"): (9728, 14, 1),
 }
 
-# Bits of the clock event reasons, and clocks over their maximum, by what slows a GPU down.
+# Bits of the clock event reasons, and clocks as a share of their maximum, by the reason for the slowdown.
 BRAKES = {"thermal": (0x68, (0.5, 0.6)), "power": (0x4, (0.75, 0.85)), "power-brake": (0x88, (0.45, 0.55))}
 
-# Scenarios that happen to every GPU unless the spec names some.
+# Scenarios that affect every GPU unless the spec names some.
 FOR_ALL = ("memory-pressure", "slow-call")
 
 
 class Machine:
-    """A spec, read the way a person would."""
+    """A spec, parsed independently of the simulator."""
 
     def __init__(self, spec):
         head, *options = spec.split(",")
@@ -39,7 +39,7 @@ class Machine:
         options = dict(option.split("=") for option in options)
         self.driver = options.pop("driver", "580.95.05")
         self.idle = scenario == "idle"
-        # GPU -> what is wrong with it -> the options of that
+        # GPU -> its faults -> their options
         self.troubles = {gpu: {} for gpu in range(self.count)}
         if scenario.startswith("file="):
             for line in pathlib.Path(scenario.removeprefix("file=")).read_text().splitlines():
@@ -61,7 +61,7 @@ class Machine:
 
     @property
     def is_stuck(self):
-        """One GPU is gone, so the others spin in a collective that nobody will ever finish."""
+        """One GPU is gone, so the others spin in a collective that never finishes."""
         return any("lost" in troubles or "xid" in troubles for troubles in self.troubles.values())
 
     def has(self, gpu, trouble):
@@ -71,7 +71,7 @@ class Machine:
         return self.has(gpu, "lost") or self.has(gpu, "xid")
 
     def brake(self, gpu):
-        """The reason bits and the share of the clocks."""
+        """Returns the reason bits and the clocks as a share of their maximum."""
         if self.idle:
             return 0x1, (0.02, 0.4)
         if not self.has(gpu, "throttle"):
@@ -79,7 +79,7 @@ class Machine:
         return BRAKES[self.troubles[gpu]["throttle"].get("reason", "thermal")]
 
     def instances(self, gpu):
-        """Names of the instances the GPU is cut into, or None."""
+        """Returns the names of the GPU's instances, or None."""
         if not self.has(gpu, "mig"):
             return None
         return self.troubles[gpu]["mig"].get("instances", "+".join(["1g.10gb"] * 7)).split("+")

@@ -1,8 +1,8 @@
-"""pynvml looks on while a scenario file goes on, and must see each change when the file says.
+"""pynvml reads repeatedly while a scenario file runs, and must see each change at the time in the file.
 
     LOCKSTEP_SIMULATE=h100x2:file=changing.scenario LD_LIBRARY_PATH=DIR python over_time.py
 
-Prints one line like the other clients' and exits as they do.
+Prints one line like the other clients, and exits with the same codes.
 """
 
 import sys
@@ -12,11 +12,11 @@ import pynvml as nv
 
 from checks import Checks
 
-# Seconds after the file says so in which a change must have been seen: this program shares its machine with others.
+# Seconds after the time in the file within which a change must be seen: this program shares its machine with others.
 LATE_S = 0.8
 END_S = 9.0
 
-# (what, which GPU, its value before, [(second, value from then on)])
+# (what, which GPU, its first value, [(second, value from then on)])
 CHANGES = [
     ("clock reasons", 0, 0, [(1, 0x4), (3, 0), (5, "GPU is lost"), (6, 0), (7, "no driver"), (8, 0)]),
     ("link 5", 1, 1, [(2, 0), (4, 1), (7, "no driver"), (8, 1)]),
@@ -48,13 +48,13 @@ READ = {"clock reasons": clock_reasons, "link 5": link, "instances": instances, 
 
 
 def look(what, index):
-    """The value now, with the errors that the scenario brings about as values too."""
+    """Returns the current value. The errors that the scenario causes are values too."""
     try:
         return READ[what](nv.nvmlDeviceGetHandleByIndex(index))
     except nv.NVMLError_GpuIsLost:
         return "GPU is lost"
     except nv.NVMLError_Uninitialized:
-        # The driver has been unloaded: what is true of it again takes a new start.
+        # The driver was unloaded. NVML must be initialised again before reading.
         try:
             nv.nvmlInit()
         except nv.NVMLError_DriverNotLoaded:
@@ -63,7 +63,7 @@ def look(what, index):
 
 
 def watch():
-    """For each thing, when it was seen to change and to what."""
+    """Returns for each value when it changed and to what."""
     nv.nvmlInit()
     begun = time.monotonic()
     seen = {what: [] for what in READ}

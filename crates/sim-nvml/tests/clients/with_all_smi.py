@@ -1,4 +1,4 @@
-"""all-smi, where it is: its snapshot. Of MIG it tells the mode; this release shows instances only on its screen."""
+"""The snapshot of all-smi, if it is available. It contains the MIG mode; this release shows instances only on its screen."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def check(checks, machine, program):
 
 
 def environment(program):
-    """all-smi looks for `nvidia-smi` before it tries NVML; a stand-in lies beside it."""
+    """all-smi searches for `nvidia-smi` before it tries NVML, so a stand-in is placed beside it."""
     return dict(os.environ, PATH=f"{pathlib.Path(program).parent}:{os.environ['PATH']}")
 
 
@@ -43,7 +43,7 @@ def check_gpu(checks, machine, index, gpu):
     width = machine.pcie_width(index)
     checks.equal(at + "PCIe width", lambda: gpu["detail"]["PCIe Width"], f"x{width}")
     cut = machine.instances(index) is not None
-    # Where there is no MIG it says nothing.
+    # all-smi omits the mode if there is no MIG.
     mode = str(int(cut)) if machine.model[7] else None
     checks.equal(at + "MIG mode", lambda: gpu["detail"].get("mig_mode_current"), mode)
     if not cut:

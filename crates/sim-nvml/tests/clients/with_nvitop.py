@@ -1,4 +1,4 @@
-"""nvitop, as a library and as a program."""
+"""nvitop, used as a library and as a program."""
 
 import subprocess
 import sys

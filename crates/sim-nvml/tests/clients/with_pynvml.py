@@ -14,7 +14,7 @@ def check(checks, machine):
     checks.within("CUDA version", nv.nvmlSystemGetCudaDriverVersion, 11000, 14000)
     checks.equal("GPU count", nv.nvmlDeviceGetCount, machine.count)
     for index in range(machine.count):
-        # First, because the event comes two seconds after the initialisation above.
+        # This is checked first, because the event comes two seconds after the initialisation above.
         if machine.has(index, "xid"):
             check_xid(checks, nv.nvmlDeviceGetHandleByIndex(index))
     for index in range(machine.count):
@@ -94,7 +94,7 @@ class Gpu:
             self.within("utilization", lambda: rates().gpu, *((0, 0) if machine.idle else (85, 100)))
         power = (1, watts * 250) if machine.idle else (watts * 300, watts * 1000)
         if machine.is_stuck:
-            # An average of the last second, which may still have been a good one.
+            # An average of the last second, which may include normal work.
             power = (watts * 150, watts * 1000)
         self.within("power", lambda: nv.nvmlDeviceGetPowerUsage(handle), *power)
         self.equal("power limit", lambda: nv.nvmlDeviceGetEnforcedPowerLimit(handle), watts * 1000)

@@ -1,4 +1,4 @@
-//! NVML's rules at the border: codes for misuse, sizes, versions, and what must not be touched.
+//! NVML's rules at the C boundary: codes for misuse, sizes, versions, and memory that must not be changed.
 
 use std::ffi::{CStr, c_char};
 use std::path::Path;
@@ -18,7 +18,7 @@ impl Simulator {
     }
 }
 
-/// Asks for fields (id, scope) with one guard entry behind them, which must stay as it was.
+/// Reads fields (id, scope) with one guard entry after them, which must not change.
 pub(crate) fn fields(gpu: &Device<'_>, asked: &[(u32, u32)]) -> Vec<nvmlFieldValue_t> {
     // SAFETY: plain C structs, for which zero is a value; the count leaves the guard out.
     unsafe {
@@ -50,7 +50,7 @@ pub(crate) fn remapped_rows(gpu: &Device<'_>) -> [u32; 4] {
 fn the_library_exports_the_promised_symbols_and_nothing_else() {
     let promised: Vec<&str> = include_str!("../symbols.txt").lines().collect();
     assert_eq!(exported(&simulator::built()), promised);
-    // A client that finds the first and not the second takes processes for 32 bytes long.
+    // A client that finds the first and not the second assumes that processes have 32 bytes.
     let pair = [
         "nvmlDeviceGetConfComputeMemSizeInfo",
         "nvmlDeviceGetRunningProcessDetailList",
@@ -59,7 +59,7 @@ fn the_library_exports_the_promised_symbols_and_nothing_else() {
     assert_ne!(found, 1, "export both of {pair:?}, or neither");
 }
 
-/// The names that a library defines for others, sorted.
+/// Returns the sorted names that a library exports.
 fn exported(library: &Path) -> Vec<String> {
     let bytes = fs::read(library).unwrap();
     let file = object::File::parse(bytes.as_slice()).unwrap();
@@ -323,7 +323,7 @@ fn freed_event_sets_are_refused() {
     let simulator = Simulator::new("h100x1");
     let nvml = simulator.nvml();
     let lib = nvml.lib();
-    // SAFETY: the set is a ticket, not an address; using it after its end is what is tested.
+    // SAFETY: the set is a number, not an address; using it after its end is what is tested.
     unsafe {
         let (mut set, mut data) = (ptr::null_mut(), mem::zeroed());
         assert_eq!(lib.nvmlEventSetCreate.as_ref().unwrap()(&mut set), 0);

@@ -1,4 +1,4 @@
-//! The driver goes away under its clients, comes back as another, or does not fit the library.
+//! The driver is unloaded while clients use it, comes back in another version, or does not match the library.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::scenario_file::File;
 use crate::scenarios::eventually;
 use crate::simulator::Simulator;
 
-/// Initialises and ends NVML; gives what the first said.
+/// Initialises NVML and shuts it down. Returns the result of the initialisation.
 fn init(simulator: &Simulator) -> Result<(), NvmlError> {
     simulator.try_nvml().map(drop)
 }
@@ -47,7 +47,7 @@ fn a_reloaded_driver_knows_nothing_of_earlier_handles() {
         same.total_energy_consumption().unwrap() < 100_000_000,
         "energy since this driver was loaded"
     );
-    // What wraps the earlier driver's must not shut the later one's down.
+    // Dropping the wrapper of the earlier driver must not shut the later one down.
     drop(set);
     std::mem::forget(before);
 }

@@ -1,4 +1,4 @@
-//! Partitioned GPUs: instances as devices of their own, with what they have and what NVML refuses to say of them.
+//! Partitioned GPUs: instances as separate devices, with their properties and the calls that NVML refuses for them.
 
 use std::time::Duration;
 use std::{mem, ptr, thread};
@@ -132,7 +132,7 @@ fn instances_are_devices_of_their_own() {
     check_processes(&parent, &found);
 }
 
-/// The parent lists them all, with the instances they run in; each instance lists its own.
+/// The parent lists all processes with their instances; each instance lists its own.
 fn check_processes(parent: &Device<'_>, instances: &[Device<'_>]) {
     let all = parent.running_compute_processes().unwrap();
     let run_in: Vec<_> = all
@@ -184,7 +184,7 @@ fn nvml_has_no_utilization_and_no_board_s_readings_for_instances() {
         found[0].temperature(TemperatureSensor::Gpu).map(drop)
     ));
     assert!(not_supported(found[0].mig_mode().map(drop)));
-    // NVML gives this one to instances only.
+    // NVML supports this call only for instances.
     let sram = |gpu: &Device<'_>| {
         gpu.memory_error_counter(
             MemoryError::Uncorrected,

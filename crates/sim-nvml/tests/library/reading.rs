@@ -1,4 +1,4 @@
-//! Everything a client reads from a machine in good health, model by model.
+//! Everything that a client reads from a healthy machine, for each model.
 
 use std::thread;
 use std::time::Duration;
@@ -120,7 +120,7 @@ fn check_health(gpu: &Device<'_>) {
     }
     let processes = gpu.running_compute_processes().unwrap();
     assert_eq!(processes.len(), 1);
-    // Above every process id Linux can give.
+    // Above every process id of Linux.
     assert!(processes[0].pid > 1 << 22);
     let UsedGpuMemory::Used(used) = processes[0].used_gpu_memory else {
         panic!("{processes:?}")
@@ -197,7 +197,7 @@ fn fields_come_with_their_scopes_and_both_numberings() {
                 "microseconds since 1970"
             );
         }
-        // Raw, because the wrapper translates numbers by itself.
+        // A direct call, because the wrapper translates numbers itself.
         let asked = crate::contract::fields(
             &gpu,
             &[

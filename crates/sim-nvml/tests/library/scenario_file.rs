@@ -1,4 +1,4 @@
-//! Scenario files, from the path in a spec to what a client reads; the shipped examples among them.
+//! Scenario files, from the path in a specification to what a client reads. The shipped examples are included.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, process};
@@ -9,7 +9,7 @@ use nvml_wrapper::error::NvmlError;
 use crate::scenarios::eventually;
 use crate::simulator::Simulator;
 
-/// A scenario file that goes with the test.
+/// A scenario file that is removed with the test.
 pub(crate) struct File(PathBuf);
 
 impl File {
@@ -77,7 +77,7 @@ fn a_file_that_means_nothing_is_refused_with_its_line() {
     );
 }
 
-/// Each example names its machine in the command that it tells people to type.
+/// Each example names its machine in the command that it tells users to type.
 #[test]
 fn shipped_examples_are_understood() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/scenarios");

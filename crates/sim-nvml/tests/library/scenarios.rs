@@ -1,4 +1,4 @@
-//! Scenarios seen from outside: events, lost GPUs, slow and hanging calls.
+//! Scenarios from the client's side: events, lost GPUs, slow and hanging calls.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::simulator::Simulator;
 
-/// Tries until it holds; scenarios begin a moment after the start.
+/// Repeats until the condition is true; scenarios begin a moment after the start.
 pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !holds() {

@@ -1,5 +1,5 @@
-//! A freshly loaded copy of the simulator. Its state belongs to the loaded library, so each test opens a
-//! copy of its own and the tests can run side by side.
+//! A freshly loaded copy of the simulator. The state belongs to the loaded library, so each test opens its own copy and the tests can run
+//! in parallel.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(crate) struct Simulator {
 }
 
 impl Simulator {
-    /// Loads a copy, without choosing what to simulate.
+    /// Loads a copy without configuring what to simulate.
     pub(crate) fn load() -> Simulator {
         static COPIES: AtomicU32 = AtomicU32::new(0);
         let number = COPIES.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Simulator {
         self.try_nvml().unwrap()
     }
 
-    /// The same, where it may fail.
+    /// Like [`Simulator::nvml`], but may fail.
     pub(crate) fn try_nvml(&self) -> Result<Nvml, NvmlError> {
         Nvml::builder().lib_path(self.path.as_os_str()).init()
     }
@@ -69,7 +69,7 @@ impl Simulator {
 
 impl Drop for Simulator {
     fn drop(&mut self) {
-        // The mapping stays until the library is closed; only the name goes.
+        // The mapping stays until the library is closed; only the file name is removed.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn built() -> PathBuf {
         .take(2)
         .map(|folder| folder.join("libsim_nvml.so"));
     let found: Vec<PathBuf> = places.filter(|path| path.exists()).collect();
-    // An older build may lie in the other place.
+    // The other folder may contain an older build.
     let newest = found
         .into_iter()
         .max_by_key(|path| fs::metadata(path).unwrap().modified().unwrap());

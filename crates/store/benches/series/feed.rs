@@ -1,4 +1,4 @@
-//! Series and samples as GPUs give them.
+//! Series and samples like those of GPUs.
 
 use domain::series::Labels;
 use store::SeriesStore;
@@ -7,7 +7,7 @@ use store::series::{Append, Block, SeriesId};
 pub(crate) const GPUS: usize = 8;
 pub(crate) const METRICS: usize = 30;
 
-/// A metric of a node's GPU, named as an agent names it.
+/// Returns the labels of a metric of a node's GPU, as an agent names them.
 pub(crate) fn labels(metric: usize, node: usize, gpu: usize) -> Labels {
     Labels::new([
         ("__name__", format!("gpu_metric_{metric}")),
@@ -40,7 +40,7 @@ pub(crate) async fn append(store: &SeriesStore, ids: &[SeriesId], times_ms: &[i6
     assert_eq!(appended.too_old + appended.conflicts, 0);
 }
 
-/// Values that move like a power draw, for a frame of so many series and ticks.
+/// Returns values that move like a power draw, for a frame of `series` series and `ticks` ticks.
 pub(crate) fn values(series: usize, ticks: usize, random: &mut u64) -> Vec<f64> {
     let mut values = Vec::with_capacity(series * ticks);
     for _ in 0..series {

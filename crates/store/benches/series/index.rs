@@ -1,4 +1,4 @@
-//! A million series: memory, naming, searching, opening.
+//! One million series: memory, naming, searching, opening.
 
 use std::time::Instant;
 

@@ -1,7 +1,6 @@
-//! What the label index and reads cost: `cargo bench -p store --bench series -- [index] [reads]`; both without a
-//! word.
+//! Measures the label index and reads: `cargo bench -p store --bench series -- [index] [reads]`. Runs both if none is given.
 //!
-//! Numbers are of one process on a machine that others may use too: compare ratios, and the best of several runs.
+//! The results are of one process on a machine that others may use as well: compare ratios, and the best of several runs.
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement that fails shows where")]
 
@@ -29,7 +28,7 @@ fn main() {
     }
 }
 
-/// The median of some runs of a thing, and what it gave the last time.
+/// Returns the median duration of some runs, and the last result.
 fn median<R>(runs: usize, mut thing: impl FnMut() -> R) -> (Duration, R) {
     let mut took = Vec::new();
     let mut last = None;
@@ -46,7 +45,7 @@ fn ms(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
-/// Memory of this process.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096

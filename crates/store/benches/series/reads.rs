@@ -10,12 +10,12 @@ use crate::ms;
 const START_MS: i64 = 1_790_000_000_000;
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
-/// Ticks in one append, and how many appends go into a chunk.
+/// The ticks in one append; below, the appends in one chunk.
 const TICKS: i64 = 60;
-const APPENDS_A_CHUNK: i64 = 4;
+const APPENDS_PER_CHUNK: i64 = 4;
 const RUNS: usize = 15;
 
-/// One kind of data: so many metrics of so many nodes' GPUs, for a time at an interval.
+/// A kind of data: metrics of the GPUs of some nodes, over a period at an interval.
 struct Data {
     first_node: usize,
     nodes: usize,
@@ -31,7 +31,7 @@ const CLUSTER_HOUR: Data = Data {
     span_ms: HOUR_MS,
     interval_ms: 1_000,
 };
-/// What a dashboard asks for again and again, still in memory.
+/// What a dashboard queries repeatedly, still in memory.
 const LIVE: Data = Data {
     first_node: 0,
     nodes: 32,
@@ -54,7 +54,7 @@ const NODE_MONTH: Data = Data {
     interval_ms: 15_000,
 };
 
-/// As samples come in: sealed every few minutes, merged later.
+/// Live data: sealed every few minutes, merged later.
 async fn live() {
     let folder = tempfile::tempdir().unwrap();
     let config = StoreConfig {
@@ -260,7 +260,7 @@ async fn fill(store: &SeriesStore, data: &Data) {
             let values = feed::values(ids.len(), times.len(), &mut random);
             feed::append(store, ids, &times, values).await;
         }
-        if part as i64 % APPENDS_A_CHUNK == APPENDS_A_CHUNK - 1 {
+        if part as i64 % APPENDS_PER_CHUNK == APPENDS_PER_CHUNK - 1 {
             store.seal_now().await.unwrap();
         }
     }

@@ -1,11 +1,11 @@
-//! Ageing: chunks that are too old become a roll-up of the next resolution, in one transaction with their end.
+//! Ageing: replaces chunks that are too old by a roll-up of the next resolution, in one transaction.
 //!
 //! ```text
 //! chunks of a group   ├── old ──┤├── old ──┤├── young ──┤
-//!                                        edge: the last whole bucket that nothing young reaches into
-//!                     roll-up ───────────┤├┤ rest, under its chunk's id
+//!                                        edge: the end of the last whole bucket without young samples
+//!                     roll-up ───────────┤├┤ rest, under the id of its chunk
 //! ```
-//! So a bucket is made once, of everything there is for it, and a crash leaves either the samples or their roll-up.
+//! So each bucket is computed once from all of its samples, and a crash leaves either the samples or their roll-up.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,31 +15,32 @@ use domain::time::TimestampMs;
 use super::chunk::Stored;
 use super::chunk_rows::{NewRow, delete, read_blobs};
 use super::codec::Corrupt;
-use super::cores::on_all_cores;
 use super::plan::ROW_SAMPLES;
 use super::rollup::{floor, is_counter, roll_up};
 use super::union::{cut, union};
+use super::work_pool::run_on_all_cores;
 use super::{Shared, read};
 
-/// Samples rolled up at once from one group, 2 MB of values: bounds memory where a whole store ages at once.
+/// The maximum number of samples of one group that are rolled up at once: 2 MB of values. It bounds memory when a whole store
+/// ages at once.
 const GROUP_SAMPLES_MAX: u64 = 8 * ROW_SAMPLES;
-/// Samples rolled up in one transaction.
+/// The maximum number of samples that are rolled up in one transaction.
 const STEP_SAMPLES_MAX: u64 = 24 * ROW_SAMPLES;
-/// Old chunks wait until there are this many buckets of them, so that their roll-up is a large row from the beginning.
+/// Old chunks wait until they fill this many buckets, so that their roll-up is a large row from the start.
 const BUCKETS_MIN: i64 = 6 * 60;
 
-/// From which resolution to which, and what is old enough.
+/// The source and target resolution, and the age from which chunks are rolled up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ageing {
     pub(crate) from_ms: i64,
     pub(crate) to_ms: i64,
-    /// Only what ends before this is old.
+    /// Chunks that end before this time are old.
     pub(crate) before_ms: TimestampMs,
-    /// Also when it makes few buckets.
+    /// Rolls up also if this makes few buckets.
     pub(crate) everything: bool,
 }
 
-/// A chunk as the index knows it.
+/// The index columns of a chunk row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
     id: i64,
@@ -50,7 +51,7 @@ struct Row {
 }
 
 impl Ageing {
-    /// The groups with something old, and their metrics.
+    /// Returns the groups with old chunks, and their metrics.
     pub(crate) async fn groups(&self, shared: &Shared) -> Result<Vec<(i64, String)>, sqlx::Error> {
         let wait_ms = if self.everything {
             0
@@ -69,7 +70,7 @@ impl Ageing {
         .await
     }
 
-    /// Rolls up some groups; returns those in which something was done, and may be again.
+    /// Rolls up some groups. Returns those in which something was done, because more may be left.
     pub(crate) async fn step(
         &self,
         shared: &Arc<Shared>,
@@ -120,7 +121,7 @@ impl Ageing {
         edge_ms: TimestampMs,
         mut rows: Vec<Row>,
     ) -> Result<Part, sqlx::Error> {
-        // The older chunk's sample is right where two have one.
+        // Where two chunks have a sample at the same time, the one from the older chunk is right.
         rows.sort_unstable_by_key(|row| row.id);
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
         let kind = read(&shared.metadata)
@@ -138,7 +139,7 @@ impl Ageing {
     }
 
     async fn write(&self, shared: &Shared, parts: Vec<Part>) -> Result<(), sqlx::Error> {
-        let outcomes = on_all_cores(parts, |part| (part.group, part.run())).await?;
+        let outcomes = run_on_all_cores(parts, |part| (part.group, part.run())).await?;
         if outcomes.is_empty() {
             return Ok(());
         }
@@ -156,7 +157,7 @@ impl Ageing {
                     }
                 }
                 Err((id, error)) => {
-                    tracing::error!(chunk = id, %error, "a chunk that ages out cannot be read, and its samples are lost; check the disk");
+                    tracing::error!(chunk = id, %error, "a chunk that ages out cannot be decoded, and its samples are lost; check the disk");
                     delete(&mut transaction, &[*id]).await?;
                 }
             }
@@ -166,7 +167,7 @@ impl Ageing {
     }
 }
 
-/// The edge, and the old chunks that begin before it. `None` when no whole bucket is old.
+/// Returns the edge and the old chunks that begin before it, or `None` if no whole bucket is old.
 fn old(rows: &[Row], before_ms: TimestampMs, to_ms: i64) -> Option<(TimestampMs, Vec<Row>)> {
     let mut edge_ms = floor(before_ms, to_ms);
     let mut old = Vec::new();
@@ -183,10 +184,10 @@ fn old(rows: &[Row], before_ms: TimestampMs, to_ms: i64) -> Option<(TimestampMs,
     (!old.is_empty()).then_some((edge_ms, old))
 }
 
-/// What is old of a group, on its way.
+/// The old chunks of one group, to be rolled up.
 struct Part {
     group: i64,
-    /// The roll-up's.
+    /// The id of the roll-up.
     id: i64,
     to_ms: i64,
     counter: bool,
@@ -197,13 +198,13 @@ struct Part {
 
 struct RolledUp {
     gone: Vec<i64>,
-    /// What lies behind the edge, with its level.
+    /// The samples after the edge, with the level of their chunk.
     rest: Vec<(NewRow, i64)>,
     buckets: Option<NewRow>,
 }
 
 impl Part {
-    /// The error names the chunk that cannot be read.
+    /// Computes the roll-up. The error names the chunk that cannot be decoded.
     fn run(&self) -> Result<RolledUp, (i64, Corrupt)> {
         let mut resolution_ms = 0;
         let mut sets = Vec::new();
@@ -268,7 +269,7 @@ mod tests {
             &[row(1, 0, 200_000), row(2, 200_001, 600_000)],
             Some((180_000, &[1])),
         );
-        // A late sample in a young chunk holds back what lies behind it.
+        // A late sample in a young chunk keeps everything from its bucket on from being rolled up.
         check(
             &[
                 row(1, 0, 200_000),

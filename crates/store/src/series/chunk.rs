@@ -1,20 +1,20 @@
-//! A sealed chunk: the samples of one group (one node, one metric) over a stretch of time, or their roll-up.
+//! A sealed chunk: the samples of one group (one node, one metric) over a period of time, or their roll-up.
 //!
 //! ```text
 //! "LCK1"  crc32c of the rest
 //! varint  frames
 //! frame   ids      the series
 //!         bytes    times      see column.rs
-//!         bytes    values, series after series: pooling similar series halves what a column costs
+//!         bytes    values, one series after another: compressing similar series together halves the size of a column
 //!
 //! "LRU1"  crc32c of the rest
 //! varint  resolution in milliseconds
 //! varint  frames
 //! frame   ids      the series
-//!         bytes    the buckets' first milliseconds
+//!         bytes    the first millisecond of each bucket
 //!         6 bytes  counts, sums, minima, maxima, last values, resets; see rollup.rs
 //! ```
-//! A group has one frame, unless its series tick at different times or samples came late.
+//! A group has one frame, or more if its series have samples at different times or samples arrived late.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -28,29 +28,29 @@ use super::ticks::Ticks;
 
 pub(crate) const MAGIC: [u8; 4] = *b"LCK1";
 pub(crate) const ROLLUP_MAGIC: [u8; 4] = *b"LRU1";
-/// The aggregates of a roll-up.
+/// The number of aggregates of a roll-up.
 pub(crate) const AGGREGATES: usize = 6;
 
 /// The frames of a chunk, decompressed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stored {
-    /// 0 for samples, else the length of a roll-up's buckets.
+    /// 0 for samples, otherwise the length of a roll-up's buckets.
     pub(crate) resolution_ms: i64,
-    /// One set of frames for samples, [`AGGREGATES`] sets with the same series and times for a roll-up.
+    /// One set of frames for samples; [`AGGREGATES`] sets with the same series and times for a roll-up.
     pub(crate) sets: Vec<Vec<Frame<SeriesId>>>,
 }
 
-/// A frame of a chunk of samples, opened: its rows are read when they are wanted.
+/// An opened frame of a chunk of samples. Its rows are decompressed when they are first needed.
 #[derive(Debug)]
 pub(crate) struct OpenFrame {
     pub(crate) series: Vec<SeriesId>,
     pub(crate) axis: Axis,
     column: Column,
-    /// Where the column lies in the chunk.
+    /// The position of the column in the chunk.
     values: Range<usize>,
 }
 
-/// A chunk of samples, sealed for the first time.
+/// Encodes the samples of a chunk that is sealed for the first time.
 pub(crate) fn encode(frames: &[Frame<SeriesId>]) -> Vec<u8> {
     encode_samples(frames, Effort::Seal)
 }
@@ -66,7 +66,7 @@ fn encode_samples(frames: &[Frame<SeriesId>], effort: Effort) -> Vec<u8> {
     seal(MAGIC, &body)
 }
 
-/// The wanted series of each frame that holds any; the others are not decompressed.
+/// Decodes the wanted series of each frame that contains any. Other frames are not decompressed.
 pub(crate) fn decode(
     bytes: &[u8],
     wanted: impl Fn(SeriesId) -> bool,
@@ -80,7 +80,7 @@ pub(crate) fn decode(
     frames.iter().map(read).collect()
 }
 
-/// The frames of a chunk of samples that have a wanted series; none of their samples is read yet.
+/// Opens the frames of a chunk of samples that contain a wanted series. No samples are decompressed yet.
 pub(crate) fn open(bytes: &[u8], wanted: impl Fn(&[SeriesId]) -> bool) -> Result<Vec<OpenFrame>, Corrupt> {
     let mut reader = Reader(unseal(MAGIC, bytes)?);
     let mut frames = Vec::new();
@@ -106,35 +106,35 @@ pub(crate) fn open(bytes: &[u8], wanted: impl Fn(&[SeriesId]) -> bool) -> Result
 }
 
 impl OpenFrame {
-    /// Reads rows, ascending, that were not read before, out of the bytes of its chunk; returns how many bytes of memory they
-    /// take.
+    /// Decompresses rows of this frame from the bytes of its chunk. `rows` is ascending and contains only rows that are not
+    /// loaded. Returns the bytes of memory that they take.
     pub(crate) fn load(&self, chunk: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
-        // No bytes where all was read before.
+        // The bytes are empty if everything was loaded before.
         let column = chunk.get(self.values.clone()).unwrap_or_default();
         self.column.load(column, rows)
     }
 
-    /// Whether every row was read.
+    /// Returns true if all rows are loaded.
     pub(crate) fn is_loaded(&self) -> bool {
         self.column.is_loaded()
     }
 
-    /// Whether some cell may be a hole.
+    /// Returns true if some cell may be a hole.
     pub(crate) fn may_have_holes(&self) -> bool {
         self.column.may_have_holes()
     }
 
-    /// Whether a loaded row has a hole at a tick.
+    /// Returns true if a loaded row has a hole at a tick.
     pub(crate) fn is_absent(&self, row: usize, tick: usize) -> bool {
         self.column.is_absent(row, tick)
     }
 
-    /// Writes a loaded row at some ticks into a place for as many.
+    /// Writes the values of a loaded row at some ticks to `out`, which has one place per tick.
     pub(crate) fn put(&self, row: usize, ticks: &Ticks, out: &mut [f64]) {
         self.column.put(row, ticks, out);
     }
 
-    /// Loaded rows at all ticks.
+    /// Returns loaded rows at all ticks.
     fn samples(&self, rows: &[usize]) -> Frame<SeriesId> {
         Frame {
             series: rows.iter().map(|row| self.series[*row]).collect(),
@@ -143,7 +143,7 @@ impl OpenFrame {
         }
     }
 
-    /// Bytes of memory it takes without what is loaded.
+    /// Returns the memory in bytes, without loaded rows.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(self.series.as_slice()) + self.axis.bytes() + self.column.bytes()
     }
@@ -151,12 +151,12 @@ impl OpenFrame {
 
 const NO_FRAME: Corrupt = Corrupt("a frame's parts do not fit together");
 
-/// Whether a chunk is a roll-up.
+/// Returns true if the chunk is a roll-up.
 pub(crate) fn is_rollup(bytes: &[u8]) -> bool {
     bytes.starts_with(&ROLLUP_MAGIC)
 }
 
-/// Some aggregates of a roll-up: the resolution, and a set of frames for each aggregate asked for, by their places.
+/// Decodes some aggregates of a roll-up: the resolution, and one set of frames for each index in `aggregates`.
 pub(crate) fn decode_rollup(
     bytes: &[u8],
     aggregates: &[usize],
@@ -184,12 +184,12 @@ pub(crate) fn decode_rollup(
     Ok(Stored { resolution_ms, sets })
 }
 
-/// The places of the wanted ones.
+/// Returns the indices of the wanted series.
 fn rows_of(series: &[SeriesId], wanted: impl Fn(SeriesId) -> bool) -> Vec<usize> {
     (0..series.len()).filter(|row| wanted(series[*row])).collect()
 }
 
-/// Some rows of a frame.
+/// Decodes some rows of a frame.
 fn frame(
     series: &[SeriesId],
     rows: &[usize],
@@ -213,12 +213,12 @@ impl Stored {
         }
     }
 
-    /// The whole of a chunk, of either kind.
+    /// Decodes a whole chunk of either kind.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         Self::decode_wanted(bytes, |_| true)
     }
 
-    /// The wanted series of each frame that holds any.
+    /// Decodes the wanted series of each frame that contains any.
     pub(crate) fn decode_wanted(bytes: &[u8], wanted: impl Fn(SeriesId) -> bool) -> Result<Self, Corrupt> {
         if is_rollup(bytes) {
             decode_rollup(bytes, &[0, 1, 2, 3, 4, 5], wanted)
@@ -227,7 +227,7 @@ impl Stored {
         }
     }
 
-    /// Written for good.
+    /// Encodes a merged chunk or a roll-up. It is compressed harder because it is rarely written again.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let frames = &self.sets[0];
         if self.resolution_ms == 0 {
@@ -246,12 +246,12 @@ impl Stored {
         seal(ROLLUP_MAGIC, &body)
     }
 
-    /// Samples, or filled buckets.
+    /// Returns the number of samples, or of non-empty buckets.
     pub(crate) fn len(&self) -> usize {
         self.sets[0].iter().map(Frame::samples).sum()
     }
 
-    /// The series that have any.
+    /// Returns the series that have at least one sample.
     pub(crate) fn ids(&self) -> HashSet<SeriesId> {
         let rows = |frame: &Frame<SeriesId>| {
             let filled = |row: &usize| frame.row(*row).iter().any(|value| !is_absent(*value));
@@ -263,7 +263,7 @@ impl Stored {
         self.sets[0].iter().flat_map(rows).collect()
     }
 
-    /// The first and the last millisecond, of a roll-up those of its outer buckets; `None` without a frame.
+    /// Returns the first and the last millisecond; for a roll-up, those of its outer buckets. `None` if there is no frame.
     pub(crate) fn range(&self) -> Option<(i64, i64)> {
         let first = self.sets[0]
             .iter()

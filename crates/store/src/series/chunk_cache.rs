@@ -1,13 +1,13 @@
-//! Chunks from disk, with what queries have read of them, kept in memory by group for the queries that come again: a dashboard
-//! asks for the same hour every half a minute, a rule for the same five minutes. Without it most of a small query is SQLite
-//! finding rows, and most of a larger one decompressing the same numbers.
+//! A cache of chunks from disk, by group, with what queries have decompressed of them. Queries repeat: a dashboard reads the
+//! same hour every half a minute, a rule the same five minutes. Without the cache, SQLite lookups dominate a small query and
+//! decompressing the same numbers dominates a larger one.
 //!
 //! ```text
-//! query:   epoch ─▶ memory of the group ─▶ get? no: SELECT ─▶ keep, unless the group changed since the epoch
-//! sealed:  COMMIT ─▶ added(chunks): joined to what is kept of their groups, epoch + 1 ─▶ their samples leave memory
-//! change:  COMMIT ─▶ changed(groups): forgotten, epoch + 1 ─▶ what the chunks made superfluous in memory goes
+//! query:   epoch ─▶ memory of the group ─▶ get; on a miss: SELECT ─▶ keep, unless the group changed since the epoch
+//! sealed:  COMMIT ─▶ added(chunks): appended to the cached chunks of their groups, epoch + 1 ─▶ their samples leave memory
+//! change:  COMMIT ─▶ changed(groups): removed from the cache, epoch + 1 ─▶ memory drops what the chunks replace
 //! ```
-//! So whoever finds something gone from memory finds no rows here that are older than that.
+//! So a reader that no longer finds samples in memory never finds cached rows from before these samples were written to disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,25 +20,26 @@ use super::chunk_data::ChunkData;
 use super::group_id::GroupId;
 use super::{Shared, lock};
 
-/// A share of all the memory that one group may take; a longer history is read from disk each time.
+/// One group may take at most one part in this many of the cache. A longer history is read from disk each time.
 const GROUP_SHARE: usize = 8;
-/// Changes remembered by group; more than there are groups in most clusters.
+/// The maximum number of groups whose last change is remembered: more than most clusters have.
 const CHANGES_MAX: usize = 1 << 16;
-/// What a group and a row take beside the row's data.
+/// The overhead of a group and of a row, without the data of the row.
 const GROUP_BYTES: usize = 96;
 const ROW_BYTES: usize = 96;
 
-/// A 64th of the machine's memory, or of what this process may have of it; 64 MiB at least, 512 MiB at most.
+/// Returns a 64th of the machine's memory, or of this process's memory limit if that is lower; at least 64 MiB, at most 512
+/// MiB.
 pub(crate) fn bytes_max_of_machine() -> u64 {
     let info = rustix::system::sysinfo();
     let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    // What a container may have, where there is a limit.
+    // The memory limit of the container, if it has one.
     let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let limit = limit.and_then(|text| text.trim().parse().ok());
     (memory.min(limit.unwrap_or(u64::MAX)) / 64).clamp(64 << 20, 512 << 20)
 }
 
-/// A row of the table of chunks.
+/// A row of the table `chunks`.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredChunk {
     pub(crate) id: i64,
@@ -50,34 +51,34 @@ pub(crate) struct StoredChunk {
     pub(crate) data: Arc<ChunkData>,
 }
 
-/// The chunks of some groups, each over a range of its own; the least recently used go first.
+/// The cached chunks of some groups, each group over its own range. The least recently used groups are removed first.
 #[derive(Debug)]
 pub(crate) struct ChunkCache {
     bytes_max: usize,
     bytes: usize,
     epoch: Epoch,
     groups: LinkedHashMap<i64, Kept>,
-    /// The epoch that a group's last change began.
+    /// The epoch of each group's last change.
     changes: HashMap<i64, Epoch>,
-    /// Of earlier epochs it is not known any more what changed.
+    /// Changes before this epoch are no longer known.
     changes_since: Epoch,
 }
 
-/// Counts changes of chunks on disk.
+/// A counter of the changes of chunks on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Epoch(u64);
 
-/// All chunks of a group that reach into a range.
+/// All chunks of a group that overlap a range.
 #[derive(Debug)]
 struct Kept {
-    /// As it was counted last; queries that read the chunks add to them.
+    /// The size at the last count. Queries that read the chunks increase it.
     bytes: usize,
     range: TimeRange,
     chunks: Vec<StoredChunk>,
 }
 
 impl StoredChunk {
-    /// Whether it reaches into a range of times.
+    /// Returns true if the chunk overlaps a range of times.
     pub(crate) fn overlaps(&self, range: TimeRange) -> bool {
         TimeRange::new(self.min_ms, self.max_ms).overlaps(range)
     }
@@ -95,17 +96,17 @@ impl ChunkCache {
         }
     }
 
-    /// Bytes it takes.
+    /// Returns the size of the cache in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// To be asked before memory is looked at, and shown with what is read then.
+    /// Returns the current epoch. A query calls this before it reads memory, and passes the result to [`ChunkCache::keep`].
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// A group's chunks that reach into a range, when it is known which those are.
+    /// Returns all chunks of a group that overlap a range, or `None` if the cache does not cover the range.
     pub(crate) fn get(&mut self, group: i64, range: TimeRange) -> Option<Vec<StoredChunk>> {
         let kept = self.groups.get(&group)?;
         if !kept.range.covers(range) {
@@ -117,7 +118,7 @@ impl ChunkCache {
         Some(found)
     }
 
-    /// Keeps all chunks of a group that reach into a range, as they were read in an epoch.
+    /// Caches all chunks of a group that overlap a range, as they were read in an epoch.
     pub(crate) fn keep(&mut self, epoch: Epoch, group: i64, range: TimeRange, chunks: Vec<StoredChunk>) {
         let mut kept = Kept {
             bytes: 0,
@@ -139,7 +140,7 @@ impl ChunkCache {
         self.shrink();
     }
 
-    /// Chunks of these groups were read by a query, and may take more memory than before.
+    /// Updates the size of these groups after a query has read their chunks.
     pub(crate) fn recount(&mut self, groups: impl IntoIterator<Item = i64>) {
         for group in groups {
             if let Some(kept) = self.groups.get_mut(&group) {
@@ -168,7 +169,7 @@ impl ChunkCache {
         }
     }
 
-    /// Chunks were written beside those that there were. To be said after the commit and before their samples leave memory.
+    /// Adds chunks that were written without replacing others. Call it after the commit and before their samples leave memory.
     pub(crate) fn added(&mut self, chunks: Vec<(GroupId, StoredChunk)>) {
         self.begin_epoch();
         for (GroupId(group), chunk) in chunks {
@@ -184,8 +185,8 @@ impl ChunkCache {
         }
     }
 
-    /// Chunks of these groups are other ones now. To be said after the commit and before memory lets go of anything that the
-    /// new ones hold.
+    /// Removes groups whose chunks have changed. Call it after the commit and before memory drops samples that the new chunks
+    /// contain.
     pub(crate) fn changed(&mut self, groups: impl IntoIterator<Item = i64>) {
         self.begin_epoch();
         for group in groups {
@@ -194,7 +195,7 @@ impl ChunkCache {
         }
     }
 
-    /// Chunks of any group may be other ones now.
+    /// Clears the cache, because chunks of any group may have changed.
     pub(crate) fn all_changed(&mut self) {
         self.begin_epoch();
         self.changes.clear();
@@ -211,14 +212,15 @@ impl ChunkCache {
         }
     }
 
-    /// Whether a group's chunks may be other ones than in an epoch.
+    /// Returns true if the chunks of a group may have changed since an epoch.
     fn has_changed(&self, since: Epoch, group: i64) -> bool {
         since < self.changes_since || self.changes.get(&group).is_some_and(|epoch| *epoch > since)
     }
 }
 
 impl Shared {
-    /// Commits other chunks for some groups, and says so whether it failed or not: a failed commit may have been one.
+    /// Commits changed chunks of some groups. The cache drops these groups even if the commit fails: it may still have taken
+    /// effect.
     pub(crate) async fn commit_chunks(
         &self,
         transaction: Transaction<'_, Sqlite>,
@@ -229,7 +231,7 @@ impl Shared {
         committed
     }
 
-    /// The same for chunks that are beside all others.
+    /// Commits chunks that were added without replacing others.
     pub(crate) async fn commit_new_chunks(
         &self,
         transaction: Transaction<'_, Sqlite>,
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(ids(cache.get(7, TimeRange::new(49, 150))), None);
         assert_eq!(ids(cache.get(7, TimeRange::new(50, 151))), None);
         assert_eq!(ids(cache.get(8, TimeRange::new(50, 150))), None);
-        // A part of what is known does not replace it; more does.
+        // A part of a cached range does not replace it; a larger range does.
         cache.keep(
             cache.epoch(),
             7,
@@ -306,7 +308,7 @@ mod tests {
         );
         assert_eq!(ids(cache.get(7, TimeRange::new(0, 50))), Some(vec![1]));
         assert_eq!(ids(cache.get(7, TimeRange::new(50, 150))), None);
-        // No chunk at all is knowledge too.
+        // A range without chunks is cached too.
         cache.keep(cache.epoch(), 9, TimeRange::new(0, 50), Vec::new());
         assert_eq!(ids(cache.get(9, TimeRange::new(0, 50))), Some(vec![]));
     }
@@ -364,7 +366,7 @@ mod tests {
                 "read before it was added"
             );
         }
-        // One whose commit the reader saw already is not there twice.
+        // A chunk whose commit the reader has already seen is not added twice.
         cache.added(vec![added(1, 5, 20, 29)]);
         assert_eq!(ids(cache.get(1, TimeRange::new(0, 100))), Some(vec![1, 5]));
         cache.keep(before, 4, TimeRange::new(0, 9), Vec::new());

@@ -1,5 +1,6 @@
-//! A chunk's bytes, and what queries have read of them so far. The second query for the same samples finds them decompressed,
-//! as narrow as they can be. A chunk that was read from disk as a whole is kept without its bytes.
+//! The bytes of a chunk, and what queries have decompressed of it so far. The second query for the same samples finds them
+//! decompressed, in their narrowest form. A chunk that was decompressed completely when it was read from disk is kept without
+//! its bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +17,7 @@ use super::rollup::{self, View};
 pub(crate) struct ChunkData {
     bytes: Vec<u8>,
     frames: OnceLock<Vec<OpenFrame>>,
-    /// Bytes of memory that what was read takes.
+    /// The memory in bytes of what was decompressed.
     read: AtomicUsize,
 }
 
@@ -29,7 +30,7 @@ impl ChunkData {
         }
     }
 
-    /// Bytes out of which some series are read at once; they are copied only if there is more in them.
+    /// Decompresses some series right away. The bytes are copied only if they contain more than that.
     pub(crate) fn read(bytes: &[u8], members: &Members, cut: &Cut) -> Result<Self, Corrupt> {
         let mut data = Self::new(Vec::new());
         if !chunk::is_rollup(bytes) {
@@ -45,27 +46,27 @@ impl ChunkData {
         Ok(data)
     }
 
-    /// As on disk; nothing of a chunk that was read from there as a whole.
+    /// Returns the bytes as on disk; empty for a chunk that was decompressed completely when it was read.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether it is a roll-up; its bytes are always there.
+    /// Returns true for a roll-up. The bytes of a roll-up are always kept.
     pub(crate) fn is_rollup(&self) -> bool {
         chunk::is_rollup(&self.bytes)
     }
 
-    /// Bytes in memory.
+    /// Returns the memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.len() + self.read.load(Ordering::Relaxed)
     }
 
-    /// The so-many-th frame of a chunk of samples that [`ChunkData::pieces`] were taken from.
+    /// Returns the frame with this index in a chunk of samples. [`ChunkData::pieces`] must have been called before.
     pub(crate) fn frame(&self, at: usize) -> &OpenFrame {
         &self.frames.get().expect("pieces were taken from it")[at]
     }
 
-    /// The wanted series at the ticks that matter, and the resolution of a roll-up.
+    /// Returns the wanted series at the ticks that the cut selects, and the resolution of a roll-up.
     pub(crate) fn pieces(
         self: &Arc<Self>,
         id: i64,
@@ -91,7 +92,7 @@ impl ChunkData {
         Ok((None, pieces))
     }
 
-    /// Loads rows of a frame, unless none of its ticks lies in the cut's range; returns whether there is anything to read.
+    /// Loads rows of a frame, unless none of its ticks is in the range of the cut. Returns true if there is anything to read.
     fn load(&self, frame: &OpenFrame, bytes: &[u8], rows: &[usize], cut: &Cut) -> Result<bool, Corrupt> {
         if rows.is_empty() || frame.axis.range(cut.range).is_empty() {
             return Ok(false);
@@ -107,7 +108,7 @@ impl ChunkData {
         }
         let frames = chunk::open(bytes, |_| true)?;
         let memory = frames.iter().map(OpenFrame::bytes).sum();
-        // Another query may have been quicker.
+        // Another query may have set them first.
         if self.frames.set(frames).is_ok() {
             self.read.fetch_add(memory, Ordering::Relaxed);
         }
@@ -143,7 +144,7 @@ mod tests {
         ] {
             let data = Arc::new(ChunkData::read(&bytes, &members(ids), cut).unwrap());
             assert_eq!(!data.bytes.is_empty(), kept, "{ids:?}");
-            // What was not read then is read when it is wanted.
+            // What was not read before is read when it is needed.
             let later = members(if kept { &[2, 3] } else { ids });
             let (_, pieces) = data.pieces(7, View::default(), &later, &all).unwrap();
             for (piece, frame) in pieces.iter().map(Piece::frame).zip(&frames) {

@@ -1,4 +1,4 @@
-//! Rows of the table of chunks: what merging, ageing and deletion read, write and delete.
+//! Rows of the table `chunks`, as merging, ageing and deletion read, write and delete them.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use domain::time::TimestampMs;
 use super::Shared;
 use super::chunk::Stored;
 
-/// A group's chunks of one resolution.
+/// A group and a resolution.
 pub(crate) type Target = (i64, i64);
 
-/// A row to be written.
+/// A row to insert.
 pub(crate) struct NewRow {
     pub(crate) id: i64,
     pub(crate) min_ms: TimestampMs,
@@ -21,7 +21,7 @@ pub(crate) struct NewRow {
 }
 
 impl NewRow {
-    /// `None` for what has no samples.
+    /// Returns the row of a chunk, or `None` if the chunk has no samples.
     pub(crate) fn of(id: i64, stored: &Stored) -> Option<Self> {
         let (min_ms, max_ms) = stored.range()?;
         Some(Self {
@@ -59,7 +59,7 @@ impl NewRow {
     }
 }
 
-/// The blobs of chunks, in the order of the ids.
+/// Returns the blobs of chunks, in the order of the ids.
 pub(crate) async fn read_blobs(shared: &Shared, ids: &[i64]) -> Result<Vec<Vec<u8>>, sqlx::Error> {
     let found: Vec<(i64, Vec<u8>)> =
         sqlx::query_as("SELECT id, data FROM chunks WHERE id IN (SELECT value FROM json_each(?))")

@@ -1,14 +1,14 @@
-//! Bytes: variable-length integers, columns, and a reader that cannot run over the end.
+//! Encoding of variable-length integers and columns, and a reader with bounds checks.
 //!
 //! ```text
-//! varint    7 bits a byte, low first, the top bit set but in the last
+//! varint    7 bits per byte, low bits first; the top bit is set in all bytes except the last
 //! ids       varint count, then zigzag varints of the differences
 //! values    little-endian, eight bytes each, so that every bit survives
 //! ```
 
 use super::SeriesId;
 
-/// Bytes that do not read back.
+/// Bytes that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the stored bytes are damaged: {0}")]
 pub(crate) struct Corrupt(pub(crate) &'static str);
@@ -47,12 +47,12 @@ pub(crate) fn put_values(out: &mut Vec<u8>, values: &[f64]) {
     }
 }
 
-/// Puts the checksum of all that follows behind the magic.
+/// Writes the magic, the checksum of the body, and the body.
 pub(crate) fn seal(magic: [u8; 4], body: &[u8]) -> Vec<u8> {
     seal_written(magic, body.len(), |out| out.extend_from_slice(body))
 }
 
-/// The same of what `write` appends, about `length` bytes.
+/// Like [`seal`], for a body of about `length` bytes that `write` appends.
 pub(crate) fn seal_written(magic: [u8; 4], length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::with_capacity(length + 8);
     out.extend_from_slice(&magic);
@@ -63,21 +63,21 @@ pub(crate) fn seal_written(magic: [u8; 4], length: usize, write: impl FnOnce(&mu
     out
 }
 
-/// Checks magic and checksum and returns what follows.
+/// Checks magic and checksum, and returns the body.
 pub(crate) fn unseal(magic: [u8; 4], bytes: &[u8]) -> Result<&[u8], Corrupt> {
     let mut reader = Reader(bytes);
     if reader.take(4)? != magic {
-        return Err(Corrupt("it does not begin as it should"));
+        return Err(Corrupt("it does not begin with the expected bytes"));
     }
     let sum = u32::from_le_bytes(reader.array()?);
     if crc32c::crc32c(reader.0) == sum {
         Ok(reader.0)
     } else {
-        Err(Corrupt("the checksum does not fit"))
+        Err(Corrupt("the checksum does not match"))
     }
 }
 
-/// What is still to be read.
+/// The bytes that are not read yet.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
             .expect("take returns as many bytes as asked"))
     }
 
-    /// The next byte, left where it is.
+    /// Returns the next byte without reading past it.
     pub(crate) fn peek(&self) -> Result<u8, Corrupt> {
         self.0.first().copied().ok_or(Corrupt("it ends too early"))
     }
@@ -116,7 +116,8 @@ impl<'a> Reader<'a> {
         Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
     }
 
-    /// A count of things that take at least `bytes_each` each, so that a damaged count cannot ask for all memory.
+    /// Reads a count of elements of at least `bytes_each` bytes each. The check against the remaining bytes keeps a damaged
+    /// count from allocating all memory.
     pub(crate) fn count(&mut self, bytes_each: usize) -> Result<usize, Corrupt> {
         let count = usize::try_from(self.varint()?).map_err(|_| Corrupt("a count is too large"))?;
         if count.saturating_mul(bytes_each) > self.0.len() {

@@ -1,22 +1,22 @@
-//! Columns of numbers, compressed: what a chunk's times and values are made of.
+//! Compressed columns of numbers: the times and values of a chunk.
 //!
 //! ```text
-//! values   01  8 bytes, varint count                         all the same bits
+//! values   01  8 bytes, varint count                         all with the same bits
 //!          04  byte digits, exceptions, signed base,         integers: value = (base + step * number) / 10^digits,
 //!              varint step, byte width, pages                the numbers of 2, 4 or 8 bytes in pages.rs
-//!          05  pages                                         the f64s: numbers that are no short decimals
-//!          "pco!" …                                          the same in one piece: more than pages are for
-//! times    "pco!" …                                          the i64s by pco
+//!          05  pages                                         the f64s: numbers that are not short decimals
+//!          "pco!" …                                          the f64s in one piece: more than fit pages
+//! times    "pco!" …                                          the i64s, compressed by pco
 //!          03  signed first, varint step, varint count       a regular axis
-//!          06  varint runs, each as 03's                     one with gaps, or with another step now and then
-//! exceptions   varint runs, each: varint gap since the last one's end, varint length, 8 bytes
+//!          06  varint runs, each like 03                     an axis with gaps or occasional changes of step
+//! exceptions   varint runs, each: varint gap since the end of the last one, varint length, 8 bytes
 //! ```
-//! Values are those of some rows, one after the other, and any of the rows can be read alone.
+//! The values are those of several rows, one row after another. Any row can be read alone.
 //!
-//! Nearly all that is measured began as a decimal (watts, degrees, ratios) or an integer. As integers it costs half the
-//! time and a tenth less room than pco's own search for a float's base, and without their base and step most fit two bytes. What does not fit the digits (a hole, a staleness
-//! marker, an odd NaN) is an exception, so that one of them does not spoil the column. Everything is bit-exact: a value is
-//! an integer only if the division gives back its very bits.
+//! Nearly all measured values began as a decimal (watts, degrees, ratios) or an integer. As integers they take half the time
+//! and 10 % less space than with pco's own search for a float's base; without their base and step most fit into two bytes. A
+//! value that does not fit the digits (a hole, a staleness marker, an unusual NaN) is an exception, so that it does not spoil
+//! the column. Everything is bit-exact: a value is stored as an integer only if the division gives back exactly its bits.
 
 mod opened;
 
@@ -32,30 +32,30 @@ const REGULAR: u8 = 3;
 const DECIMAL: u8 = 4;
 const FLOATS: u8 = 5;
 const RUNS: u8 = 6;
-/// How pco's own files begin.
+/// The first byte of pco's own format.
 const PCO: u8 = b'p';
 
-/// 10^digits. Six digits are microseconds; more are measured by nobody.
+/// 10^digits. Six digits are microseconds; no reader measures more.
 const POWERS: [f64; 7] = [1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6];
-/// From here on not every integer is an f64.
+/// From this value on, not every integer is representable as an f64.
 const INTEGER_MAX: i64 = 1 << 53;
-/// Values looked at to choose the digits, the order of differences and the common divisor.
+/// The number of values inspected to choose the digits, the order of differences and the common divisor.
 const SAMPLES: usize = 128;
-/// The most numbers in a column: a damaged count cannot ask for all memory.
+/// The maximum number of numbers in a column. It keeps a damaged count from allocating all memory.
 const COLUMN_MAX: usize = 1 << 25;
 
-/// How long to search for a smaller form.
+/// How much time to spend on a smaller encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// The first time: it will be written again, within the hour where samples come each second.
+    /// For the first write. The chunk is written again, within one hour if samples arrive every second.
     Seal,
-    /// The last time.
+    /// For the last write.
     Merge,
 }
 
 impl Effort {
-    /// On GPU series of 8 × 300: level 5 takes 16 ns a sample, level 8 takes 23 and gains 1.5 %; at 8 × 3,600 level 8 takes
-    /// 24 and gains 2.5 %.
+    /// Returns pco's compression level. On GPU series of 8 × 300, level 5 takes 16 ns per sample; level 8 takes 23 ns and saves
+    /// 1.5 %. At 8 × 3,600, level 8 takes 24 ns and saves 2.5 %.
     fn level(self) -> usize {
         match self {
             Self::Seal => 5,
@@ -64,7 +64,7 @@ impl Effort {
     }
 }
 
-/// Writes the values of so many rows of the same length.
+/// Writes the values of `rows` rows of equal length.
 pub(crate) fn put_values(out: &mut Vec<u8>, values: &[f64], rows: usize, effort: Effort) {
     let mut column = Vec::new();
     let first = values.first().copied().unwrap_or_default();
@@ -84,7 +84,7 @@ pub(crate) fn put_values(out: &mut Vec<u8>, values: &[f64], rows: usize, effort:
     put_bytes(out, &column);
 }
 
-/// Reads rows, ascending, of what [`put_values`] wrote behind its length: all ticks of each.
+/// Reads some rows, ascending, with all their ticks. `bytes` is what [`put_values`] wrote after its length.
 pub(crate) fn values(
     bytes: &[u8],
     (rows, ticks): (usize, usize),
@@ -95,7 +95,7 @@ pub(crate) fn values(
     Ok(column.rows(wanted))
 }
 
-const OTHER_LENGTH: Corrupt = Corrupt("a column has another length than its frame");
+const OTHER_LENGTH: Corrupt = Corrupt("the length of a column does not match its frame");
 
 pub(crate) fn put_times(out: &mut Vec<u8>, times_ms: &[i64]) {
     let mut column = Vec::new();
@@ -127,10 +127,10 @@ fn count(reader: &mut Reader<'_>) -> Result<usize, Corrupt> {
         .ok_or(Corrupt("a count is too large"))
 }
 
-/// Ticks a run has on average, where runs are worth it.
+/// The minimum average number of ticks per run for which runs are worth it.
 const RUN_MIN: usize = 32;
 
-/// Stretches of an axis within which all steps are the same; `None` where they are too short, or time does not rise.
+/// Splits an axis into runs of equal steps. Returns `None` if the runs are too short or the times are not ascending.
 fn runs(times_ms: &[i64]) -> Option<Vec<&[i64]>> {
     let runs_max = times_ms.len().div_ceil(RUN_MIN);
     let (mut runs, mut rest) = (Vec::new(), times_ms);
@@ -148,7 +148,7 @@ fn runs(times_ms: &[i64]) -> Option<Vec<&[i64]>> {
     (!runs.is_empty()).then_some(runs)
 }
 
-/// From the first time to the second; nothing for a single one.
+/// Returns the difference of the first two times, or 0 for a single time.
 fn step_of(times_ms: &[i64]) -> u64 {
     match times_ms {
         [first, second, ..] => second.wrapping_sub(*first).cast_unsigned(),
@@ -158,14 +158,14 @@ fn step_of(times_ms: &[i64]) -> u64 {
 
 // === decimals ===
 
-/// Values as integers of a power of ten, but for some exceptions.
+/// Values as integers of a power of ten, with exceptions.
 struct Decimals {
     digits: u8,
     integers: Vec<i64>,
     exceptions: Vec<Run>,
 }
 
-/// Neighbours with the same bits.
+/// Neighbouring values with the same bits.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     start: usize,
@@ -174,7 +174,7 @@ struct Run {
 }
 
 impl Decimals {
-    /// `None` when too many do not fit any number of digits.
+    /// Returns `None` if too many values fit no number of digits.
     fn of(values: &[f64]) -> Option<Self> {
         let fewest = digits_of_sample(values)?;
         (fewest..POWERS.len()).find_map(|digits| Self::with_digits(values, digits))
@@ -203,7 +203,7 @@ impl Decimals {
                     });
                 }
             }
-            // An exception repeats its neighbour, which costs next to nothing.
+            // An exception repeats its neighbour, which costs almost nothing.
             integers.push(last);
         }
         Some(Self {
@@ -227,7 +227,7 @@ impl Decimals {
     }
 }
 
-/// The integer that, divided by 10^digits, has the value's very bits.
+/// Returns the integer that, divided by 10^digits, gives exactly the bits of the value.
 fn integer(value: f64, digits: usize) -> Option<i64> {
     let scaled = value * POWERS[digits];
     let integer = (scaled + 0.5_f64.copysign(scaled)) as i64;
@@ -236,7 +236,7 @@ fn integer(value: f64, digits: usize) -> Option<i64> {
     fits.then_some(integer)
 }
 
-/// The digits that most of a sample needs; `None` when one in eight has more than there are.
+/// Returns the number of digits that most sampled values need, or `None` if more than one in eight needs more than the maximum.
 fn digits_of_sample(values: &[f64]) -> Option<usize> {
     let step = values.len().div_ceil(SAMPLES);
     let finite = values.iter().step_by(step).filter(|value| value.is_finite());
@@ -251,7 +251,7 @@ fn digits_of_sample(values: &[f64]) -> Option<usize> {
     (without * 8 <= seen).then_some(most)
 }
 
-/// The power of ten that makes all finite values integers, if there is one.
+/// Returns the power of ten that makes all finite values integers, if there is one.
 pub(crate) fn power_of(values: &[f64]) -> Option<f64> {
     let digits = digits_of_sample(values)?;
     let fits = |digits: &usize| {
@@ -263,8 +263,8 @@ pub(crate) fn power_of(values: &[f64]) -> Option<f64> {
 
 // === pco ===
 
-/// Integers without what they have in common, so that they are short. pco's own search for mode and differences costs as much
-/// as the compression itself, and is spared here: integers of one metric are told by a hundred of them.
+/// Writes integers without their common base and step, so that they are short. It does not use pco's own search for mode and
+/// differences, which costs as much as the compression: about a hundred integers of a metric show its shape.
 fn put_integers(out: &mut Vec<u8>, integers: &[i64], rows: usize, effort: Effort) {
     let (divisor, order) = shape(integers);
     let base = integers.iter().copied().min().unwrap_or_default();
@@ -334,8 +334,8 @@ fn decompressed<T: pco::data_types::Number>(bytes: &[u8]) -> Result<Vec<T>, Corr
     simple_decompress(bytes).map_err(|_| Corrupt("a column cannot be decompressed"))
 }
 
-/// The divisor that all differences share, and how often to take differences: as often as leaves the least spread, which is
-/// how far two members of the column at arbitrary places are apart.
+/// Returns the common divisor of all differences, and how often to take differences. It chooses the order with the least
+/// spread, measured as the distance between members of the column at arbitrary positions.
 fn shape(integers: &[i64]) -> (u64, usize) {
     let Some(places) = integers.len().checked_sub(2).filter(|places| *places > 4) else {
         return (1, 0);
@@ -348,7 +348,7 @@ fn shape(integers: &[i64]) -> (u64, usize) {
     let (mut divisor, mut bits) = (0_u64, [0_u32; 3]);
     let samples = SAMPLES.min(places);
     for n in 0..samples {
-        // The second place strides by a large prime, lest it always meets the same phase of another series.
+        // The second position advances by a large prime, so that it does not always meet the same phase of another series.
         let (here, there) = (
             differences(n * places / samples),
             differences((n * 7_919 + 31) % places),
@@ -389,7 +389,7 @@ mod tests {
         values(column, (rows, count / rows), wanted)
     }
 
-    /// Reads back bit by bit, whole or by rows, in the form expected.
+    /// Checks that values in the expected form read back bit by bit, as a whole and by rows.
     fn check(numbers: &[f64], form: u8) {
         let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         for effort in [Effort::Seal, Effort::Merge] {
@@ -443,7 +443,7 @@ mod tests {
             vec![i64::MIN, i64::MAX],
             (0..100).map(|n| 1_790_000_000_000 + n * 1_000).collect(),
             (0..100).map(|n| 1_790_000_000_000 + n * 1_000 + n % 3).collect(),
-            // Every fifteen seconds, a gap, each second, one late tick, each second.
+            // Every fifteen seconds, a gap, every second, one late tick, every second.
             (0..40)
                 .map(|n| n * 15_000)
                 .chain((900..1_000).map(|n| n * 1_000))

@@ -1,11 +1,11 @@
 //! The committer: one task that makes appends durable, many at a time.
 //!
 //! ```text
-//! gather ≤ 100 ms → new series' names → write-ahead row (samples and session numbers) → head → answers
+//! gather ≤ 100 ms → names of new series → write-ahead row (samples and session numbers) → head → answers
 //! ```
-//! Nobody is answered before the row is on disk. The task is never cancelled: it ends when all doors to it are closed and
-//! the queue is empty. When a write fails, all senders of the batch are told, nothing of it is in the head, and the next
-//! batch tries again on a new file; so the store comes back by itself when the disk does.
+//! The committer sends answers only after the row is on disk. The task is never cancelled: it ends when all its senders are
+//! dropped and the queue is empty. When a write fails, all senders of the batch get the error and nothing of the batch is in
+//! the head. The next batch tries again with a new file, so the store recovers without help when the disk does.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,21 +21,21 @@ use super::sessions::Sorted;
 use super::wal::{self, Entry, Wal};
 use super::{AppendError, Appended, Block, Shared, lock, names, read};
 
-/// So many samples, 4 MB of values, are a full batch: a larger one would make the others wait too long, and on its way to disk
-/// it is held four times over.
+/// The maximum number of samples in a batch: 4 MB of values. A larger batch would delay the other senders too much; it takes
+/// four times its size in memory on the way to disk.
 const BATCH_SAMPLES_MAX: usize = 1 << 19;
-/// So many samples are worth a commit of their own: nobody waits longer for others to join. A thousand nodes send as many in
-/// 100 ms, so it hastens only those who send in bulk.
+/// From this number of samples on, a batch is committed without waiting for more. 1,000 nodes send this many in 100 ms, so it
+/// speeds up only senders of bulk data.
 const BATCH_SAMPLES_ENOUGH: usize = 32 << 10;
 
-/// Looks at the queue while others are waited for.
-const NAPS: u32 = 4;
+/// How often the queue is read while the committer waits for more appends.
+const GATHER_WAKEUPS: u32 = 4;
 
-/// An append on its way.
+/// An append in the queue.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) entry: Entry,
-    /// What is known of it already: samples out of the window.
+    /// The part of the result that is already known: samples outside the window.
     pub(crate) appended: Appended,
     pub(crate) samples: usize,
     pub(crate) now_ms: TimestampMs,
@@ -43,23 +43,23 @@ pub(crate) struct Request {
     pub(crate) _room: OwnedSemaphorePermit,
 }
 
-/// Runs until every sender is gone.
+/// Runs until all senders are dropped.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     mut wal: Wal,
     mut requests: mpsc::Receiver<Request>,
     mut closings: mpsc::Receiver<wal::Closed>,
 ) {
-    let patience = Duration::from_millis(shared.config.gather_ms);
+    let gather_time = Duration::from_millis(shared.config.gather_ms);
     loop {
         tokio::select! {
             first = requests.recv() => {
                 let Some(first) = first else { break };
-                let batch = gather(first, &mut requests, patience).await;
+                let batch = gather(first, &mut requests, gather_time).await;
                 commit(&shared, &mut wal, batch).await;
                 wal.rotate();
             }
-            () = shared.new_names.notified() => save_names(&shared, patience).await,
+            () = shared.new_names.notified() => save_names(&shared, gather_time).await,
             Some(closed) = closings.recv() => wal.close_current(closed),
         }
         shared
@@ -69,34 +69,38 @@ pub(crate) async fn run(
     wal.close().await;
 }
 
-/// Makes new names durable before the first samples under them come, so that those do not wait for it.
-async fn save_names(shared: &Arc<Shared>, patience: Duration) {
-    // A batch that came first has written them already.
+/// Makes names of new series durable before their first samples arrive, so that those samples do not wait for it.
+async fn save_names(shared: &Arc<Shared>, gather_time: Duration) {
+    // An earlier batch may have written them already.
     if !read(&shared.index).has_pending() {
         return;
     }
-    sleep(patience).await;
+    sleep(gather_time).await;
     if let Err(error) = names::save(shared).await {
-        // The batch that needs them tries again, and is the one to be refused.
+        // The batch that needs these names tries again, and is refused if that fails.
         tracing::debug!(%error, "names of new series could not be written yet");
     }
 }
 
-/// Sleeps while the others come, rather than wake up for each of them: in a few naps, each of which may find enough.
-async fn gather(first: Request, requests: &mut mpsc::Receiver<Request>, patience: Duration) -> Vec<Request> {
-    let deadline = Instant::now() + patience;
+/// Waits for more appends. It sleeps a few times instead of waking up for each append, and stops early when it has enough.
+async fn gather(
+    first: Request,
+    requests: &mut mpsc::Receiver<Request>,
+    gather_time: Duration,
+) -> Vec<Request> {
+    let deadline = Instant::now() + gather_time;
     let mut batch = vec![first];
-    for nap in (0..NAPS).rev() {
+    for wakeup in (0..GATHER_WAKEUPS).rev() {
         if drain(&mut batch, requests) >= BATCH_SAMPLES_ENOUGH {
             break;
         }
-        sleep_until(deadline - patience * nap / NAPS).await;
+        sleep_until(deadline - gather_time * wakeup / GATHER_WAKEUPS).await;
     }
     drain(&mut batch, requests);
     batch
 }
 
-/// Takes what waits, up to a full batch; returns the batch's samples.
+/// Moves waiting appends to the batch until it is full. Returns the number of samples in the batch.
 fn drain(batch: &mut Vec<Request>, requests: &mut mpsc::Receiver<Request>) -> usize {
     let mut samples: usize = batch.iter().map(|request| request.samples).sum();
     while samples < BATCH_SAMPLES_MAX
@@ -115,7 +119,7 @@ async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
         out_of_turn,
     } = lock(&shared.sessions).sort(batch);
     for request in out_of_turn {
-        // A sender that is gone has no use for the answer, here and below.
+        // Sending fails if the sender is gone and needs no answer, here and below.
         let _ = request.reply.send(Err(AppendError::OutOfTurn));
     }
     let now_ms = fresh.last().map_or(0, |request| request.now_ms);
@@ -143,8 +147,8 @@ async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
             }
         }
         Err(error) => {
-            shared.space.note_failure(&error);
-            tracing::error!(%error, appends = senders.len(), "a batch of samples could not be written; their senders keep them and try again");
+            shared.disk_guard.note_failure(&error);
+            tracing::error!(%error, appends = senders.len(), "a batch of samples could not be written; the senders keep the samples and try again");
             let error = AppendError::Write(Arc::new(error));
             let replies = senders.into_iter().map(|sender| sender.reply);
             for reply in replies.chain(seen.into_iter().map(|request| request.reply)) {
@@ -154,7 +158,7 @@ async fn commit(shared: &Arc<Shared>, wal: &mut Wal, batch: Vec<Request>) {
     }
 }
 
-/// Who waits for an entry's answer.
+/// The waiting sender of an entry.
 struct Sender {
     appended: Appended,
     reply: oneshot::Sender<Result<Appended, AppendError>>,
@@ -199,11 +203,13 @@ async fn store(
 fn apply(shared: &Shared, batch: u64, entries: &[Entry]) -> Vec<Counts> {
     let _gate = lock(&shared.between_batches);
     let counts: Vec<Counts> = entries.iter().map(|entry| put(batch, &entry.blocks)).collect();
-    shared.memory.grew(counts.iter().map(|counts| counts.cells).sum());
+    shared
+        .memory
+        .add_cells(counts.iter().map(|counts| counts.cells).sum());
     counts
 }
 
-/// Puts blocks of a batch into the head; also what a replay does.
+/// Adds the blocks of a batch to the head. Also used when the write-ahead log is replayed.
 pub(crate) fn put(batch: u64, blocks: &[Block]) -> Counts {
     let mut counts = Counts::default();
     for block in blocks {

@@ -1,12 +1,12 @@
-//! Compaction: small chunks become rows of about 40 kB, so that pages are full and reading an hour is one row.
+//! Compaction: merges small chunks into rows of about 40 kB, so that pages are full and reading one hour reads one row.
 //!
 //! ```text
-//! groups with enough unmerged → rows by the index → plan.rs: a set each → blobs → union, on all cores
-//!                             → one transaction: the set's chunks go, one row under their lowest id comes
+//! groups with enough unmerged chunks → their rows in the index → plan.rs: one set each → blobs → union, on all cores
+//!                                    → one transaction: delete the set's chunks, insert one row under their lowest id
 //! ```
-//! A step merges about a megabyte and then lets sealing have its turn. A sample is rewritten about once in its life: what a
-//! merge costs is counted with every sample. The merged row holds what its chunks held, so a query that runs meanwhile sees
-//! either; one that has a chunk in memory too passes over duplicates.
+//! A step merges about one megabyte, then sealing gets its turn. A sample is rewritten about once in its life, so the cost of a
+//! merge adds to the cost of every sample. The merged row holds exactly what its chunks held, so a concurrent query sees one or
+//! the other; a query that also has a chunk in memory ignores duplicates.
 
 use std::sync::Arc;
 
@@ -16,45 +16,45 @@ use domain::time::TimestampMs;
 use super::chunk::Stored;
 use super::chunk_rows::{NewRow, Target, delete, read_blobs};
 use super::codec::Corrupt;
-use super::cores::on_all_cores;
 use super::group_id::GroupId;
 use super::plan::{self, ROW_BUCKETS, ROW_SAMPLES, Row, SPAN_MS_MAX, Set, Terms};
 use super::request::Request;
 use super::union::{cut, union};
+use super::work_pool::run_on_all_cores;
 use super::{AppendError, SeriesId, SeriesStore, Shared, read, retention};
 
-/// Groups merged in one step: about a megabyte, and 60 ms of one core.
-const GROUPS_A_STEP: i64 = 24;
-/// Rows of one step's sets: a megabyte again, where a set is long.
+/// The number of groups merged in one step: about one megabyte, and 60 ms of one core.
+const GROUPS_PER_STEP: i64 = 24;
+/// The maximum number of samples in the sets of one step: again about one megabyte, if sets are large.
 const STEP_SAMPLES_MAX: u64 = 24 * ROW_SAMPLES;
-/// A row that cannot be read: no more merges are tried.
+/// The level of a row that cannot be decoded. It is not merged again.
 const DAMAGED: i64 = -1;
 
 impl SeriesStore {
-    /// Merges all chunks that can be, complete hours or not; by itself only what is complete is merged. Seal first to have
-    /// what is in memory merged too.
+    /// Merges all chunks that can be merged, including incomplete hours; the regular compaction merges only complete ones. Call
+    /// [`SeriesStore::seal_now`] first to include samples in memory.
     ///
     /// # Errors
-    /// When the database cannot be read or written.
+    /// Fails if the database cannot be read or written.
     pub async fn compact_now(&self, now_ms: TimestampMs) -> Result<(), AppendError> {
         while self.pass(|reply| Request::Compact { now_ms, reply }).await? {}
         Ok(())
     }
 }
 
-/// Merges some of what can be; returns whether there may be more.
+/// Merges some of the chunks that can be merged. Returns true if there may be more.
 pub(crate) async fn everything_step(shared: &Arc<Shared>, now_ms: TimestampMs) -> Result<bool, sqlx::Error> {
     let targets: Vec<Target> = sqlx::query_as(
         "SELECT group_id, resolution_ms FROM chunks WHERE level = 0 GROUP BY resolution_ms, group_id LIMIT ?",
     )
-    .bind(GROUPS_A_STEP)
+    .bind(GROUPS_PER_STEP)
     .fetch_all(&shared.database.readers)
     .await?;
     let merged = step(shared, &targets, now_ms, true).await?;
-    Ok(!merged.is_empty() || retention::give_back(shared).await?)
+    Ok(!merged.is_empty() || retention::release_free_pages(shared).await?)
 }
 
-/// The groups in which something may be worth a merge.
+/// Returns the groups in which a merge may be worthwhile.
 pub(crate) async fn candidates(shared: &Shared, now_ms: TimestampMs) -> Result<Vec<Target>, sqlx::Error> {
     sqlx::query_as(
         "SELECT group_id, resolution_ms FROM chunks WHERE level = 0 GROUP BY resolution_ms, group_id
@@ -67,7 +67,7 @@ pub(crate) async fn candidates(shared: &Shared, now_ms: TimestampMs) -> Result<V
     .await
 }
 
-/// Merges one set of each target; returns those in which something was merged, and may be again.
+/// Merges one set of each target. Returns the targets in which something was merged, because more may be left.
 pub(crate) async fn step(
     shared: &Arc<Shared>,
     targets: &[Target],
@@ -93,7 +93,7 @@ pub(crate) async fn step(
     Ok(merged)
 }
 
-/// The unmerged chunks of a group, and the merged ones that they reach.
+/// Returns the unmerged chunks of a group, and the merged ones that overlap them.
 async fn rows(shared: &Shared, group: i64, resolution_ms: i64) -> Result<Vec<Row>, sqlx::Error> {
     let unmerged: Vec<(i64, i64, i64, i64)> = sqlx::query_as(
         "SELECT id, min_ms, max_ms, samples FROM chunks WHERE level = 0 AND resolution_ms = ? AND group_id = ? ORDER BY id",
@@ -133,7 +133,7 @@ async fn rows(shared: &Shared, group: i64, resolution_ms: i64) -> Result<Vec<Row
     Ok(rows)
 }
 
-/// A set on its way.
+/// A set that is being merged.
 struct Merge {
     group: i64,
     resolution_ms: i64,
@@ -141,11 +141,11 @@ struct Merge {
     blobs: Vec<Vec<u8>>,
 }
 
-/// What becomes of a set.
+/// The result for one set.
 enum Outcome {
-    /// A row is as it should be already.
+    /// The row is already as it should be.
     Kept(i64),
-    /// A row cannot be read.
+    /// The row cannot be decoded.
     Damaged(i64, Corrupt),
     Merged(Merged),
 }
@@ -153,7 +153,7 @@ enum Outcome {
 struct Merged {
     group: i64,
     resolution_ms: i64,
-    /// All rows of the set.
+    /// All rows of the set, to be deleted.
     gone: Vec<i64>,
     new: Vec<NewRow>,
 }
@@ -214,7 +214,7 @@ impl Merge {
     }
 }
 
-/// Cuts a chunk into parts of about the same size, one after the other in time.
+/// Splits a chunk by time into parts of about the same size.
 fn split(stored: Stored, parts: usize) -> Vec<Stored> {
     let cells = |frame: &&Frame<SeriesId>| frame.values.len();
     let Some(largest) = stored.sets[0].iter().max_by_key(cells).filter(|_| parts > 1) else {
@@ -234,7 +234,7 @@ fn split(stored: Stored, parts: usize) -> Vec<Stored> {
 }
 
 async fn write(shared: &Shared, work: Vec<Merge>) -> Result<(), sqlx::Error> {
-    let outcomes = on_all_cores(work, Merge::run).await?;
+    let outcomes = run_on_all_cores(work, Merge::run).await?;
     if outcomes.is_empty() {
         return Ok(());
     }
@@ -243,7 +243,7 @@ async fn write(shared: &Shared, work: Vec<Merge>) -> Result<(), sqlx::Error> {
         match outcome {
             Outcome::Kept(id) => set_level(&mut transaction, *id, 1).await?,
             Outcome::Damaged(id, error) => {
-                tracing::error!(chunk = id, %error, "a chunk cannot be read and is left as it is; check the disk, and restore a backup");
+                tracing::error!(chunk = id, %error, "a chunk cannot be decoded and is not merged; check the disk, and restore a backup");
                 set_level(&mut transaction, *id, DAMAGED).await?;
             }
             Outcome::Merged(merged) => {
@@ -260,15 +260,17 @@ async fn write(shared: &Shared, work: Vec<Merge>) -> Result<(), sqlx::Error> {
         Outcome::Kept(_) | Outcome::Damaged(..) => None,
     });
     shared.commit_chunks(transaction, merged.collect()).await?;
-    outcomes.iter().for_each(|outcome| let_go(shared, outcome));
+    outcomes.iter().for_each(|outcome| remove_merged(shared, outcome));
     Ok(())
 }
 
-/// Memory keeps no part of a merged chunk.
-fn let_go(shared: &Shared, outcome: &Outcome) {
+/// Removes all parts of the merged chunks from memory.
+fn remove_merged(shared: &Shared, outcome: &Outcome) {
     let Outcome::Merged(merged) = outcome else { return };
     if let Some(group) = read(&shared.index).group(GroupId(merged.group)) {
-        shared.memory.evicted(group.lock().let_go(&merged.gone));
+        shared
+            .memory
+            .remove_recent(group.lock().remove_merged(&merged.gone));
     }
 }
 

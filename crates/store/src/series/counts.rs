@@ -1,12 +1,12 @@
-//! What became of the samples of an append.
+//! How many samples of an append were stored or dropped.
 
-/// What became of samples.
+/// How many samples were stored or dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
     pub(crate) duplicates: u64,
     pub(crate) conflicts: u64,
-    /// Cells that memory holds more than before.
+    /// The increase of cells in memory.
     pub(crate) cells: i64,
 }
 

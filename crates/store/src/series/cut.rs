@@ -1,14 +1,14 @@
-//! What of a piece of samples a selection needs.
+//! The part of a frame that a selection needs.
 //!
-//! An instant selector looks at each of its steps for the newest sample within the lookback. Of all samples between two steps
-//! only the newest can be that one, for whatever lookback; the others need not be kept.
+//! An instant selector reads, at each step, the newest sample within the lookback. Of all samples between two steps only the
+//! newest can be that sample, whatever the lookback is, so the others are dropped.
 //!
 //! ```text
-//! steps            |        |        |      counted back from the end of the selection
+//! steps            |        |        |      counted backwards from the end of the selection
 //! samples     . . x . . . x    . . x        x is kept
 //! ```
-//! Pieces are thinned one by one. A sample that another chunk's sample at its time rules out may then be left, but only
-//! where that one went for a newer one of the same step, which is left too: nobody looks at either.
+//! Each piece is thinned separately. A kept sample may be overruled by another chunk's sample at the same time. That other
+//! sample is dropped only in favour of a newer one in the same step, which is also kept, so no step reads either of them.
 
 use std::ops::Range;
 
@@ -22,22 +22,22 @@ use super::lane::range_of;
 use super::members::Members;
 use super::ticks::Ticks;
 
-/// Thinning pays when it leaves no more than this part of the ticks: to find one of them takes as long as to copy some.
+/// Thinning is used only if it leaves at most one tick in this many: finding one tick takes as long as copying several.
 const WORTH_IT: usize = 4;
 
-/// The range of a selection and which samples within it matter.
+/// The range of a selection, and which samples within it are needed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) range: TimeRange,
-    /// Only the newest sample of each series.
+    /// Only the newest sample of each series is needed.
     pub(crate) latest: bool,
-    /// Only the newest sample of each step, counted back from the end; 0 when all matter.
+    /// Only the newest sample of each step is needed, counted backwards from the end. 0 if all samples are needed.
     pub(crate) step_ms: i64,
 }
 
 impl Cut {
     pub(crate) fn of(selection: &Selection) -> Self {
-        // A function around the selector looks at all samples of its range.
+        // A function around the selector reads all samples of its range.
         let thin = selection.function.is_none() && selection.step_ms > 0;
         Self {
             range: selection.range(),
@@ -46,12 +46,12 @@ impl Cut {
         }
     }
 
-    /// Whether it looks at few of the samples.
+    /// Returns true if only a few of the samples are needed.
     pub(crate) fn is_thin(&self) -> bool {
         self.latest || self.step_ms > 0
     }
 
-    /// All samples within a range.
+    /// Returns a cut that needs all samples within a range.
     #[cfg(test)]
     pub(crate) fn within(start_ms: TimestampMs, end_ms: TimestampMs) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Cut {
         }
     }
 
-    /// How many whole steps before the end of the selection a time lies.
+    /// Returns how many whole steps before the end of the selection a time is.
     fn bucket(&self, time_ms: TimestampMs) -> i64 {
         if self.latest {
             0
@@ -70,7 +70,7 @@ impl Cut {
         }
     }
 
-    /// The last millisecond that lies another whole step before the end.
+    /// Returns the last millisecond of the next step towards the past.
     fn before_bucket(&self, bucket: i64) -> TimestampMs {
         if self.latest {
             TimestampMs::MIN
@@ -80,8 +80,8 @@ impl Cut {
         }
     }
 
-    /// Those of a range of ticks that matter to some of the rows. `first_after` finds the first tick of a range behind a time.
-    /// `is_absent` tells of a row's holes; none when there are none.
+    /// Returns the ticks of a range that some of the rows need. `first_after` finds the first tick of a range after a time.
+    /// `is_absent` reports the holes of a row; `None` if there are no holes.
     fn ticks(
         &self,
         range: Range<usize>,
@@ -128,7 +128,7 @@ impl Cut {
     }
 }
 
-/// The wanted series of a frame, at the ticks that matter; none when nothing does.
+/// Returns the wanted series of a frame at the needed ticks, or `None` if nothing is needed.
 pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Option<Frame<SeriesId>> {
     let range = range_of(&frame.times_ms, cut.range);
     let rows = wanted_rows(&frame.series, members);
@@ -157,7 +157,7 @@ pub(crate) fn trim(frame: Frame<SeriesId>, members: &Members, cut: &Cut) -> Opti
     })
 }
 
-/// The ticks that matter to some rows, loaded, of a frame in a chunk.
+/// Returns the ticks that some loaded rows of a frame in a chunk need.
 pub(crate) fn ticks(frame: &OpenFrame, rows: &[usize], cut: &Cut) -> Ticks {
     let range = frame.axis.range(cut.range);
     let time = |tick| frame.axis.time(tick);
@@ -167,7 +167,7 @@ pub(crate) fn ticks(frame: &OpenFrame, rows: &[usize], cut: &Cut) -> Ticks {
     cut.ticks(range, time, first_after, rows, is_absent)
 }
 
-/// Where the wanted ones of some series lie among them.
+/// Returns the indices of the wanted series.
 pub(crate) fn wanted_rows(series: &[SeriesId], members: &Members) -> Vec<usize> {
     let is_wanted = |row: &usize| members.has(series[*row]);
     (0..series.len()).filter(is_wanted).collect()

@@ -1,11 +1,12 @@
-//! Deletion by matcher: what matches is gone from memory, chunks and roll-ups, and stays gone.
+//! Deletion by matcher: removes matching samples from memory, chunks and roll-ups for good.
 //!
 //! ```text
-//! matchers → series by group → seal, so that a replay of the write-ahead skips them → memory lets go of what is sealed
-//!          → chunk by chunk: without those cells, under the same id
+//! matchers → series by group → seal, so that a replay of the write-ahead log skips them → memory drops what is sealed
+//!          → each chunk is rewritten without those cells, under the same id
 //! ```
-//! What arrives meanwhile may stay. A roll-up's bucket goes when any of its time is asked for: nobody can say what
-//! of it was when. A series that has nothing left is listed no more, and retention forgets its name once nobody sends it.
+//! Samples that arrive during the deletion may stay. A roll-up bucket is deleted if the range covers any part of it, because a
+//! bucket does not show when its samples were taken. A series without samples is no longer listed; retention removes its name
+//! when no client sends it any more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,19 +20,19 @@ use tokio::sync::oneshot;
 use super::chunk::Stored;
 use super::chunk_rows::{NewRow, delete, read_blobs};
 use super::codec::Corrupt;
-use super::cores::on_all_cores;
 use super::head::Group;
 use super::plan::ROW_SAMPLES;
 use super::request::{DeleteError, Deleted, Deletion, Request};
 use super::seal;
 use super::union::union;
+use super::work_pool::run_on_all_cores;
 use super::{SeriesId, SeriesStore, Shared, lock, read};
 
-/// Samples read and written anew in one transaction.
+/// The maximum number of samples that are read and rewritten in one transaction.
 const STEP_SAMPLES_MAX: u64 = 16 * ROW_SAMPLES;
 
 impl SeriesStore {
-    /// Deletes the samples within a range of the series that match any of the sets, for good.
+    /// Deletes, for good, the samples within a range of all series that match any of the sets.
     ///
     /// # Errors
     /// See [`DeleteError`].
@@ -44,12 +45,13 @@ impl SeriesStore {
             return Err(DeleteError::Everything);
         }
         let (reply, answer) = oneshot::channel();
-        let door = lock(&self.doors.passes).clone().ok_or(DeleteError::Closed)?;
+        let sender = lock(&self.channels.passes).clone().ok_or(DeleteError::Closed)?;
         let deletion = Deletion { sets, range, reply };
-        door.send(Request::Delete(deletion))
+        sender
+            .send(Request::Delete(deletion))
             .await
             .map_err(|_| DeleteError::Closed)?;
-        drop(door);
+        drop(sender);
         answer.await.unwrap_or(Err(DeleteError::Closed))
     }
 }
@@ -65,18 +67,18 @@ fn compile(set: &[Matcher]) -> Result<Vec<CompiledMatcher>, DeleteError> {
     Ok(compiled)
 }
 
-/// Series of a group, and their rows in its head.
-type Wanted = HashMap<SeriesId, u32>;
+/// Series of a group, and their rows in the head.
+type SeriesRows = HashMap<SeriesId, u32>;
 
 impl Deletion {
-    /// Runs in the sealer's task, so that no chunk is written or merged meanwhile.
+    /// Runs in the sealer's task, so that no chunk is written or merged at the same time.
     pub(crate) async fn run(&self, shared: &Arc<Shared>) -> Result<Deleted, DeleteError> {
         seal::seal_all(shared).await?;
         let mut sealed = Instant::now();
         let mut deleted = Deleted::default();
-        for (group, wanted) in self.wanted(shared) {
-            shared.memory.evicted(group.lock().evict(TimestampMs::MAX));
-            let (lost, samples) = self.delete_from(shared, &group, &wanted).await?;
+        for (group, series) in self.series_by_group(shared) {
+            shared.memory.remove_recent(group.lock().evict(TimestampMs::MAX));
+            let (lost, samples) = self.delete_from(shared, &group, &series).await?;
             deleted.series += lost.len() as u64;
             deleted.samples += samples;
             seal::seal_if_due(shared, &mut sealed).await?;
@@ -84,29 +86,29 @@ impl Deletion {
         Ok(deleted)
     }
 
-    fn wanted(&self, shared: &Shared) -> Vec<(Arc<Group>, Wanted)> {
-        let mut groups: BTreeMap<_, (Arc<Group>, Wanted)> = BTreeMap::new();
+    fn series_by_group(&self, shared: &Shared) -> Vec<(Arc<Group>, SeriesRows)> {
+        let mut groups: BTreeMap<_, (Arc<Group>, SeriesRows)> = BTreeMap::new();
         let index = read(&shared.index);
         for entry in self.sets.iter().flat_map(|set| index.search(set)) {
-            let (_, wanted) = groups
+            let (_, series) = groups
                 .entry(entry.group.id)
-                .or_insert_with(|| (Arc::clone(entry.group), Wanted::new()));
-            wanted.insert(entry.id, entry.row);
+                .or_insert_with(|| (Arc::clone(entry.group), SeriesRows::new()));
+            series.insert(entry.id, entry.row);
         }
         groups.into_values().collect()
     }
 
-    /// Returns the series that lost something, and how many samples.
+    /// Returns the series that lost samples, and the number of lost samples.
     async fn delete_from(
         &self,
         shared: &Arc<Shared>,
         group: &Group,
-        wanted: &Wanted,
+        series: &SeriesRows,
     ) -> Result<(HashSet<SeriesId>, u64), DeleteError> {
         let rows = Row::all(shared, group.id.0).await?;
         let (touched, others): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.touches(self.range));
-        let ids: Arc<HashSet<SeriesId>> = Arc::new(wanted.keys().copied().collect());
+        let ids: Arc<HashSet<SeriesId>> = Arc::new(series.keys().copied().collect());
         let (mut lost, mut left, mut samples) = (HashSet::new(), HashSet::new(), 0);
         for some in batches(touched) {
             let outcomes = self.erase(shared, &some, &ids).await?;
@@ -134,7 +136,7 @@ impl Deletion {
         let gone = without_those_in(shared, gone, others).await?;
         let mut head = group.lock();
         for id in gone.union(&lost) {
-            head.forget(wanted[id], gone.contains(id));
+            head.forget(series[id], gone.contains(id));
         }
         drop(head);
         Ok((lost, samples))
@@ -153,11 +155,11 @@ impl Deletion {
             ids: Arc::clone(ids),
             range: self.range,
         });
-        on_all_cores(work.collect(), Erasure::run).await
+        run_on_all_cores(work.collect(), Erasure::run).await
     }
 }
 
-/// Notes up to when a group has chunks: what it had is not listed any more after a restart.
+/// Stores up to when a group has chunks, so that deleted series are not listed after a restart.
 async fn forget_range(shared: &Shared, group: &Group) -> Result<(), sqlx::Error> {
     sqlx::query("UPDATE groups SET sealed_max_ms = (SELECT max(max_ms) FROM chunks WHERE group_id = groups.id) WHERE id = ?")
         .bind(group.id.0)
@@ -166,7 +168,7 @@ async fn forget_range(shared: &Shared, group: &Group) -> Result<(), sqlx::Error>
         .map(drop)
 }
 
-/// The series that are in none of the chunks; the newest are looked at first, as they tell soonest.
+/// Returns the series that are in none of the chunks. Reads the newest chunks first, because they most likely contain them.
 async fn without_those_in(
     shared: &Shared,
     mut gone: HashSet<SeriesId>,
@@ -181,7 +183,7 @@ async fn without_those_in(
         let frames = blobs
             .first()
             .map(|blob| Stored::decode_wanted(blob, |id| gone.contains(&id)));
-        // What cannot be read may hold any of them.
+        // A chunk that cannot be decoded may contain any of them.
         let Some(Ok(stored)) = frames else {
             return Ok(HashSet::new());
         };
@@ -192,7 +194,7 @@ async fn without_those_in(
     Ok(gone)
 }
 
-/// A chunk as the index knows it.
+/// The index columns of a chunk row.
 #[derive(Debug, Clone, Copy)]
 struct Row {
     id: i64,
@@ -244,7 +246,7 @@ fn batches(rows: Vec<Row>) -> Vec<Vec<Row>> {
     batches
 }
 
-/// A chunk on its way.
+/// A chunk to rewrite.
 struct Erasure {
     id: i64,
     blob: Vec<u8>,
@@ -252,12 +254,12 @@ struct Erasure {
     range: TimeRange,
 }
 
-/// What became of a chunk.
+/// The result for one chunk.
 #[derive(Default)]
 struct Erased {
     samples: u64,
     lost: HashSet<SeriesId>,
-    /// The series that still have something in it.
+    /// The series that still have samples in it.
     left: HashSet<SeriesId>,
     rest: Option<NewRow>,
 }

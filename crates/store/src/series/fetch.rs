@@ -1,4 +1,4 @@
-//! What a selection needs of a group: copies from memory, and chunks from disk where memory does not reach.
+//! Reads what a selection needs of a group: copies from memory, and chunks from disk where memory does not reach.
 
 use std::sync::Arc;
 
@@ -10,34 +10,34 @@ use tokio::runtime::Handle;
 use super::chunk_cache::{Epoch, StoredChunk};
 use super::chunk_data::ChunkData;
 use super::codec::Corrupt;
-use super::cores::Cores;
 use super::cut::{Cut, trim};
 use super::head::{Group, Latest, Snapshot};
 use super::members::Members;
 use super::piece::Piece;
 use super::rollup::View;
+use super::work_pool::WorkPool;
 use super::{SeriesId, Shared, lock};
 
-/// Chunks of a group within a range, found in the index by group and end.
-/// Of all resolutions in one statement: what ages out meanwhile is seen once, as it was or as its roll-up.
+/// Selects the chunks of a group within a range, by the index on group and end. One statement covers all resolutions, so that a
+/// query sees what ages out meanwhile only once: either as samples or as their roll-up.
 const CHUNKS: &str = "SELECT id, level, min_ms, max_ms, series, samples, data FROM chunks
      WHERE group_id = ? AND resolution_ms IN (0, 60000, 3600000) AND max_ms >= ? AND min_ms <= ?";
 
-/// After so many bytes of a group another core decompresses them while the next ones are read.
+/// After this many bytes of a group, another core decompresses them while the next ones are read.
 const OVERLAPPED_FROM: usize = 32 << 10;
 
-/// What is read of one group.
+/// What a query reads of one group.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct GroupSelection {
     pub(crate) group: Arc<Group>,
     pub(crate) members: Members,
     pub(crate) memory: Snapshot,
     pub(crate) pieces: Vec<Piece>,
-    /// Series of which only the newest sample matters, and memory knew it; they are members no more.
+    /// Series of which only the newest sample is needed and memory had it. They are no longer members.
     pub(crate) latest: Vec<(SeriesId, TimestampMs, f64)>,
 }
 
-impl Wanted {
+impl GroupSelection {
     pub(crate) fn new(group: Arc<Group>, members: Members) -> Self {
         Self {
             group,
@@ -48,7 +48,7 @@ impl Wanted {
         }
     }
 
-    /// Copies what memory has of the series that may have samples, and pays for it.
+    /// Copies what memory has of the series that may have samples, and charges it to the budget.
     pub(crate) fn read_memory(&mut self, cut: &Cut, budget: &Budget) -> Result<(), SelectError> {
         let samples = self.group.lock();
         let latest = &mut self.latest;
@@ -75,7 +75,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Samples in memory that will be read.
+    /// Returns the number of samples in memory that will be read.
     fn memory_cost(&self, cut: &Cut) -> u64 {
         let frozen = self.memory.segments.iter().map(|segment| {
             let part = Part {
@@ -90,7 +90,7 @@ impl Wanted {
         frozen.chain(live).sum()
     }
 
-    /// Turns what memory has into pieces.
+    /// Converts the copies from memory to pieces.
     pub(crate) fn decode_memory(&mut self, cut: &Cut) -> Result<(), SelectError> {
         let memory = std::mem::take(&mut self.memory);
         for segment in &memory.segments {
@@ -113,7 +113,7 @@ fn failed(error: rusqlite::Error) -> SelectError {
     SelectError::Store(Box::new(error))
 }
 
-/// Samples of some series over some time, not all of which are wanted.
+/// Samples of some series over a period, of which only a part is wanted.
 struct Part {
     samples: u64,
     series: u64,
@@ -122,7 +122,7 @@ struct Part {
 }
 
 impl Part {
-    /// The wanted samples, about: those of so many series within the cut's range.
+    /// Estimates the number of wanted samples: those of `wanted` series within the range of the cut.
     fn cost(&self, wanted: u64, cut: &Cut) -> u64 {
         let span = |from: TimestampMs, to: TimestampMs| i128::from(to) - i128::from(from) + 1;
         let whole = span(self.min_ms, self.max_ms).max(1);
@@ -136,65 +136,65 @@ impl Part {
     }
 }
 
-/// The disk as a query reads it.
+/// The settings with which a query reads the disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Disk<'a> {
     pub(crate) shared: &'a Shared,
-    /// From before memory was looked at: what left it later is not on disk in this epoch.
+    /// Taken before memory was read: samples that left memory later are not on disk in this epoch.
     pub(crate) epoch: Epoch,
-    /// The cut's range, or more, so that the next query finds what it needs.
+    /// The range of the cut or a larger one, so that the next query finds what it needs in the cache.
     pub(crate) range: TimeRange,
     pub(crate) view: View,
     pub(crate) cut: &'a Cut,
     pub(crate) budget: &'a Budget,
-    /// Where a group is all that is read: its chunks are shared out among the cores, as groups are otherwise.
-    pub(crate) cores: Option<&'a Handle>,
+    /// Set if only one group is read. Its chunks are then distributed over the cores, instead of groups.
+    pub(crate) runtime: Option<&'a Handle>,
 }
 
-/// Pieces of a chunk, and the bucket of a roll-up.
+/// Pieces of a chunk, and the bucket length of a roll-up.
 type Read = (Option<i64>, Vec<Piece>);
 
-impl Wanted {
-    /// The chunks of a range, where they are kept since an earlier query.
-    pub(crate) fn known(&self, shared: &Shared, cut: &Cut) -> Option<Vec<StoredChunk>> {
+impl GroupSelection {
+    /// Returns the chunks of a range if the cache has them.
+    pub(crate) fn cached_chunks(&self, shared: &Shared, cut: &Cut) -> Option<Vec<StoredChunk>> {
         lock(&shared.chunk_cache).get(self.group.id.0, cut.range)
     }
 
-    /// Adds the pieces of chunks that memory does not have, from those known or from disk; returns the longest bucket of those
-    /// that are roll-ups.
+    /// Adds the pieces of chunks that memory does not have, from `cached` or from disk. Returns the longest bucket among the
+    /// roll-ups.
     pub(crate) fn read_disk(
         &mut self,
         disk: &Disk<'_>,
-        known: Option<Vec<StoredChunk>>,
+        cached: Option<Vec<StoredChunk>>,
     ) -> Result<i64, SelectError> {
         let (id, cut) = (self.group.id.0, *disk.cut);
         let (view, members, budget) = (disk.view, self.members.clone(), disk.budget.clone());
-        let mut cores = Cores::new(
-            disk.cores,
+        let mut pool = WorkPool::new(
+            disk.runtime,
             move |chunk: StoredChunk| -> Result<Read, SelectError> {
                 budget.check_cancelled()?;
                 chunk.data.pieces(chunk.id, view, &members, &cut).map_err(damaged)
             },
         );
-        disk.shared.counters.note_chunk_lookup(known.is_some());
-        if let Some(chunks) = known {
+        disk.shared.counters.note_chunk_lookup(cached.is_some());
+        if let Some(chunks) = cached {
             for chunk in chunks {
                 self.pay(&chunk, disk)?;
                 if self.is_read(&chunk, &cut) {
-                    cores.push(chunk);
+                    pool.push(chunk);
                 }
             }
         } else {
             let mut read = 0;
             self.select(disk, |chunk| {
-                cores.push(chunk.clone());
+                pool.push(chunk.clone());
                 read += chunk.data.bytes().len();
                 if read >= OVERLAPPED_FROM {
-                    cores.begin();
+                    pool.begin();
                 }
             })?;
         }
-        let read = cores.finish()?;
+        let read = pool.finish()?;
         lock(&disk.shared.chunk_cache).recount([id]);
         let mut longest_ms = 0;
         for (bucket_ms, pieces) in read {
@@ -204,16 +204,17 @@ impl Wanted {
         Ok(longest_ms)
     }
 
-    /// Reads the chunks of a range, and keeps them for the next query; `each` sees at once those of them that are read in this one.
+    /// Reads the chunks of a range and caches them for the next query. Calls `each` at once for each chunk that this query
+    /// reads.
     fn select(&self, disk: &Disk<'_>, each: impl FnMut(&StoredChunk)) -> Result<(), SelectError> {
         let connection = disk.shared.database.local_readers.take().map_err(failed)?;
         let read = self.select_with(&connection, disk, each);
         if !matches!(read, Err(SelectError::Store(_))) {
-            connection.give_back();
+            connection.release();
         }
         let chunks = read?;
         let mut range = disk.range;
-        // Nothing comes behind the last one until a change says so.
+        // No chunk is added after the last one until the cache is notified of a change.
         if range.end_ms >= self.memory.chunks_end_ms {
             range.end_ms = TimestampMs::MAX;
         }
@@ -222,8 +223,8 @@ impl Wanted {
         Ok(())
     }
 
-    /// Rows are paid for as they come, so that no query gathers more than it may. What is wanted of them is read where they lie,
-    /// unless other cores are to help with that.
+    /// Charges each row to the budget as it is read, so that a query stays within its limit. Decompresses the wanted part
+    /// directly from SQLite's memory, unless other cores help.
     fn select_with(
         &self,
         connection: &Connection,
@@ -240,7 +241,7 @@ impl Wanted {
             let (mut chunk, bytes) = stored(row).map_err(failed)?;
             self.pay(&chunk, disk)?;
             let is_read = self.is_read(&chunk, disk.cut);
-            chunk.data = Arc::new(if disk.cores.is_none() && is_read {
+            chunk.data = Arc::new(if disk.runtime.is_none() && is_read {
                 ChunkData::read(bytes, &self.members, disk.cut).map_err(damaged)?
             } else {
                 ChunkData::new(bytes.to_vec())
@@ -257,7 +258,8 @@ impl Wanted {
         stored.overlaps(cut.range) && !self.has(stored)
     }
 
-    /// Whether memory has the samples of a chunk. A merged one has the id of one that memory may have too, and holds more.
+    /// Returns true if memory has the samples of a chunk. A merged chunk may have the id of a chunk in memory, but contains
+    /// more.
     fn has(&self, stored: &StoredChunk) -> bool {
         let mut segments = self.memory.segments.iter();
         !stored.merged && segments.any(|segment| segment.chunk == stored.id)
@@ -278,7 +280,7 @@ impl Wanted {
     }
 }
 
-/// A row of [`CHUNKS`], and the bytes that are not copied yet.
+/// Returns the row of [`CHUNKS`], and its bytes, not copied.
 fn stored<'a>(row: &'a rusqlite::Row<'_>) -> Result<(StoredChunk, &'a [u8]), rusqlite::Error> {
     let chunk = StoredChunk {
         id: row.get(0)?,

@@ -1,7 +1,7 @@
-//! The doors for fuzzing: what the store reads from its own files, as bytes that anything may have happened to.
+//! Entry points for fuzzing: decode arbitrary bytes in the formats of the store's files.
 //!
-//! Everything on disk lies behind a checksum that a fuzzer does not get through, so bytes are read twice: as they are, and as
-//! if they lay behind a good one.
+//! Everything on disk has a checksum that a fuzzer cannot forge. So each input is decoded twice: as it is, and with a correct
+//! checksum in front.
 
 use domain::series::Frame;
 
@@ -10,10 +10,10 @@ use super::shape::Shape;
 use super::wal::{self, Entry, Stored};
 use super::{Block, SeriesId, chunk};
 
-/// Reads a row of the write-ahead; says whether it is one. What can be read must be the same after it was written and read again.
+/// Decodes a row of the write-ahead log. Returns true if it is valid. A valid row must be the same after encoding and decoding.
 ///
 /// # Panics
-/// When it is not: the fuzzer has found something.
+/// Panics if it is not the same: the fuzzer has found a bug.
 pub fn decode_batch(bytes: &[u8]) -> bool {
     let as_they_are = wal::decode(bytes).map(|batch| check_batch(&batch));
     let behind = wal::decode(&seal(wal::MAGIC, bytes)).map(|batch| check_batch(&batch));
@@ -43,10 +43,10 @@ fn entry(stored: &Stored) -> Entry {
     }
 }
 
-/// Reads a chunk; says whether it is one. What can be read must be the same after it was written and read again.
+/// Decodes a chunk. Returns true if it is valid. A valid chunk must be the same after encoding and decoding.
 ///
 /// # Panics
-/// When it is not: the fuzzer has found something.
+/// Panics if it is not the same: the fuzzer has found a bug.
 pub fn decode_chunk(bytes: &[u8]) -> bool {
     let check = |bytes: &[u8]| {
         chunk::Stored::decode(bytes)
@@ -102,7 +102,7 @@ mod tests {
         );
     }
 
-    /// The inputs that are kept, and all that fuzzing ever found.
+    /// Covers the stored inputs, including all that fuzzing has found.
     #[test]
     fn the_corpus_is_read_without_harm() {
         check("wal_batch", decode_batch);
@@ -121,7 +121,7 @@ mod tests {
         let odd_nan = f64::from_bits(0xfff8_dead_beef_0001);
         let steady: Vec<i64> = (0..60).map(|n| 1_790_000_000_000 + n * 1_000).collect();
         let walk: Vec<f64> = (0..120).map(|n| 300.0 + f64::from(n * 37 % 11) * 0.5).collect();
-        // A gap, then another step: runs.
+        // A gap, then another step: this makes runs.
         let parted = |n: i64| steady[0] + if n < 40 { n * 1_000 } else { n * 15_000 };
         let parted: Vec<i64> = (0..60).map(parted).collect();
         vec![
@@ -132,7 +132,7 @@ mod tests {
         ]
     }
 
-    /// A whole one, and what may happen to it.
+    /// Returns a whole input and damaged variants of it.
     fn damaged(whole: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         let mut flipped = whole.to_vec();
         flipped[whole.len() / 2] ^= 4;

@@ -1,5 +1,5 @@
-//! The number of a group.
+//! The id of a group.
 
-/// Number of a group; the key of its rows on disk.
+/// The id of a group. It is the key of the group's rows on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GroupId(pub(crate) i64);

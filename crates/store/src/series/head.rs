@@ -1,12 +1,12 @@
-//! The head: samples in memory, by group (one node's series of one metric).
+//! The head: samples in memory, by group (the series of one metric on one node).
 //!
 //! ```text
 //! Group   lanes      samples not sealed yet: a matrix of ticks × series, see lane.rs
-//!         segments   frozen lanes on their way into a chunk; once there, the chunk's bytes, kept for recent queries
+//!         segments   frozen lanes that are being sealed; afterwards the bytes of the chunk, kept for recent queries
 //! ```
-//! Series that tick together share a lane. A sample older than its lane's end that finds no place there goes to a late lane,
-//! so that an agent's backfill, in order itself, is as cheap as live data. A series has at most one place in a lane and one
-//! in a late lane, so that a sample that comes twice is found.
+//! Series with samples at the same times share a lane. A sample that is older than the end of its lane, and has no place there,
+//! goes to a late lane. So an agent's backfill, which is in order itself, is as cheap as live data. A series has at most one
+//! place in a lane and one in a late lane, so a duplicate sample is detected.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use super::lane::{Cells, Lane, Put, range_of};
 use super::row::{Place, Row};
 use super::segment::Segment;
 
-/// One node's series of one metric.
+/// The series of one metric on one node.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) id: GroupId,
@@ -31,41 +31,41 @@ pub(crate) struct Group {
     samples: Mutex<GroupSamples>,
 }
 
-/// What a group holds in memory.
+/// The samples of a group in memory.
 #[derive(Debug, Default)]
 pub(crate) struct GroupSamples {
-    /// Which of all groups this is.
+    /// The number of this group among all groups.
     nth: usize,
     rows: Vec<Row>,
     lanes: Vec<Lane>,
     segments: VecDeque<Arc<Segment>>,
-    /// The first and last write-ahead batch with samples in the lanes.
+    /// The first and the last write-ahead batch with samples in the lanes.
     batches: Option<(u64, u64)>,
     unsealed_since: Option<Instant>,
     freezes: u32,
     /// Samples of batches up to this one are in committed chunks.
     sealed_batch: u64,
-    /// The latest sample that is on disk only.
+    /// The time of the latest sample that is only on disk.
     on_disk_max_ms: Option<TimestampMs>,
 }
 
-/// What a query gets of a group's memory.
+/// What a query reads of a group's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    /// Frozen parts, oldest first.
+    /// Frozen segments, oldest first.
     pub(crate) segments: Vec<Arc<Segment>>,
-    /// Copies of the live parts within the range, the wanted series only.
+    /// Copies of the lanes within the range, with the wanted series only.
     pub(crate) live: Vec<Frame<SeriesId>>,
-    /// Whether chunks on disk may hold more.
+    /// True if chunks on disk may contain more samples.
     pub(crate) disk: bool,
-    /// No chunk on disk has a later sample.
+    /// No chunk on disk has a sample after this time.
     pub(crate) chunks_end_ms: TimestampMs,
 }
 
 /// The newest sample of a series at or before a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Latest {
-    /// Known without looking further; it may be none.
+    /// Known without reading segments or chunks. `None` if the series has no sample.
     Known(Option<(TimestampMs, f64)>),
     /// Segments or chunks have to be read.
     Unknown,
@@ -84,7 +84,7 @@ impl Group {
         }
     }
 
-    /// The samples. A panic while they were held is a bug that one query or batch pays for, not the whole store.
+    /// Locks the samples. A panic while they are locked fails one query or batch, not the whole store.
     pub(crate) fn lock(&self) -> MutexGuard<'_, GroupSamples> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,13 +93,13 @@ impl Group {
 // === impl GroupSamples: filling ===
 
 impl GroupSamples {
-    /// Adds a series that has no samples yet; returns its row.
+    /// Adds a series that has no samples yet. Returns its row.
     pub(crate) fn add_row(&mut self, series: SeriesId) -> u32 {
         self.rows.push(Row::new(series));
         u32::try_from(self.rows.len() - 1).expect("a group has at most 64 rows")
     }
 
-    /// Adds a series read from disk: it may have samples wherever its group has.
+    /// Adds a series read from the database. It may have samples wherever its group has samples.
     pub(crate) fn restore_row(&mut self, series: SeriesId) -> u32 {
         let row = self.add_row(series);
         if let Some(max_ms) = self.on_disk_max_ms {
@@ -108,13 +108,14 @@ impl GroupSamples {
         row
     }
 
-    /// What the database knows of a group, said before its rows are added.
+    /// Restores a group from the database. Call it before its rows are added.
     pub(crate) fn restore(&mut self, sealed_batch: u64, on_disk_max_ms: Option<TimestampMs>) {
         self.sealed_batch = sealed_batch;
         self.on_disk_max_ms = on_disk_max_ms;
     }
 
-    /// Takes the samples of some rows out of a batch; the cells are theirs, in the same order. A batch whose samples are in chunks is passed over.
+    /// Adds the samples of some rows from a batch; the columns of `cells` are in the order of `rows`. Skips a batch whose
+    /// samples are already in chunks.
     pub(crate) fn append(&mut self, rows: &[u32], cells: Cells<'_>, batch: u64) -> Counts {
         let (Some(first_ms), Some(last_ms)) = (cells.times_ms.first(), cells.times_ms.last()) else {
             return Counts::default();
@@ -133,8 +134,8 @@ impl GroupSamples {
         counts
     }
 
-    /// The lane of just these rows that ends before these times, when nothing else of the group can have samples of them
-    /// then. Opens one for rows that have none and no company to join.
+    /// Returns the lane that has exactly these rows and ends before these times, if nothing else in the group can have their
+    /// samples at these times. Opens a lane for rows that have none and cannot join another.
     fn lane_to_extend(&mut self, rows: &[u32], first_ms: TimestampMs, last_ms: TimestampMs) -> Option<usize> {
         let Some(at) = self.lane_of(rows, false) else {
             return self.open_lane(rows, false, first_ms);
@@ -165,7 +166,7 @@ impl GroupSamples {
         if rows.iter().any(placed) || self.lane_with(late, first_ms).is_some() {
             return None;
         }
-        // Nearly always the only one.
+        // There is nearly always only one lane.
         self.lanes.reserve_exact(1);
         self.lanes.push(Lane::new(late, rows, self.nth));
         let lane = self.lanes.len() - 1;
@@ -180,7 +181,7 @@ impl GroupSamples {
         self.lanes.iter().position(ticks)
     }
 
-    /// The general way, sample by sample.
+    /// The slow path: adds samples one by one.
     fn put(&mut self, rows: &[u32], cells: Cells<'_>) -> Counts {
         let mut counts = Counts::default();
         for (column, &row) in rows.iter().enumerate() {
@@ -208,12 +209,12 @@ impl GroupSamples {
         let place = self.place(row, true, time_ms, counts);
         let lane = &mut self.lanes[place.lane()];
         match lane.put(place.column(), time_ms, value, counts) {
-            Put::Late => lane.squeeze_in(place.column(), time_ms, value, counts),
+            Put::Late => lane.insert_late(place.column(), time_ms, value, counts),
             done => done,
         }
     }
 
-    /// A row's place; when it has none yet, in a lane that ticks at this time, or in a new one.
+    /// Returns the place of a row. A row without a place gets one in a lane with a tick at this time, or in a new lane.
     fn place(&mut self, row: u32, late: bool, time_ms: TimestampMs, counts: &mut Counts) -> Place {
         if let Some(place) = self.rows[row as usize].place(late) {
             return place;
@@ -233,7 +234,7 @@ impl GroupSamples {
 // === impl GroupSamples: sealing ===
 
 impl GroupSamples {
-    /// How long the longest lane is, in samples a series.
+    /// Returns the length of the longest lane, in samples per series.
     pub(crate) fn ticks_max(&self) -> usize {
         self.lanes
             .iter()
@@ -242,12 +243,12 @@ impl GroupSamples {
             .unwrap_or(0)
     }
 
-    /// Since when samples wait to be sealed.
+    /// Returns the time since which samples wait to be sealed.
     pub(crate) fn unsealed_since(&self) -> Option<Instant> {
         self.unsealed_since
     }
 
-    /// The oldest batch with samples that are not in a committed chunk.
+    /// Returns the oldest batch with samples that are not in a committed chunk.
     pub(crate) fn first_unsealed_batch(&self) -> Option<u64> {
         let frozen = self
             .segments
@@ -257,8 +258,8 @@ impl GroupSamples {
         frozen.chain(self.batches.map(|(first, _)| first)).min()
     }
 
-    /// Turns the lanes into a segment. To be called between batches only: a batch's samples go into one segment as a whole,
-    /// or a replay would pass over those that came after the freeze.
+    /// Turns the lanes into a segment. Call it between batches only: all samples of a batch must go into one segment, otherwise
+    /// a replay would skip those that were added after the freeze.
     pub(crate) fn freeze(&mut self, chunk: i64) -> Option<Arc<Segment>> {
         let (first_batch, last_batch) = self.batches.take()?;
         self.unsealed_since = None;
@@ -288,12 +289,12 @@ impl GroupSamples {
         }
     }
 
-    /// Segments frozen earlier whose chunk could not be written then.
+    /// Returns earlier segments whose chunk could not be written yet.
     pub(crate) fn unsealed_segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
         self.segments.iter().filter(|segment| !segment.is_sealed())
     }
 
-    /// Lets go of sealed segments that end before a time; returns the bytes they took.
+    /// Removes sealed segments that end before a time. Returns the bytes they took.
     pub(crate) fn evict(&mut self, before_ms: TimestampMs) -> usize {
         let mut bytes = 0;
         while let Some(segment) = self.segments.front()
@@ -307,15 +308,15 @@ impl GroupSamples {
         bytes
     }
 
-    /// Where the oldest chunk in memory ends.
+    /// Returns the end of the oldest chunk in memory.
     pub(crate) fn oldest_chunk_ms(&self) -> Option<TimestampMs> {
         let sealed = self.segments.front().filter(|segment| segment.is_sealed());
         sealed.map(|segment| segment.max_ms)
     }
 
-    /// Lets go of segments whose chunks were merged: queries read the merged one, and would read these beside it. Returns the
-    /// bytes they took.
-    pub(crate) fn let_go(&mut self, chunks: &[i64]) -> usize {
+    /// Removes segments whose chunks were merged: queries read the merged chunk and would read these as well. Returns the bytes
+    /// they took.
+    pub(crate) fn remove_merged(&mut self, chunks: &[i64]) -> usize {
         let mut bytes = 0;
         let on_disk_max_ms = &mut self.on_disk_max_ms;
         self.segments.retain(|segment| {
@@ -329,14 +330,14 @@ impl GroupSamples {
         bytes
     }
 
-    /// How often its lanes were frozen.
+    /// Returns how often the lanes were frozen.
     pub(crate) fn freezes(&self) -> u32 {
         self.freezes
     }
 }
 
 impl GroupSamples {
-    /// The earliest and latest sample in memory.
+    /// Returns the times of the earliest and the latest sample in memory.
     pub(crate) fn span(&self) -> Option<(TimestampMs, TimestampMs)> {
         let frozen = self
             .segments
@@ -355,7 +356,7 @@ impl GroupSamples {
 // === impl GroupSamples: reading ===
 
 impl GroupSamples {
-    /// Whether a series may have samples within a range.
+    /// Returns true if a series may have samples within a range.
     pub(crate) fn overlaps(&self, row: u32, range: TimeRange) -> bool {
         let row = &self.rows[row as usize];
         row.span()
@@ -365,7 +366,7 @@ impl GroupSamples {
                 .any(|(lane, column)| lane.span(column, range_of(&lane.times_ms, range)).is_some())
     }
 
-    /// The time of the latest sample of a series.
+    /// Returns the time of the latest sample of a series.
     pub(crate) fn last_ms(&self, row: u32) -> Option<TimestampMs> {
         let row = &self.rows[row as usize];
         let in_lanes = self
@@ -375,7 +376,7 @@ impl GroupSamples {
         in_lanes.chain(row.span().map(|(_, max)| max)).max()
     }
 
-    /// The newest sample of a series at or before a time, when memory knows it.
+    /// Returns the newest sample of a series at or before a time, if memory has it.
     pub(crate) fn latest(&self, row: u32, end_ms: TimestampMs) -> Latest {
         let row = &self.rows[row as usize];
         let in_lanes = self
@@ -399,12 +400,12 @@ impl GroupSamples {
         places.map(|place| (&self.lanes[place.lane()], place.column()))
     }
 
-    /// Notes that chunks lost samples of a series, and whether they have any left of it. What is in lanes counts on.
+    /// Records that chunks lost samples of a series; `all` if they have none left. Samples in lanes still count.
     pub(crate) fn forget(&mut self, row: u32, all: bool) {
         self.rows[row as usize].forget(all);
     }
 
-    /// What memory holds of some series within a range.
+    /// Returns what memory has of some series within a range.
     pub(crate) fn snapshot(&self, range: TimeRange, wanted: impl Fn(SeriesId) -> bool) -> Snapshot {
         let within = |segment: &&Arc<Segment>| TimeRange::new(segment.min_ms, segment.max_ms).overlaps(range);
         let segments = self.segments.iter().filter(within).cloned().collect();
@@ -445,7 +446,7 @@ mod tests {
         group
     }
 
-    /// Appends the same number of values to each of some rows.
+    /// Appends the same number of values to each of the rows.
     fn append(
         group: &mut GroupSamples,
         rows: &[u32],
@@ -519,7 +520,7 @@ mod tests {
         let mut put = |times_ms: &[i64], values: &[f64]| append(&mut group, &[0], times_ms, values, 1);
         assert_eq!(put(&[10, 20], &[1.0, 2.0]), counts(2, 0, 0, 2));
         assert_eq!(put(&[10, 20], &[1.0, 9.0]), counts(0, 1, 1, 0));
-        // Late, and late among the late; then each once more.
+        // Late samples, then samples that are late even in the late lane; then each of them again.
         assert_eq!(put(&[5, 15], &[3.0, 4.0]), counts(2, 0, 0, 2));
         assert_eq!(put(&[7], &[5.0]), counts(1, 0, 0, 1));
         assert_eq!(put(&[5, 7, 15], &[3.0, 5.0, 0.0]), counts(0, 2, 1, 0));
@@ -586,7 +587,7 @@ mod tests {
             let segment = group.freeze(chunk.cast_signed()).expect("there are samples");
             segment.sealed(ChunkData::new(chunk::encode(&segment.unsealed_frames())).into());
         }
-        assert!(group.let_go(&[2, 9]) > 0);
+        assert!(group.remove_merged(&[2, 9]) > 0);
         let left = group.snapshot(TimeRange::new(0, 100), |_| true).segments;
         assert_eq!(
             left.iter().map(|segment| segment.chunk).collect::<Vec<_>>(),

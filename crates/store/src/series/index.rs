@@ -1,12 +1,12 @@
-//! Which series there are: by their labels, by label value, by id.
+//! The index of all series: by labels, by label value, and by id.
 //!
 //! ```text
 //! id → Record  16 bytes: group and row (where its samples are), where its labels begin
-//! cells        the labels of all series, one after the other, four bytes each (vocabulary.rs)
+//! cells        the labels of all series, one series after another, four bytes per label (vocabulary.rs)
 //! by_labels    a hash of the labels → id
 //! ```
-//! All in memory, filled from the table at start. New series are known at once and made durable by the committer before the
-//! first batch that speaks of them.
+//! The index is in memory and is filled from the table at start. A new series is visible at once. The committer makes it
+//! durable before the first batch that contains it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -25,12 +25,13 @@ use super::postings::bitmap_bytes;
 use super::vocabulary::{PairId, Vocabulary};
 use super::{SeriesId, SeriesLimit};
 
-/// Series a group: 8 GPUs fit many times over, and no chunk grows past some hundred kilobytes.
+/// The maximum number of series in a group. The GPUs of a node (8) fit many times, and no chunk exceeds a few hundred
+/// kilobytes.
 const GROUP_ROWS_MAX: u32 = 64;
 
 type Text = Arc<str>;
 
-/// A series and where its samples are.
+/// A series and the position of its samples.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) id: SeriesId,
@@ -40,52 +41,52 @@ pub(crate) struct Entry<'a> {
     index: &'a Index,
 }
 
-/// All series.
+/// The index.
 #[derive(Debug)]
 pub(crate) struct Index {
     series_max: usize,
-    /// By id; ids begin at 1.
+    /// By id; ids start at 1.
     records: Vec<Record>,
     cells: Vec<PairId>,
-    /// Cells of series that were removed.
+    /// The number of cells that belong to removed series.
     dead_cells: usize,
     by_labels: HashTable<Slot>,
     hasher: DefaultHashBuilder,
     known: RoaringBitmap,
     words: Vocabulary,
     groups: BTreeMap<GroupId, Arc<Group>>,
-    /// The group that takes the next series of a node and metric.
+    /// The group that gets the next new series of a node and metric.
     open: HashMap<(Text, Text), Arc<Group>>,
-    /// Nodes and metrics, which many groups share.
+    /// The names of nodes and metrics; many groups share one name.
     group_texts: HashSet<Text>,
     next_group: i64,
     pending_from: usize,
     pending_groups: Vec<Arc<Group>>,
-    /// Changes with each pass and whenever series are forgotten.
+    /// Changes at each retention pass and whenever series are removed.
     epoch: u64,
 }
 
 #[derive(Debug)]
 struct Record {
-    /// None when the series was removed.
+    /// `None` if the series was removed.
     group: Option<Arc<Group>>,
     cells_at: u32,
     row: u16,
     cells: u8,
-    /// Retention passes since it was last resolved or appended to.
+    /// The number of retention passes since the series was last resolved or appended to.
     idle_passes: AtomicU8,
 }
 
-/// A series in the table by labels.
+/// An entry of the table by labels.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Kept, so that the table grows without reading labels.
+    /// Stored so that the table can grow without reading labels.
     hash: u32,
     id: u32,
 }
 
 impl Record {
-    /// In the place of a series that there is not.
+    /// Returns the placeholder for an id without a series.
     fn none() -> Self {
         Self {
             group: None,
@@ -111,7 +112,7 @@ impl<'a> Entry<'a> {
         self.index.value(self.id.0, name)
     }
 
-    /// How many retention passes there were since it was last resolved or appended to.
+    /// Returns the number of retention passes since the series was last resolved or appended to.
     pub(crate) fn idle_passes(&self) -> u8 {
         self.record.idle_passes.load(Ordering::Relaxed)
     }
@@ -174,17 +175,17 @@ impl Index {
         })
     }
 
-    /// Notes that somebody still speaks of a series; returns whether it is known.
+    /// Records that a series is still in use. Returns true if it exists.
     pub(crate) fn note_use(&self, id: SeriesId) -> bool {
         let Some(entry) = self.entry(id) else { return false };
-        // Written once a pass only: this is asked for every series of every append.
+        // Written only once per pass, because this runs for every series of every append.
         if entry.idle_passes() != 0 {
             entry.record.idle_passes.store(0, Ordering::Relaxed);
         }
         true
     }
 
-    /// The id of a series, a new one when it was not known.
+    /// Returns the id of a series. New labels get a new id.
     pub(crate) fn resolve(&mut self, labels: &Labels) -> Result<SeriesId, SeriesLimit> {
         if let Some(id) = self.id(labels) {
             self.note_use(id);
@@ -224,7 +225,7 @@ impl Index {
         group
     }
 
-    /// The one allocation of a node's or metric's name.
+    /// Returns the shared allocation of a node's or metric's name.
     pub(crate) fn group_text(&mut self, text: &str) -> Text {
         if let Some(known) = self.group_texts.get(text) {
             return Arc::clone(known);
@@ -234,7 +235,7 @@ impl Index {
         new
     }
 
-    /// Adds a group with no series.
+    /// Adds a group without series.
     pub(crate) fn add_group(&mut self, group: Arc<Group>) {
         self.next_group = self.next_group.max(group.id.0 + 1);
         self.open.insert(
@@ -252,14 +253,14 @@ impl Index {
         self.groups.values().cloned().collect()
     }
 
-    /// Makes room for so many series more.
+    /// Reserves memory for this many more series.
     pub(crate) fn reserve(&mut self, series: usize) {
         self.records.reserve_exact(series);
         self.by_labels.reserve(series, |slot| spread(slot.hash));
     }
 
-    /// Adds a series that has its id and row, its labels sorted. Neighbours in the table have most labels in common, so each
-    /// is first compared with the one at its place of the series before.
+    /// Adds a series with a given id and row; its labels are sorted. Neighbours in the table have most labels in common, so
+    /// each label is first compared with the label at the same position of the previous series.
     pub(crate) fn restore(&mut self, id: SeriesId, place: (Arc<Group>, u32), labels: &[(&str, &str)]) {
         let before = self.cells.len() - self.last_cells();
         let cells_at = self.cells.len();
@@ -307,7 +308,7 @@ impl Index {
             .insert_unique(spread(hash), slot, |slot| spread(slot.hash));
     }
 
-    /// A full group takes no more series.
+    /// Marks a group as full: it gets no more series.
     fn close_group(&mut self, group: &Arc<Group>) {
         let key = (Arc::clone(&group.node), Arc::clone(&group.metric));
         if self.open.get(&key).is_some_and(|open| open.id == group.id) {
@@ -319,7 +320,7 @@ impl Index {
         self.by_labels.len()
     }
 
-    /// Memory of what names and finds series, about; groups are the head's.
+    /// Returns roughly the memory of the index in bytes, without the groups: they belong to the head.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.records.capacity() * size_of::<Record>()
             + self.cells.capacity() * size_of::<PairId>()
@@ -338,7 +339,7 @@ fn texts(labels: &Labels) -> impl Iterator<Item = (&str, &str)> {
     labels.iter().map(|label| (&*label.name, &*label.value))
 }
 
-/// A table looks at the upper bits too.
+/// Spreads the hash over all bits: the hash table also uses the upper bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -346,12 +347,12 @@ fn spread(hash: u32) -> u64 {
 // === impl Index: durability ===
 
 impl Index {
-    /// What is not in the database yet: groups, and the records of series.
+    /// Returns what is not in the database yet: groups, and the records of series.
     pub(crate) fn pending(&self) -> (Vec<Arc<Group>>, Range<usize>) {
         (self.pending_groups.clone(), self.pending_from..self.records.len())
     }
 
-    /// Series with their labels, which take ten times the memory so: ask for them piece by piece.
+    /// Returns series with their labels. They take ten times the memory in this form, so request them in small ranges.
     pub(crate) fn named(&self, records: Range<usize>) -> Vec<(SeriesId, GroupId, Labels)> {
         self.entries_in(records)
             .map(|entry| (entry.id, entry.group.id, entry.labels()))
@@ -362,12 +363,12 @@ impl Index {
         self.pending_from < self.records.len()
     }
 
-    /// Everything so far was read from the database.
+    /// Marks everything so far as read from the database.
     pub(crate) fn all_durable(&mut self) {
         self.pending_from = self.records.len();
     }
 
-    /// Every record below this one, and the first so many groups, are in the database.
+    /// Marks all records below `record`, and the first `groups` pending groups, as stored in the database.
     pub(crate) fn made_durable(&mut self, record: usize, groups: usize) {
         self.pending_from = record;
         self.pending_groups.drain(..groups);
@@ -377,7 +378,7 @@ impl Index {
 // === impl Index: forgetting ===
 
 impl Index {
-    /// Begins a retention pass: nobody has spoken of any series since.
+    /// Begins a retention pass: every series counts as unused until it is used again.
     pub(crate) fn begin_pass(&mut self) {
         self.epoch += 1;
         for record in &mut self.records {
@@ -386,12 +387,12 @@ impl Index {
         }
     }
 
-    /// What was looked up in another epoch may have been forgotten since.
+    /// Returns the epoch. Results of lookups from another epoch may have been removed since.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Forgets series; ids are not given again while this process lives.
+    /// Removes series. Their ids are not used again while this process runs.
     pub(crate) fn remove(&mut self, ids: &[SeriesId]) {
         self.epoch += 1;
         for id in ids.iter().map(|id| id.0) {
@@ -430,7 +431,7 @@ impl Index {
         (self.cells, self.dead_cells) = (cells, 0);
     }
 
-    /// Forgets the groups that have no series left, and returns them.
+    /// Removes the groups without series, and returns their ids.
     pub(crate) fn take_empty_groups(&mut self) -> Vec<GroupId> {
         let used: HashSet<GroupId> = self.entries().map(|entry| entry.group.id).collect();
         let empty: Vec<GroupId> = self
@@ -446,7 +447,7 @@ impl Index {
         empty
     }
 
-    /// The series that are in the database.
+    /// Returns the series that are in the database.
     pub(crate) fn durable_entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.entries_in(0..self.pending_from)
     }
@@ -463,17 +464,17 @@ impl Index {
 // === impl Index: searching ===
 
 impl Index {
-    /// The series for which all matchers hold, ascending by id.
+    /// Returns the series that match all matchers, ascending by id.
     pub(crate) fn search(&self, matchers: &[CompiledMatcher]) -> Vec<Entry<'_>> {
         self.entries_of(&self.find(matchers))
     }
 
-    /// The series of these ids that are still there.
+    /// Returns those of these series that still exist.
     pub(crate) fn entries_of(&self, found: &RoaringBitmap) -> Vec<Entry<'_>> {
         found.iter().filter_map(|id| self.entry(SeriesId(id))).collect()
     }
 
-    /// All series.
+    /// Returns the ids of all series.
     pub(crate) fn known(&self) -> &RoaringBitmap {
         &self.known
     }
@@ -482,14 +483,14 @@ impl Index {
         &self.words
     }
 
-    /// The value of a label of a series.
+    /// Returns the value of a label of a series.
     pub(crate) fn value(&self, id: u32, name: &str) -> Option<&Text> {
         let cells = self.cells_of(self.records.get(id as usize)?);
         let mut labels = cells.iter().map(|pair| self.words.texts(*pair));
         labels.find(|(text, _)| ***text == *name).map(|(_, value)| value)
     }
 
-    /// All label names, or all values of one label, sorted.
+    /// Returns all label names, sorted.
     pub(crate) fn label_names(&self) -> Vec<String> {
         let mut names: Vec<_> = self.words.names().map(ToString::to_string).collect();
         names.sort_unstable();

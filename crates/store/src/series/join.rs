@@ -1,7 +1,7 @@
-//! Batches that say one thing after another, put together.
+//! Joins consecutive batches of the same series.
 //!
-//! Who catches up by batches of a second has sixty of them waiting, each a tick of the same series. Stored one by one, the
-//! write-ahead names those series sixty times and the head looks up and locks their groups sixty times.
+//! An agent that backfills one-second batches can have 60 batches queued, each with one tick of the same series. Stored one by
+//! one, the write-ahead log would contain these series 60 times, and the head would look up and lock their groups 60 times.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use domain::time::TimestampMs;
 
 use super::Block;
 
-/// The blocks of all batches in their order. Where neighbours have the same shapes and later times, their blocks become one a
-/// shape.
+/// Returns the blocks of all batches in their order. Where consecutive batches have the same shapes and later times, their
+/// blocks are joined to one block per shape.
 #[must_use]
 pub fn joined(batches: Vec<Vec<Block>>) -> Vec<Block> {
     let mut all = Vec::new();
@@ -25,7 +25,7 @@ pub fn joined(batches: Vec<Vec<Block>>) -> Vec<Block> {
     all
 }
 
-/// Whether each block has the series of its neighbour, and comes after it.
+/// Returns true if each block has the same series as the one before, and later times.
 fn continues(before: &[Block], after: &[Block]) -> bool {
     before.len() == after.len()
         && before.iter().zip(after).all(|(before, after)| {
@@ -33,7 +33,7 @@ fn continues(before: &[Block], after: &[Block]) -> bool {
         })
 }
 
-/// One batch of a row in which each continues the one before.
+/// Joins batches of which each continues the one before.
 fn merged(mut row: Vec<Vec<Block>>) -> Vec<Block> {
     if row.len() < 2 {
         return row.pop().unwrap_or_default();
@@ -70,7 +70,7 @@ mod tests {
     use super::super::shape::of_rows;
     use super::*;
 
-    /// Each value says its series and time.
+    /// Each value encodes its series and time.
     fn block(shape: &Arc<Shape>, times_ms: &[TimestampMs]) -> Block {
         let values = (0..shape.series().len()).flat_map(|series| {
             times_ms
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// Series and times of each block; its values must be its own.
+    /// Returns the number of series and the times of each block, and checks its values.
     fn told(blocks: &[Block]) -> Vec<(usize, Vec<TimestampMs>)> {
         for it in blocks {
             it.check().expect("the parts fit together");
@@ -107,7 +107,7 @@ mod tests {
         let (gpu, host) = (of_rows(3), of_rows(2));
         let tick = |time| vec![block(&gpu, &[time])];
         let both = vec![block(&gpu, &[4]), block(&host, &[4])];
-        // Earlier, again, other series, as many as before, no times.
+        // Earlier times, equal times, other series, the same series again, and no times.
         let all = joined(vec![
             tick(2),
             tick(1),
@@ -128,7 +128,7 @@ mod tests {
             (3, vec![7]),
         ];
         assert_eq!(told(&all), expected);
-        // Other series in the same place, by another lookup of the same names.
+        // Equal series, but resolved separately, so the shapes are different.
         let alike = of_rows(3);
         let all = joined(vec![tick(1), vec![block(&alike, &[2])], vec![block(&host, &[3])]]);
         assert_eq!(told(&all), [(3, vec![1]), (3, vec![2]), (2, vec![3])]);

@@ -1,11 +1,11 @@
-//! A lane: series of a group that tick together, as a matrix of ticks.
+//! A lane: series of a group with samples at the same times, as a matrix of ticks.
 //!
 //! ```text
-//! rows        r0  r1  r2        which row of the group each column is
+//! rows        r0  r1  r2        the row of the group that each column belongs to
 //! times[0]    v   v   v
-//! times[1]    v   v   v         a tick is contiguous: what an agent says in one second is one copy
+//! times[1]    v   v   v         a tick is contiguous: the samples of one second are one copy
 //! ```
-//! Ticks lie in blocks: another tick moves none of those before it, and the blocks of one lane fit where another's were.
+//! Ticks are stored in blocks. A new tick moves no earlier tick, and freed blocks of one lane fit another lane.
 
 use std::ops::Range;
 
@@ -15,38 +15,38 @@ use domain::time::{TimeRange, TimestampMs};
 use super::SeriesId;
 use super::counts::Counts;
 
-/// Ticks of a block: a lane never holds much more memory than it uses.
+/// The number of ticks in a block. It is small, so that a lane never holds much more memory than it uses.
 const BLOCK_TICKS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Lane {
-    /// Whether it takes samples that other lanes have no place for.
+    /// True if the lane takes samples that have no place in other lanes.
     pub(crate) late: bool,
     pub(crate) times_ms: Vec<TimestampMs>,
     pub(crate) rows: Vec<u32>,
-    /// Tick-major. Cells behind the last tick mean nothing.
+    /// Tick-major. Cells after the last tick are undefined.
     blocks: Vec<Box<[f64]>>,
-    /// Ticks missing in the first block, so that not all lanes need another one at the same tick.
+    /// The number of ticks that the first block lacks, so that not all lanes need a new block at the same tick.
     skipped: usize,
 }
 
-/// What became of a sample.
+/// The result for one sample.
 pub(crate) enum Put {
     Stored,
-    /// There already, with the same bits.
+    /// A sample with the same bits is already stored.
     Same,
-    /// Another value is there already, and stays.
+    /// Another value is already stored, and stays.
     Other,
-    /// Older than the lane's end, and no tick there.
+    /// Older than the end of the lane, and the lane has no tick at this time.
     Late,
 }
 
-/// The samples of some series at some times, series-major, and which of the series are meant.
+/// The samples of some series at some times, series-major, and which of the series to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cells<'a> {
     pub(crate) times_ms: &'a [TimestampMs],
     pub(crate) values: &'a [f64],
-    /// For each wanted series its place among `values`.
+    /// For each wanted series, its index in `values`.
     pub(crate) columns: &'a [u32],
 }
 
@@ -59,7 +59,7 @@ impl Cells<'_> {
 // === impl Lane: filling ===
 
 impl Lane {
-    /// A lane of the nth group.
+    /// Creates a lane of the group with number `group`.
     pub(crate) fn new(late: bool, rows: &[u32], group: usize) -> Self {
         Self {
             late,
@@ -74,12 +74,12 @@ impl Lane {
         self.times_ms.last().copied()
     }
 
-    /// Whether the axis has a tick within these times.
+    /// Returns true if the axis has a tick within these times.
     pub(crate) fn has_within(&self, range: TimeRange) -> bool {
         !range_of(&self.times_ms, range).is_empty()
     }
 
-    /// Adds whole ticks behind the last one; the cells are those of the lane's columns, in their order.
+    /// Adds whole ticks after the last one. The columns of `cells` are in the order of the lane's columns.
     pub(crate) fn extend(&mut self, cells: Cells<'_>) -> Counts {
         let mut counts = Counts::default();
         for (tick, time_ms) in cells.times_ms.iter().enumerate() {
@@ -125,8 +125,8 @@ impl Lane {
         }
     }
 
-    /// Makes room in the middle of the axis: the slow way, for samples that are late among the late.
-    pub(crate) fn squeeze_in(
+    /// Inserts a tick in the middle of the axis. This is the slow path, for samples that are late even in a late lane.
+    pub(crate) fn insert_late(
         &mut self,
         column: usize,
         time_ms: TimestampMs,
@@ -192,7 +192,7 @@ impl Lane {
         &mut self.blocks[block][from..from + self.rows.len()]
     }
 
-    /// The block of a tick, and where in it the tick begins.
+    /// Returns the block of a tick, and the position of the tick in it.
     fn place(&self, tick: usize) -> (usize, usize) {
         let at = tick + self.skipped;
         let missing = if at < BLOCK_TICKS { self.skipped } else { 0 };
@@ -203,7 +203,7 @@ impl Lane {
 // === impl Lane: reading ===
 
 impl Lane {
-    /// Cells, those without a sample included.
+    /// Returns the number of cells, including those without a sample.
     pub(crate) fn cells(&self) -> usize {
         self.times_ms.len() * self.rows.len()
     }
@@ -213,7 +213,7 @@ impl Lane {
         ticks.flatten().filter(|value| !is_absent(**value)).count()
     }
 
-    /// The first and last sample of a column within a range of ticks.
+    /// Returns the times of the first and the last sample of a column within a range of ticks.
     pub(crate) fn span(&self, column: usize, range: Range<usize>) -> Option<(TimestampMs, TimestampMs)> {
         let present = |tick: &usize| !is_absent(self.value(*tick, column));
         let last = range.clone().rev().find(present)?;
@@ -221,7 +221,7 @@ impl Lane {
         Some((self.times_ms[first], self.times_ms[last]))
     }
 
-    /// The newest sample of a column at or before a time.
+    /// Returns the newest sample of a column at or before a time.
     pub(crate) fn latest(&self, column: usize, end_ms: TimestampMs) -> Option<(TimestampMs, f64)> {
         let ticks = self.times_ms.partition_point(|time| *time <= end_ms);
         let tick = (0..ticks)
@@ -230,7 +230,7 @@ impl Lane {
         Some((self.times_ms[tick], self.value(tick, column)))
     }
 
-    /// The columns that `wanted` asks for, between two indexes of the axis. `series` names all columns.
+    /// Returns the wanted columns within a range of ticks. `series` has the ids of all columns.
     pub(crate) fn frame(
         &self,
         range: Range<usize>,
@@ -261,7 +261,7 @@ impl Lane {
     }
 }
 
-/// The indexes of the times within `start..=end`.
+/// Returns the indices of the times within `start..=end`.
 pub(crate) fn range_of(times_ms: &[TimestampMs], range: TimeRange) -> Range<usize> {
     let from = times_ms.partition_point(|time| *time < range.start_ms);
     let to = times_ms.partition_point(|time| *time <= range.end_ms);
@@ -272,7 +272,7 @@ pub(crate) fn range_of(times_ms: &[TimestampMs], range: TimeRange) -> Range<usiz
 mod tests {
     use super::*;
 
-    /// Whatever the first block lacks, and wherever a tick is squeezed in, the others stay as they were.
+    /// Inserting a tick anywhere must not change other ticks, however many ticks the first block lacks.
     #[test]
     fn ticks_stay_in_order_over_blocks() {
         for group in 0..BLOCK_TICKS {
@@ -288,7 +288,7 @@ mod tests {
                     };
                     counts += lane.extend(cells);
                 }
-                lane.squeeze_in(0, squeezed * 10, squeezed as f64, &mut counts);
+                lane.insert_late(0, squeezed * 10, squeezed as f64, &mut counts);
                 lane.add_column(9, &mut counts);
                 lane.put(2, 390, 1.0, &mut counts);
 

@@ -1,7 +1,7 @@
-//! Filling the index at start: every group and series in the tables.
+//! Fills the index at start with every group and series in the tables.
 //!
-//! Series come in blocks of one text each, `id group labels` a line: a row of its own for each of a million series would take
-//! longer on its way from SQLite than all the rest.
+//! Series are read in blocks of one text each, with one line `id group labels` per series. Reading one row for each of a
+//! million series from SQLite would take longer than everything else.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,12 +18,12 @@ use super::head::Group;
 use super::index::Index;
 use crate::sqlite::Database;
 
-/// Series a block, some half a megabyte of text.
-const SERIES_A_BLOCK: i64 = 4_096;
-/// Blocks read ahead while one is put into the index; more would only take memory.
+/// The number of series in a block: about half a megabyte of text.
+const SERIES_PER_BLOCK: i64 = 4_096;
+/// The number of blocks read ahead while one is added to the index. More would only take memory.
 const BLOCKS_AHEAD: usize = 2;
 
-/// The index as the tables have it, and the highest batch that any chunk knows of.
+/// Returns the index as stored in the tables, and the highest batch that is contained in chunks.
 pub(crate) async fn index(database: &Database, series_max: usize) -> Result<(Index, u64), sqlx::Error> {
     let mut index = Index::new(series_max);
     let sealed_batch = add_groups(&database.readers, &mut index).await?;
@@ -66,34 +66,34 @@ async fn add_series(readers: &SqlitePool, index: &mut Index) -> Result<(), sqlx:
 async fn read_blocks(readers: SqlitePool, blocks: mpsc::Sender<String>) -> Result<(), sqlx::Error> {
     let mut after = 0_i64;
     loop {
-        // JSON has no line break but those between its lines.
+        // JSON contains no line breaks here, so each line is one series.
         let (block, last): (Option<String>, Option<i64>) = sqlx::query_as(
             "SELECT group_concat(id || ' ' || group_id || ' ' || labels, char(10)), max(id)
              FROM (SELECT id, group_id, labels FROM series WHERE id > ? ORDER BY id LIMIT ?)",
         )
         .bind(after)
-        .bind(SERIES_A_BLOCK)
+        .bind(SERIES_PER_BLOCK)
         .fetch_one(&readers)
         .await?;
         let (Some(block), Some(last)) = (block, last) else {
             return Ok(());
         };
         after = last;
-        // Nobody takes it when an earlier block was damaged.
+        // The receiver is gone if an earlier block was damaged.
         if blocks.send(block).await.is_err() {
             return Ok(());
         }
     }
 }
 
-/// Why a row of the table cannot be used.
+/// The reason why a row of the table cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum BadRow {
-    #[error("a series in the table has no number")]
+    #[error("a series in the table has no valid id")]
     Number(#[from] std::num::ParseIntError),
-    #[error("the labels of a series in the table cannot be read")]
+    #[error("the labels of a series in the table cannot be decoded")]
     Labels(#[from] serde_json::Error),
-    #[error("a row of the series table is not whole")]
+    #[error("a row of the series table is incomplete")]
     Cut,
     #[error("the labels of a series in the table are not sorted")]
     Order,
@@ -115,7 +115,7 @@ fn add_line(index: &mut Index, line: &str) -> Result<(), BadRow> {
     Ok(())
 }
 
-/// A JSON object of strings in its order, borrowed where nothing is escaped.
+/// A JSON object of strings, in its order. Strings without escapes are borrowed.
 struct Pairs<'a>(Vec<(Word<'a>, Word<'a>)>);
 
 #[derive(Deserialize)]

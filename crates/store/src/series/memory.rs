@@ -1,17 +1,18 @@
-//! What the head's samples take of memory, and waiting when that is too much.
+//! Counts the memory of the head's samples, and lets appends wait when it is full.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use domain::time::TimestampMs;
 use tokio::sync::Notify;
 
-/// The head has room for a minute of each series at 1 Hz, however many there are: shorter chunks cost more than the memory.
+/// The head has room for one minute of each series at 1 Hz, however many series there are: shorter chunks would cost more than
+/// this memory.
 const SERIES_BYTES: i64 = 64 * 8;
-/// Chunks older than this are merged, where samples come each second: what is read of them is read from disk.
+/// Chunks older than this are merged if samples arrive every second. Merged chunks are read from disk.
 const KEPT_MS_MAX: i64 = 3_600_000;
 
-/// Counted in bytes. Appends wait while samples that are not in chunks yet take more than they may; the sealer is woken,
-/// and whatever it seals makes room.
+/// Counts in bytes. Appends wait while samples that are not in chunks yet exceed their limit. The sealer is then woken up, and
+/// each sealed segment makes room.
 #[derive(Debug)]
 pub(crate) struct Memory {
     unsealed_least: i64,
@@ -19,9 +20,9 @@ pub(crate) struct Memory {
     unsealed: AtomicI64,
     sealed_max: i64,
     sealed: AtomicI64,
-    /// How far back chunks are kept for recent queries.
+    /// How long chunks are kept for recent queries.
     kept_ms: AtomicI64,
-    /// Where the oldest of them ends.
+    /// The end of the oldest of these chunks.
     oldest_ms: AtomicI64,
     less: Notify,
     /// Wakes the sealer.
@@ -44,7 +45,7 @@ impl Memory {
         }
     }
 
-    /// Makes room for so many series.
+    /// Sets the limit of unsealed samples for this many series.
     pub(crate) fn fit(&self, series: usize) {
         let of_series = i64::try_from(series)
             .unwrap_or(i64::MAX)
@@ -53,32 +54,32 @@ impl Memory {
             .store(of_series.max(self.unsealed_least), Ordering::Relaxed);
     }
 
-    /// Bytes of samples that are not in chunks yet.
+    /// Returns the bytes of samples that are not in chunks yet.
     pub(crate) fn unsealed(&self) -> u64 {
         self.unsealed.load(Ordering::Relaxed).max(0).unsigned_abs()
     }
 
-    /// Bytes of chunks that are kept for recent queries.
+    /// Returns the bytes of chunks that are kept for recent queries.
     pub(crate) fn sealed(&self) -> u64 {
         self.sealed.load(Ordering::Relaxed).max(0).unsigned_abs()
     }
 
-    /// Whether chunks that are kept for recent queries take more than they may.
-    pub(crate) fn keeps_too_much(&self) -> bool {
+    /// Returns true if chunks that are kept for recent queries exceed their limit.
+    pub(crate) fn exceeds_recent_limit(&self) -> bool {
         self.sealed.load(Ordering::Relaxed) > self.sealed_max
     }
 
-    /// Whether all of the head has to be sealed at once, full or not.
+    /// Returns true if the whole head must be sealed at once, whether its lanes are full or not.
     pub(crate) fn is_full(&self) -> bool {
         self.unsealed.load(Ordering::Relaxed) >= self.unsealed_max.load(Ordering::Relaxed)
     }
 
-    /// Notes cells put into lanes.
-    pub(crate) fn grew(&self, cells: i64) {
+    /// Counts cells added to lanes.
+    pub(crate) fn add_cells(&self, cells: i64) {
         self.unsealed.fetch_add(cells * 8, Ordering::Relaxed);
     }
 
-    /// Notes that a segment's cells became a chunk of so many bytes.
+    /// Records that the cells of a segment became a chunk of `chunk_bytes`.
     pub(crate) fn sealed_segment(&self, cells: i64, chunk_bytes: usize) {
         self.unsealed.fetch_sub(cells * 8, Ordering::Relaxed);
         self.sealed.fetch_add(chunk_bytes as i64, Ordering::Relaxed);
@@ -87,41 +88,41 @@ impl Memory {
         }
     }
 
-    /// How far back chunks are to be kept: so long at least, and up to an hour while they take less than they may.
+    /// Returns how long to keep chunks: at least `least_ms`, and up to one hour while they stay within their limit.
     pub(crate) fn kept_ms(&self, least_ms: i64, now_ms: TimestampMs) -> i64 {
         let (sealed, kept_ms) = (
             self.sealed.load(Ordering::Relaxed),
             self.kept_ms.load(Ordering::Relaxed),
         );
-        let next_ms = if self.keeps_too_much() {
+        let next_ms = if self.exceeds_recent_limit() {
             let span_ms = now_ms.saturating_sub(self.oldest_ms.load(Ordering::Relaxed));
             (kept_ms.min(span_ms) as f64 * self.sealed_max as f64 / sealed as f64) as i64
         } else {
-            // Little by little: what was let go of does not come back.
+            // Grows slowly, because removed chunks do not come back.
             kept_ms + kept_ms / 64 + 1
         };
         next_ms.clamp(least_ms, least_ms.max(KEPT_MS_MAX))
     }
 
-    /// The same, for good: to be asked once a round, when all that is older is let go of.
+    /// Like [`Memory::kept_ms`], but stores the result. Call it once per round, when all older chunks are removed.
     pub(crate) fn keep_ms(&self, least_ms: i64, now_ms: TimestampMs) -> i64 {
         let kept_ms = self.kept_ms(least_ms, now_ms);
         self.kept_ms.store(kept_ms, Ordering::Relaxed);
         kept_ms
     }
 
-    /// Notes where the oldest chunk ends that was not let go of.
-    pub(crate) fn keeps_from(&self, oldest_ms: Option<TimestampMs>) {
+    /// Records the end of the oldest chunk that was not removed.
+    pub(crate) fn set_oldest(&self, oldest_ms: Option<TimestampMs>) {
         self.oldest_ms
             .store(oldest_ms.unwrap_or(TimestampMs::MIN), Ordering::Relaxed);
     }
 
-    /// Notes that chunks were let go of.
-    pub(crate) fn evicted(&self, bytes: usize) {
+    /// Records that chunks were removed.
+    pub(crate) fn remove_recent(&self, bytes: usize) {
         self.sealed.fetch_sub(bytes as i64, Ordering::Relaxed);
     }
 
-    /// Waits until samples may come.
+    /// Waits until there is room for samples.
     pub(crate) async fn has_room(&self) {
         while self.is_full() {
             let less = self.less.notified();
@@ -144,7 +145,7 @@ mod tests {
     async fn appends_wait_until_something_is_sealed() {
         let memory = Arc::new(Memory::new(80, 0));
         memory.has_room().await;
-        memory.grew(10);
+        memory.add_cells(10);
         let waiting = tokio::spawn({
             let memory = Arc::clone(&memory);
             async move { memory.has_room().await }
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn there_is_room_for_a_minute_of_each_series() {
         let memory = Memory::new(1_000, 0);
-        memory.grew(125);
+        memory.add_cells(125);
         assert!(memory.is_full());
         memory.fit(2);
         assert!(!memory.is_full());
@@ -182,7 +183,7 @@ mod tests {
         let kept = [memory.kept_ms(5, now_ms), memory.keep_ms(5, now_ms)];
         assert_eq!(kept, [KEPT_MS_MAX / 2; 2], "asking alone changes nothing");
         assert_eq!(memory.keep_ms(5, now_ms), KEPT_MS_MAX / 4);
-        memory.evicted(1_500);
+        memory.remove_recent(1_500);
         assert!((KEPT_MS_MAX / 4 + 1..KEPT_MS_MAX / 2).contains(&memory.keep_ms(5, now_ms)));
         memory.sealed_segment(0, 1_000_000);
         assert_eq!(
@@ -197,14 +198,14 @@ mod tests {
     fn what_is_to_go_is_a_part_of_what_is_there() {
         let now_ms = 10 * KEPT_MS_MAX;
         let memory = Memory::new(80, 1_000);
-        memory.keeps_from(Some(now_ms - 600_000));
+        memory.set_oldest(Some(now_ms - 600_000));
         memory.sealed_segment(0, 2_000);
         assert_eq!(
             memory.kept_ms(5, now_ms),
             300_000,
             "half of ten minutes, not of an hour"
         );
-        memory.keeps_from(None);
+        memory.set_oldest(None);
         assert_eq!(memory.kept_ms(5, now_ms), KEPT_MS_MAX / 2);
     }
 }

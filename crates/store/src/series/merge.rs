@@ -1,4 +1,4 @@
-//! Pieces of series from chunks and memory become whole ones: ascending, each time once, the oldest chunk's value wins.
+//! Merges pieces from chunks and memory into whole series: times ascend and are unique; the value of the oldest chunk wins.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,14 +8,14 @@ use hashbrown::HashSet;
 
 use super::SeriesId;
 use super::cut::Cut;
-use super::fetch::Wanted;
+use super::fetch::GroupSelection;
 use super::lock;
 use super::piece::Piece;
 
-/// Times that series share.
+/// Times that several series share.
 pub(crate) type Axis = Arc<[TimestampMs]>;
 
-/// A series that has samples.
+/// A series with samples.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) id: SeriesId,
@@ -23,30 +23,30 @@ pub(crate) struct Found {
     pub(crate) values: Arc<[f64]>,
 }
 
-/// The one allocation of each axis.
+/// The shared allocation of each axis.
 #[derive(Debug, Default)]
 pub(crate) struct Axes {
     known: HashSet<Axis>,
-    /// The next group often has the same one.
+    /// The last axis, because the next group often has the same one.
     last: Option<Axis>,
 }
 
-/// Where a part of a series lies: in which piece, in which row of it.
+/// The position of a part of a series: the piece, and the row in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     piece: usize,
     row: usize,
 }
 
-/// The series of a group, out of pieces that lie within the cut.
-pub(crate) fn merge(wanted: Wanted, cut: &Cut, axes: &Mutex<Axes>) -> Vec<Found> {
-    let mut pieces = wanted.pieces;
-    // Oldest chunk first.
+/// Returns the series of a group, merged from pieces within the cut.
+pub(crate) fn merge(selection: GroupSelection, cut: &Cut, axes: &Mutex<Axes>) -> Vec<Found> {
+    let mut pieces = selection.pieces;
+    // The oldest chunk comes first.
     pieces.sort_by_key(|piece| piece.chunk);
-    let mut places: Vec<Vec<Place>> = vec![Vec::new(); wanted.members.len()];
+    let mut places: Vec<Vec<Place>> = vec![Vec::new(); selection.members.len()];
     for (piece, Piece { series, .. }) in pieces.iter().enumerate() {
         for (row, id) in series.iter().enumerate() {
-            if let Some(member) = wanted.members.place(*id) {
+            if let Some(member) = selection.members.place(*id) {
                 places[member].push(Place { piece, row });
             }
         }
@@ -56,14 +56,14 @@ pub(crate) fn merge(wanted: Wanted, cut: &Cut, axes: &Mutex<Axes>) -> Vec<Found>
         axes,
         joined: Vec::new(),
     };
-    let known = wanted.latest.into_iter();
+    let known = selection.latest.into_iter();
     let mut all: Vec<Found> = {
         let mut axes = lock(axes);
         known
             .map(|(id, time_ms, value)| axes.sample(id, time_ms, value))
             .collect()
     };
-    let series = wanted.members.iter().zip(places);
+    let series = selection.members.iter().zip(places);
     all.extend(series.filter_map(|((id, _), places)| {
         let (times_ms, values) = merger.series(places);
         if cut.latest {
@@ -80,7 +80,7 @@ fn found(id: SeriesId, times_ms: Axis, values: Arc<[f64]>) -> Option<Found> {
     is_there.then_some(Found { id, times_ms, values })
 }
 
-/// Parts of some pieces one after the other, each written by `put` where it is to lie.
+/// Concatenates parts of some pieces. `put` writes each part to its final position.
 fn joined<T: Copy + Default, P: Copy>(
     parts: impl Iterator<Item = (P, usize)> + Clone,
     put: impl Fn(P, &mut [T]),
@@ -96,11 +96,11 @@ fn joined<T: Copy + Default, P: Copy>(
     all
 }
 
-/// Joins the pieces of one series after the other; those that lie in the same pieces get the same axis.
+/// Merges the pieces of each series. Series in the same pieces share one axis.
 struct Merger<'a> {
     pieces: &'a [Piece],
     axes: &'a Mutex<Axes>,
-    /// By the numbers of the pieces, in the order of their times: their axes joined, when none begins before another ends.
+    /// Keyed by the indices of the pieces in time order: their concatenated axis, or `None` if two of them overlap.
     joined: Vec<(Vec<usize>, Option<Axis>)>,
 }
 
@@ -133,7 +133,7 @@ impl Merger<'_> {
         axis
     }
 
-    /// Samples of pieces that overlap, sorted; of those at one time the one of the oldest piece.
+    /// Merges samples of overlapping pieces by time. Of several samples at one time, the one from the oldest piece wins.
     fn interleaved(&self, mut places: Vec<Place>) -> (Vec<TimestampMs>, Vec<f64>) {
         places.sort_unstable();
         let mut samples: Vec<(TimestampMs, f64)> = Vec::new();
@@ -150,7 +150,7 @@ impl Merger<'_> {
         samples.into_iter().unzip()
     }
 
-    /// The newest sample alone.
+    /// Returns only the newest sample.
     fn last(&self, id: SeriesId, times_ms: &[TimestampMs], values: &[f64]) -> Option<Found> {
         let at = values.iter().rposition(|value| !is_absent(*value))?;
         Some(lock(self.axes).sample(id, times_ms[at], values[at]))
@@ -162,7 +162,7 @@ impl Merger<'_> {
 }
 
 impl Axes {
-    /// The one axis of these pieces, none of which begins before the one before it ends.
+    /// Returns the shared axis of these pieces, which do not overlap and are in time order.
     fn shared<'a>(&mut self, pieces: impl Iterator<Item = &'a Piece> + Clone) -> Axis {
         if let Some(last) = self.last.as_ref().filter(|last| is_of(last, pieces.clone())) {
             return Arc::clone(last);
@@ -171,12 +171,12 @@ impl Axes {
         self.of_times(joined(parts, Piece::put_times))
     }
 
-    /// The one axis with these times.
+    /// Returns the shared axis with these times.
     fn of_times(&mut self, axis: Axis) -> Axis {
         if let Some(last) = self.last.as_ref().filter(|last| **last == axis) {
             return Arc::clone(last);
         }
-        // Most queries meet one axis only, which nobody has to find again among others.
+        // Most queries have only one axis, which then needs no lookup in the set.
         if let Some(last) = self.last.take() {
             self.known.insert(last);
         }
@@ -185,7 +185,7 @@ impl Axes {
         axis
     }
 
-    /// A series of one sample.
+    /// Returns a series of one sample.
     pub(crate) fn sample(&mut self, id: SeriesId, time_ms: TimestampMs, value: f64) -> Found {
         Found {
             id,
@@ -230,15 +230,15 @@ mod tests {
     fn merged(pieces: Vec<Piece>, latest: bool) -> Vec<Found> {
         let group = Arc::new(Group::new(GroupId(1), "n".into(), "m".into()));
         let members = Members::new([1, 2, 3].map(|id| (SeriesId(id), 0)).into_iter());
-        let wanted = Wanted {
+        let selection = GroupSelection {
             pieces,
-            ..Wanted::new(group, members)
+            ..GroupSelection::new(group, members)
         };
         let cut = Cut {
             latest,
             ..Cut::within(i64::MIN, i64::MAX)
         };
-        merge(wanted, &cut, &Mutex::default())
+        merge(selection, &cut, &Mutex::default())
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Series: named by labels, appended to in batches, read by selections.
+//! The series store: appends samples in batches and reads them by selection. A series is named by its labels.
 //!
 //! ```text
-//! append → queue → committer: write-ahead row, then head, then the acknowledgement
-//!                             head  → sealer: chunk row, then the write-ahead file is unlinked
+//! append → queue → committer: writes a write-ahead row, adds to the head, acknowledges
+//!                             head  → sealer: writes a chunk row, then removes the write-ahead file
 //! prefetch ← index, head, chunks
 //! ```
 
@@ -42,28 +42,28 @@ mod pages;
 mod ticks;
 
 mod age;
-mod chores;
 mod compact;
 mod delete;
+mod maintenance;
 mod plan;
 mod rollup;
 mod row;
 mod union;
 
+mod blob_content;
+pub(crate) mod disk_guard;
 mod retention;
 mod select;
-pub(crate) mod space;
 mod stats;
-mod truth;
 
 mod reading;
 
-mod cores;
 mod cut;
 mod fetch;
 mod members;
 mod merge;
 mod piece;
+mod work_pool;
 
 mod load;
 mod open;
@@ -86,67 +86,70 @@ use tokio::task::JoinHandle;
 use crate::OpenError;
 use crate::sqlite::Database;
 
+pub(crate) use blob_content::{BatchContent, ChunkContent, batch_content, chunk_content, wal_files};
 pub use join::joined;
 pub use request::{DeleteError, Deleted};
 pub use select::Prefetched;
 pub use shape::{Block, Shape};
 pub use stats::{Latency, Stats};
-pub(crate) use truth::{BatchTruth, ChunkTruth, batch_truth, chunk_truth, wal_files};
 
-/// A sample further ahead of the clock than this is a broken clock, not a sample: it would hide all that follow.
+/// Samples further ahead of the clock than this are dropped: they come from a wrong clock and would hide all later samples.
 pub const FUTURE_MS_MAX: i64 = 10 * 60_000;
-/// The longest name of a sending session.
+/// The maximum length of a session name, in bytes.
 pub const SESSION_BYTES_MAX: usize = 64;
-/// The most samples one append may carry; a sender with more splits them.
+/// The maximum number of samples in one append. A sender with more samples splits them.
 pub const APPEND_SAMPLES_MAX: usize = 1 << 20;
-/// Samples that wait for the committer, 16 MB of values: several seconds of a thousand nodes. When full, callers wait.
+/// The maximum number of samples that wait for the committer: 16 MB of values, several seconds of 1,000 nodes. When the queue
+/// is full, callers wait.
 const QUEUE_SAMPLES_MAX: usize = 2 << 20;
-/// Appends that wait for the committer; small ones are bounded by their number.
+/// The maximum number of appends that wait for the committer. This bounds queues of many small appends.
 const QUEUE_APPENDS_MAX: usize = 16_384;
 
 const DAY_MS: i64 = 24 * 3_600_000;
 
-/// Where and how long to keep samples.
+/// The settings of the store: location, retention and limits.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// The folder of all files; made when missing.
+    /// The folder of all files. It is created if it is missing.
     pub data_dir: PathBuf,
-    /// How long samples are kept. With roll-ups at least an hour longer than samples may be late.
+    /// How long samples are kept. If there are roll-ups, at least [`StoreConfig::out_of_order_ms`] plus one hour.
     pub retention_ms: i64,
-    /// How long their roll-ups to a minute are kept, from the samples' time on; 0 for none.
+    /// How long one-minute roll-ups are kept, counted from the time of the samples. 0 disables them.
     pub rollup_1m_ms: i64,
-    /// How long their roll-ups to an hour are kept, from the samples' time on; 0 for none.
+    /// How long one-hour roll-ups are kept, counted from the time of the samples. 0 disables them.
     pub rollup_1h_ms: i64,
-    /// The most that chunks and roll-ups may take on disk; beyond it the oldest go, whatever their age.
+    /// The maximum size of chunks and roll-ups on disk. Beyond it, the oldest are deleted regardless of their age.
     pub size_max_bytes: Option<u64>,
-    /// How late a sample may come; at least as long as agents spool.
+    /// How late a sample may arrive. At least as long as agents keep samples in their spool.
     pub out_of_order_ms: i64,
-    /// Samples younger than this are answered from memory.
+    /// Samples younger than this are always read from memory.
     pub head_horizon_ms: i64,
-    /// Older ones too, up to an hour, while their chunks take no more memory than this.
+    /// Older samples, up to one hour, are also read from memory while their chunks take at most this much memory.
     pub recent_bytes_max: u64,
-    /// The most memory for chunks that were read from disk and may be asked for again; 0 for none, by the machine's memory when
-    /// nothing is given.
+    /// The maximum memory for chunks that were read from disk and may be read again. 0 disables the cache; `None` derives the
+    /// limit from the machine's memory.
     pub chunk_cache_bytes_max: Option<u64>,
-    /// The most series there may be.
+    /// The maximum number of series.
     pub series_max: usize,
-    /// How long the committer gathers appends before it commits them together.
+    /// How long the committer waits for more appends before it commits them together.
     pub gather_ms: u64,
-    /// The size at which the next write-ahead file is begun.
+    /// The size at which the next write-ahead file is started.
     pub wal_file_bytes: u64,
-    /// The most memory for samples that are not in chunks yet, or half a kilobyte a series if that is more; appends wait when
-    /// it is full.
+    /// The maximum memory for samples that are not in chunks yet, or half a kilobyte per series if that is more. Appends wait
+    /// when it is full.
     pub head_bytes_max: u64,
-    /// The SQLite VFS of all files; none is the system's. For tests that break the disk.
+    /// The SQLite VFS of all files; `None` for the system's. Tests use it to simulate disk faults.
     pub vfs: Option<&'static str>,
-    /// Below this many free bytes on the disk no samples are taken; by the size of the disk when none is given.
+    /// The store accepts no samples while the disk has fewer free bytes than this. `None` derives the limit from the size of
+    /// the disk.
     pub min_free_bytes: Option<u64>,
-    /// How long nothing is written after a write that found no room, although the disk says that it has some.
+    /// How long the store writes nothing after a write failed for lack of space, even if the disk reports free space.
     pub full_pause_ms: u64,
 }
 
 impl StoreConfig {
-    /// The defaults: 15 days, 90 days by the minute, 2 years by the hour, 70 minutes late, 2 minutes in memory, a million series, commits each 100 ms.
+    /// Returns the defaults: 15 days of samples, 90 days of one-minute and 2 years of one-hour roll-ups, samples up to 70
+    /// minutes late, 2 minutes in memory, one million series, a commit every 100 ms.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -157,14 +160,14 @@ impl StoreConfig {
             size_max_bytes: None,
             out_of_order_ms: 70 * 60_000,
             head_horizon_ms: 2 * 60_000,
-            // An hour of 5,000 series at 1 Hz: what dashboards of a smaller cluster ask for again and again.
+            // One hour of 5,000 series at 1 Hz: what dashboards of a smaller cluster query repeatedly.
             recent_bytes_max: 32 << 20,
             chunk_cache_bytes_max: None,
             series_max: 1_000_000,
             gather_ms: 100,
-            // About two minutes of a thousand nodes: what is unlinked late costs only this.
+            // About two minutes of 1,000 nodes. This also bounds what a file that is removed late costs.
             wal_file_bytes: 64 << 20,
-            // A thousand nodes need 100 MB.
+            // 1,000 nodes need 100 MB.
             head_bytes_max: 128 << 20,
             vfs: None,
             min_free_bytes: None,
@@ -173,149 +176,147 @@ impl StoreConfig {
     }
 }
 
-/// The store's own name of a series, good until the process ends.
+/// The store's number for a series. It is valid until the process ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeriesId(pub u32);
 
-/// Samples to be stored together.
+/// Samples that are stored together.
 #[derive(Debug, Clone, Default)]
 pub struct Append {
-    /// The sending session (at most [`SESSION_BYTES_MAX`]) and its number for this append, rising. An append whose number
-    /// was seen before is acknowledged and not applied again.
+    /// The sending session (a name of at most [`SESSION_BYTES_MAX`] bytes) and the ascending number of this append within it.
+    /// An append whose number was already seen is acknowledged but not applied again.
     pub source: Option<(String, u64)>,
     /// The samples.
     pub blocks: Vec<Block>,
 }
 
-/// What became of an append's samples. All of it is durable.
+/// The result of an append: how many samples were stored or dropped. What was stored is durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Appended {
     /// New samples.
     pub accepted: u64,
-    /// Samples that were there already, with the same value.
+    /// Samples that were already stored with the same value.
     pub duplicates: u64,
-    /// Samples at a time that has another value already; the first value stays.
+    /// Samples for which another value is stored at the same time. The first value stays.
     pub conflicts: u64,
-    /// Samples before the out-of-order window, dropped.
+    /// Samples older than the out-of-order window. They are dropped.
     pub too_old: u64,
-    /// Samples more than [`FUTURE_MS_MAX`] ahead, dropped.
+    /// Samples more than [`FUTURE_MS_MAX`] ahead of the clock. They are dropped.
     pub too_new: u64,
-    /// The whole append was seen before, and nothing was done.
+    /// The whole append was seen before, so nothing was done.
     pub already_seen: bool,
 }
 
-/// Why nothing of an append was stored.
+/// The reason why nothing of an append was stored.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AppendError {
-    /// A frame whose parts do not fit together.
+    /// The parts of a frame do not fit together.
     #[error(transparent)]
     Malformed(#[from] FrameError),
-    /// More than [`APPEND_SAMPLES_MAX`].
-    #[error("an append of {samples} samples is larger than the {APPEND_SAMPLES_MAX} allowed; split it")]
+    /// The append has more than [`APPEND_SAMPLES_MAX`] samples.
+    #[error("an append of {samples} samples exceeds the limit of {APPEND_SAMPLES_MAX}; split it")]
     TooLarge {
-        /// Cells of its frames.
+        /// The number of cells of its frames.
         samples: usize,
     },
-    /// A session's name that is empty or longer than [`SESSION_BYTES_MAX`].
-    #[error("a session's name has 1 to {SESSION_BYTES_MAX} bytes")]
+    /// The name of the session is empty or longer than [`SESSION_BYTES_MAX`].
+    #[error("the name of a session must have 1 to {SESSION_BYTES_MAX} bytes")]
     Session,
-    /// An id that names no series; it may have been forgotten after its retention. Resolve its labels again.
-    #[error("series id {} is not known; resolve its labels again", .0.0)]
+    /// No series has this id. It may have been removed after its retention: resolve its labels again.
+    #[error("series id {} does not exist; resolve its labels again", .0.0)]
     UnknownSeries(SeriesId),
-    /// The write-ahead could not be written. Nothing is lost while the sender keeps its samples and repeats.
-    #[error("samples could not be written; look at the free space and health of the data folder's disk")]
+    /// The write-ahead log could not be written. Nothing is lost if the sender keeps its samples and sends them again.
+    #[error("samples could not be written; check the free space and health of the data folder's disk")]
     Write(#[source] Arc<sqlx::Error>),
-    /// Too little room is left on the disk. The sender keeps its samples and repeats, as it does after a failed write.
+    /// The disk has too little free space. The sender keeps its samples and sends them again, as after a failed write.
     #[error(
-        "the collector's disk is full ({} free, {} needed); send again when there is room",
+        "the collector's disk is full ({} free, {} needed); send again when there is free space",
         DisplayBytes(*free), DisplayBytes(*floor)
     )]
     DiskFull {
         /// Free bytes.
         free: u64,
-        /// Bytes that must be free.
+        /// The number of bytes that must be free.
         floor: u64,
     },
-    /// An earlier append of the same session failed: repeat from that one.
+    /// An earlier append of the same session failed. The sender repeats from that one.
     #[error("an earlier append of this session failed; repeat from that one")]
     OutOfTurn,
-    /// The committer or the sealer is behind, and there was no room in time.
-    #[error("the store takes no more samples at the moment; send them again in some seconds")]
+    /// The committer or the sealer is behind, and the queue had no room in time.
+    #[error("the store accepts no more samples at the moment; send them again in a few seconds")]
     Busy,
     /// The store is closing.
     #[error("the store is closed")]
     Closed,
 }
 
-/// No more series: usually a label with a value of its own for each request, process or second.
+/// The limit of series is reached. The usual cause is a label with a different value for each request, process or second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "there are {series_max} series already, and no more are allowed; look for a label with too many values"
-)]
+#[error("the limit of {series_max} series is reached; look for a label with too many values")]
 pub struct SeriesLimit {
     /// The limit.
     pub series_max: usize,
 }
 
-/// All series. Cheap to clone.
+/// The store of all series. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SeriesStore {
     shared: Arc<Shared>,
-    doors: Arc<Doors>,
+    channels: Arc<TaskChannels>,
 }
 
-/// The ways to the background tasks, which end when these are dropped.
+/// The channels to the background tasks. The tasks end when these are dropped.
 #[derive(Debug)]
-struct Doors {
+struct TaskChannels {
     appends: Mutex<Option<mpsc::Sender<committer::Request>>>,
     passes: Mutex<Option<mpsc::Sender<request::Request>>>,
     queue: Arc<Semaphore>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the background tasks and the readers share.
+/// The state that background tasks and readers share.
 #[derive(Debug)]
 struct Shared {
     config: StoreConfig,
     database: Database,
     index: RwLock<index::Index>,
-    /// Held by the committer while it puts a batch into the head, and by whoever freezes a group.
+    /// Held by the committer while it adds a batch to the head, and by any task that freezes a group.
     between_batches: Mutex<()>,
     sessions: Mutex<sessions::Sessions>,
     wal_files: wal::ClosedFiles,
     wal_bytes: AtomicI64,
-    /// Says that there are series whose names are not durable yet.
+    /// Signals that the names of some series are not durable yet.
     new_names: Notify,
-    /// Asks the committer to begin another write-ahead file: chunks hold all there is in this one.
+    /// Requests that the committer starts another write-ahead file, because all samples of the current one are in chunks.
     wal_unused: mpsc::Sender<wal::Closed>,
     memory: memory::Memory,
     chunk_cache: Mutex<chunk_cache::ChunkCache>,
     next_chunk: AtomicI64,
     metadata: RwLock<std::collections::BTreeMap<String, Metadata>>,
     counters: stats::Counters,
-    space: space::Space,
+    disk_guard: disk_guard::DiskGuard,
     /// Held while write-ahead files are removed, and by a check while it reads one.
     unlinking: tokio::sync::Mutex<()>,
     /// The time of the latest append.
     now_ms: AtomicI64,
-    /// Keeps other processes out as long as any task lives.
+    /// Keeps other processes out while any task of the store runs.
     _lock: Arc<std::fs::File>,
 }
 
-/// TYPE and HELP of a metric.
+/// The type and the help text of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
     /// `gauge`, `counter`, `histogram`, …
     pub kind: String,
-    /// A sentence.
+    /// One sentence.
     pub help: String,
 }
 
 impl SeriesStore {
-    /// The id of a series; new labels get a new one.
+    /// Returns the id of the series with these labels. A new series gets a new id.
     ///
     /// # Errors
-    /// When there are as many series as allowed.
+    /// Fails if the limit of series is reached.
     pub fn resolve(&self, labels: &Labels) -> Result<SeriesId, SeriesLimit> {
         let index = &self.shared.index;
         if let Some(id) = read(index).id(labels) {
@@ -326,29 +327,30 @@ impl SeriesStore {
         Ok(id)
     }
 
-    /// Stores samples; returns when they are durable. When the store is behind, waits for it: its sender's flow control.
+    /// Stores samples and returns when they are durable. If the store is behind, the call waits, which slows down the sender.
     ///
-    /// A session may have several appends on their way, in the order of their numbers; after an error it begins again at
-    /// the one that failed.
+    /// A session may have several appends in flight, in the order of their numbers. After an error it repeats from the append
+    /// that failed.
     ///
     /// # Errors
-    /// See [`AppendError`]; nothing of the append is then kept, and the sender may repeat it as it is.
+    /// See [`AppendError`]. After an error nothing of the append is stored, and the sender may repeat it unchanged.
     pub async fn append(&self, append: Append, now_ms: TimestampMs) -> Result<Appended, AppendError> {
         self.append_within(append, now_ms, Duration::MAX).await
     }
 
-    /// The same, but gives up when there is no room for it within `patience`: for senders that have to be told.
+    /// Like [`SeriesStore::append`], but fails if the store has no room for the append within `timeout`. For senders that must
+    /// report this.
     ///
     /// # Errors
-    /// As [`SeriesStore::append`], and [`AppendError::Busy`].
+    /// The errors of [`SeriesStore::append`], and [`AppendError::Busy`].
     pub async fn append_within(
         &self,
         append: Append,
         now_ms: TimestampMs,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Appended, AppendError> {
         let started = std::time::Instant::now();
-        let answer = self.commit(append, now_ms, patience).await;
+        let answer = self.commit(append, now_ms, timeout).await;
         self.shared.counters.note(&answer, started.elapsed());
         answer
     }
@@ -357,19 +359,19 @@ impl SeriesStore {
         &self,
         append: Append,
         now_ms: TimestampMs,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Appended, AppendError> {
         self.check_space(&append)?;
         let samples = self.check(&append)?;
         self.shared.now_ms.store(now_ms, Ordering::Relaxed);
         let room = self.room(samples);
-        let room = tokio::time::timeout(patience, room)
+        let room = tokio::time::timeout(timeout, room)
             .await
             .map_err(|_| AppendError::Busy)??;
         let mut appended = Appended::default();
         let entry = window::within_window(append, now_ms, self.shared.config.out_of_order_ms, &mut appended);
         let (reply, answer) = oneshot::channel();
-        let door = lock(&self.doors.appends).clone().ok_or(AppendError::Closed)?;
+        let sender = lock(&self.channels.appends).clone().ok_or(AppendError::Closed)?;
         let request = committer::Request {
             entry,
             appended,
@@ -378,22 +380,22 @@ impl SeriesStore {
             reply,
             _room: room,
         };
-        door.send(request).await.map_err(|_| AppendError::Closed)?;
-        drop(door);
+        sender.send(request).await.map_err(|_| AppendError::Closed)?;
+        drop(sender);
         answer.await.unwrap_or(Err(AppendError::Closed))
     }
 
-    /// Room in the queue and in the head.
+    /// Waits for room in the queue and in the head.
     async fn room(&self, samples: usize) -> Result<OwnedSemaphorePermit, AppendError> {
         let permits = u32::try_from(samples.max(1)).expect("an append is smaller than 2^32");
-        let room = Arc::clone(&self.doors.queue).acquire_many_owned(permits).await;
+        let room = Arc::clone(&self.channels.queue).acquire_many_owned(permits).await;
         self.shared.memory.has_room().await;
         room.map_err(|_| AppendError::Closed)
     }
 
-    /// Nothing begins that the disk may have no room for.
+    /// Refuses an append if the disk may have no room for it.
     fn check_space(&self, append: &Append) -> Result<(), AppendError> {
-        self.shared.space.check().inspect_err(|_| {
+        self.shared.disk_guard.check().inspect_err(|_| {
             if let Some(source) = &append.source {
                 lock(&self.shared.sessions).note_refusal(source);
             }
@@ -419,18 +421,18 @@ impl SeriesStore {
         Ok(samples)
     }
 
-    /// Seals everything in memory into chunks now, as happens by itself with time.
+    /// Seals all samples in memory into chunks now. Otherwise this happens over time.
     ///
     /// # Errors
-    /// When the database cannot be written; the samples then stay in memory and in the write-ahead.
+    /// Fails if the database cannot be written. The samples then stay in memory and in the write-ahead log.
     pub async fn seal_now(&self) -> Result<(), AppendError> {
         self.pass(|reply| request::Request::Seal { reply }).await
     }
 
-    /// Drops what is older than the retention now, as happens by itself every few minutes.
+    /// Drops samples older than the retention now. Otherwise this happens every few minutes.
     ///
     /// # Errors
-    /// When the database cannot be written.
+    /// Fails if the database cannot be written.
     pub async fn retain_now(&self, now_ms: TimestampMs) -> Result<(), AppendError> {
         self.pass(|reply| request::Request::Retain { now_ms, reply })
             .await
@@ -441,20 +443,23 @@ impl SeriesStore {
         request: impl FnOnce(request::Reply<T>) -> request::Request,
     ) -> Result<T, AppendError> {
         let (reply, answer) = oneshot::channel();
-        let door = lock(&self.doors.passes).clone().ok_or(AppendError::Closed)?;
-        door.send(request(reply)).await.map_err(|_| AppendError::Closed)?;
-        drop(door);
+        let sender = lock(&self.channels.passes).clone().ok_or(AppendError::Closed)?;
+        sender
+            .send(request(reply))
+            .await
+            .map_err(|_| AppendError::Closed)?;
+        drop(sender);
         answer.await.unwrap_or(Err(AppendError::Closed))
     }
 
-    /// Takes no more appends and waits for those under way.
+    /// Accepts no more appends and waits for those in flight.
     pub async fn close(&self) {
-        drop(lock(&self.doors.appends).take());
-        drop(lock(&self.doors.passes).take());
-        let tasks = std::mem::take(&mut *lock(&self.doors.tasks));
+        drop(lock(&self.channels.appends).take());
+        drop(lock(&self.channels.passes).take());
+        let tasks = std::mem::take(&mut *lock(&self.channels.tasks));
         for task in tasks {
             if let Err(error) = task.await {
-                tracing::error!(%error, "a task of the series store ended badly");
+                tracing::error!(%error, "a task of the series store failed");
             }
         }
         self.shared.database.close().await;
@@ -468,7 +473,7 @@ impl SeriesStore {
     }
 }
 
-/// Locks, also after a panic elsewhere: what the locks of this crate guard is consistent between any two statements.
+/// Locks the mutex, even after a panic elsewhere: what the locks of this crate guard is consistent between any two statements.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Names on disk: what series there are, and what metrics mean.
+//! Names on disk: the series, and the metadata of metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,28 +9,29 @@ use super::group_id::GroupId;
 use super::head::Group;
 use super::{Metadata, SeriesId, SeriesStore, Shared, read, write};
 
-/// Metrics whose TYPE and HELP are kept: ten times what a large site has. A flood of them is an error somewhere.
+/// The maximum number of metrics whose type and help text are kept: ten times what a large site has. More indicate a faulty
+/// sender.
 const METADATA_MAX: usize = 100_000;
 
-/// Names in one statement: more would only take more memory, a megabyte a thousand.
-const NAMES_A_STATEMENT: usize = 4_096;
+/// The maximum number of names in one statement. More would only take more memory: one megabyte per thousand.
+const NAMES_PER_STATEMENT: usize = 4_096;
 
 /// Makes the names of new series durable.
 pub(crate) async fn save(shared: &Shared) -> Result<(), sqlx::Error> {
     if !read(&shared.index).has_pending() {
         return Ok(());
     }
-    // Seen at one moment: each series' group is among the groups, or was durable before.
+    // Both are read at the same moment, so the group of each series is either among the groups or already durable.
     let (groups, records) = read(&shared.index).pending();
     let mut transaction = shared.database.begin().await?;
-    for groups in groups.chunks(NAMES_A_STATEMENT) {
+    for groups in groups.chunks(NAMES_PER_STATEMENT) {
         sqlx::query("INSERT OR IGNORE INTO groups (id, node, metric) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
             .bind(groups_json(groups))
             .execute(&mut *transaction)
             .await?;
     }
-    for from in records.clone().step_by(NAMES_A_STATEMENT) {
-        let some = from..records.end.min(from + NAMES_A_STATEMENT);
+    for from in records.clone().step_by(NAMES_PER_STATEMENT) {
+        let some = from..records.end.min(from + NAMES_PER_STATEMENT);
         let series = series_json(&read(&shared.index).named(some));
         sqlx::query("INSERT OR IGNORE INTO series (id, group_id, labels) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)")
             .bind(series)
@@ -57,29 +58,29 @@ fn series_json(series: &[(SeriesId, GroupId, Labels)]) -> String {
 }
 
 impl SeriesStore {
-    /// The id of a series that is there.
+    /// Returns the id of an existing series.
     #[must_use]
     pub fn id_of(&self, labels: &Labels) -> Option<SeriesId> {
         read(&self.shared.index).id(labels)
     }
 
-    /// Whether an id names a series; it does not any more once the series is forgotten.
+    /// Returns true if a series has this id. An id becomes invalid when the series is removed.
     #[must_use]
     pub fn knows(&self, id: SeriesId) -> bool {
         read(&self.shared.index).entry(id).is_some()
     }
 
-    /// The labels of a series.
+    /// Returns the labels of a series, or `None` if the id is invalid.
     #[must_use]
     pub fn labels_of(&self, id: SeriesId) -> Option<Labels> {
         read(&self.shared.index).entry(id).map(|entry| entry.labels())
     }
 
-    /// Notes TYPE and HELP of metrics, all in one transaction; writes only what is new. Past [`METADATA_MAX`] names, new ones
-    /// are not kept.
+    /// Stores type and help text of metrics in one transaction; writes only new ones. Beyond [`METADATA_MAX`] names, new
+    /// metrics are not stored.
     ///
     /// # Errors
-    /// When the database fails; nothing is then noted.
+    /// Fails if the database fails. Nothing is then stored.
     pub async fn set_metadata_all(&self, all: &BTreeMap<String, Metadata>) -> Result<(), SelectError> {
         let new = self.new_metadata(all);
         if new.is_empty() {
@@ -113,7 +114,7 @@ impl SeriesStore {
             |(name, metadata): (&String, &Metadata)| serde_json::json!([name, metadata.kind, metadata.help]);
         let rows = serde_json::Value::Array(new.iter().map(row).collect()).to_string();
         let mut transaction = self.shared.database.begin().await?;
-        // `WHERE true` keeps SQLite from reading ON as the join's.
+        // `WHERE true` keeps SQLite from reading ON as part of a join.
         sqlx::query(
             "INSERT INTO metadata (name, type, help) SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) WHERE true
              ON CONFLICT (name) DO UPDATE SET type = excluded.type, help = excluded.help",
@@ -124,7 +125,7 @@ impl SeriesStore {
         transaction.commit().await
     }
 
-    /// TYPE and HELP by metric name.
+    /// Returns type and help text by metric name.
     #[must_use]
     pub fn metadata(&self) -> BTreeMap<String, Metadata> {
         read(&self.shared.metadata).clone()

@@ -1,4 +1,5 @@
-//! Opening: names from the tables, then what is not sealed yet from the write-ahead, then the two tasks.
+//! Opens the series store: reads names from the tables, replays unsealed samples from the write-ahead log, starts the two
+//! tasks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -10,21 +11,21 @@ use domain::series::Frame;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::chunk_cache::{self, ChunkCache};
+use super::disk_guard::DiskGuard;
 use super::index::Index;
 use super::memory::Memory;
-use super::space::Space;
 use super::wal::{self, ClosedFile, ClosedFiles, Wal};
 use super::{
-    Block, Doors, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shape, Shared,
-    StoreConfig,
+    Block, Metadata, QUEUE_APPENDS_MAX, QUEUE_SAMPLES_MAX, SeriesId, SeriesStore, Shape, Shared, StoreConfig,
+    TaskChannels,
 };
 use super::{committer, load, lock, read, sealer, sessions, stats};
 use crate::OpenError;
 use crate::sqlite::Database;
 
-/// Passes that wait for the sealer; callers are people and tests.
+/// The maximum number of requests that wait for the sealer. Callers are people and tests.
 const PASSES_MAX: usize = 4;
-/// Shapes remembered in a replay: a few a sender.
+/// The maximum number of shapes remembered in a replay: a few per sender.
 const SHAPES_MAX: usize = 10_000;
 
 pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<SeriesStore, OpenError> {
@@ -58,7 +59,7 @@ pub(crate) async fn open(config: StoreConfig, folder_lock: Arc<File>) -> Result<
                 .chunk_cache_bytes_max
                 .unwrap_or_else(chunk_cache::bytes_max_of_machine),
         )),
-        space: Space::new(
+        disk_guard: DiskGuard::new(
             &config.data_dir,
             config.min_free_bytes,
             Duration::from_millis(config.full_pause_ms),
@@ -95,7 +96,7 @@ fn start(shared: Arc<Shared>, wal: Wal, closings: mpsc::Receiver<wal::Closed>) -
         )),
         tokio::spawn(sealer::run(Arc::clone(&shared), pass_requests)),
     ];
-    let doors = Doors {
+    let channels = TaskChannels {
         appends: Mutex::new(Some(appends)),
         passes: Mutex::new(Some(passes)),
         queue: Arc::new(Semaphore::new(QUEUE_SAMPLES_MAX)),
@@ -103,7 +104,7 @@ fn start(shared: Arc<Shared>, wal: Wal, closings: mpsc::Receiver<wal::Closed>) -
     };
     SeriesStore {
         shared,
-        doors: Arc::new(doors),
+        channels: Arc::new(channels),
     }
 }
 
@@ -134,7 +135,7 @@ async fn next_chunk(database: &Database) -> Result<i64, sqlx::Error> {
         .await
 }
 
-/// Puts what is not sealed back into the head. The files stay until chunks hold it.
+/// Adds unsealed samples back to the head. The files stay until chunks contain the samples.
 async fn replay(shared: &Arc<Shared>, sealed_batch: u64) -> Result<Wal, OpenError> {
     let folder = &shared.config.data_dir;
     let files = wal::list(folder).map_err(|source| OpenError::Folder {
@@ -167,11 +168,11 @@ async fn replay(shared: &Arc<Shared>, sealed_batch: u64) -> Result<Wal, OpenErro
     ))
 }
 
-/// Shapes by their series: a sender's batches are all alike.
+/// Shapes by their series. All batches of one sender have the same few shapes.
 type Shapes = HashMap<Vec<SeriesId>, Arc<Shape>>;
 
 fn put_back(shared: &Shared, batch: u64, stored: Vec<wal::Stored>, shapes: &mut Shapes) {
-    // When it was sent is not kept; its latest sample is near enough to tell when a session was last heard of.
+    // The time of sending is not stored. The latest sample is close enough to tell when the session was last seen.
     let times = stored
         .iter()
         .flat_map(|entry| &entry.frames)
@@ -184,10 +185,10 @@ fn put_back(shared: &Shared, batch: u64, stored: Vec<wal::Stored>, shapes: &mut 
     let index = read(&shared.index);
     let frames = stored.into_iter().flat_map(|entry| entry.frames);
     let blocks: Vec<Block> = frames.map(|frame| block(&index, frame, shapes)).collect();
-    shared.memory.grew(committer::put(batch, &blocks).cells);
+    shared.memory.add_cells(committer::put(batch, &blocks).cells);
 }
 
-/// Series that were forgotten since have no group to go to; the others of the frame have.
+/// Drops the rows of series that were removed in the meantime, because they have no group. The other rows of the frame stay.
 fn block(index: &Index, frame: Frame<SeriesId>, shapes: &mut Shapes) -> Block {
     let is_known = |id: &SeriesId| index.entry(*id).is_some();
     let frame = if shapes.contains_key(&frame.series) || frame.series.iter().all(is_known) {

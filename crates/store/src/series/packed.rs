@@ -1,24 +1,24 @@
-//! Numbers in memory as narrow as they can be: what each is above the least of them, in as many bytes as the greatest of that
-//! needs. A gauge that stands still takes nothing, a temperature a byte, a counter of bytes seven.
+//! Numbers in memory in their narrowest form: the differences to the smallest number, in as few bytes as the largest difference
+//! needs. A constant gauge takes no bytes, a temperature one byte per value, a counter of bytes seven.
 
 use std::cell::Cell;
 use std::thread::LocalKey;
 
 use super::ticks::Ticks;
 
-/// A number that can be told from any other of its type by 64 bits.
+/// A number type whose values map one-to-one to 64 bits.
 pub(crate) trait Word: Copy + Default + 'static {
     fn word(self) -> u64;
 
-    /// A thread's place for numbers on their way from a chunk to memory.
+    /// Returns the thread's buffer for numbers that are copied from a chunk to memory.
     fn unpacked() -> &'static LocalKey<Cell<Vec<Self>>>;
 }
 
-/// Numbers for which a thread keeps the place: more than a row of a full chunk.
+/// The size up to which a thread keeps its buffer: more than a row of a full chunk.
 const UNPACKED_KEPT_MAX: usize = 1 << 15;
 
-/// Hands out a place for so many numbers. It is the same one each time: between memory that stays, a new one would be fresh memory, which
-/// the kernel clears page by page.
+/// Calls `use_it` with a buffer of `count` numbers. It is the same buffer each time: a new one would often be fresh memory,
+/// which the kernel clears page by page.
 pub(crate) fn with_unpacked<T: Word, R>(count: usize, use_it: impl FnOnce(&mut [T]) -> R) -> R {
     let mut numbers = T::unpacked().take();
     if numbers.len() < count {
@@ -54,7 +54,7 @@ word!(f64, f64::to_bits);
 #[derive(Debug)]
 pub(crate) struct Packed {
     least: u64,
-    /// Bytes a number: 0 to 8.
+    /// Bytes per number: 0 to 8.
     width: usize,
     bytes: Box<[u8]>,
 }
@@ -86,24 +86,24 @@ impl Packed {
         self.least
     }
 
-    /// Whether what each is above the least fits 32 bits.
+    /// Returns true if the differences to the smallest number fit into 32 bits.
     pub(crate) fn is_narrow(&self) -> bool {
         self.width <= size_of::<u32>()
     }
 
-    /// Bytes of memory that its numbers take.
+    /// Returns the bytes of memory of its numbers.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// A number, above the least.
+    /// Returns the difference of a number to the smallest one.
     pub(crate) fn get(&self, at: usize) -> u64 {
         let mut word = [0; 8];
         word[..self.width].copy_from_slice(&self.bytes[at * self.width..][..self.width]);
         u64::from_le_bytes(word)
     }
 
-    /// Writes what `value` makes of the numbers, above the least, at some ticks of the row that begins at `first`.
+    /// Applies `value` to the differences at some ticks of the row that begins at `first`, and writes the results to `out`.
     pub(crate) fn put(&self, first: usize, ticks: &Ticks, out: &mut [f64], value: impl Fn(u64) -> f64) {
         match self.width {
             0 => out.fill(value(0)),

@@ -1,12 +1,12 @@
-//! Numbers of several rows by pco: the rows share the bins, and each has a page of its own, so that one row of a node's eight
-//! is read for an eighth of the work.
+//! Numbers of several rows, compressed by pco. The rows share pco's bins, and each has its own page, so that reading one row of
+//! eight takes an eighth of the work.
 //!
 //! ```text
-//! varint  rows a page
-//! varints bytes of each page but the last
+//! varint  rows per page
+//! varints bytes of each page except the last
 //! pco's header, pco's bins, the pages
 //! ```
-//! A page costs some ten bytes, so short rows share one.
+//! A page costs about ten bytes, so short rows share one.
 
 use std::sync::OnceLock;
 
@@ -17,36 +17,36 @@ use pco::{ChunkConfig, PagingSpec};
 use super::codec::{Corrupt, Reader, put_varint};
 use super::packed::{Packed, Word, with_unpacked};
 
-/// The fewest numbers of a page; ten bytes are less than a hundredth of more.
+/// The minimum number of numbers in a page. With more, the ten bytes are less than one percent.
 const PAGE_MIN: usize = 128;
-/// The most numbers that pages are for: pco's own bound.
+/// The maximum number of numbers in pages. This is pco's own limit.
 pub(crate) const NUMBERS_MAX: usize = 1 << 24;
 
-/// Rows of numbers, each read when it is first wanted.
+/// Rows of numbers. Each row is decompressed when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Pages {
     rows: usize,
-    /// Numbers a row.
+    /// Numbers per row.
     ticks: usize,
-    rows_a_page: usize,
-    /// Where pco's header begins in the column.
+    rows_per_page: usize,
+    /// The position of pco's header in the column.
     header: usize,
     pages: Box<[Page]>,
 }
 
 #[derive(Debug)]
 struct Page {
-    /// Where it begins behind pco's bins, and where it ends; the last one at the end of all.
+    /// The start and end after pco's bins. `None` for the last page, which ends with the column.
     start: usize,
     end: Option<usize>,
     numbers: OnceLock<Packed>,
 }
 
-/// Writes the numbers of so many rows, at most [`NUMBERS_MAX`] and not none.
+/// Writes the numbers of `rows` rows: at least one, at most [`NUMBERS_MAX`].
 pub(crate) fn put<T: Number>(out: &mut Vec<u8>, numbers: &[T], rows: usize, config: ChunkConfig) {
     let ticks = numbers.len() / rows;
-    let rows_a_page = PAGE_MIN.div_ceil(ticks).min(rows);
-    let lengths = numbers.chunks(rows_a_page * ticks).map(<[T]>::len);
+    let rows_per_page = PAGE_MIN.div_ceil(ticks).min(rows);
+    let lengths = numbers.chunks(rows_per_page * ticks).map(<[T]>::len);
     let config = config.with_paging_spec(PagingSpec::Exact(lengths.collect()));
     let file = FileCompressor::default();
     let mut chunk = file
@@ -54,13 +54,13 @@ pub(crate) fn put<T: Number>(out: &mut Vec<u8>, numbers: &[T], rows: usize, conf
         .expect("the configuration is valid and the count within pco's bound");
     let mut bytes = Vec::new();
     let mut ends = Vec::new();
-    for page in 0..rows.div_ceil(rows_a_page) {
+    for page in 0..rows.div_ceil(rows_per_page) {
         chunk
             .write_page(page, &mut bytes)
             .expect("memory takes all that is written");
         ends.push(bytes.len());
     }
-    put_varint(out, rows_a_page as u64);
+    put_varint(out, rows_per_page as u64);
     let mut start = 0;
     for end in &ends[..ends.len() - 1] {
         put_varint(out, (end - start) as u64);
@@ -75,7 +75,7 @@ pub(crate) fn put<T: Number>(out: &mut Vec<u8>, numbers: &[T], rows: usize, conf
 }
 
 impl Pages {
-    /// Reads where the pages of what [`put`] wrote lie: at the reader's place, to the end of the column.
+    /// Reads the positions of the pages that [`put`] wrote, from the reader's position to the end of the column.
     pub(crate) fn open(
         column: &[u8],
         mut reader: Reader<'_>,
@@ -85,9 +85,9 @@ impl Pages {
         if ticks == 0 {
             return Err(Corrupt("a page has no numbers"));
         }
-        let rows_a_page = usize::try_from(reader.varint()?)
+        let rows_per_page = usize::try_from(reader.varint()?)
             .ok()
-            .filter(|rows_a_page| (1..=rows).contains(rows_a_page))
+            .filter(|rows_per_page| (1..=rows).contains(rows_per_page))
             .ok_or(Corrupt("a page has no rows"))?;
         let (mut pages, mut start) = (Vec::new(), 0);
         let page = |start, end| Page {
@@ -95,7 +95,7 @@ impl Pages {
             end,
             numbers: OnceLock::new(),
         };
-        for _ in 1..rows.div_ceil(rows_a_page) {
+        for _ in 1..rows.div_ceil(rows_per_page) {
             let end = start + reader.count(1)?;
             pages.push(page(start, Some(end)));
             start = end;
@@ -104,14 +104,14 @@ impl Pages {
         Ok(Self {
             rows,
             ticks,
-            rows_a_page,
+            rows_per_page,
             header: column.len() - reader.0.len(),
             pages: pages.into(),
         })
     }
 
-    /// Reads the pages of these rows, ascending, that were not read before, out of the column that it was opened with, where they
-    /// are numbers of a type; returns how many bytes of memory they take.
+    /// Decompresses the pages of these rows that are not loaded. `column` is the one it was opened with, `rows` is ascending,
+    /// and `T` is the type of the numbers. Returns the bytes of memory that they take.
     pub(crate) fn load<T: Number + Word>(&self, column: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
         if rows.iter().all(|row| self.page(*row).numbers.get().is_some()) {
             return Ok(0);
@@ -121,18 +121,18 @@ impl Pages {
         let (mut chunk, rest) = file.chunk_decompressor::<T, _>(rest).map_err(damaged)?;
         let mut bytes = 0;
         for row in rows {
-            let (at, page) = (row / self.rows_a_page, self.page(*row));
+            let (at, page) = (row / self.rows_per_page, self.page(*row));
             if page.numbers.get().is_some() {
                 continue;
             }
-            let rows_here = self.rows_a_page.min(self.rows - at * self.rows_a_page);
+            let rows_here = self.rows_per_page.min(self.rows - at * self.rows_per_page);
             let of_page = rest.get(page.start..page.end.unwrap_or(rest.len()));
             let of_page = of_page.ok_or(TOO_EARLY)?;
             let packed = with_unpacked(rows_here * self.ticks, |numbers: &mut [T]| {
                 read_page(&mut chunk, of_page, numbers).map(|()| Packed::of(numbers))
             })?;
             let new = packed.bytes();
-            // Another query may have been quicker.
+            // Another query may have set them first.
             if page.numbers.set(packed).is_ok() {
                 bytes += new;
             }
@@ -140,25 +140,25 @@ impl Pages {
         Ok(bytes)
     }
 
-    /// Whether every row was loaded.
+    /// Returns true if all rows are loaded.
     pub(crate) fn is_loaded(&self) -> bool {
         self.pages.iter().all(|page| page.numbers.get().is_some())
     }
 
-    /// The numbers that a loaded row lies in, and where it begins among them.
+    /// Returns the numbers of the page of a loaded row, and the start of the row in them.
     ///
     /// # Panics
-    /// When it was not loaded.
+    /// Panics if the row is not loaded.
     pub(crate) fn row(&self, row: usize) -> (&Packed, usize) {
         let numbers = self.page(row).numbers.get().expect("the row was loaded");
-        (numbers, row % self.rows_a_page * self.ticks)
+        (numbers, row % self.rows_per_page * self.ticks)
     }
 
     fn page(&self, row: usize) -> &Page {
-        &self.pages[row / self.rows_a_page]
+        &self.pages[row / self.rows_per_page]
     }
 
-    /// Bytes of memory it takes without what is loaded.
+    /// Returns the memory in bytes, without loaded rows.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.pages)
     }
@@ -207,7 +207,7 @@ mod tests {
         Ok(numbers)
     }
 
-    /// Any rows of a matrix are read as they were written.
+    /// Checks that any rows of a matrix are read as they were written.
     fn check(rows: usize, ticks: usize, pages: u64) {
         let numbers: Vec<u32> = (0..rows * ticks)
             .map(|n| (n * 37 % 101 + n / ticks * 1_000) as u32)

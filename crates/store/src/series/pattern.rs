@@ -1,10 +1,10 @@
-//! What a matcher accepts, as far as it can be said without running a regular expression on every value.
+//! The values that a matcher accepts, as far as they are known without running a regular expression on every value.
 //!
 //! ```text
 //! a|b|node-[1-3]   Values    looked up one by one
-//! node-1.*         Prefix    a stretch of the sorted values
+//! node-1.*         Prefix    a range of the sorted values
 //! .*  .+           Anything, Something
-//! node-1.*:9100    Check     the values that begin with node-1 are tried
+//! node-1.*:9100    Check     the values that begin with node-1 are tested
 //! ```
 
 use domain::series::{MatchOp, Matcher};
@@ -12,25 +12,25 @@ use regex_syntax::ParserBuilder;
 use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Dot, Hir, HirKind};
 
-/// Literals an expression may stand for; a dashboard's list of chosen nodes fits.
+/// The maximum number of literals that an expression may be expanded to. A dashboard's list of selected nodes fits.
 const LITERALS_MAX: usize = 1_000;
-/// Letters that one class in brackets may stand for.
+/// The maximum number of characters that one character class may be expanded to.
 const CLASS_MAX: usize = 64;
-/// The longest literal; as long as a label value may be.
+/// The maximum length of a literal: the maximum length of a label value.
 const LITERAL_BYTES_MAX: usize = domain::series::labels::VALUE_BYTES_MAX;
 
 /// The values that the positive form of a matcher (`=` or `=~`) accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Every value, and none.
+    /// Every value, also a missing one.
     Anything,
-    /// Every value but the empty one.
+    /// Every value except the empty one.
     Something,
-    /// These.
+    /// Exactly these values.
     Values(Vec<String>),
-    /// All that begin so.
+    /// All values with this prefix.
     Prefix(String),
-    /// Some of those that begin with one of these, of which none begins with another.
+    /// Some of the values with one of these prefixes. No prefix begins with another.
     Check(Vec<String>),
 }
 
@@ -44,7 +44,7 @@ impl Pattern {
 }
 
 fn of_regex(value: &str) -> Pattern {
-    // Parsed alone: what is only a regular expression between the anchors, such as `a)|(b`, is left to the engine.
+    // Parsed without anchors. A text that is a regular expression only between anchors, such as `a)|(b`, is left to the engine.
     let parsed = ParserBuilder::new()
         .dot_matches_new_line(true)
         .build()
@@ -67,7 +67,7 @@ fn of_regex(value: &str) -> Pattern {
     let Some(texts) = texts.collect::<Option<Vec<_>>>() else {
         return unknown();
     };
-    // An extractor takes anchors and word boundaries for granted.
+    // The extractor ignores anchors and word boundaries, so expressions with them are checked.
     if found.is_exact() && hir.properties().look_set().is_empty() {
         Pattern::Values(distinct(texts))
     } else {
@@ -75,7 +75,7 @@ fn of_regex(value: &str) -> Pattern {
     }
 }
 
-/// `.*`, `.+` and `prefix.*`.
+/// Recognises `.*`, `.+` and `prefix.*`.
 fn simple(hir: &Hir) -> Option<Pattern> {
     match hir.kind() {
         HirKind::Capture(capture) => simple(&capture.sub),
@@ -92,7 +92,7 @@ fn simple(hir: &Hir) -> Option<Pattern> {
     }
 }
 
-/// Any letters, at least so many.
+/// Returns true for a repetition of any characters, at least `min`.
 fn is_any(hir: &Hir, min: u32) -> bool {
     matches!(hir.kind(), HirKind::Repetition(repetition)
         if repetition.min == min && repetition.max.is_none() && *repetition.sub == Hir::dot(Dot::AnyChar))
@@ -108,7 +108,7 @@ fn distinct(mut texts: Vec<String>) -> Vec<String> {
     texts
 }
 
-/// Without those that begin with another one.
+/// Removes texts that begin with another one.
 fn shortest(texts: Vec<String>) -> Vec<String> {
     let mut texts = distinct(texts);
     texts.dedup_by(|longer, shorter| longer.starts_with(shorter.as_str()));

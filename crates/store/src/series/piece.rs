@@ -1,5 +1,5 @@
-//! Pieces: samples of some series of a group, out of one chunk or out of what will be the next one. Those out of a chunk become
-//! values when they are merged, at the place where they are to lie: nothing is copied twice.
+//! Pieces: samples of some series of a group, from one chunk or from the head. Pieces of a chunk are converted to values when
+//! they are merged, directly at their final position, so nothing is copied twice.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::ticks::Ticks;
 
 #[derive(Debug)]
 pub(crate) struct Piece {
-    /// The older chunk's sample wins where two have the same time.
+    /// Where two chunks have a sample at the same time, the sample of the older chunk wins.
     pub(crate) chunk: i64,
     pub(crate) series: Vec<SeriesId>,
     samples: Samples,
@@ -23,10 +23,10 @@ pub(crate) struct Piece {
 enum Samples {
     Made {
         times_ms: Vec<TimestampMs>,
-        /// Series after series.
+        /// One series after another.
         values: Vec<f64>,
     },
-    /// Loaded rows of a frame of a chunk.
+    /// Loaded rows of a frame in a chunk.
     Stored {
         data: Arc<ChunkData>,
         frame: usize,
@@ -47,7 +47,7 @@ impl Piece {
         }
     }
 
-    /// Loaded rows at some ticks of a frame, which is the chunk's so-many-th.
+    /// Creates a piece of loaded rows at some ticks of a frame; `at` is the index of the frame in the chunk.
     pub(crate) fn stored(
         chunk: i64,
         data: &Arc<ChunkData>,
@@ -67,7 +67,7 @@ impl Piece {
         }
     }
 
-    /// Ticks.
+    /// Returns the number of ticks.
     pub(crate) fn len(&self) -> usize {
         match &self.samples {
             Samples::Made { times_ms, .. } => times_ms.len(),
@@ -75,7 +75,7 @@ impl Piece {
         }
     }
 
-    /// The first and the last time; none without a tick.
+    /// Returns the first and the last time, or `None` if there are no ticks.
     pub(crate) fn range(&self) -> Option<(TimestampMs, TimestampMs)> {
         match &self.samples {
             Samples::Made { times_ms, .. } => Some((*times_ms.first()?, *times_ms.last()?)),
@@ -89,7 +89,7 @@ impl Piece {
         }
     }
 
-    /// Whether its times are these.
+    /// Returns true if its times equal `times_ms`.
     pub(crate) fn has_times(&self, times_ms: &[TimestampMs]) -> bool {
         match &self.samples {
             Samples::Made { times_ms: own, .. } => own == times_ms,
@@ -99,7 +99,7 @@ impl Piece {
         }
     }
 
-    /// Writes its times into a place of its length.
+    /// Writes its times to `out`, which has the same length.
     pub(crate) fn put_times(&self, out: &mut [TimestampMs]) {
         match &self.samples {
             Samples::Made { times_ms, .. } => out.copy_from_slice(times_ms),
@@ -109,7 +109,7 @@ impl Piece {
         }
     }
 
-    /// Writes the values of one of its series into a place of its length.
+    /// Writes the values of one of its series to `out`, which has the same length.
     pub(crate) fn put_values(&self, row: usize, out: &mut [f64]) {
         match &self.samples {
             Samples::Made { values, .. } => out.copy_from_slice(&values[row * out.len()..][..out.len()]),
@@ -125,7 +125,7 @@ impl Piece {
 
 #[cfg(test)]
 impl Piece {
-    /// All of it, made.
+    /// Returns the piece as a frame of values.
     pub(crate) fn frame(&self) -> Frame<SeriesId> {
         let mut frame = Frame {
             series: self.series.clone(),

@@ -1,31 +1,32 @@
-//! Which chunks of a group are merged next.
+//! Chooses which chunks of a group are merged next.
 //!
 //! ```text
 //! id      1─────┐ 2────┐ 3────┐ 4────┐ 5───┐        unmerged, by id; newer ones have higher ids
 //!         └──── run: until a row is full ──┘ 6 …    what is still being written stays
-//! merged  M1 ───────── M2 ────────                  a merged row that the run overlaps is written anew with it
+//! merged  M1 ───────── M2 ────────                  a merged row that the run overlaps is rewritten with it
 //! ```
-//! Where two chunks have a sample at the same time, the one with the lower id is right, and the merged row takes the lowest
-//! id of its set. So for a chunk outside of the set nothing may change: it must not lie, by its id, between the set's lowest
-//! and a member that it overlaps in time. Such a chunk joins the set. As ids rise with age this is rare: chunks that overlap
-//! their neighbours by a late second are no chain through all of history.
+//! Where two chunks have a sample at the same time, the one with the lower id is right. The merged row takes the lowest id of
+//! its set. So the merge must not change the order for a chunk outside of the set: its id must not be between the lowest id of
+//! the set and the id of a member that it overlaps in time. Such a chunk joins the set. This is rare because ids ascend with
+//! time: chunks that overlap their neighbours by a late second do not form a chain through the whole history.
 
 use domain::time::TimestampMs;
 
-/// Samples in a full row: an hour of eight series at 1 Hz, about 40 kB.
+/// The number of samples in a full row: one hour of eight series at 1 Hz, about 40 kB.
 pub(crate) const ROW_SAMPLES: u64 = 8 * 3_600;
-/// Buckets in a full row of a roll-up: six columns, each smaller than that of samples.
+/// The number of buckets in a full row of a roll-up: six columns, each smaller than a column of samples.
 pub(crate) const ROW_BUCKETS: u64 = ROW_SAMPLES / 5;
-/// Samples this close to the newest may still get late company.
+/// Chunks that end this close to the newest may still get late samples.
 const MOVED_ON_MS: i64 = 10 * 60_000;
-/// The longest stretch in one row, and how long a small run waits to grow: eight series a minute apart fill a row in 60 hours.
+/// The longest period in one row, and how long a small run waits to grow: eight series with one sample per minute fill a row in
+/// 60 hours.
 pub(crate) const SPAN_MS_MAX: i64 = 72 * 3_600_000;
-/// Overlaps up to this long are no reason to write a merged row anew; readers pass over them.
+/// A shorter overlap is no reason to rewrite a merged row. Readers skip the duplicates.
 const OVERLAP_MS_MAX: i64 = 60_000;
-/// The most a merge may hold, in full rows: bounds its memory (about 4 MB) and its transaction.
+/// The maximum size of a merge, in full rows. It bounds memory (about 4 MB) and the transaction.
 const FOLD_ROWS_MAX: u64 = 16;
 
-/// A chunk as the index knows it.
+/// The index columns of a chunk row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) id: i64,
@@ -35,20 +36,20 @@ pub(crate) struct Row {
     pub(crate) merged: bool,
 }
 
-/// When a run is worth a merge.
+/// The conditions under which a run is merged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
-    /// Samples or buckets in a full row.
+    /// The number of samples or buckets in a full row.
     pub(crate) row: u64,
-    /// The longest stretch in one row.
+    /// The longest period in one row.
     pub(crate) span_ms: i64,
-    /// Runs that end before this are merged as small as they are.
+    /// Runs that end before this time are merged even if they are small.
     pub(crate) aged_before_ms: TimestampMs,
-    /// Everything now, complete or not.
+    /// Merge everything now, complete or not.
     pub(crate) everything: bool,
 }
 
-/// Chunks to be merged, by id, and how many of their ids the outcome may use.
+/// Chunks to be merged, by id, and how many of their ids the result may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Set {
     pub(crate) rows: Vec<Row>,
@@ -60,13 +61,13 @@ impl Terms {
         let samples = resolution_ms == 0;
         Self {
             row: if samples { ROW_SAMPLES } else { ROW_BUCKETS },
-            // Three days of eight series fill a row of samples at 72 s.
+            // Eight series at one sample per 72 s fill a row of samples in three days.
             span_ms: if samples {
                 SPAN_MS_MAX
             } else {
                 resolution_ms.saturating_mul(10_000)
             },
-            // Roll-ups are old from the beginning, and wait until they fill a row.
+            // Roll-ups are always old, so they wait until they fill a row.
             aged_before_ms: if samples {
                 now_ms.saturating_sub(SPAN_MS_MAX)
             } else {
@@ -77,7 +78,7 @@ impl Terms {
     }
 }
 
-/// The next set of a group whose rows, all of one resolution, are sorted by id. `None` when nothing is worth a merge.
+/// Returns the next set of a group, or `None` if no merge is worthwhile. `rows` has one resolution and is sorted by id.
 pub(crate) fn next(rows: &[Row], terms: &Terms) -> Option<Set> {
     let run = run(rows, terms)?;
     let mut set = run.clone();
@@ -101,7 +102,7 @@ pub(crate) fn next(rows: &[Row], terms: &Terms) -> Option<Set> {
     Some(Set { rows: set, ids_max })
 }
 
-/// The oldest unmerged chunks that fill a row, or that will not grow any more.
+/// Returns the oldest unmerged chunks that fill a row or will not grow any more.
 fn run(rows: &[Row], terms: &Terms) -> Option<Vec<Row>> {
     let unmerged = rows.iter().filter(|row| !row.merged);
     let newest_ms = unmerged.clone().map(|row| row.max_ms).max()?;
@@ -124,7 +125,7 @@ fn run(rows: &[Row], terms: &Terms) -> Option<Vec<Row>> {
     due.then_some(run)
 }
 
-/// The merged rows that a run reaches into.
+/// Returns the merged rows that a run overlaps.
 fn overlapped(rows: &[Row], run: &[Row], terms: &Terms) -> Vec<Row> {
     let least_ms = if terms.everything { 0 } else { OVERLAP_MS_MAX };
     let reaches = |row: &&Row| {
@@ -144,7 +145,7 @@ fn overlapped(rows: &[Row], run: &[Row], terms: &Terms) -> Vec<Row> {
         .collect()
 }
 
-/// Adds the chunks for which the merge would change who is right.
+/// Adds the chunks for which the merge would change which sample is right.
 fn close(rows: &[Row], set: &mut Vec<Row>) {
     loop {
         let low = set.iter().map(|row| row.id).min();
@@ -201,7 +202,7 @@ mod tests {
         Some((set.rows.iter().map(|row| row.id).collect(), set.ids_max))
     }
 
-    /// Five minutes a chunk, as eight series at 1 Hz make them.
+    /// Chunks of five minutes each, as eight series at 1 Hz make them.
     fn live(from_id: i64, count: i64) -> Vec<Row> {
         (0..count)
             .map(|n| row(from_id + n, n * 5, n * 5 + 5, 2_400, false))
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(ids(&hours(60), 3_600, false), None);
         let (merged, _) = ids(&hours(80), 4_800, false).unwrap_or_default();
         assert_eq!(merged.len(), 72, "a row spans three days at most");
-        // A node that is gone sends no more: its rest is merged when it is as old.
+        // A removed node sends no more samples, so its remaining chunks are merged when they reach the same age.
         assert_eq!(ids(&hours(3), 200, false), None);
         assert_eq!(ids(&hours(3), 4_600, false), Some((vec![1, 2, 3], 3)));
     }
@@ -260,14 +261,14 @@ mod tests {
 
     #[test]
     fn a_chunk_that_would_lose_its_right_joins() {
-        // 5 overlaps 9 and is older; with 9 under the id 1 it would be younger.
+        // 5 overlaps 9 and is older. With the id 1, the samples of 9 would be older than those of 5.
         let rows = [
             row(1, 0, 60, 28_800, true),
             row(5, 60, 120, 28_800, true),
             row(9, 50, 62, 28_800, false),
         ];
         assert_eq!(ids(&rows, 5_000, true), Some((vec![1, 5, 9], 3)));
-        // 12 is younger than all that it overlaps and stays; but then only ids below its own may be used.
+        // 12 is newer than all that it overlaps, so it stays outside. But then only ids below 12 may be used.
         let rows = [
             row(1, 0, 60, 100, true),
             row(9, 50, 58, 40_000, false),

@@ -1,14 +1,14 @@
-//! The series that carry one label value, ascending.
+//! The series with one label value, ascending.
 //!
 //! ```text
-//! One    a value of its own: `uuid`, `pid`
-//! Few    a GPU's thirty metrics
-//! Many   a metric, a node: two bytes a series or one bit
+//! One    a unique value: `uuid`, `pid`
+//! Few    the thirty metrics of a GPU
+//! Many   a metric, a node: two bytes or one bit per series
 //! ```
 
 use roaring::RoaringBitmap;
 
-/// Beyond this a bitmap is the smaller one.
+/// With more series than this, a bitmap is smaller.
 const FEW_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Postings {
         }
     }
 
-    /// Memory beyond its own size, about.
+    /// Returns roughly the memory in bytes beyond its own size.
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::One(_) => 0,
@@ -46,7 +46,7 @@ impl Postings {
         }
     }
 
-    /// Removes a series; returns whether none is left.
+    /// Removes a series. Returns true if none is left.
     pub(crate) fn remove(&mut self, id: u32) -> bool {
         match self {
             Self::One(one) => *one == id,
@@ -62,9 +62,9 @@ impl Postings {
     }
 }
 
-/// Memory of a bitmap's parts, about.
+/// Returns roughly the memory of a bitmap in bytes.
 pub(crate) fn bitmap_bytes(bitmap: &RoaringBitmap) -> usize {
-    /// What a part takes beside its numbers.
+    /// The overhead of a container beside its numbers.
     const PART_BYTES: u64 = 48;
     let parts = bitmap.statistics();
     let numbers =
@@ -72,7 +72,7 @@ pub(crate) fn bitmap_bytes(bitmap: &RoaringBitmap) -> usize {
     usize::try_from(u64::from(parts.n_containers) * PART_BYTES + numbers).unwrap_or(usize::MAX)
 }
 
-/// The series of several values.
+/// Returns the series of several values.
 pub(crate) fn union<'a>(all: impl Iterator<Item = &'a Postings>) -> RoaringBitmap {
     let mut union = RoaringBitmap::new();
     let mut ids = Vec::new();
@@ -83,7 +83,7 @@ pub(crate) fn union<'a>(all: impl Iterator<Item = &'a Postings>) -> RoaringBitma
             Postings::Many(many) => union |= many,
         }
     }
-    // A hundred thousand ids one by one into a bitmap would move its parts again and again.
+    // Inserting a hundred thousand ids one by one into a bitmap would move its containers repeatedly.
     ids.sort_unstable();
     union |= ids.into_iter().collect::<RoaringBitmap>();
     union

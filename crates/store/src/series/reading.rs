@@ -1,4 +1,4 @@
-//! One selection on its way to an answer: searched, then group by group read from memory and disk and merged, and named.
+//! Reads one selection: searches the series, reads each group from memory and disk, merges, and adds labels.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,28 +9,29 @@ use domain::time::TimeRange;
 use tokio::runtime::Handle;
 
 use super::chunk_cache::{Epoch, StoredChunk};
-use super::cores::on_cores;
 use super::cut::Cut;
-use super::fetch::{Disk, Wanted};
+use super::fetch::{Disk, GroupSelection};
 use super::index::{Entry, Index};
 use super::members::Members;
 use super::merge::{Axes, Found, merge};
 use super::rollup::{self, HOUR_MS, View};
+use super::work_pool::run_on_cores;
 use super::{Shared, lock, read};
 
-/// Of so many groups, whole hours are read: some ten kilobytes an hour each. Of more only what the query needs.
+/// Up to this many groups, whole hours are read: about ten kilobytes per hour and group. With more groups, only what the query
+/// needs.
 const WIDENED_GROUPS_MAX: usize = 512;
-/// From more chunks nothing is read on a thread that must not block. Roll-ups are made anew each time.
-const KNOWN_CHUNKS_MAX: usize = 64;
+/// The maximum number of chunks that are read on a thread that must not block. Roll-ups are decoded again each time.
+const CACHED_CHUNKS_MAX: usize = 64;
 
-/// What all steps of reading one selection share.
+/// The state that all steps of reading one selection share.
 pub(crate) struct Reading {
     shared: Arc<Shared>,
     matchers: Vec<CompiledMatcher>,
     cut: Cut,
-    /// What roll-ups are read as.
+    /// The aggregate that is read from roll-ups.
     view: View,
-    /// The longest bucket of a roll-up that was read; 0 for none.
+    /// The longest bucket of a roll-up that was read; 0 if there was none.
     resolution_ms: AtomicI64,
     budget: Budget,
     axes: Mutex<Axes>,
@@ -54,7 +55,7 @@ impl Reading {
         })
     }
 
-    /// Reads on this thread, which may block, and on others where that is worth it.
+    /// Reads on this thread, which may block, and on other threads where that is worthwhile.
     pub(crate) fn run(self: Arc<Self>, runtime: &Handle) -> Result<SeriesSet, SelectError> {
         let epoch = lock(&self.shared.chunk_cache).epoch();
         let mut groups = self.search();
@@ -69,15 +70,15 @@ impl Reading {
             return Ok(self.sorted(series));
         }
         let this = Arc::clone(&self);
-        let found = on_cores(runtime, groups, move |group| this.read(group, epoch, range, None))?;
+        let found = run_on_cores(runtime, groups, move |group| this.read(group, epoch, range, None))?;
         let found = found.into_iter().flatten().collect();
         let series = Self::named(&read(&self.shared.index), found);
         Ok(self.sorted(series))
     }
 
-    /// Reads few series, where memory has all that is wanted of them and nobody writes names; `None` where that is not so, or they
-    /// are more than the budget is for.
-    pub(crate) fn known(&self) -> Option<SeriesSet> {
+    /// Reads a selection of few series if memory or the cache has all of their wanted samples and no task is changing names.
+    /// Returns `None` otherwise, or if the budget does not cover it.
+    pub(crate) fn cached(&self) -> Option<SeriesSet> {
         let epoch = lock(&self.shared.chunk_cache).epoch();
         let groups = {
             let index = self.shared.index.try_read().ok()?;
@@ -87,52 +88,52 @@ impl Reading {
         let (mut all, mut chunks) = (Vec::new(), 0);
         for mut group in groups {
             group.read_memory(&self.cut, &self.budget).ok()?;
-            let mut known = None;
+            let mut cached = None;
             if group.memory.disk {
-                let of_group = group.known(&self.shared, &self.cut)?;
+                let of_group = group.cached_chunks(&self.shared, &self.cut)?;
                 chunks += of_group.len();
-                if chunks > KNOWN_CHUNKS_MAX || of_group.iter().any(|chunk| chunk.data.is_rollup()) {
+                if chunks > CACHED_CHUNKS_MAX || of_group.iter().any(|chunk| chunk.data.is_rollup()) {
                     return None;
                 }
-                known = Some(of_group);
+                cached = Some(of_group);
             }
             let range = self.cut.range;
-            all.extend(self.merged(group, known, epoch, range, None).ok()?);
+            all.extend(self.merged(group, cached, epoch, range, None).ok()?);
         }
         let series = Self::named(&*self.shared.index.try_read().ok()?, all);
         Some(self.sorted(series))
     }
 
-    /// The matching series by group.
-    fn search(&self) -> Vec<Wanted> {
+    /// Returns the matching series by group.
+    fn search(&self) -> Vec<GroupSelection> {
         by_group(read(&self.shared.index).search(&self.matchers))
     }
 
-    /// One group, from memory and then from disk: what leaves memory meanwhile is there before.
+    /// Reads one group, first from memory and then from disk: what leaves memory in between was on disk before.
     fn read(
         &self,
-        mut group: Wanted,
+        mut group: GroupSelection,
         epoch: Epoch,
         range: TimeRange,
-        cores: Option<&Handle>,
+        runtime: Option<&Handle>,
     ) -> Result<Vec<Found>, SelectError> {
         self.budget.check_cancelled()?;
         group.read_memory(&self.cut, &self.budget)?;
-        let known = match group.memory.disk {
-            true => group.known(&self.shared, &self.cut),
+        let cached = match group.memory.disk {
+            true => group.cached_chunks(&self.shared, &self.cut),
             false => None,
         };
-        self.merged(group, known, epoch, range, cores)
+        self.merged(group, cached, epoch, range, runtime)
     }
 
-    /// A group whose memory was read, with its chunks where they are known.
+    /// Reads a group whose memory was already read; `cached` are its chunks if the cache has them.
     fn merged(
         &self,
-        mut group: Wanted,
-        known: Option<Vec<StoredChunk>>,
+        mut group: GroupSelection,
+        cached: Option<Vec<StoredChunk>>,
         epoch: Epoch,
         range: TimeRange,
-        cores: Option<&Handle>,
+        runtime: Option<&Handle>,
     ) -> Result<Vec<Found>, SelectError> {
         if group.memory.disk {
             let disk = Disk {
@@ -142,16 +143,16 @@ impl Reading {
                 view: self.view,
                 cut: &self.cut,
                 budget: &self.budget,
-                cores,
+                runtime,
             };
-            let bucket_ms = group.read_disk(&disk, known)?;
+            let bucket_ms = group.read_disk(&disk, cached)?;
             self.resolution_ms.fetch_max(bucket_ms, Ordering::Relaxed);
         }
         group.decode_memory(&self.cut)?;
         Ok(merge(group, &self.cut, &self.axes))
     }
 
-    /// With their labels. A series that was deleted meanwhile is left out.
+    /// Adds the labels. A series that was deleted in the meantime is left out.
     fn named(index: &Index, found: Vec<Found>) -> Vec<Series> {
         let named = found.into_iter().filter_map(|found| {
             Some(Series {
@@ -163,7 +164,7 @@ impl Reading {
         named.collect()
     }
 
-    /// In the order of their labels.
+    /// Sorts the series by labels.
     fn sorted(&self, mut series: Vec<Series>) -> SeriesSet {
         series.sort_by(|a, b| a.labels.cmp(&b.labels));
         let resolution_ms = self.resolution_ms.load(Ordering::Relaxed);
@@ -174,18 +175,18 @@ impl Reading {
     }
 }
 
-/// Series by the group that they are in.
-fn by_group(mut found: Vec<Entry<'_>>) -> Vec<Wanted> {
+/// Groups the series by their group.
+fn by_group(mut found: Vec<Entry<'_>>) -> Vec<GroupSelection> {
     found.sort_by_key(|entry| entry.group.id);
     let groups = found.chunk_by(|a, b| a.group.id == b.group.id);
     let wanted = groups.map(|entries| {
         let members = entries.iter().map(|entry| (entry.id, entry.row));
-        Wanted::new(Arc::clone(entries[0].group), Members::new(members))
+        GroupSelection::new(Arc::clone(entries[0].group), Members::new(members))
     });
     wanted.collect()
 }
 
-/// The whole hours around a range: what is asked a little earlier or later the next time is known then.
+/// Returns the whole hours around a range, so that the next query, with a slightly different range, finds them in the cache.
 fn widened(TimeRange { start_ms, end_ms }: TimeRange) -> TimeRange {
     let before = start_ms.saturating_sub(start_ms.rem_euclid(HOUR_MS));
     let behind = end_ms.saturating_add(HOUR_MS - 1 - end_ms.rem_euclid(HOUR_MS));

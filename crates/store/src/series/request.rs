@@ -1,4 +1,4 @@
-//! What the sealer is asked to do, and what it answers.
+//! Requests to the sealer, and their results.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 
 use super::AppendError;
 
-/// Where the answer goes.
+/// The channel for the result.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, AppendError>>;
 
-/// Something to do now.
+/// A request to the sealer.
 #[derive(Debug)]
 pub(crate) enum Request {
     Seal {
@@ -21,7 +21,7 @@ pub(crate) enum Request {
         now_ms: TimestampMs,
         reply: Reply<()>,
     },
-    /// Merges some of what can be merged, and says whether there may be more.
+    /// Merges some of the chunks that can be merged. Returns true if there may be more.
     Compact {
         now_ms: TimestampMs,
         reply: Reply<bool>,
@@ -29,7 +29,7 @@ pub(crate) enum Request {
     Delete(Deletion),
 }
 
-/// A deletion on its way to the sealer.
+/// A deletion that waits for the sealer.
 #[derive(Debug)]
 pub(crate) struct Deletion {
     pub(crate) sets: Vec<Vec<CompiledMatcher>>,
@@ -37,33 +37,33 @@ pub(crate) struct Deletion {
     pub(crate) reply: oneshot::Sender<Result<Deleted, DeleteError>>,
 }
 
-/// What was deleted.
+/// The result of a deletion.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deleted {
-    /// Series that lost something.
+    /// The number of series that lost samples.
     pub series: u64,
-    /// Samples and buckets of roll-ups that were stored.
+    /// The number of deleted samples and roll-up buckets.
     pub samples: u64,
 }
 
-/// Why not everything that matches was deleted. What was deleted until then stays deleted; repeat it to delete the rest.
+/// The reason why a deletion is incomplete. What was deleted stays deleted; repeat the deletion to delete the rest.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DeleteError {
-    /// No set, or one that holds for every series.
+    /// No set of matchers, or a set that matches every series.
     #[error(
-        "each set of matchers needs one that does not hold for an empty value; it would delete every series"
+        "each set needs a matcher that does not match an empty value; otherwise it would delete every series"
     )]
     Everything,
-    /// A matcher that cannot be used.
+    /// A matcher is malformed.
     #[error("{0}")]
     Matcher(String),
     /// The database failed.
-    #[error("the samples could not be deleted; look at the free space and health of the data folder's disk")]
+    #[error("the samples could not be deleted; check the free space and health of the data folder's disk")]
     Write(#[source] Arc<sqlx::Error>),
-    /// A chunk that cannot be read, so that nobody knows what is in it.
-    #[error("chunk {chunk} cannot be read and was left as it is; check the disk")]
+    /// A chunk cannot be decoded, so its content is unknown.
+    #[error("chunk {chunk} cannot be decoded and was not changed; check the disk")]
     Damaged {
-        /// Its id.
+        /// The id of the chunk.
         chunk: i64,
     },
     /// The store is closing.

@@ -1,10 +1,10 @@
-//! Retention: what is too old is rolled up or goes, then series that have nothing left, then groups without series.
+//! Retention: rolls up or deletes old samples, then removes series without samples and groups without series.
 //!
 //! ```text
 //! roll up, finest first → drop what is past its last tier → drop the oldest while the file is too large
-//!                       → series, groups, sessions → free pages go back to the file system
+//!                       → series, groups, sessions → return free pages to the file system
 //! ```
-//! A pass is made of steps, each a short transaction: sealing has its turn between them.
+//! A pass consists of steps, each a short transaction, so that sealing gets its turn between them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,58 +17,58 @@ use super::index::Entry;
 use super::rollup::{HOUR_MS, MINUTE_MS, Tier, floor, tiers};
 use super::{SeriesId, Shared, lock, read, seal, write};
 
-/// Series or groups deleted in one transaction, so that nobody waits long for the lock.
-const NAMES_A_COMMIT: usize = 500;
-/// Groups rolled up in one step.
-const GROUPS_A_STEP: usize = 16;
-/// Chunks deleted in one transaction, 5 MB when they are merged: 20 ms.
-const CHUNKS_A_COMMIT: i64 = 128;
-/// A series is forgotten when nobody resolved it or sent it, not even without a value, for this many passes: senders keep
-/// the ids of series that only now and then have a sample.
+/// The number of series or groups deleted in one transaction. Small, so that other tasks wait only briefly for the lock.
+const NAMES_PER_COMMIT: usize = 500;
+/// The number of groups rolled up in one step.
+const GROUPS_PER_STEP: usize = 16;
+/// The number of chunks deleted in one transaction: 5 MB if they are merged, 20 ms.
+const CHUNKS_PER_COMMIT: i64 = 128;
+/// A series is removed after this many passes in which no client resolved or sent it, even without a value. Senders keep the
+/// ids of series that have samples only now and then.
 const PASSES_MIN: u8 = 2;
-/// Free pages given back to the file system at a time: 4 MB, about 10 ms of the writer.
+/// Returns free pages to the file system: 4 MB at a time, about 10 ms of the writer.
 const VACUUM_PAGES: &str = "PRAGMA incremental_vacuum(1000)";
-/// The database's own journal, copied into it and cut to nothing.
+/// Copies SQLite's journal into the database and truncates it.
 const TRUNCATE_JOURNAL: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
-/// Free pages are used again by the next merge. Only what is more than this share of the file is given back.
+/// The next merge uses free pages again. Only pages above this share of the file (1/8) are returned.
 const FREE_SHARE: i64 = 8;
-/// Free pages that are never worth giving back: 16 MB.
+/// Up to this many free pages (16 MB) are never returned.
 const FREE_PAGES_MIN: i64 = 4_096;
-/// Sessions not heard of for a week do not come back to repeat an append.
+/// A session that was not seen for one week will not repeat an append.
 const SESSION_AGE_MS: i64 = 7 * 24 * 3_600_000;
 
-/// A pass through all that is too old.
+/// A pass over everything that is too old.
 pub(crate) struct Pass {
     now_ms: TimestampMs,
     stages: VecDeque<Stage>,
 }
 
 enum Stage {
-    /// The groups that are left to do; unknown before the stage begins, as an earlier one may make work for it.
+    /// The groups that are left to roll up. `None` before the stage begins, because an earlier stage may add work.
     RollUp(Ageing, Option<Vec<(i64, String)>>),
     Drop {
         resolution_ms: i64,
         before_ms: TimestampMs,
     },
-    /// Down to so many bytes.
+    /// Shrinks the file to this many bytes.
     Shrink(u64),
     Names,
     Vacuum,
 }
 
 impl Pass {
-    /// With `everything`, also what will soon be rolled up together with more.
+    /// Creates a pass. With `everything`, it also rolls up chunks that would otherwise wait for more.
     pub(crate) fn new(shared: &Shared, now_ms: TimestampMs, everything: bool) -> Self {
         let config = &shared.config;
         let tiers = tiers(config);
-        // What memory mirrors of old chunks would be read beside their roll-up.
+        // Copies of old chunks in memory would be read in addition to their roll-up.
         let before_ms = now_ms.saturating_sub(tiers[0].retention_ms);
         let evicted = read(&shared.index)
             .groups()
             .iter()
             .map(|group| group.lock().evict(before_ms))
             .sum();
-        shared.memory.evicted(evicted);
+        shared.memory.remove_recent(evicted);
         let mut stages: VecDeque<Stage> = tiers
             .windows(2)
             .map(|pair| Stage::RollUp(ageing(pair[0], pair[1], now_ms, everything), None))
@@ -98,7 +98,7 @@ impl Pass {
         Self { now_ms, stages }
     }
 
-    /// One short transaction's worth; returns whether there is more.
+    /// Does the work of one short transaction. Returns true if there is more.
     pub(crate) async fn step(&mut self, shared: &Arc<Shared>) -> Result<bool, sqlx::Error> {
         let Some(stage) = self.stages.front_mut() else {
             return Ok(false);
@@ -141,7 +141,7 @@ async fn roll_up(
         *groups = Some(ageing.groups(shared).await?);
         return Ok(true);
     };
-    let some = groups.split_off(groups.len().saturating_sub(GROUPS_A_STEP));
+    let some = groups.split_off(groups.len().saturating_sub(GROUPS_PER_STEP));
     groups.extend(ageing.step(shared, &some).await?);
     Ok(!groups.is_empty())
 }
@@ -156,14 +156,14 @@ async fn drop_chunks(
     )
     .bind(before_ms)
     .bind(resolution_ms)
-    .bind(CHUNKS_A_COMMIT)
+    .bind(CHUNKS_PER_COMMIT)
     .execute(shared.database.writer())
     .await;
     note_dropped(shared, &dropped);
     Ok(dropped?.rows_affected() > 0)
 }
 
-/// Rows of any group may be gone; a failed deletion may have been one.
+/// Clears the chunk cache: rows of any group may be deleted, even if the deletion failed.
 fn note_dropped(shared: &Shared, dropped: &Result<SqliteQueryResult, sqlx::Error>) {
     if dropped
         .as_ref()
@@ -173,8 +173,8 @@ fn note_dropped(shared: &Shared, dropped: &Result<SqliteQueryResult, sqlx::Error
     }
 }
 
-/// Drops the oldest chunks of all while the file's used pages take more than they may; then 5 % more, so that the next
-/// chunk is not the next reason.
+/// Drops the oldest chunks while the used pages of the file exceed the limit. Then drops 5 % more, so that the next chunk does
+/// not exceed it again.
 async fn shrink(shared: &Shared, bytes_max: &mut u64) -> Result<bool, sqlx::Error> {
     let pages = Pages::count(shared).await?;
     if pages.used_bytes() <= *bytes_max {
@@ -186,20 +186,20 @@ async fn shrink(shared: &Shared, bytes_max: &mut u64) -> Result<bool, sqlx::Erro
     }
     let dropped =
         sqlx::query("DELETE FROM chunks WHERE id IN (SELECT id FROM chunks ORDER BY max_ms LIMIT ?)")
-            .bind(CHUNKS_A_COMMIT)
+            .bind(CHUNKS_PER_COMMIT)
             .execute(shared.database.writer())
             .await;
     note_dropped(shared, &dropped);
     if first {
         tracing::warn!(
             bytes_max = shared.config.size_max_bytes,
-            "the series take more than they may on disk; the oldest are dropped before their age"
+            "the series exceed their size limit on disk; the oldest samples are dropped before their retention ends"
         );
     }
     Ok(dropped?.rows_affected() > 0)
 }
 
-/// Pages of the chunk file.
+/// The pages of the database with the chunks.
 struct Pages {
     all: i64,
     free: i64,
@@ -221,9 +221,9 @@ impl Pages {
     }
 }
 
-/// Gives back some of what is free, whether it is worth while or not; at the end also the journals. Returns whether there
-/// is more.
-pub(crate) async fn give_back(shared: &Shared) -> Result<bool, sqlx::Error> {
+/// Returns some free pages to the file system, whether it is worthwhile or not; at the end also the journals. Returns true if
+/// there is more.
+pub(crate) async fn release_free_pages(shared: &Shared) -> Result<bool, sqlx::Error> {
     let more = Pages::count(shared).await?.free > 0;
     let step = if more { VACUUM_PAGES } else { TRUNCATE_JOURNAL };
     sqlx::query(step).execute(shared.database.writer()).await?;
@@ -270,7 +270,7 @@ async fn delete_series(shared: &Shared, before_ms: TimestampMs) -> Result<(), sq
         .filter(expired)
         .map(|entry| entry.id)
         .collect();
-    for some in ids.chunks(NAMES_A_COMMIT) {
+    for some in ids.chunks(NAMES_PER_COMMIT) {
         let numbers: Vec<i64> = some.iter().map(|id| i64::from(id.0)).collect();
         let delete = sqlx::query("DELETE FROM series WHERE id IN (SELECT value FROM json_each(?))");
         delete
@@ -284,7 +284,7 @@ async fn delete_series(shared: &Shared, before_ms: TimestampMs) -> Result<(), sq
 
 async fn delete_groups(shared: &Shared) -> Result<(), sqlx::Error> {
     let empty = write(&shared.index).take_empty_groups();
-    for some in empty.chunks(NAMES_A_COMMIT) {
+    for some in empty.chunks(NAMES_PER_COMMIT) {
         sqlx::query(
             "DELETE FROM groups WHERE id IN (SELECT value FROM json_each(?))
              AND NOT EXISTS (SELECT 1 FROM chunks WHERE group_id = groups.id)

@@ -1,14 +1,14 @@
-//! Roll-ups: what is left of samples that age out, a bucket a minute, and later a bucket an hour.
+//! Roll-ups: samples that age out become one bucket per minute, and later one bucket per hour.
 //!
 //! ```text
-//! samples ──15 d──▶ buckets of a minute ──90 d──▶ buckets of an hour ──2 y──▶ gone
+//! samples ──15 d──▶ one-minute buckets ──90 d──▶ one-hour buckets ──2 y──▶ deleted
 //!
-//! bucket   count, sum, min, max   of the samples in it; staleness markers are none
-//!          last                   the last one, a staleness marker too, so that an ended series stays ended
+//! bucket   count, sum, min, max   of its samples, without staleness markers
+//!          last                   the last sample, also a staleness marker, so that an ended series stays ended
 //!          resets                 counters only: the sum of the values right before each fall, as `increase` adds them
 //! ```
-//! A bucket is made once, of all its samples: what a chunk holds behind the last whole bucket stays as it is. Reading gives
-//! one sample a bucket, at its last millisecond, of the aggregate that serves the query's function best.
+//! A bucket is computed once, from all of its samples. Samples of a chunk after the last whole bucket stay as they are. A query
+//! gets one sample per bucket, at its last millisecond: the aggregate that serves the query's function best.
 
 use domain::series::{ABSENT, Frame, STALE, is_absent, is_stale};
 use domain::time::TimestampMs;
@@ -17,11 +17,11 @@ use super::chunk::{self, AGGREGATES, Stored};
 use super::codec::Corrupt;
 use super::{SeriesId, StoreConfig, column};
 
-/// A minute's buckets, and an hour's.
+/// The bucket lengths: one minute and one hour.
 pub(crate) const MINUTE_MS: i64 = 60_000;
 pub(crate) const HOUR_MS: i64 = 3_600_000;
 
-// The places of the aggregates in a chunk.
+// The indices of the aggregates in a chunk.
 const COUNT: usize = 0;
 const SUM: usize = 1;
 const MIN: usize = 2;
@@ -31,7 +31,7 @@ const RESETS: usize = 5;
 
 type Bucket = [f64; AGGREGATES];
 
-/// What is kept for how long, finest first.
+/// A resolution and how long it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tier {
     /// 0 for samples.
@@ -39,9 +39,9 @@ pub(crate) struct Tier {
     pub(crate) retention_ms: i64,
 }
 
-/// Samples first; a roll-up that would not outlive what it is made of is left out.
+/// Returns the tiers, samples first. A roll-up that is not kept longer than its source is left out.
 pub(crate) fn tiers(config: &StoreConfig) -> Vec<Tier> {
-    // A bucket is made once, so nothing may come for it any more: neither late nor out of a head not sealed yet.
+    // A bucket is computed once, so no sample may arrive for it later: neither a late one nor an unsealed one of the head.
     let settled_ms = config.out_of_order_ms.saturating_add(HOUR_MS);
     let mut tiers = vec![Tier {
         resolution_ms: 0,
@@ -59,7 +59,7 @@ pub(crate) fn tiers(config: &StoreConfig) -> Vec<Tier> {
     tiers
 }
 
-/// Whether falls of a metric are resets: by its TYPE, or by how its name ends.
+/// Returns true if a fall of the metric is a reset. Decided by its type, or else by the end of its name.
 pub(crate) fn is_counter(metric: &str, kind: Option<&str>) -> bool {
     match kind {
         Some("counter" | "histogram" | "summary") => true,
@@ -70,7 +70,7 @@ pub(crate) fn is_counter(metric: &str, kind: Option<&str>) -> bool {
     }
 }
 
-/// Buckets of samples or of smaller buckets; each series lies in one frame, as `union` leaves them.
+/// Rolls up samples or smaller buckets. Each series must be in one frame, as `union` leaves them.
 pub(crate) fn roll_up(stored: &Stored, resolution_ms: i64, counter: bool) -> Stored {
     let mut sets = vec![Vec::new(); AGGREGATES];
     for (at, frame) in stored.sets[0].iter().enumerate() {
@@ -107,7 +107,7 @@ fn buckets(times_ms: &[TimestampMs], resolution_ms: i64) -> Vec<TimestampMs> {
     buckets
 }
 
-/// The first millisecond of a bucket.
+/// Returns the first millisecond of a bucket.
 pub(crate) fn floor(time_ms: TimestampMs, resolution_ms: i64) -> TimestampMs {
     time_ms.saturating_sub(time_ms.rem_euclid(resolution_ms))
 }
@@ -197,13 +197,13 @@ fn of_buckets(
     cells
 }
 
-/// Whether a counter fell between the bucket before, which ended with a value, and this one, which does not know it: one
-/// without resets only rose, so it began with its minimum.
+/// Returns true if a counter fell between two buckets; `before` is the last value of the earlier one. A bucket without resets
+/// only rose, so it began with its minimum.
 fn fell_before(bucket: &Bucket, before: f64) -> bool {
     bucket[RESETS] == 0.0 && bucket[MIN] < before
 }
 
-/// As `max_over_time` has it: a NaN counts only when there is nothing else.
+/// Like `max_over_time`: a NaN counts only if there is no other value.
 fn greater(a: f64, b: f64) -> f64 {
     if b > a || a.is_nan() { b } else { a }
 }
@@ -212,7 +212,7 @@ fn lesser(a: f64, b: f64) -> f64 {
     if b < a || a.is_nan() { b } else { a }
 }
 
-/// Adds decimals without the dust of binary fractions, which would be all that is left to compress.
+/// Adds decimals without the rounding errors of binary fractions, which would dominate the compressed size.
 struct Sum {
     power: Option<f64>,
 }
@@ -234,22 +234,22 @@ impl Sum {
 
 // === reading ===
 
-/// What a query gets of a bucket.
+/// The value that a query gets for a bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum View {
-    /// The last sample: what an instant selector would find at the bucket's end.
+    /// The last sample: the result of an instant selector at the end of the bucket.
     #[default]
     Last,
     Min,
     Max,
     Sum,
     Mean,
-    /// The last sample, and before it what tells of the resets on the way.
+    /// The last sample, and samples before it that represent the resets in the bucket.
     Counter,
 }
 
-/// The aggregate that serves a function over a range: the largest of the maxima is the maximum, the sum of the sums the
-/// sum. `avg_over_time` gets means, which is right where the samples are regular. Others get last values, and count buckets.
+/// Returns the aggregate that serves a function over a range: the maximum of maxima is the maximum, the sum of sums is the sum.
+/// `avg_over_time` gets means, which is exact if the samples are regular. Other functions get last values, and count buckets.
 pub(crate) fn view(function: Option<&str>) -> View {
     match function {
         Some("min_over_time") => View::Min,
@@ -261,7 +261,7 @@ pub(crate) fn view(function: Option<&str>) -> View {
     }
 }
 
-/// A roll-up as samples at its buckets' ends, and its resolution.
+/// Returns a roll-up as samples at the ends of its buckets, and its resolution.
 pub(crate) fn read(
     bytes: &[u8],
     view: View,
@@ -308,12 +308,12 @@ pub(crate) fn read(
     Ok((resolution_ms, frames))
 }
 
-/// Three milliseconds a bucket, so that `increase` over them is what it was over the samples:
+/// Returns three samples per bucket, so that `increase` over them equals `increase` over the original samples:
 ///
 /// ```text
-/// end-2   peak    resets in the bucket: their sum, as if the counter had risen to it and begun anew once
-/// end-1   floor   0, when it would else not be seen that the last value is behind the reset;
-///                 the minimum, when the bucket before may have ended higher
+/// end-2   peak    if the bucket has resets: their sum, as if the counter had risen to it and restarted once
+/// end-1   floor   0, if otherwise the last value would not show the reset;
+///                 the minimum, if the bucket before may have ended higher
 /// end     last
 /// ```
 fn counter_samples(sets: &[Vec<Frame<SeriesId>>], at: usize, ends_ms: &[TimestampMs]) -> Frame<SeriesId> {
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(bits(View::Sum)[..2], [1.0, STALE].map(f64::to_bits));
     }
 
-    /// As PromQL has it: the difference of the ends, and what was there before each fall.
+    /// As in PromQL: the difference of the ends, plus the value before each fall.
     fn increase(samples: &[(i64, f64)]) -> f64 {
         let values: Vec<f64> = samples
             .iter()
@@ -427,7 +427,7 @@ mod tests {
         values.last().unwrap() - values[0] + falls.sum::<f64>()
     }
 
-    /// The increase from the first bucket's end on is that of the samples.
+    /// Checks that the increase from the end of the first bucket on equals that of the samples.
     fn check_counter(values: &[f64]) {
         let all = samples(values, 10_000);
         let frame = &all.sets[0][0];
@@ -462,7 +462,7 @@ mod tests {
     fn counters_increase_by_as_much_as_before() {
         let rising: Vec<f64> = (0..24).map(f64::from).collect();
         check_counter(&rising);
-        // A reset within a bucket, seen or hidden by what came after; at the edge of two; two in one.
+        // A reset within a bucket, visible or hidden by later values; at the edge of two buckets; two resets in one bucket.
         for (reset_at, step) in [(9, 1.0), (9, 100.0), (12, 1.0), (12, 100.0), (17, 5.0)] {
             let mut values = rising.clone();
             for (n, value) in values.iter_mut().enumerate().skip(reset_at) {

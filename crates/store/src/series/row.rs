@@ -1,4 +1,4 @@
-//! One series of a group, as the head knows it. There may be millions of these, so they are packed: forty bytes.
+//! The state of one series in the head. There may be millions, so it is packed into forty bytes.
 
 use domain::series::{ABSENT, is_absent};
 use domain::time::TimestampMs;
@@ -11,13 +11,13 @@ pub(super) struct Row {
     pub(super) series: SeriesId,
     lane: Place,
     late: Place,
-    /// The earliest and latest sample that is not in a lane; the other way round when there is none.
+    /// The times of the earliest and the latest sample that is not in a lane. Inverted if there is none.
     span: (TimestampMs, TimestampMs),
-    /// The value of that latest sample, when this process has seen it.
+    /// The value of that latest sample, if this process has seen it.
     latest: f64,
 }
 
-/// Where the lanes hold a series.
+/// The position of a series in the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     lane: u16,
@@ -31,7 +31,7 @@ impl Place {
     };
 
     /// # Panics
-    /// Never: a group has 64 rows, and each opens two lanes at most.
+    /// Never panics: a group has 64 rows, and each opens at most two lanes.
     pub(super) fn new(lane: usize, column: usize) -> Self {
         let narrow = |n: usize| u16::try_from(n).expect("a group has at most 64 rows and 128 lanes");
         Self {
@@ -50,7 +50,7 @@ impl Place {
 }
 
 impl Row {
-    /// A series without samples.
+    /// Creates a series without samples.
     pub(super) fn new(series: SeriesId) -> Self {
         Self {
             series,
@@ -61,13 +61,13 @@ impl Row {
         }
     }
 
-    /// Where its samples go: those in order, or those that are late.
+    /// Returns the place of samples in order, or of late samples.
     pub(super) fn place(&self, late: bool) -> Option<Place> {
         let place = if late { self.late } else { self.lane };
         (place != Place::NONE).then_some(place)
     }
 
-    /// Both of them.
+    /// Returns both places.
     pub(super) fn places(&self) -> impl Iterator<Item = Place> {
         self.place(false).into_iter().chain(self.place(true))
     }
@@ -80,31 +80,32 @@ impl Row {
         (self.lane, self.late) = (Place::NONE, Place::NONE);
     }
 
-    /// The earliest and latest sample that is not in a lane; a wide guess for a series read from disk.
+    /// Returns the times of the earliest and the latest sample that is not in a lane. A wide estimate for a series read from
+    /// disk.
     pub(super) fn span(&self) -> Option<(TimestampMs, TimestampMs)> {
         (self.span.0 <= self.span.1).then_some(self.span)
     }
 
-    /// The latest sample that is not in a lane, when this process has seen it.
+    /// Returns the latest sample that is not in a lane, if this process has seen it.
     pub(super) fn latest(&self) -> Option<(TimestampMs, f64)> {
         (!is_absent(self.latest)).then_some((self.span.1, self.latest))
     }
 
-    /// It may have samples on disk up to a time.
+    /// Records that the series may have samples on disk up to a time.
     pub(super) fn may_be_on_disk(&mut self, until_ms: TimestampMs) {
         self.span = (TimestampMs::MIN, until_ms);
     }
 
-    /// Samples left a lane; `latest` is the value of the last of them.
+    /// Records that samples left a lane; `latest` is the value of the last one.
     pub(super) fn left(&mut self, first_ms: TimestampMs, last_ms: TimestampMs, latest: f64) {
-        // Only what is newer than all before it: where a time is taken, the older chunk's sample is right.
+        // Only if it is newer than all before: where a time is taken, the sample of the older chunk is right.
         if last_ms > self.span.1 {
             self.latest = latest;
         }
         self.span = (self.span.0.min(first_ms), self.span.1.max(last_ms));
     }
 
-    /// Chunks lost samples of it, perhaps all of them.
+    /// Records that chunks lost samples of the series; `all` if no sample is left.
     pub(super) fn forget(&mut self, all: bool) {
         self.latest = ABSENT;
         if all {

@@ -1,8 +1,8 @@
-//! Sealing: full or old groups of the head become chunks, and the head lets go of what the chunks hold.
+//! Sealing: full or old groups of the head become chunks. The head then drops what the chunks contain.
 //!
 //! ```text
 //! due groups → freeze → encode → one transaction: chunk rows, and each group's last batch → sealed
-//!            → write-ahead files whose batches are all sealed: session numbers saved, file unlinked
+//!            → write-ahead files whose batches are all sealed: save session numbers, remove the file
 //! ```
 
 use std::sync::Arc;
@@ -22,36 +22,39 @@ use super::segment::Segment;
 use super::wal::{self, ClosedFile};
 use super::{Shared, chunk, lock, read};
 
-/// Samples a series at which a group is sealed. Fewer compress worse, more keep more memory.
+/// The number of samples per series at which a group is sealed. Fewer compress worse, more take more memory.
 const SEAL_TICKS: u64 = 96;
-/// Groups that begin together, as after a start, are sealed for the first time over as many ticks, so that from then on
-/// neither the work nor the memory comes in waves.
+/// Groups that begin together, for example after a start, are first sealed after different numbers of ticks, so that afterwards
+/// neither work nor memory comes in waves.
 const FIRST_SEAL_TICKS: std::ops::Range<u64> = 24..24 + SEAL_TICKS;
-/// The longest a sample waits for its chunk: bounds what a replay has to read, at the price of small chunks of slow series.
+/// The longest time that a sample waits for its chunk. It bounds what a replay reads, at the price of small chunks of slow
+/// series.
 const SEAL_AGE: Duration = Duration::from_secs(20 * 60);
-/// How often the sealer looks. A look at the 30,000 groups of a thousand nodes is a twentieth of the work of storing one
-/// second of their samples.
-pub(crate) const SEAL_EVERY: Duration = Duration::from_secs(5);
-/// Chunks written in one transaction, about a megabyte: the committer may wait for it when there are new series.
-const CHUNKS_A_COMMIT: usize = 256;
-/// Chunks written in one statement: each is a hop to SQLite's thread and back, which costs as much as encoding a chunk.
-const CHUNKS_A_STATEMENT: usize = 32;
+/// How often the sealer searches groups that are due. A search over the 30,000 groups of 1,000 nodes takes a twentieth of the
+/// work of storing one second of their samples.
+pub(crate) const SEAL_INTERVAL: Duration = Duration::from_secs(5);
+/// The number of chunks written in one transaction: about one megabyte. The committer may wait for it when there are new
+/// series.
+const CHUNKS_PER_COMMIT: usize = 256;
+/// The number of chunks written in one statement. Each statement switches to SQLite's thread and back, which costs as much as
+/// encoding a chunk.
+const CHUNKS_PER_STATEMENT: usize = 32;
 
 /// Seals everything in memory.
 pub(crate) async fn seal_all(shared: &Arc<Shared>) -> Result<(), sqlx::Error> {
     seal(shared, |_, _| true).await
 }
 
-/// The turn of sealing in something that takes long.
+/// Seals what is due, if it is time. Long operations call this between their steps.
 pub(crate) async fn seal_if_due(shared: &Arc<Shared>, sealed: &mut Instant) -> Result<(), sqlx::Error> {
-    if sealed.elapsed() >= SEAL_EVERY || shared.memory.is_full() {
+    if sealed.elapsed() >= SEAL_INTERVAL || shared.memory.is_full() {
         *sealed = Instant::now();
         seal(shared, due(shared)).await?;
     }
     Ok(())
 }
 
-/// Whether a group is to be sealed.
+/// Returns true if a group must be sealed.
 pub(crate) type Due = fn(&Group, &GroupSamples) -> bool;
 
 pub(crate) fn due(shared: &Shared) -> Due {
@@ -89,24 +92,24 @@ pub(crate) async fn seal(shared: &Arc<Shared>, due: Due) -> Result<(), sqlx::Err
     );
     let mut pending = pending.into_iter();
     loop {
-        let some: Vec<Pending> = pending.by_ref().take(CHUNKS_A_COMMIT).collect();
+        let some: Vec<Pending> = pending.by_ref().take(CHUNKS_PER_COMMIT).collect();
         if some.is_empty() {
             break;
         }
         let written: Vec<Arc<Group>> = some.iter().map(|(group, _)| Arc::clone(group)).collect();
         write_chunks(shared, some).await?;
-        // A round may write many times what is kept: each group's older chunks go as its new one comes.
-        if shared.memory.keeps_too_much() {
+        // One round may write many times the limit, so older chunks of each group are removed as its new one is written.
+        if shared.memory.exceeds_recent_limit() {
             evict(shared, &written, now_ms - shared.memory.kept_ms(least_ms, now_ms));
         }
     }
     let before_ms = now_ms - shared.memory.keep_ms(least_ms, now_ms);
     let oldest_ms = evict(shared, &groups, before_ms);
-    shared.memory.keeps_from(oldest_ms);
+    shared.memory.set_oldest(oldest_ms);
     unlink_files(shared, &groups).await
 }
 
-/// Lets go of chunks that end before a time, and returns where the oldest that is left ends.
+/// Removes chunks that end before a time from memory. Returns the end of the oldest remaining one.
 fn evict(shared: &Shared, groups: &[Arc<Group>], before_ms: TimestampMs) -> Option<TimestampMs> {
     let (mut evicted, mut oldest_ms) = (0, None);
     for group in groups {
@@ -114,11 +117,11 @@ fn evict(shared: &Shared, groups: &[Arc<Group>], before_ms: TimestampMs) -> Opti
         evicted += samples.evict(before_ms);
         oldest_ms = oldest_ms.into_iter().chain(samples.oldest_chunk_ms()).min();
     }
-    shared.memory.evicted(evicted);
+    shared.memory.remove_recent(evicted);
     oldest_ms
 }
 
-/// Freezes what is due. Also returns what was frozen earlier and could not be written then.
+/// Freezes groups that are due. Also returns earlier segments that could not be written.
 fn freeze_due(shared: &Shared, due: Due) -> (Vec<Arc<Group>>, Vec<Pending>) {
     let (groups, series) = {
         let index = read(&shared.index);
@@ -153,7 +156,7 @@ async fn write_chunks(shared: &Shared, pending: Vec<Pending>) -> Result<(), sqlx
         .await
         .map_err(std::io::Error::other)?;
     let mut transaction = shared.database.begin().await?;
-    for some in encoded.chunks(CHUNKS_A_STATEMENT) {
+    for some in encoded.chunks(CHUNKS_PER_STATEMENT) {
         insert(&mut transaction, some).await?;
     }
     note_sealed(&mut transaction, &encoded).await?;
@@ -182,10 +185,10 @@ fn stored((group, segment, data): &Encoded) -> (GroupId, StoredChunk) {
     (*group, stored)
 }
 
-/// Gives back the write-ahead's file too when chunks hold all that is in it, though it is not full.
+/// Removes the current write-ahead file if chunks contain all of its samples, even if it is not full.
 pub(crate) async fn empty_write_ahead(shared: &Shared) -> Result<(), sqlx::Error> {
     let (said, closed) = oneshot::channel();
-    // Without a committer the store is closing, and the file with it.
+    // If the committer is gone, the store is closing and the file is closed anyway.
     if shared.wal_unused.send(said).await.is_ok() {
         let _ = closed.await;
     }
@@ -207,7 +210,7 @@ async fn insert(transaction: &mut SqliteConnection, encoded: &[Encoded]) -> Resu
     insert.build().execute(transaction).await.map(drop)
 }
 
-/// Notes up to which batch, and to what time, each group is in chunks.
+/// Stores, for each group, the last batch and the latest time that are in chunks.
 async fn note_sealed(transaction: &mut SqliteConnection, encoded: &[Encoded]) -> Result<(), sqlx::Error> {
     let sealed = encoded
         .iter()
@@ -224,9 +227,9 @@ async fn note_sealed(transaction: &mut SqliteConnection, encoded: &[Encoded]) ->
     .map(drop)
 }
 
-/// Unlinks write-ahead files that hold nothing that is not in a chunk.
+/// Removes write-ahead files whose samples are all in chunks.
 async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx::Error> {
-    // The files first: a batch that comes later has a higher number than all of theirs.
+    // Reads the list of files first: a batch that arrives later has a higher number than all of theirs.
     let closed: Vec<ClosedFile> = lock(&shared.wal_files).clone();
     if closed.is_empty() {
         return Ok(());
@@ -253,10 +256,10 @@ async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx
     Ok(())
 }
 
-/// Copies the sessions' numbers out of the write-ahead before it goes.
+/// Copies the sessions' numbers from the write-ahead log to the database, before the log is removed.
 async fn save_sessions(shared: &Shared) -> Result<(), sqlx::Error> {
     let unsaved = lock(&shared.sessions).unsaved();
-    // `WHERE true` keeps SQLite from reading ON as the join's.
+    // `WHERE true` keeps SQLite from reading ON as part of a join.
     sqlx::query(
         "INSERT INTO sessions (session, seq, seen_ms)
          SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) WHERE true

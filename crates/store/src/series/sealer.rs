@@ -1,4 +1,4 @@
-//! The sealer: the one task that writes, merges, deletes and drops chunks, so that no two of these meet.
+//! The sealer: the only task that writes, merges, deletes and drops chunks, so that these operations never overlap.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,17 +6,17 @@ use std::time::Instant;
 use domain::time::TimestampMs;
 use tokio::sync::mpsc;
 
-use super::chores::Chores;
+use super::maintenance::Maintenance;
 use super::request::Request;
 use super::retention::Pass;
-use super::seal::{SEAL_EVERY, due, seal, seal_all, seal_if_due};
+use super::seal::{SEAL_INTERVAL, due, seal, seal_all, seal_if_due};
 use super::{AppendError, Shared, compact};
 
-/// Runs until the door is closed.
+/// Runs until all senders are dropped.
 pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Request>) {
-    let mut tick = tokio::time::interval(SEAL_EVERY);
+    let mut tick = tokio::time::interval(SEAL_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut chores = Chores::new();
+    let mut maintenance = Maintenance::new();
     loop {
         let request = tokio::select! {
             request = requests.recv() => match request {
@@ -41,14 +41,14 @@ pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Reques
                 let _ = deletion.reply.send(deleted);
             }
             None => {
-                say(
+                log_failure(
                     &shared,
                     seal(&shared, due(&shared)).await,
                     "sealing samples into chunks",
                 );
-                say(
+                log_failure(
                     &shared,
-                    chores.round(&shared).await,
+                    maintenance.round(&shared).await,
                     "merging chunks and dropping old ones",
                 );
             }
@@ -56,7 +56,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut requests: mpsc::Receiver<Reques
     }
 }
 
-/// A whole retention pass; what is due to be sealed meanwhile is sealed.
+/// Runs a whole retention pass. Seals what becomes due in between.
 async fn retain(shared: &Arc<Shared>, now_ms: TimestampMs) -> Result<(), sqlx::Error> {
     let mut pass = Pass::new(shared, now_ms, true);
     let mut sealed = Instant::now();
@@ -70,12 +70,12 @@ fn failed<T>(result: Result<T, sqlx::Error>) -> Result<T, AppendError> {
     result.map_err(|error| AppendError::Write(Arc::new(error)))
 }
 
-fn say(shared: &Shared, result: Result<(), sqlx::Error>, what: &str) {
+fn log_failure(shared: &Shared, result: Result<(), sqlx::Error>, what: &str) {
     if let Err(error) = result {
-        // A full disk is told once, not at each try.
-        if shared.space.note_failure(&error) {
+        // A full disk is reported once, not at each attempt.
+        if shared.disk_guard.note_failure(&error) {
             return;
         }
-        tracing::error!(%error, "{what} failed and will be tried again; look at the free space and health of the disk");
+        tracing::error!(%error, "{what} failed and will be tried again; check the free space and health of the disk");
     }
 }

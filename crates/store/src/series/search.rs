@@ -1,11 +1,11 @@
-//! Which series some matchers want.
+//! Finds the series that match all matchers.
 //!
 //! ```text
-//! a="x"   a=~"x|y"   the series of these values            kept
-//! a!="x"  a=~"x?"    the series of the values it refuses   dropped
+//! a="x"   a=~"x|y"   the series of these values              kept
+//! a!="x"  a=~"x?"    the series of the values it excludes    dropped
 //! ```
-//! Sets that are looked up come first, the smallest first. An expression that has to be run comes last, and on the few series
-//! that are left when they are fewer than the label's values.
+//! Sets that are looked up come first, the smallest first. A regular expression that must be run comes last. It runs on the
+//! series that are left, if these are fewer than the values of the label.
 
 use std::borrow::Cow;
 
@@ -18,25 +18,25 @@ use super::pattern::Pattern;
 use super::postings::{Postings, union};
 use super::vocabulary::{Name, PairId};
 
-/// A matcher and what can be said about it beforehand.
+/// A matcher, and what is known about it without running it.
 struct Test<'a> {
     matcher: &'a CompiledMatcher,
     pattern: Pattern,
     negated: bool,
-    /// Whether a series without the label passes.
+    /// True if a series without the label matches.
     takes_none: bool,
 }
 
 type Set<'a> = Cow<'a, RoaringBitmap>;
 
-/// What a test does to what was found.
+/// The effect of a test on the set of found series.
 enum Effect<'a> {
     Keep(Set<'a>),
     Drop(Set<'a>),
 }
 
 impl Index {
-    /// The series for which all matchers hold.
+    /// Returns the series that match all matchers.
     pub(crate) fn find(&self, matchers: &[CompiledMatcher]) -> RoaringBitmap {
         let tests = matchers.iter().map(Test::new);
         let (costly, cheap): (Vec<_>, Vec<_>) = tests.partition(Test::runs_expression);
@@ -83,7 +83,7 @@ impl Index {
     fn effect(&self, test: &Test) -> Effect<'_> {
         let name = self.words().name(test.matcher.name());
         let (Some(name), false) = (name, matches!(test.pattern, Pattern::Anything)) else {
-            // No series has the label, or its value does not matter.
+            // Either no series has the label, or its value does not matter.
             let empty = Cow::Owned(RoaringBitmap::new());
             return if test.takes_none {
                 Effect::Drop(empty)
@@ -92,7 +92,7 @@ impl Index {
             };
         };
         let accepted = || self.accepted(name, test);
-        // With the label, but another value.
+        // The series that have the label with another value.
         let others = || match test.pattern {
             Pattern::Something => Cow::Owned(RoaringBitmap::new()),
             _ => Cow::Owned(name.series() - &*accepted()),
@@ -105,7 +105,7 @@ impl Index {
         }
     }
 
-    /// The series whose value the positive form of a matcher accepts.
+    /// Returns the series whose value the positive form of a matcher accepts.
     fn accepted<'a>(&'a self, name: &'a Name, test: &Test) -> Set<'a> {
         let pairs: Vec<PairId> = match &test.pattern {
             Pattern::Anything | Pattern::Something => return Cow::Borrowed(name.series()),

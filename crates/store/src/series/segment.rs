@@ -1,5 +1,5 @@
-//! A segment: frozen samples of a group. First as they were in the lanes; once their chunk is on disk, only its bytes, which
-//! recent queries read without asking the disk.
+//! A segment: frozen samples of a group. It holds the lanes until their chunk is on disk, then only the bytes of the chunk,
+//! which recent queries read without accessing the disk.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -17,28 +17,28 @@ use super::members::Members;
 use super::piece::Piece;
 use super::rollup::View;
 
-/// What becomes a chunk.
+/// Samples that become a chunk.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// The chunk's id, given when frozen: older ones win over younger ones.
+    /// The id of the chunk, assigned at the freeze. Older chunks win over newer ones.
     pub(crate) chunk: i64,
     pub(crate) min_ms: TimestampMs,
     pub(crate) max_ms: TimestampMs,
     pub(crate) samples: u64,
-    /// How many series have a place in it.
+    /// The number of series that have a place in it.
     pub(crate) series: usize,
-    /// Cells in memory until it is sealed.
+    /// The number of cells in memory until it is sealed.
     pub(crate) cells: i64,
     pub(crate) first_batch: u64,
     pub(crate) last_batch: u64,
     /// The samples, until the chunk is on disk.
     lanes: Mutex<Arc<[Frozen]>>,
-    /// The chunk, once it is on disk.
+    /// The chunk, when it is on disk.
     data: OnceLock<Arc<ChunkData>>,
 }
 
-/// A lane that takes no more samples, and the series of its columns. It stays as it was filled: frames of all that is frozen at
-/// once would be a second head.
+/// A lane that gets no more samples, and the series of its columns. It is not converted to frames, because the frames of
+/// everything that is frozen at once would take as much memory as the head.
 #[derive(Debug)]
 struct Frozen {
     lane: Lane,
@@ -52,7 +52,7 @@ impl Frozen {
 }
 
 impl Segment {
-    /// Lanes with ticks, of the first to the last of some batches; none when there are none.
+    /// Creates a segment of lanes with ticks and the first and last of their batches. Returns `None` if there are no lanes.
     pub(crate) fn of_lanes(
         chunk: i64,
         (first_batch, last_batch): (u64, u64),
@@ -82,28 +82,28 @@ impl Segment {
         self.data.get().is_some()
     }
 
-    /// The chunk's bytes, when it is on disk.
+    /// Returns the bytes of the chunk if it is on disk.
     pub(crate) fn data(&self) -> Option<&[u8]> {
         self.data.get().map(|data| data.bytes())
     }
 
-    /// Its chunk is on disk: only its bytes are kept, and what queries read of them.
+    /// Marks the segment as sealed: only the bytes of the chunk are kept, and what queries decompress of them.
     pub(crate) fn sealed(&self, data: Arc<ChunkData>) {
         if self.data.set(data).is_ok() {
             *self.lock_lanes() = Arc::default();
         }
     }
 
-    /// Its samples, while they are not in a chunk yet.
+    /// Returns the samples while they are not in a chunk.
     pub(crate) fn unsealed_frames(&self) -> Vec<Frame<SeriesId>> {
         let lanes = Arc::clone(&self.lock_lanes());
         let all = |frozen: &Frozen| frozen.frame(0..frozen.lane.times_ms.len(), |_| true);
         lanes.iter().map(all).collect()
     }
 
-    /// The wanted series of each frame that holds any, at the ticks that matter.
+    /// Returns the wanted series of each frame that contains any, at the needed ticks.
     pub(crate) fn pieces(&self, members: &Members, cut: &Cut) -> Result<Vec<Piece>, Corrupt> {
-        // Taken first: they are let go of after the bytes are there.
+        // Taken before the check: the lanes are dropped after the bytes are set.
         let lanes = Arc::clone(&self.lock_lanes());
         let Some(data) = self.data.get() else {
             let has_wanted = |frozen: &&Frozen| frozen.series.iter().any(|id| members.has(*id));

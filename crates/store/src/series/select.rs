@@ -1,12 +1,12 @@
-//! Reading: what selections ask for is fetched and decoded first, then handed to a query as a plain value.
+//! Reading: fetches and decodes what selections need, and then gives it to a query as a plain value.
 //!
 //! ```text
 //! matchers → series by group ─▶ each group: memory: lanes, segments ─────────────────┐
 //!                                           chunks on disk, where memory does        ├→ merged ─▶ labels, sorted
 //!                                           not reach back: fetched → decompressed ──┘
 //! ```
-//! Groups are shared out among all cores when there is much to do, or the chunks of the only one. What is read is paid for
-//! before it is copied. Series whose pieces lie on the same axes get the same merged axis, by allocation.
+//! If there is much to read, the groups are distributed over all cores, or the chunks if there is only one group. Samples are
+//! charged to the budget before they are copied. Series whose pieces have the same axes share one merged axis (one allocation).
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -21,14 +21,14 @@ use super::index::{self, Index};
 use super::reading::Reading;
 use super::{SeriesStore, read};
 
-/// The answers to some selections, ready to be asked for.
+/// The results of some selections.
 #[derive(Debug, Default)]
 pub struct Prefetched {
     sets: HashMap<Selection, SeriesSet>,
 }
 
 impl Prefetched {
-    /// The longest bucket in the answer to a selection, where some of it comes from roll-ups.
+    /// Returns the longest bucket in the result of a selection, or `None` if no part of it comes from roll-ups.
     #[must_use]
     pub fn resolution_ms(&self, selection: &Selection) -> Option<i64> {
         self.sets.get(selection).and_then(|set| set.resolution_ms)
@@ -36,7 +36,7 @@ impl Prefetched {
 }
 
 impl SeriesSource for Prefetched {
-    /// Costs no budget: [`SeriesStore::prefetch`] has paid.
+    /// Uses no budget: [`SeriesStore::prefetch`] has already charged it.
     fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {
         budget.check_cancelled()?;
         let set = self.sets.get(selection);
@@ -46,11 +46,11 @@ impl SeriesSource for Prefetched {
 }
 
 impl SeriesStore {
-    /// Reads what some selections ask for, and pays for it. When nobody waits for it any more, it ends as soon as the budget
+    /// Reads what some selections need, and charges the budget. If the caller no longer waits, this ends as soon as the budget
     /// is cancelled.
     ///
     /// # Errors
-    /// When the budget is spent, a matcher is malformed, or the database fails.
+    /// Fails if the budget is exhausted, a matcher is malformed, or the database fails.
     pub async fn prefetch(
         &self,
         selections: &[Selection],
@@ -58,16 +58,17 @@ impl SeriesStore {
     ) -> Result<Prefetched, SelectError> {
         let (this, selections, budget) = (self.clone(), selections.to_vec(), budget.clone());
         let runtime = Handle::current();
-        tokio::task::spawn_blocking(move || this.prefetch_here(&selections, &budget, &runtime))
+        tokio::task::spawn_blocking(move || this.prefetch_blocking(&selections, &budget, &runtime))
             .await
             .map_err(|error| SelectError::Store(Box::new(error)))?
     }
 
-    /// The same on this thread, which may block: each hop from thread to thread takes as long as reading a series.
+    /// Like [`SeriesStore::prefetch`], but on this thread, which may block: each switch of threads takes as long as reading a
+    /// series.
     ///
     /// # Errors
-    /// As [`SeriesStore::prefetch`].
-    pub fn prefetch_here(
+    /// The errors of [`SeriesStore::prefetch`].
+    pub fn prefetch_blocking(
         &self,
         selections: &[Selection],
         budget: &Budget,
@@ -84,10 +85,10 @@ impl SeriesStore {
         Ok(Prefetched { sets })
     }
 
-    /// The same at once, for a thread that must not block: nothing but few series that are found by their labels' values, and
-    /// are in memory as far as they are wanted. `None` where it is more, or the budget does not cover it.
+    /// Like [`SeriesStore::prefetch`], but without blocking: only for few series that are selected by exact label values and
+    /// whose wanted samples are in memory. Returns `None` if the selections need more, or the budget does not cover it.
     #[must_use]
-    pub fn prefetch_known(&self, selections: &[Selection], budget: &Budget) -> Option<Prefetched> {
+    pub fn prefetch_cached(&self, selections: &[Selection], budget: &Budget) -> Option<Prefetched> {
         let is_looked_up = |selection: &Selection| {
             let mut matchers = selection.matchers.iter();
             matchers.all(|matcher| matcher.op == MatchOp::Equal)
@@ -95,28 +96,29 @@ impl SeriesStore {
         if !selections.iter().all(is_looked_up) {
             return None;
         }
-        let known = |selection: &Selection| {
+        let cached = |selection: &Selection| {
             let matchers = compile(&selection.matchers).ok()?;
             let reading = Reading::new(Arc::clone(&self.shared), matchers, selection, budget);
-            Some((selection.clone(), reading.known()?))
+            Some((selection.clone(), reading.cached()?))
         };
-        let sets = selections.iter().map(known).collect::<Option<_>>()?;
+        let sets = selections.iter().map(cached).collect::<Option<_>>()?;
         Some(Prefetched { sets })
     }
 
-    /// How many series match, whether they have samples or not.
+    /// Returns how many series match, with or without samples.
     ///
     /// # Errors
-    /// When a matcher is malformed.
+    /// Fails if a matcher is malformed.
     pub fn count(&self, matchers: &[Matcher]) -> Result<u64, SelectError> {
         let compiled = compile(matchers)?;
         Ok(read(&self.shared.index).find(&compiled).len())
     }
 
-    /// Labels of the series that match any of the sets and may have samples within the range, sorted; at most `limit`.
+    /// Returns the labels of the series that match any of the sets and may have samples within the range; sorted, at most
+    /// `limit`.
     ///
     /// # Errors
-    /// When a matcher is malformed.
+    /// Fails if a matcher is malformed.
     pub fn series(
         &self,
         sets: &[Vec<Matcher>],
@@ -130,10 +132,10 @@ impl SeriesStore {
         Ok(found)
     }
 
-    /// Label names of the series that match any of the sets, or of all without a set; sorted.
+    /// Returns the label names of the series that match any of the sets, or of all series if `sets` is empty; sorted.
     ///
     /// # Errors
-    /// When a matcher is malformed.
+    /// Fails if a matcher is malformed.
     pub fn label_names(&self, sets: &[Vec<Matcher>], range: TimeRange) -> Result<Vec<String>, SelectError> {
         if sets.is_empty() {
             return Ok(read(&self.shared.index).label_names());
@@ -147,10 +149,11 @@ impl SeriesStore {
         Ok(sorted(names))
     }
 
-    /// Values of a label on the series that match any of the sets, or on all without a set; sorted, at most `limit`.
+    /// Returns the values of a label in the series that match any of the sets, or in all series if `sets` is empty; sorted, at
+    /// most `limit`.
     ///
     /// # Errors
-    /// When a matcher is malformed.
+    /// Fails if a matcher is malformed.
     pub fn label_values(
         &self,
         name: &str,
@@ -193,7 +196,7 @@ fn compile(matchers: &[Matcher]) -> Result<Vec<CompiledMatcher>, SelectError> {
     matchers.iter().map(compiled).collect()
 }
 
-/// The matching series that may have samples within the range.
+/// Returns the matching series that may have samples within the range.
 fn active<'a>(index: &'a Index, matchers: &[CompiledMatcher], range: TimeRange) -> Vec<index::Entry<'a>> {
     let found = index.search(matchers);
     let mut active = Vec::with_capacity(found.len());

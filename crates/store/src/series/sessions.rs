@@ -1,4 +1,4 @@
-//! Sending sessions: the last number of each, so that an append that comes twice is stored once.
+//! Sending sessions: the last number of each, so that an append that arrives twice is stored once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tokio::time::Instant;
 
 use super::committer::Request;
 
-/// Sessions remembered; an agent has a few, and those of months ago are of no use.
+/// The maximum number of sessions. An agent has a few, and those of months ago are not needed.
 const SESSIONS_MAX: usize = 100_000;
-/// How long a session's later appends are refused after one of its appends failed. Long enough for all that were already
-/// on their way; short enough that a sender which gave the failed one up goes on.
+/// How long later appends of a session are refused after one of its appends failed. Long enough for all that were already in
+/// flight; short enough that a sender that gave up on the failed one can go on.
 const REFUSE_FOR: Duration = Duration::from_secs(10);
 
 /// The last number seen of each sending session.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     by_name: HashMap<String, Session>,
-    /// The lowest number that failed lately.
+    /// The lowest number that failed recently, by session.
     failed: HashMap<String, (u64, Instant)>,
 }
 
@@ -29,17 +29,17 @@ struct Session {
     saved: bool,
 }
 
-/// A batch by what is to be done with each request.
+/// A batch, sorted by what to do with each request.
 pub(crate) struct Sorted {
     pub(crate) fresh: Vec<Request>,
-    /// Acknowledged as they are.
+    /// Acknowledged without storing them.
     pub(crate) seen: Vec<Request>,
     pub(crate) out_of_turn: Vec<Request>,
 }
 
 impl Sessions {
-    /// Tells what is new from what was seen before, within the batch too. An append that comes after a failed one of its
-    /// session is neither: storing it would raise the session's number past samples that are not stored.
+    /// Separates new appends from those seen before, also within the batch. An append after a failed one of its session is
+    /// neither: storing it would raise the session's number past samples that are not stored.
     pub(crate) fn sort(&self, batch: Vec<Request>) -> Sorted {
         let mut sorted = Sorted {
             fresh: Vec::new(),
@@ -78,7 +78,7 @@ impl Sessions {
             .is_some_and(|(failed, at)| *failed < seq && at.elapsed() < REFUSE_FOR)
     }
 
-    /// What the database remembers.
+    /// Restores a session from the database.
     pub(crate) fn restore(&mut self, session: String, seq: u64, seen_ms: TimestampMs) {
         self.by_name.insert(
             session,
@@ -122,7 +122,7 @@ impl Sessions {
         }
     }
 
-    /// An append was turned away before it was looked at; what follows must not overtake it either.
+    /// Records that an append was refused before it was checked. Later appends of the session must not overtake it.
     pub(crate) fn note_refusal(&mut self, (name, seq): &(String, u64)) {
         if !self.failed.contains_key(name) {
             self.failed.retain(|_, (_, at)| at.elapsed() < REFUSE_FOR);
@@ -131,14 +131,14 @@ impl Sessions {
         *failed = (failed.0.min(*seq), Instant::now());
     }
 
-    /// All numbers as they are now.
+    /// Returns the current numbers of all sessions.
     pub(crate) fn all(&self) -> Vec<(String, u64, TimestampMs)> {
         let all = self.by_name.iter();
         all.map(|(name, session)| (name.clone(), session.seq, session.seen_ms))
             .collect()
     }
 
-    /// Those that changed since they were last written to the database.
+    /// Returns the sessions that changed since they were last written to the database.
     pub(crate) fn unsaved(&self) -> Vec<(String, u64, TimestampMs)> {
         let unsaved = self.by_name.iter().filter(|(_, session)| !session.saved);
         unsaved
@@ -146,7 +146,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Those numbers are in the database now.
+    /// Marks these numbers as written to the database.
     pub(crate) fn saved(&mut self, saved: &[(String, u64, TimestampMs)]) {
         for (name, seq, _) in saved {
             if let Some(session) = self.by_name.get_mut(name)
@@ -157,7 +157,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets sessions not heard of since a time, and the oldest of too many; returns their names.
+    /// Removes sessions that were not seen since a time, and the oldest ones beyond the maximum. Returns their names.
     pub(crate) fn forget(&mut self, before_ms: TimestampMs) -> Vec<String> {
         let mut by_age: Vec<_> = self
             .by_name

@@ -1,7 +1,7 @@
-//! A shape: series that are sent together, looked up once.
+//! A shape: series that are sent together and looked up once.
 //!
-//! A connection sends the same series again and again, so where each one's samples go is found out once and kept: group by
-//! group, with the rows there and the columns here. What is then left of storing a tick is a copy a group.
+//! A connection sends the same series repeatedly. So the store looks up once where the samples of each series go: for each
+//! group, its rows and the columns of the shape. Storing a tick then takes one copy per group.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use super::head::Group;
 use super::index::Index;
 use super::{AppendError, SeriesId, SeriesStore, read};
 
-/// Series that are sent together. Good as long as its owner goes on sending them.
+/// Series that are sent together. Valid while its owner keeps sending them.
 #[derive(Debug)]
 pub struct Shape {
     series: Box<[SeriesId]>,
-    /// The series as the write-ahead writes them.
+    /// The series in the encoding of the write-ahead log.
     pub(crate) encoded: Box<[u8]>,
     pub(crate) parts: Box<[Part]>,
-    /// The index's epoch when all series were last seen to be there.
+    /// The epoch of the index when all series were last known to exist.
     seen_epoch: AtomicU64,
 }
 
@@ -32,28 +32,28 @@ pub struct Shape {
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) group: Arc<Group>,
-    /// Rows of the group, each once.
+    /// Rows of the group, without duplicates.
     pub(crate) rows: Box<[u32]>,
-    /// Where they are in the shape.
+    /// The index in the shape of each row.
     pub(crate) columns: Box<[u32]>,
 }
 
-/// Samples of the series of a shape, at times they share.
+/// Samples of the series of a shape, at times that they share.
 #[derive(Debug, Clone)]
 pub struct Block {
-    /// Whose samples.
+    /// The series of the samples.
     pub shape: Arc<Shape>,
-    /// Strictly increasing.
+    /// Strictly ascending.
     pub times_ms: Vec<TimestampMs>,
-    /// Series-major, `shape.series().len() * times_ms.len()`; [`domain::series::ABSENT`] where there is no sample.
+    /// Series-major, `shape.series().len() * times_ms.len()` values; [`domain::series::ABSENT`] where there is no sample.
     pub values: Vec<f64>,
 }
 
 impl SeriesStore {
-    /// Looks up series that will be sent together, perhaps many times.
+    /// Looks up series that will be sent together, usually many times.
     ///
     /// # Errors
-    /// When an id names no series.
+    /// Fails if an id is invalid.
     pub fn shape(&self, series: Vec<SeriesId>) -> Result<Arc<Shape>, AppendError> {
         Shape::new(&read(&self.shared.index), series.into()).map(Arc::new)
     }
@@ -71,7 +71,7 @@ impl Shape {
         })
     }
 
-    /// A shape of series that lead nowhere: to write again what was read.
+    /// Creates a shape without groups, to encode series that were decoded.
     pub(crate) fn detached(series: Box<[SeriesId]>) -> Self {
         let mut encoded = Vec::new();
         put_ids(&mut encoded, &series);
@@ -83,15 +83,15 @@ impl Shape {
         }
     }
 
-    /// The series, as they were given.
+    /// Returns the series in the order in which they were given.
     #[must_use]
     pub fn series(&self) -> &[SeriesId] {
         &self.series
     }
 
-    /// Notes that its series are still spoken of; finds one that the store has forgotten since.
+    /// Records that its series are still in use. Fails if one of them has been removed.
     pub(crate) fn note_use(&self, index: &Index) -> Result<(), AppendError> {
-        // Once an epoch only: this is asked for every append.
+        // Only once per epoch, because this runs for every append.
         if self.seen_epoch.load(Ordering::Relaxed) != index.epoch() {
             if let Some(unknown) = self.series.iter().find(|id| !index.note_use(**id)) {
                 return Err(AppendError::UnknownSeries(*unknown));
@@ -102,7 +102,8 @@ impl Shape {
     }
 }
 
-/// A series that is named twice gets a part of its own for the second time, which then finds the first one's samples there.
+/// If a series occurs twice, its second column gets a separate part, which then finds the samples of the first as duplicates or
+/// conflicts.
 fn parts(index: &Index, series: &[SeriesId]) -> Result<Box<[Part]>, AppendError> {
     let mut parts: Vec<(Arc<Group>, Vec<u32>, Vec<u32>)> = Vec::new();
     let mut by_group: HashMap<GroupId, usize> = HashMap::new();
@@ -126,7 +127,7 @@ fn parts(index: &Index, series: &[SeriesId]) -> Result<Box<[Part]>, AppendError>
 }
 
 impl Part {
-    /// Rows ascending, whatever the order they are sent in, so that two shapes of the same series are alike to a group.
+    /// Sorts the rows, so that shapes of the same series are the same for the group in whatever order they are sent.
     fn new(group: Arc<Group>, rows: &[u32], columns: &[u32]) -> Self {
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.sort_unstable_by_key(|at| rows[*at]);
@@ -139,16 +140,16 @@ impl Part {
 }
 
 impl Block {
-    /// Checks that the parts fit together.
+    /// Checks that the lengths match and the times ascend.
     ///
     /// # Errors
-    /// When there are not series × times values, or times do not strictly increase.
+    /// Fails if the number of values is not series × times, or the times are not strictly ascending.
     pub fn check(&self) -> Result<(), FrameError> {
         Frame::<SeriesId>::check_parts(self.shape.series.len(), &self.times_ms, self.values.len())
     }
 }
 
-/// A shape of the first series of an index that has no others.
+/// Returns a shape of the first `count` series of a new index.
 #[cfg(test)]
 pub(crate) fn of_rows(count: u32) -> Arc<Shape> {
     let mut index = Index::new(count as usize);

@@ -1,17 +1,17 @@
-//! What the store counts about itself, for `/metrics`.
+//! Statistics of the store, for `/metrics`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{AppendError, Appended, SeriesStore, lock, read};
 
-/// Upper bounds of the append latency's buckets, in seconds.
+/// The upper bounds of the append latency's buckets, in seconds.
 const LATENCY_BOUNDS_S: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0];
 
-/// Numbers as of now; totals since the process began.
+/// Current values, and totals since the start of the process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stats {
-    /// Series known.
+    /// The number of series.
     pub series: u64,
     /// Bytes of memory for names, labels and postings.
     pub index_bytes: u64,
@@ -19,15 +19,15 @@ pub struct Stats {
     pub head_bytes: u64,
     /// Bytes of memory for chunks that are kept for recent queries.
     pub recent_chunk_bytes: u64,
-    /// Bytes of memory for chunks on disk that are kept for queries that come again.
+    /// Bytes of memory for chunks on disk that are cached for repeated queries.
     pub cached_chunk_bytes: u64,
-    /// Groups of series whose chunks a query found among those.
+    /// Groups whose chunks a query found in this cache.
     pub chunk_cache_hits_total: u64,
-    /// Groups of series whose chunks a query had to read from disk.
+    /// Groups whose chunks a query had to read from disk.
     pub chunk_cache_misses_total: u64,
     /// Bytes of write-ahead files.
     pub wal_bytes: u64,
-    /// Bytes of the file that holds the chunks.
+    /// Bytes of the database file with the chunks.
     pub chunk_file_bytes: u64,
     /// Appends acknowledged.
     pub appends_total: u64,
@@ -35,35 +35,35 @@ pub struct Stats {
     pub appends_failed_total: u64,
     /// Samples stored.
     pub samples_total: u64,
-    /// Samples that were there already.
+    /// Samples that were already stored with the same value.
     pub duplicates_total: u64,
-    /// Samples dropped for another value at their time.
+    /// Samples dropped because another value was stored at the same time.
     pub conflicts_total: u64,
-    /// Samples dropped for being too old.
+    /// Samples dropped because they were too old.
     pub too_old_total: u64,
-    /// Samples dropped for being too far ahead.
+    /// Samples dropped because they were too far ahead of the clock.
     pub too_new_total: u64,
-    /// Samples sealed into chunks, and the bytes of those.
+    /// Samples sealed into chunks.
     pub sealed_samples_total: u64,
-    /// Bytes of the chunks written.
+    /// Bytes of the chunks that they were sealed into.
     pub sealed_bytes_total: u64,
-    /// Time from an append's call to its acknowledgement.
+    /// The time from the call of an append to its acknowledgement.
     pub append_latency: Latency,
 }
 
-/// A histogram.
+/// A histogram of the append latency.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Latency {
-    /// Upper bound in seconds, and how many took at most so long.
+    /// The upper bound in seconds, and the number of appends that took at most this long.
     pub buckets: Vec<(f64, u64)>,
-    /// Seconds in all.
+    /// The sum of all latencies, in seconds.
     pub sum_s: f64,
-    /// Appends in all.
+    /// The number of appends.
     pub count: u64,
 }
 
 impl SeriesStore {
-    /// What the store counts about itself.
+    /// Returns the statistics of the store.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let shared = &self.shared;

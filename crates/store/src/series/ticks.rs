@@ -1,4 +1,4 @@
-//! Which ticks of a frame are meant.
+//! A selection of the ticks of a frame.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ impl Ticks {
         }
     }
 
-    /// What is there of them.
+    /// Returns the values of a row at these ticks.
     pub(crate) fn of<T: Copy>(&self, row: &[T]) -> Vec<T> {
         match self {
             Self::All(range) => row[range.clone()].to_vec(),
@@ -25,7 +25,7 @@ impl Ticks {
         }
     }
 
-    /// The first and the last one.
+    /// Returns the first and the last tick.
     pub(crate) fn range(&self) -> Option<(usize, usize)> {
         match self {
             Self::All(range) => (!range.is_empty()).then(|| (range.start, range.end - 1)),
@@ -33,7 +33,7 @@ impl Ticks {
         }
     }
 
-    /// Writes what `value` makes of a row's numbers at these ticks, into a place for as many.
+    /// Applies `value` to a row's numbers at these ticks and writes the results to `out`, which has one place per tick.
     pub(crate) fn put<T: Copy, V>(&self, row: &[T], out: &mut [V], value: impl Fn(T) -> V) {
         match self {
             Self::All(range) => {
@@ -49,7 +49,7 @@ impl Ticks {
         }
     }
 
-    /// Sets those of the values at these ticks that lie in a run.
+    /// Sets those of the values at these ticks that are in a run.
     pub(crate) fn fill(&self, run: Range<usize>, value: f64, values: &mut [f64]) {
         let places = match self {
             Self::All(range) => {

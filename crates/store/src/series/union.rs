@@ -1,11 +1,11 @@
-//! The union of frames: from the frames of several chunks as few as possible, each sample once.
+//! The union of frames: joins the frames of several chunks into as few as possible, with each sample once.
 //!
 //! ```text
 //! older  t1 t2 t3       a  a  a          t1 t2 t3 t4 t5
-//! newer        t3 t4 t5 b  b  b    →     a  a  a  b  b       the older one's value stays
+//! newer        t3 t4 t5 b  b  b    →     a  a  a  b  b       the value of the older one stays
 //! ```
-//! Series that lie in the same frames get one frame; frames with nearly the same axis are joined, with holes, because one
-//! long column is smaller than two short ones.
+//! Series that are in the same frames get one frame. Frames with nearly the same axis are joined, with holes, because one long
+//! column is smaller than two short ones.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,16 +15,17 @@ use domain::time::TimestampMs;
 
 use super::SeriesId;
 
-/// One series' rows: frame and row, the frame whose values count first.
+/// The rows of one series: frame and row. The values of earlier frames win.
 type Rows = Vec<(usize, usize)>;
 
-/// Series that get a frame together.
+/// Series that share one frame.
 struct Block {
     times_ms: Vec<TimestampMs>,
     series: Vec<(SeriesId, Rows)>,
 }
 
-/// Each series in one frame, each time once; of two values at one time that of the earlier frame.
+/// Returns frames in which each series is in one frame and each time occurs once. Of two values at one time, the one from the
+/// earlier frame is kept.
 pub(crate) fn union(frames: &[Frame<SeriesId>]) -> Vec<Frame<SeriesId>> {
     let mut blocks: Vec<Block> = Vec::new();
     for block in blocks_of(frames) {
@@ -36,7 +37,7 @@ pub(crate) fn union(frames: &[Frame<SeriesId>]) -> Vec<Frame<SeriesId>> {
     blocks.iter().filter_map(|block| block.frame(frames)).collect()
 }
 
-/// Cuts frames at times: part `n` holds what is before the `n`-th time, the last one the rest.
+/// Cuts frames at times: part `n` has the samples before the `n`-th time, the last part the rest.
 pub(crate) fn cut(frames: &[Frame<SeriesId>], at_ms: &[TimestampMs]) -> Vec<Vec<Frame<SeriesId>>> {
     let bounds = std::iter::once(TimestampMs::MIN).chain(at_ms.iter().copied());
     let ends = at_ms.iter().copied().map(Some).chain([None]);
@@ -66,7 +67,7 @@ fn slice(frame: &Frame<SeriesId>, range: Range<usize>) -> Frame<SeriesId> {
     }
 }
 
-/// One block for each set of frames that some series lie in.
+/// Creates one block for each set of frames that some series share.
 fn blocks_of(frames: &[Frame<SeriesId>]) -> Vec<Block> {
     let mut rows: BTreeMap<SeriesId, Rows> = BTreeMap::new();
     for (at, frame) in frames.iter().enumerate() {
@@ -88,7 +89,7 @@ fn blocks_of(frames: &[Frame<SeriesId>]) -> Vec<Block> {
     by_frames.into_iter().map(block).collect()
 }
 
-/// All times, each once.
+/// Returns all times, sorted and without duplicates.
 fn axis<'a>(axes: impl Iterator<Item = &'a [TimestampMs]>) -> Vec<TimestampMs> {
     let mut axes: Vec<&[TimestampMs]> = axes.filter(|axis| !axis.is_empty()).collect();
     axes.sort_unstable_by_key(|axis| axis[0]);
@@ -102,7 +103,7 @@ fn axis<'a>(axes: impl Iterator<Item = &'a [TimestampMs]>) -> Vec<TimestampMs> {
 }
 
 impl Block {
-    /// Whether a common axis would have few holes: a sixteenth at most.
+    /// Returns true if a common axis would have few holes: at most a sixteenth of the cells.
     fn is_near(&self, other: &Self) -> bool {
         let own = self.times_ms.len() * self.series.len() + other.times_ms.len() * other.series.len();
         let cells = |times: usize| times * (self.series.len() + other.series.len());
@@ -118,7 +119,7 @@ impl Block {
         self.series.extend(other.series);
     }
 
-    /// The block's cells; times at which no series has a sample are left out.
+    /// Returns the cells of the block. Times at which no series has a sample are left out.
     fn frame(&self, frames: &[Frame<SeriesId>]) -> Option<Frame<SeriesId>> {
         let ticks = self.times_ms.len();
         let mut frame = Frame {
@@ -148,7 +149,7 @@ fn kept<T: Copy>(cells: &[T], keep: impl Fn(usize) -> bool) -> Vec<T> {
     kept.map(|(_, cell)| *cell).collect()
 }
 
-/// Puts a row where its times are on a longer axis, into what is still absent.
+/// Copies a row to its times on a longer axis, into cells that are still absent.
 fn fill(out: &mut [f64], axis: &[TimestampMs], times_ms: &[TimestampMs], values: &[f64]) {
     let Some(first) = times_ms.first() else { return };
     let mut at = axis.partition_point(|time| time < first);

@@ -1,10 +1,10 @@
-//! The words of all labels: each name once, each value of a name once, and the series that carry it.
+//! The vocabulary of all labels: each name once, each value of a name once, and the series that have it.
 //!
 //! ```text
 //! Name   text   values  "0" → pair 4, "1" → pair 9, …  sorted     series  all that have the label
-//! Pair   name   text    series that have just this value
+//! Pair   name   text    the series with exactly this value
 //! ```
-//! A series' labels are then a few pair numbers of four bytes each.
+//! The labels of a series are then a few pair ids of four bytes each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -17,7 +17,7 @@ use super::postings::{Postings, bitmap_bytes};
 
 type Text = Arc<str>;
 
-/// A label: one name with one value. Given again when no series has it any more.
+/// A label: a name with a value. The id is used again when no series has the label any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PairId(u32);
 
@@ -51,7 +51,7 @@ struct Pair {
 // === impl Vocabulary: filling ===
 
 impl Vocabulary {
-    /// Notes that a series has a label.
+    /// Records that a series has a label.
     pub(crate) fn add(&mut self, name: &str, value: &str, series: u32) -> PairId {
         let name = self.name_id(name);
         if let Some(pair) = self.names[name.0 as usize].values.get(value).copied() {
@@ -71,7 +71,7 @@ impl Vocabulary {
         PairId(id)
     }
 
-    /// Notes that a series has a label that is known.
+    /// Records that a series has a label that is already in the vocabulary.
     pub(crate) fn add_to(&mut self, pair: PairId, series: u32) {
         let pair = &mut self.pairs[pair.0 as usize];
         pair.series.insert(series);
@@ -93,7 +93,7 @@ impl Vocabulary {
         id
     }
 
-    /// Notes that a series has a label no more; a value and a name that nobody has are forgotten.
+    /// Records that a series no longer has a label. Values and names without series are removed.
     pub(crate) fn remove(&mut self, pair: PairId, series: u32) {
         let Pair {
             name: name_id,
@@ -114,7 +114,7 @@ impl Vocabulary {
     }
 }
 
-/// Puts a thing into a free place or at the end.
+/// Puts an item into a free place or at the end.
 fn place<T>(all: &mut Vec<T>, free: Option<u32>, thing: T) -> u32 {
     if let Some(at) = free {
         all[at as usize] = thing;
@@ -150,9 +150,9 @@ impl Vocabulary {
         Some(&self.names[id.0 as usize])
     }
 
-    /// Memory of all names, values and postings, about.
+    /// Returns roughly the memory of all names, values and postings in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
-        // An `Arc<str>` is two words of counts and the text; a sorted map fills its nodes to two thirds.
+        // An `Arc<str>` has two counters and the text. A sorted map fills its nodes to about two thirds.
         let text = |text: &Text| text.len() + 2 * size_of::<usize>();
         let entry = size_of::<(Text, PairId)>() * 3 / 2;
         let of_pair = |pair: &Pair| text(&pair.value) + entry + pair.series.heap_bytes();
@@ -168,7 +168,7 @@ impl Vocabulary {
 }
 
 impl Name {
-    /// The series that have the label.
+    /// Returns the series that have the label.
     pub(crate) fn series(&self) -> &RoaringBitmap {
         &self.series
     }
@@ -181,7 +181,7 @@ impl Name {
         self.values.get(value).copied()
     }
 
-    /// The values that begin with some text, sorted.
+    /// Returns the values with a prefix, sorted.
     pub(crate) fn values_from<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Text, PairId)> {
         self.values
             .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))

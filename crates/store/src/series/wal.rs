@@ -1,17 +1,17 @@
-//! The write-ahead: batches of samples that are not in chunks yet, in rotating database files.
+//! The write-ahead log: batches of samples that are not in chunks yet, in rotating database files.
 //!
 //! ```text
-//! wal-000001.db   batches(id, data)   one row a commit; ids rise across files
+//! wal-000001.db   batches(id, data)   one row per commit; ids ascend across files
 //!
 //! data    "LWB2"  crc32c of the rest
 //!         varint  appends
-//!         append  bytes session, varint seq       empty session: the sender does not count
+//!         append  bytes session, varint seq       empty session: the sender does not number its appends
 //!                 varint frames
 //!                 frame  ids, varint times, signed differences of the times, values
 //! ```
-//! Values are as they are: packed by zstd they took three fifths of the room for minutes, and a fifteenth of all the CPU.
-//! One row is one transaction, so samples and (session, seq) are durable together or not at all. A file is never deleted
-//! from: when the chunks hold everything in it, it is unlinked. It has no checkpoints either while it is written; SQLite
+//! Values are not compressed: zstd reduced the space to 60 % for only a few minutes, and took a fifteenth of the total CPU
+//! time. One row is one transaction, so samples and (session, seq) are durable together or not at all. Rows are never deleted:
+//! when chunks contain everything in a file, the file is removed. There are no checkpoints while a file is written; SQLite
 //! makes one when it is closed.
 
 use std::path::{Path, PathBuf};
@@ -26,17 +26,17 @@ use super::{Block, SeriesId, StoreConfig};
 use crate::sqlite;
 
 pub(crate) const MAGIC: [u8; 4] = *b"LWB2";
-/// Larger than elsewhere: a batch of hundreds of kilobytes takes a write and a checksum a page, twice.
+/// Larger than in other databases: a batch has hundreds of kilobytes, and each page takes two writes and two checksums.
 const PAGE_BYTES: u32 = 16 << 10;
-/// What a commit writes besides the blob's own pages: leaf, interior, frame headers.
+/// What a commit writes in addition to the pages of the blob: leaf, interior, frame headers.
 const COMMIT_BYTES: u64 = 2 * PAGE_BYTES as u64;
-/// Rows read at once in a replay.
+/// The number of rows read at once in a replay.
 const REPLAY_ROWS: i64 = 32;
 
-/// One append of a batch, on its way to disk.
+/// One append of a batch, before it is written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entry {
-    /// The sender and its number for this append.
+    /// The sender's session and its number for this append.
     pub(crate) source: Option<(String, u64)>,
     pub(crate) blocks: Vec<Block>,
 }
@@ -116,7 +116,7 @@ fn frame(reader: &mut Reader<'_>) -> Result<Frame<SeriesId>, Corrupt> {
 
 // === files ===
 
-/// A file that is not written any more.
+/// A file that is no longer written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClosedFile {
     pub(crate) path: PathBuf,
@@ -124,13 +124,13 @@ pub(crate) struct ClosedFile {
     pub(crate) bytes: u64,
 }
 
-/// Closed files, oldest first: filled by the committer, emptied by the sealer.
+/// Closed files, oldest first. The committer adds them, the sealer removes them.
 pub(crate) type ClosedFiles = Arc<Mutex<Vec<ClosedFile>>>;
 
-/// Says that a file is closed.
+/// Signals that a file is closed.
 pub(crate) type Closed = oneshot::Sender<()>;
 
-/// The file being written, owned by the committer alone.
+/// The current file, owned by the committer alone.
 #[derive(Debug)]
 pub(crate) struct Wal {
     folder: PathBuf,
@@ -151,7 +151,7 @@ struct Current {
 }
 
 impl Wal {
-    /// `next_file` and `next_batch` are larger than all before.
+    /// `next_file` and `next_batch` must be larger than all earlier ones.
     pub(crate) fn new(config: &StoreConfig, next_file: u64, next_batch: u64, closed: ClosedFiles) -> Self {
         let (folder, file_bytes_max) = (config.data_dir.clone(), config.wal_file_bytes);
         Self {
@@ -165,8 +165,8 @@ impl Wal {
         }
     }
 
-    /// Makes one batch durable and returns its number. After a failure the file is left as it is and the next batch begins
-    /// another: whether the failed batch is on disk is then told by a replay, and its sender, who was told of the failure,
+    /// Makes one batch durable and returns its number. After a failure the file is left as it is, and the next batch starts
+    /// another one. The failed batch may still be on disk, which only a replay shows. Its sender was told of the failure and
     /// repeats it under the same number.
     pub(crate) async fn commit(&mut self, data: Vec<u8>) -> Result<u64, sqlx::Error> {
         let batch = self.next_batch;
@@ -189,8 +189,8 @@ impl Wal {
         done.map(|_| batch)
     }
 
-    /// Lets go of the file when it is full. To be called when its last batch is in the head: the sealer unlinks a closed
-    /// file when the head has nothing of it that is not in chunks.
+    /// Closes the file if it is full. Call it when the last batch is in the head: the sealer removes a closed file when the
+    /// head has none of its samples outside of chunks.
     pub(crate) fn rotate(&mut self) {
         if let Some(full) = self
             .current
@@ -200,19 +200,19 @@ impl Wal {
         }
     }
 
-    /// Begins another file with the next batch, however full this one is, and says when this one is closed.
+    /// Closes the current file, full or not, and signals `said` when it is closed. The next batch starts another file.
     pub(crate) fn close_current(&mut self, said: Closed) {
         let (current, closed) = (self.current.take(), Arc::clone(&self.closed));
         tokio::spawn(async move {
             if let Some(current) = current {
                 close(current, &closed).await;
             }
-            // Nobody waits any more: it is closed all the same.
+            // If the receiver is gone, the file is closed all the same.
             let _ = said.send(());
         });
     }
 
-    /// Bytes of the file being written.
+    /// Returns the bytes of the current file.
     pub(crate) fn current_bytes(&self) -> u64 {
         self.current.as_ref().map_or(0, |current| current.bytes)
     }
@@ -232,7 +232,7 @@ impl Wal {
         })
     }
 
-    /// Closing copies the file's journal into it, which the next commit need not wait for.
+    /// Closing copies the journal into the file. The next commit does not wait for this.
     fn close_in_background(&self, current: Current) {
         let closed = Arc::clone(&self.closed);
         tokio::spawn(async move { close(current, &closed).await });
@@ -275,8 +275,8 @@ fn file_path(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("wal-{number:06}.db"))
 }
 
-/// Removes a file with its companions, the file itself last: a journal without its file would be taken for that of the
-/// next file of that name.
+/// Removes a file and its companions, the file itself last: a journal without its file would be used for the next file of the
+/// same name.
 pub(crate) fn remove_file(path: &Path) {
     for suffix in ["-wal", "-shm", "-journal", ""] {
         let mut name = path.as_os_str().to_owned();
@@ -290,7 +290,7 @@ pub(crate) fn remove_file(path: &Path) {
     }
 }
 
-/// The write-ahead files of a folder with their numbers, oldest first.
+/// Returns the write-ahead files of a folder with their numbers, oldest first.
 pub(crate) fn list(folder: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
     let mut files = Vec::new();
     for file in std::fs::read_dir(folder)? {
@@ -425,7 +425,7 @@ mod tests {
         let mut wal = Wal::new(&StoreConfig::new(folder.path()), 1, 1, ClosedFiles::default());
         wal.commit(encode(&entries())).await.unwrap();
         let connection = &mut wal.current.as_mut().unwrap().connection;
-        // SQLite's own way to be told that there is no more room.
+        // This makes SQLite report a full disk.
         sqlx::query("PRAGMA max_page_count = 3")
             .execute(connection)
             .await

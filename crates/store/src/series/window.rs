@@ -1,4 +1,4 @@
-//! The window of time that samples are taken from: neither too old for the agents' spools nor ahead of the clock.
+//! The window of accepted sample times: not older than agents keep samples in their spool, and not ahead of the clock.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::lane::range_of;
 use super::wal::Entry;
 use super::{Append, Appended, Block, FUTURE_MS_MAX};
 
-/// Cuts off the samples that are too old or too far ahead, and counts them.
+/// Removes and counts the samples that are too old or too far ahead.
 pub(crate) fn within_window(
     append: Append,
     now_ms: TimestampMs,

@@ -1,7 +1,7 @@
-//! Connections that read on the thread of whoever asks, which may block.
+//! Connections that read on the caller's thread, which may block.
 //!
-//! sqlx gives each connection a thread of its own and hands over row by row. That is right for a web server; of reading a
-//! cold chunk it was more than half.
+//! sqlx gives each connection its own thread and passes one row at a time. That suits a web server, but it took more than half
+//! of the time for reading a cold chunk.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, ffi};
 
 use super::BUSY_TIMEOUT;
 
-/// Connections to one file, opened as they are needed and kept.
+/// Connections to one file. They are opened when they are needed, and then kept.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalReaders(Arc<Inner>);
 
@@ -19,10 +19,10 @@ pub(crate) struct LocalReaders(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     vfs: Option<&'static str>,
-    /// Who comes when so many are in use waits.
+    /// The maximum number of connections in use. Further callers wait.
     max: usize,
     state: Mutex<State>,
-    let_go: Condvar,
+    released: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -32,19 +32,19 @@ struct State {
     closed: bool,
 }
 
-/// A connection in use. Dropped, it is closed, as one that failed should be.
+/// A connection in use. It is closed when this is dropped, as a failed connection must be.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct ReaderGuard {
     connection: Connection,
-    place: Place,
+    slot: Slot,
 }
 
-/// One of those that may be in use at once.
+/// One of the slots of connections in use.
 #[derive(Debug)]
-struct Place(Arc<Inner>);
+struct Slot(Arc<Inner>);
 
 impl LocalReaders {
-    /// Readers of a database that exists, two for each core at most; none is opened yet.
+    /// Readers of an existing database: at most two per core. None is opened yet.
     pub(super) fn new(path: PathBuf, vfs: Option<&'static str>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self::at_most(2 * cores, path, vfs)
@@ -56,15 +56,15 @@ impl LocalReaders {
             vfs,
             max,
             state: Mutex::default(),
-            let_go: Condvar::new(),
+            released: Condvar::new(),
         }))
     }
 
-    /// A connection that nobody else uses meanwhile. To be let go of before another is taken.
-    pub(crate) fn take(&self) -> Result<Taken, rusqlite::Error> {
+    /// Returns a connection for the caller alone. The caller must release it before it takes another one.
+    pub(crate) fn take(&self) -> Result<ReaderGuard, rusqlite::Error> {
         let mut state = self.0.lock();
         while !state.closed && state.in_use >= self.0.max {
-            let waited = self.0.let_go.wait(state);
+            let waited = self.0.released.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {
@@ -73,29 +73,29 @@ impl LocalReaders {
             return Err(rusqlite::Error::SqliteFailure(misuse, Some(text)));
         }
         state.in_use += 1;
-        let place = Place(Arc::clone(&self.0));
+        let slot = Slot(Arc::clone(&self.0));
         let known = state.idle.pop();
         drop(state);
         let connection = match known {
             Some(connection) => connection,
             None => self.0.open()?,
         };
-        Ok(Taken { connection, place })
+        Ok(ReaderGuard { connection, slot })
     }
 
-    /// Closes all, those in use as soon as they are done: SQLite tidies up when the last connection goes, and that is to be
-    /// the writer.
+    /// Closes all connections; those in use as soon as they are released. SQLite cleans up when the last connection closes, and
+    /// that must be the writer.
     pub(super) fn close(&self) {
         let mut state = self.0.lock();
         state.closed = true;
         state.idle.clear();
-        self.0.let_go.notify_all();
+        self.0.released.notify_all();
     }
 }
 
 impl Inner {
     fn open(&self) -> Result<Connection, rusqlite::Error> {
-        // Not SQLite's own read-only mode: such a connection cannot take part in the recovery of a journal.
+        // Not SQLite's own read-only mode: a read-only connection cannot take part in the recovery of a journal.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = match self.vfs {
             Some(vfs) => Connection::open_with_flags_and_vfs(&self.path, flags, vfs)?,
@@ -111,20 +111,20 @@ impl Inner {
     }
 }
 
-impl Taken {
-    /// It did not fail: others may use it.
-    pub(crate) fn give_back(self) {
-        let Self { connection, place } = self;
-        let mut state = place.0.lock();
+impl ReaderGuard {
+    /// Releases a connection that did not fail, so that others may use it.
+    pub(crate) fn release(self) {
+        let Self { connection, slot } = self;
+        let mut state = slot.0.lock();
         if !state.closed {
             state.idle.push(connection);
         }
-        // The place is let go of behind the lock.
+        // `slot` is dropped after the lock is released.
         drop(state);
     }
 }
 
-impl Deref for Taken {
+impl Deref for ReaderGuard {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
@@ -132,10 +132,10 @@ impl Deref for Taken {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.0.lock().in_use -= 1;
-        self.0.let_go.notify_one();
+        self.0.released.notify_one();
     }
 }
 
@@ -166,15 +166,15 @@ mod tests {
         let readers = readers(&folder, 2);
         let idle = || readers.0.lock().idle.len();
         for _ in 0..2 {
-            let taken = readers.take().unwrap();
-            assert_eq!((number(&taken), idle()), (7, 0));
-            taken.give_back();
+            let reader = readers.take().unwrap();
+            assert_eq!((number(&reader), idle()), (7, 0));
+            reader.release();
             assert_eq!(idle(), 1);
         }
         let (one, two) = (readers.take().unwrap(), readers.take().unwrap());
         assert!(one.execute("DELETE FROM t", []).is_err(), "it only reads");
         drop(one);
-        two.give_back();
+        two.release();
         assert_eq!((idle(), number(&readers.take().unwrap())), (1, 7));
         assert_eq!(readers.0.lock().in_use, 0);
     }
@@ -183,13 +183,13 @@ mod tests {
     fn whoever_comes_when_all_are_in_use_waits() {
         let folder = tempfile::tempdir().unwrap();
         let readers = readers(&folder, 1);
-        let taken = readers.take().unwrap();
+        let reader = readers.take().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| number(&readers.take().unwrap()));
-            // However long it waits: there is none while this one is out.
+            // However long it waits, there is no connection while this one is in use.
             std::thread::sleep(std::time::Duration::from_millis(50));
             assert!(!waiting.is_finished());
-            taken.give_back();
+            reader.release();
             assert_eq!(waiting.join().unwrap(), 7);
         });
     }
@@ -198,14 +198,14 @@ mod tests {
     fn none_is_kept_or_opened_once_closed() {
         let folder = tempfile::tempdir().unwrap();
         let readers = readers(&folder, 1);
-        let taken = readers.take().unwrap();
+        let reader = readers.take().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| readers.take().is_err());
             readers.close();
             assert!(waiting.join().unwrap());
         });
-        assert_eq!(number(&taken), 7);
-        taken.give_back();
+        assert_eq!(number(&reader), 7);
+        reader.release();
         assert!(readers.0.lock().idle.is_empty());
         assert!(readers.take().is_err());
     }

@@ -1,4 +1,4 @@
-//! Alerts and what webhooks are to be sent about them: both change in one transaction, so that no change is missed.
+//! Alerts and the notifications about them. Both change in one transaction, so that no change is missed.
 
 use domain::api::alerts::AlertView;
 use domain::incident::{Context, DiagnosisId};
@@ -6,27 +6,27 @@ use domain::time::TimestampMs;
 
 use super::{StateError, StateStore, bounded, deliveries, from_json, incidents, to_json, to_word};
 
-/// Resolved alerts kept for looking back; the oldest go first.
+/// The maximum number of resolved alerts that are kept. The oldest are deleted first.
 const HISTORY_MAX: i64 = 20_000;
 
-/// What one evaluation of the rules changed.
+/// The changes of one evaluation of the rules.
 #[derive(Debug, Clone, Default)]
 pub struct AlertChanges<'a> {
     /// Alerts that are new or different.
     pub upserts: &'a [AlertView],
-    /// Fingerprints of pending alerts whose condition went away before they fired: they leave no trace.
+    /// Fingerprints of pending alerts whose condition ended before they fired. They are deleted.
     pub forgotten: &'a [String],
-    /// What was known around alerts among `upserts`.
+    /// The context of alerts among `upserts`.
     pub contexts: &'a [(DiagnosisId, Context)],
-    /// Fingerprints of alerts among `upserts` that are silenced: no webhook is told that they fire.
+    /// Fingerprints of alerts among `upserts` that are silenced: no webhook is notified that they fire.
     pub silenced: &'a [String],
 }
 
 impl StateStore {
-    /// Alerts that are pending or firing, by their age.
+    /// Returns the alerts that are pending or firing, oldest first.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn active_alerts(&self) -> Result<Vec<AlertView>, StateError> {
         let rows: Vec<String> = sqlx::query_scalar(
             "SELECT alert FROM alerts WHERE state IN ('pending', 'firing') ORDER BY active_ms, fingerprint",
@@ -36,10 +36,10 @@ impl StateStore {
         rows.iter().map(|row| from_json("alert", row)).collect()
     }
 
-    /// Resolved alerts, the latest first.
+    /// Returns resolved alerts, the latest first.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn alert_history(&self, limit: u32) -> Result<Vec<AlertView>, StateError> {
         let rows: Vec<String> = sqlx::query_scalar(
             "SELECT alert FROM alerts WHERE state = 'resolved' ORDER BY updated_ms DESC, rowid DESC LIMIT ?",
@@ -50,10 +50,10 @@ impl StateStore {
         rows.iter().map(|row| from_json("alert", row)).collect()
     }
 
-    /// Stores changes, and for each webhook that it is to be sent those that fire or are resolved.
+    /// Stores changes of alerts, and the resulting notifications for each webhook.
     ///
     /// # Errors
-    /// When the database fails; then nothing is stored.
+    /// Fails if the database fails. Nothing is then stored.
     pub async fn apply_alerts(
         &self,
         changes: AlertChanges<'_>,
@@ -80,7 +80,7 @@ impl StateStore {
         }
         incidents::store_contexts(&mut transaction, changes.contexts).await?;
         deliveries::note_changes(&mut transaction, changes.upserts, changes.silenced, now_ms).await?;
-        // What a webhook is still to be sent stays.
+        // Alerts with pending notifications are kept.
         sqlx::query(
             "DELETE FROM alerts WHERE rowid IN
              (SELECT rowid FROM alerts WHERE state = 'resolved' ORDER BY updated_ms DESC LIMIT -1 OFFSET ?)

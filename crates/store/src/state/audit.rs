@@ -1,4 +1,4 @@
-//! Who did what to what, and when. Only ever appended to.
+//! The audit log: who did what to what, and when. It is append-only.
 
 use domain::time::TimestampMs;
 
@@ -7,21 +7,21 @@ use super::{StateError, StateStore, bounded, to_json};
 /// One control action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// When.
+    /// The time of the action.
     pub at_ms: TimestampMs,
-    /// Token id, or `system`.
+    /// The id of the token, or `system`.
     pub who: String,
-    /// A word: `run_submit`, `token_create`, …
+    /// The kind of action: `run_submit`, `token_create`, …
     pub what: String,
-    /// The id of what it was done to.
+    /// The id of the object of the action.
     pub target: String,
 }
 
 impl StateStore {
-    /// Adds an entry.
+    /// Appends an entry.
     ///
     /// # Errors
-    /// When the database fails; the action should then not be carried out.
+    /// Fails if the database fails. The action must then not be carried out.
     pub async fn append_audit(&self, entry: &AuditEntry) -> Result<(), StateError> {
         sqlx::query("INSERT INTO audit (at_ms, who, what, target) VALUES (?, ?, ?, ?)")
             .bind(entry.at_ms)
@@ -33,10 +33,11 @@ impl StateStore {
         Ok(())
     }
 
-    /// Entries from `since_ms` on and before `before_ms` whose target is one of `targets`, or begins with one and a space; the newest first.
+    /// Returns the entries from `since_ms` on and before `before_ms`, newest first, whose target is one of `targets`, or begins
+    /// with one of them followed by a space.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn audit_of(
         &self,
         targets: &[&str],
@@ -57,10 +58,10 @@ impl StateStore {
         Ok(rows.into_iter().map(entry).collect())
     }
 
-    /// Entries, the newest first; of those before `before_ms` when given.
+    /// Returns entries, newest first; only those before `before_ms` if it is set.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn audit(
         &self,
         before_ms: Option<TimestampMs>,

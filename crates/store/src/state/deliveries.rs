@@ -1,17 +1,18 @@
-//! What each webhook is to be sent: the newest state of each group of alerts, not a log of messages.
+//! The notifications that each webhook must be sent: the newest state of each group of alerts, not a log of messages.
 //!
-//! A group is a rule, by its name. Per webhook and group there is one row with the time of the next attempt, and per alert of the
-//! group one row with its newest state:
+//! A group is a rule, identified by its name. For each webhook and group there is one row with the time of the next delivery
+//! attempt, and for each alert of the group one row with its newest state:
 //!
 //! ```text
-//! alert fires      → pending                        heard stays as it is
-//! alert resolves   → never heard: the row goes      heard: pending, as resolved
-//! begin_delivery   → the firing alerts it takes are heard from now on: they may arrive although no answer comes
-//! delivered        → firing: no longer pending      resolved: the row goes        changed meanwhile: stays pending
-//! failed           → stays pending; not heard again if no request was sent
+//! alert fires      → pending                            heard is unchanged
+//! alert resolves   → not heard: the row is deleted      heard: pending, as resolved
+//! begin_delivery   → the firing alerts that it takes become heard: they may arrive even without a response
+//! delivered        → firing: no longer pending          resolved: the row is deleted     changed in between: stays pending
+//! failed           → stays pending; heard is reset if no request was sent
 //! ```
-//! Changes that wait replace each other, so a receiver that is down costs one row per alert that fires or that it knows, and nothing
-//! is ever dropped. A delivery carries the newest state, so a late retry cannot take a receiver back to an older one.
+//! A pending change replaces an earlier one, so a receiver that is down costs one row per alert that is firing or that it knows
+//! as firing, and nothing is ever dropped. A delivery has the newest state, so a late retry cannot set a receiver back to an
+//! older state.
 //!
 //! Messages that were queued before the upgrade to this design are in `outbox`. They are sent first, oldest first.
 
@@ -21,14 +22,16 @@ use sqlx::{Sqlite, Transaction};
 
 use super::{StateError, StateStore, from_json, to_json};
 
-/// Alerts in one message: a receiver that bounds the size of its requests must not refuse a day with many alerts.
+/// The maximum number of alerts in one message: a receiver with a limit for the size of requests must not refuse a day with
+/// many alerts.
 pub const ALERTS_PER_MESSAGE_MAX: usize = 64;
-/// A change ends a longer pause after a failure: a receiver that is back is sent a new alert soon.
+/// A change of an alert shortens a longer pause after failures to this, so that a receiver that works again gets a new alert
+/// soon.
 const PAUSE_AFTER_CHANGE_MS: i64 = 10_000;
-/// The longest error text kept: enough to see what a receiver answered.
+/// The maximum length of a stored error text: enough to see the response of a receiver.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// A common table expression `next_attempts (webhook, at_ms)`: the oldest queued message of each webhook, and without one its groups.
+/// A common table expression `next_attempts (webhook, at_ms)`: of each webhook the oldest queued message, or else its groups.
 macro_rules! next_attempts {
     () => {
         "WITH oldest_queued AS (SELECT webhook, next_attempt_ms, min(id) FROM outbox GROUP BY webhook),
@@ -41,10 +44,10 @@ macro_rules! next_attempts {
     };
 }
 
-/// What a webhook is sent next.
+/// The next message to a webhook.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Delivery {
-    /// A message of an earlier version, as it was queued.
+    /// A message that an earlier version queued.
     Queued(QueuedMessage),
     /// The newest state of a group.
     Group(GroupDelivery),
@@ -53,7 +56,7 @@ pub enum Delivery {
 /// A message that an earlier version queued.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueuedMessage {
-    /// Its key.
+    /// The key of the row.
     pub id: i64,
     /// The webhook.
     pub webhook: String,
@@ -61,9 +64,9 @@ pub struct QueuedMessage {
     pub message_id: String,
     /// The JSON body.
     pub body: String,
-    /// Attempts that failed.
+    /// The number of failed attempts.
     pub attempts: u32,
-    /// When it was queued.
+    /// The time when it was queued.
     pub created_ms: TimestampMs,
 }
 
@@ -74,27 +77,27 @@ pub struct GroupDelivery {
     pub webhook: String,
     /// The rule.
     pub rule: String,
-    /// The alerts to be sent, resolved ones first. If all of them are resolved while others of the group still fire, those follow:
-    /// the message as a whole must not say that all is over.
+    /// The alerts to send, resolved ones first. If all of them are resolved while others of the group still fire, firing ones
+    /// are added: the message as a whole must not say that everything is resolved.
     pub alerts: Vec<AlertView>,
-    /// Attempts that failed since the last success.
+    /// The number of failed attempts since the last success.
     pub attempts: u32,
-    /// What a success confirms.
+    /// The changes that a success confirms.
     changes: Vec<SentChange>,
 }
 
-/// The change of one alert that a delivery carries.
+/// The change of one alert that a delivery contains.
 #[derive(Debug, Clone, PartialEq)]
 struct SentChange {
     fingerprint: String,
-    /// Its version when it was taken; another one by the time of the answer is not confirmed by it.
+    /// The version when it was taken. A response confirms only this version.
     version: i64,
-    /// No delivery before this one carried it.
+    /// True if no earlier delivery contained the change.
     is_first: bool,
 }
 
 impl GroupDelivery {
-    /// A delivery that confirms nothing, for whoever only needs its content.
+    /// Creates a delivery that confirms nothing, for callers that need only its content.
     #[must_use]
     pub fn new(webhook: &str, rule: &str, alerts: Vec<AlertView>) -> Self {
         Self {
@@ -108,10 +111,10 @@ impl GroupDelivery {
 }
 
 impl StateStore {
-    /// Webhooks that are to be sent something now.
+    /// Returns the webhooks with a message that is due.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn due_webhooks(&self, now_ms: TimestampMs) -> Result<Vec<String>, StateError> {
         let due = sqlx::query_scalar(concat!(
             next_attempts!(),
@@ -120,20 +123,20 @@ impl StateStore {
         Ok(due.bind(now_ms).fetch_all(&self.database.readers).await?)
     }
 
-    /// When the next delivery is due, if any is.
+    /// Returns when the next delivery is due, or `None` if there is none.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn next_delivery_ms(&self) -> Result<Option<TimestampMs>, StateError> {
         let next = sqlx::query_scalar(concat!(next_attempts!(), "SELECT min(at_ms) FROM next_attempts"));
         Ok(next.fetch_one(&self.database.readers).await?)
     }
 
-    /// Takes what a webhook is to be sent now, if anything. Its firing alerts count as heard from here on, also after a crash. One
-    /// delivery per webhook at a time: the caller finishes it before it begins the next.
+    /// Takes the message that is due for a webhook, if there is one. Its firing alerts count as heard from now on, even after a
+    /// crash. There is one delivery per webhook at a time: the caller finishes it before it begins the next.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn begin_delivery(
         &self,
         webhook: &str,
@@ -159,10 +162,10 @@ impl StateStore {
         Ok(Some(Delivery::Group(delivery)))
     }
 
-    /// The receiver has confirmed a group's changes. What changed while they were on the way is still to be sent.
+    /// Records that the receiver has confirmed the changes of a group. What changed during the delivery is still pending.
     ///
     /// # Errors
-    /// When the database fails; the changes are then sent again.
+    /// Fails if the database fails. The changes are then sent again.
     pub async fn group_delivered(
         &self,
         delivery: &GroupDelivery,
@@ -198,11 +201,12 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// A group's changes were not delivered: they are due again at `next_ms`. `was_sent` says whether a request may have reached the
-    /// receiver; if not, it has heard nothing, and what resolves before the next attempt is not sent at all.
+    /// Records that the changes of a group were not delivered: they are due again at `next_ms`. `was_sent` is true if a request
+    /// may have reached the receiver. Otherwise its alerts count as not heard, and an alert that resolves before the next
+    /// attempt is not sent at all.
     ///
     /// # Errors
-    /// When the database fails; the changes are then due as before.
+    /// Fails if the database fails. The changes are then due as before.
     pub async fn group_failed(
         &self,
         delivery: &GroupDelivery,
@@ -218,7 +222,7 @@ impl StateStore {
         for change in unheard {
             for forget in [
                 "UPDATE webhook_alerts SET heard = 0 WHERE webhook = ? AND rule = ? AND fingerprint = ?",
-                // It was resolved while the request could not be sent.
+                // The alert was resolved while the request could not be sent.
                 "DELETE FROM webhook_alerts
                  WHERE webhook = ? AND rule = ? AND fingerprint = ? AND heard = 0 AND firing = 0",
             ] {
@@ -243,10 +247,10 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// The receiver has a queued message: it is removed.
+    /// Removes a queued message that was delivered.
     ///
     /// # Errors
-    /// When the database fails; the message is then sent again.
+    /// Fails if the database fails. The message is then sent again.
     pub async fn queued_delivered(
         &self,
         message: &QueuedMessage,
@@ -258,10 +262,10 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// A queued message was not delivered: it is due again at `next_ms`, or removed when that is `None`.
+    /// Records that a queued message was not delivered: it is due again at `next_ms`, or removed if that is `None`.
     ///
     /// # Errors
-    /// When the database fails; the message is then due as before.
+    /// Fails if the database fails. The message is then due as before.
     pub async fn queued_failed(
         &self,
         message: &QueuedMessage,
@@ -284,8 +288,8 @@ impl StateStore {
     }
 }
 
-/// Notes for every webhook that alerts began to fire or were resolved. The alerts themselves are stored already. Of `silenced` fingerprints
-/// the beginning is not noted; their end goes to receivers that know them as firing.
+/// Records for every webhook that alerts began to fire or were resolved. The alerts themselves are already stored. For
+/// `silenced` fingerprints the beginning is not recorded; their end is sent to receivers that know them as firing.
 pub(super) async fn note_changes(
     transaction: &mut Transaction<'static, Sqlite>,
     alerts: &[AlertView],
@@ -316,7 +320,7 @@ pub(super) async fn note_changes(
     Ok(())
 }
 
-/// Alerts of a rule changed: its groups are due soon, if there is anything to send.
+/// Makes the groups of a rule due soon after its alerts changed, if there is anything to send.
 pub(super) async fn schedule(
     transaction: &mut Transaction<'static, Sqlite>,
     rule: &str,
@@ -360,7 +364,7 @@ async fn note_firing(
     Ok(())
 }
 
-/// A receiver that never heard of the alert has nothing to be told, as with Alertmanager.
+/// As with Alertmanager, a receiver that never heard of the alert gets no notification of its end.
 async fn note_resolved(
     transaction: &mut Transaction<'static, Sqlite>,
     alert: &AlertView,
@@ -382,7 +386,7 @@ async fn note_resolved(
     Ok(())
 }
 
-/// A group without anything to send has no next attempt; one without alerts goes.
+/// Clears the next attempt of groups that have nothing to send, and deletes groups without alerts.
 pub(super) async fn settle_groups(
     transaction: &mut Transaction<'static, Sqlite>,
     rule: &str,
@@ -400,13 +404,14 @@ pub(super) async fn settle_groups(
     Ok(())
 }
 
-/// The changes that the next message of a group carries. Ends go first: what a receiver knows as firing is then bounded by what fires.
+/// Takes the changes for the next message of a group. Resolved alerts go first: this bounds what a receiver knows as firing by
+/// what really fires.
 async fn take_changes(
     transaction: &mut Transaction<'static, Sqlite>,
     (webhook, rule): (&str, &str),
     attempts: u32,
 ) -> Result<GroupDelivery, StateError> {
-    // One place is left for an alert that fires.
+    // One place is reserved for a firing alert.
     let mut rows = alerts_of(
         transaction,
         (webhook, rule),

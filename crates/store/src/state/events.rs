@@ -1,4 +1,4 @@
-//! The event log: what happened, newest first.
+//! The event log.
 
 use domain::event::{Event, Severity};
 use domain::time::TimestampMs;
@@ -6,33 +6,33 @@ use sqlx::{QueryBuilder, Sqlite};
 
 use super::{StateError, StateStore, bounded, from_json, to_json};
 
-/// The most events kept; the oldest go first. About a month of a busy cluster, some 300 MB.
+/// The maximum number of events; the oldest are deleted first. About one month of a busy cluster, some 300 MB.
 const EVENTS_MAX: i64 = 1_000_000;
-/// How often (in appended events) the excess is looked for.
+/// How often the maximum is enforced, in appended events.
 const PRUNE_EVERY: i64 = 1_000;
 
-/// Which events to list. Empty fields ask for nothing.
+/// A filter for events. `None` matches all.
 #[derive(Debug, Clone, Default)]
 pub struct EventFilter {
-    /// Of this node.
+    /// Events of this node.
     pub node: Option<String>,
-    /// Of this run.
+    /// Events of this run.
     pub run: Option<String>,
-    /// Of this kind.
+    /// Events of this kind.
     pub kind: Option<String>,
-    /// At least this bad.
+    /// Events of at least this severity.
     pub severity: Option<Severity>,
-    /// At or after.
+    /// Events at or after this time.
     pub since_ms: Option<TimestampMs>,
-    /// Before: the way to the next page.
+    /// Events before this time, for the next page.
     pub before_ms: Option<TimestampMs>,
 }
 
 impl StateStore {
-    /// Adds an event.
+    /// Appends an event.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn append_event(&self, event: &Event) -> Result<(), StateError> {
         let done = sqlx::query(
             "INSERT INTO events (at_ms, severity, kind, node, run, event) VALUES (?, ?, ?, ?, ?, ?)",
@@ -56,10 +56,10 @@ impl StateStore {
         Ok(())
     }
 
-    /// Events, the newest first.
+    /// Returns events, newest first.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, StateError> {
         let mut query = QueryBuilder::<Sqlite>::new("SELECT event FROM events WHERE 1");
         if let Some(node) = &filter.node {

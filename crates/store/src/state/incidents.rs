@@ -1,4 +1,5 @@
-//! Alerts read as diagnoses: those of a rule or a run, what was known around each, and what people did about it.
+//! Alerts with what is needed to show them as diagnoses: the alerts of a rule or run, their context, and what people did about
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +10,15 @@ use sqlx::{QueryBuilder, Sqlite, Transaction};
 
 use super::{StateError, StateStore, bounded, from_json, to_json};
 
-/// What people may do about one diagnosis: far more than anyone reads, and a bound on what a loop of a script can write.
+/// The maximum number of entries of one diagnosis: more than anyone reads. It bounds what a script in a loop can write.
 pub const ENTRIES_MAX: usize = 1_000;
 
-/// An alert that has fired, with what is stored around it.
+/// An alert that has fired, with what is stored about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incident {
     /// The alert.
     pub alert: AlertView,
-    /// What was known around it; empty of an alert that an earlier version has stored.
+    /// The context of the alert. Empty for an alert that an earlier version stored.
     pub context: Context,
     /// What people did about it, oldest first.
     pub entries: Vec<Entry>,
@@ -29,10 +30,10 @@ const INCIDENT: &str =
     "SELECT alert, context FROM alerts LEFT JOIN alert_contexts USING (fingerprint, active_ms)";
 
 impl StateStore {
-    /// Resolved alerts that have fired, the latest first; of one run where it is given.
+    /// Returns resolved alerts that have fired, the latest first; of one run if `run` is set.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn resolved_incidents(
         &self,
         run: Option<&str>,
@@ -49,10 +50,10 @@ impl StateStore {
         self.incidents(query).await
     }
 
-    /// Alerts of a rule that began after `since_ms` and have fired, the newest first.
+    /// Returns the alerts of a rule that began at or after `since_ms` and have fired, newest first.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn incidents_of_rule(
         &self,
         rule: &str,
@@ -70,10 +71,10 @@ impl StateStore {
         self.incidents(query).await
     }
 
-    /// One alert that has fired; `None` when it is not kept.
+    /// Returns one alert that has fired, or `None` if it is not stored.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn incident(&self, id: &DiagnosisId) -> Result<Option<Incident>, StateError> {
         let mut query = QueryBuilder::<Sqlite>::new(INCIDENT);
         query
@@ -104,10 +105,10 @@ impl StateStore {
         Ok(incidents)
     }
 
-    /// What was known around each alert that is pending or firing.
+    /// Returns the context of each alert that is pending or firing.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn active_contexts(&self) -> Result<BTreeMap<DiagnosisId, Context>, StateError> {
         let rows: Vec<(String, i64, String)> = sqlx::query_as(
             "SELECT fingerprint, active_ms, context FROM alerts JOIN alert_contexts USING (fingerprint, active_ms)
@@ -125,10 +126,10 @@ impl StateStore {
         rows.into_iter().map(context).collect()
     }
 
-    /// What people did about alerts that are pending or firing.
+    /// Returns what people did about alerts that are pending or firing.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn active_entries(&self) -> Result<BTreeMap<DiagnosisId, Vec<Entry>>, StateError> {
         let rows: Vec<EntryRow> = sqlx::query_as(
             "SELECT fingerprint, active_ms, at_ms, who, entry FROM alert_entries JOIN alerts USING (fingerprint, active_ms)
@@ -157,10 +158,10 @@ impl StateStore {
         by_id(rows)
     }
 
-    /// Adds to what people did about an alert that has fired. Returns false when there is no such alert.
+    /// Appends an entry about an alert that has fired. Returns false if there is no such alert.
     ///
     /// # Errors
-    /// When the database fails, or when there are [`ENTRIES_MAX`] entries already.
+    /// Fails if the database fails, or if there are already [`ENTRIES_MAX`] entries.
     pub async fn append_entry(&self, id: &DiagnosisId, entry: &Entry) -> Result<bool, StateError> {
         let mut transaction = self.database.begin().await?;
         let (has_fired, entries): (bool, i64) = sqlx::query_as(
@@ -220,7 +221,7 @@ fn by_id(rows: Vec<EntryRow>) -> Result<BTreeMap<DiagnosisId, Vec<Entry>>, State
     Ok(all)
 }
 
-/// Stores what was known around alerts that are stored already.
+/// Stores the contexts of alerts that are already stored.
 pub(super) async fn store_contexts(
     transaction: &mut Transaction<'static, Sqlite>,
     contexts: &[(DiagnosisId, Context)],

@@ -1,6 +1,6 @@
-//! Nodes, runs, events, alerts, tokens: small records, one file a noun, plain functions with time as a value.
+//! The state: nodes, runs, events, alerts, tokens. Records are small, each noun has one file, and the time is an argument.
 //!
-//! Domain types that are only shown or handed back are kept as JSON; what is searched or sorted by has a column.
+//! Domain types that are only shown or returned are stored as JSON. Fields that are searched or sorted by have a column.
 
 pub mod nodes;
 pub mod runs;
@@ -27,50 +27,50 @@ use serde::de::DeserializeOwned;
 use crate::OpenError;
 use crate::sqlite::Database;
 
-/// The most rows any list returns, whatever was asked for: they are read by people, page by page.
+/// The maximum number of rows of any list, whatever limit is requested: people read them page by page.
 pub const LIST_MAX: u32 = 10_000;
 
-/// Records on disk. Cheap to clone.
+/// The state on disk. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct StateStore {
     database: Database,
 }
 
-/// Why a record could not be read or written.
+/// The reason why a record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// SQLite failed: disk full, I/O error, damaged file.
-    #[error("the state database failed; look at the free space and health of its disk")]
+    #[error("the state database failed; check the free space and health of its disk")]
     Database(#[from] sqlx::Error),
-    /// A record does not read back as what it should be.
-    #[error("a stored {what} cannot be read; it may have been written by a newer version")]
+    /// A record cannot be decoded.
+    #[error("a stored {what} cannot be decoded; it may have been written by a newer version")]
     Record {
         /// The kind of record.
         what: &'static str,
-        /// Where it breaks.
+        /// The error of the decoder.
         #[source]
         source: serde_json::Error,
     },
-    /// The record was changed by somebody else since it was read.
-    #[error("{what} has moved on since it was read (version {expected} was expected); read it again")]
+    /// Another task changed the record after it was read.
+    #[error("{what} was changed after it was read (expected version {expected}); read it again")]
     Conflict {
-        /// Which record.
+        /// The name of the record.
         what: String,
         /// The version that was expected.
         expected: i64,
     },
-    /// There are as many records of a kind as there may be.
-    #[error("there are {max} {what} already, which is the most there may be; remove some that nobody uses")]
+    /// The maximum number of records of a kind is reached.
+    #[error("the limit of {max} {what} is reached; remove some that are not used")]
     Full {
         /// The kind of record, in the plural.
         what: &'static str,
         /// The limit.
         max: usize,
     },
-    /// A record of that name exists.
+    /// A record with this name already exists.
     #[error("{what} already exists")]
     Exists {
-        /// Which record.
+        /// The name of the record.
         what: String,
     },
 }
@@ -99,7 +99,7 @@ fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, S
     serde_json::from_str(text).map_err(|source| StateError::Record { what, source })
 }
 
-/// The word serde writes for an enum without fields, `firing` for `AlertState::Firing`: what columns hold.
+/// Returns serde's name of an enum variant without fields, such as `firing` for `AlertState::Firing`. Columns store this.
 fn to_word<T: Serialize>(what: &'static str, value: &T) -> Result<String, StateError> {
     Ok(to_json(what, value)?.trim_matches('"').to_owned())
 }
@@ -109,12 +109,12 @@ fn from_word<T: DeserializeOwned>(what: &'static str, word: &str) -> Result<T, S
         .map_err(|source| StateError::Record { what, source })
 }
 
-/// A list's limit, bounded.
+/// Returns the limit of a list, at most [`LIST_MAX`].
 fn bounded(limit: u32) -> i64 {
     i64::from(limit.min(LIST_MAX))
 }
 
-/// Whether an insert failed because the key is taken.
+/// Returns true if an insert failed because the key is taken.
 fn is_taken(error: &sqlx::Error) -> bool {
     error
         .as_database_error()

@@ -1,4 +1,4 @@
-//! Nodes as their agents last described them.
+//! Nodes, as their agents last described them.
 
 use domain::ident::NodeName;
 use domain::time::TimestampMs;
@@ -9,23 +9,23 @@ use super::{StateError, StateStore, from_json, from_word, to_json};
 /// A node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeRecord {
-    /// Its name, the key.
+    /// The name of the node; the key.
     pub name: NodeName,
-    /// The agent's version.
+    /// The version of the agent.
     pub agent_version: String,
-    /// The agent's clock minus the collector's, as seen at the hello.
+    /// The agent's clock minus the collector's, measured when the agent connected.
     pub clock_offset_ms: i64,
-    /// Hardware and software.
+    /// The hardware and software.
     pub inventory: Inventory,
-    /// When its agent was last heard.
+    /// When the agent last sent something.
     pub seen_ms: TimestampMs,
 }
 
 impl StateStore {
-    /// Adds a node, or replaces what was known of it.
+    /// Adds or replaces a node.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn upsert_node(&self, node: &NodeRecord) -> Result<(), StateError> {
         sqlx::query(
             "INSERT INTO nodes (name, agent_version, clock_offset_ms, inventory, seen_ms) VALUES (?, ?, ?, ?, ?)
@@ -42,10 +42,10 @@ impl StateStore {
         Ok(())
     }
 
-    /// Notes that a node was heard. Callers bundle: one call a minute and node is plenty.
+    /// Records that an agent sent something. Call this rarely: once per minute and node is enough.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn touch_node(&self, name: &NodeName, seen_ms: TimestampMs) -> Result<(), StateError> {
         sqlx::query("UPDATE nodes SET seen_ms = max(seen_ms, ?) WHERE name = ?")
             .bind(seen_ms)
@@ -55,10 +55,10 @@ impl StateStore {
         Ok(())
     }
 
-    /// All nodes by name.
+    /// Returns all nodes, by name.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StateError> {
         type Row = (String, String, i64, String, i64);
         let rows: Vec<Row> = sqlx::query_as(
@@ -83,10 +83,10 @@ impl StateStore {
             .collect()
     }
 
-    /// Forgets a node; returns whether it was known.
+    /// Removes a node. Returns true if it existed.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn delete_node(&self, name: &NodeName) -> Result<bool, StateError> {
         let done = sqlx::query("DELETE FROM nodes WHERE name = ?")
             .bind(name.as_str())

@@ -1,10 +1,10 @@
-//! Runs: what was asked for, the state machine as it stands, and the actions its transitions ask for.
+//! Runs: the specification, the state machine, and the actions that its transitions request.
 //!
 //! ```text
 //! machine N + event  --advance-->  machine N+1 + actions        one transaction: update_run
-//!                                  actions executed after it, then action_done
+//!                                  actions are executed after it, then action_done
 //! ```
-//! The machine and its actions are JSON to the store: it keeps them, `domain` understands them.
+//! The store treats the machine and its actions as opaque JSON. `domain` interprets them.
 
 use std::collections::BTreeSet;
 
@@ -19,55 +19,55 @@ use super::{StateError, StateStore, bounded, from_json, from_word, is_taken, to_
 /// A run as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
-    /// Its id.
+    /// The id of the run.
     pub id: RunId,
     /// The number of its last transition, from 0.
     pub version: i64,
-    /// What was asked for: a `run::spec::Spec`.
+    /// The specification, a `run::spec::Spec`.
     pub spec: Value,
-    /// The state machine, attempts included.
+    /// The state machine, including the attempts.
     pub machine: Value,
-    /// Its line in the list.
+    /// The summary for the list of runs.
     pub summary: RunSummary,
 }
 
-/// One transition, to be stored as a whole or not at all.
+/// One transition. It is stored completely or not at all.
 #[derive(Debug, Clone)]
 pub struct RunUpdate<'a> {
-    /// Which run.
+    /// The run.
     pub run: &'a RunId,
-    /// The version the transition started from.
+    /// The version before the transition.
     pub expected_version: i64,
-    /// The machine after it, as JSON.
+    /// The state machine after the transition, as JSON.
     pub machine: &'a str,
-    /// The list line after it.
+    /// The summary after the transition.
     pub summary: &'a RunSummary,
-    /// What it asks for.
+    /// The actions that the transition requests.
     pub actions: &'a [RunAction],
-    /// The ids of the events that caused it, of those that their senders may repeat.
+    /// The ids of the events that caused it, as far as their senders may repeat them.
     pub event_ids: &'a [&'a str],
-    /// Actions that are done by it: attempt and number.
+    /// The actions that it completes: attempt and number.
     pub done: &'a [(AttemptNo, u32)],
-    /// The checkpoints that the run has pinned, where the transition changed them.
+    /// The checkpoints that the run has pinned, if the transition changed them.
     pub pins: Option<&'a BTreeSet<String>>,
 }
 
-/// Something to do for a run, by its key.
+/// An action of a run, with its key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunAction {
-    /// The attempt it belongs to.
+    /// The attempt that it belongs to.
     pub attempt: AttemptNo,
-    /// Its number within the attempt.
+    /// The number of the action within the attempt.
     pub n: u32,
-    /// What to do.
+    /// The action, as JSON.
     pub action: Value,
 }
 
 impl StateStore {
-    /// Stores a new run at version 0, with the actions its first state asks for.
+    /// Stores a new run at version 0, with the actions that its first state requests.
     ///
     /// # Errors
-    /// [`StateError::Exists`] when the id is taken.
+    /// [`StateError::Exists`] if the id is taken.
     pub async fn insert_run(
         &self,
         run: &RunRecord,
@@ -99,11 +99,11 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// Stores a transition N → N+1 with its actions, and the events that caused it. Returns the version after it.
+    /// Stores a transition N → N+1 with its actions and the events that caused it. Returns the new version.
     ///
     /// # Errors
-    /// [`StateError::Conflict`] when the run is not at the expected version (or not there), and [`StateError::Exists`] when one of the events
-    /// has moved the run before: read it again and decide anew.
+    /// [`StateError::Conflict`] if the run is not at the expected version or does not exist. [`StateError::Exists`] if one of
+    /// the events was already applied to the run: read the run again and decide again.
     pub async fn update_run(&self, update: RunUpdate<'_>, now_ms: TimestampMs) -> Result<i64, StateError> {
         let mut transaction = self.database.begin().await?;
         let done = sqlx::query("UPDATE runs SET version = version + 1, state = ?, machine = ?, summary = ? WHERE id = ? AND version = ?")
@@ -149,10 +149,10 @@ impl StateStore {
         Ok(update.expected_version + 1)
     }
 
-    /// Which of these checkpoints other runs have pinned.
+    /// Returns which of these checkpoints other runs have pinned.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn pinned_by_others(
         &self,
         run: &RunId,
@@ -172,10 +172,10 @@ impl StateStore {
         Ok(pinned.into_iter().collect())
     }
 
-    /// Those of these events that have already moved a run.
+    /// Returns which of these events were already applied to the run.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn run_events_seen(
         &self,
         run: &RunId,
@@ -195,10 +195,10 @@ impl StateStore {
         Ok(seen.into_iter().collect())
     }
 
-    /// One run.
+    /// Returns one run, or `None` if it does not exist.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, StateError> {
         let row: Option<RunRow> =
             sqlx::query_as("SELECT id, version, spec, machine, summary FROM runs WHERE id = ?")
@@ -208,10 +208,10 @@ impl StateStore {
         row.map(record).transpose()
     }
 
-    /// The newest runs first.
+    /// Returns runs, newest first.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn runs(&self, limit: u32) -> Result<Vec<RunRecord>, StateError> {
         let rows: Vec<RunRow> =
             sqlx::query_as("SELECT id, version, spec, machine, summary FROM runs ORDER BY submitted_ms DESC, rowid DESC LIMIT ?")
@@ -221,10 +221,10 @@ impl StateStore {
         rows.into_iter().map(record).collect()
     }
 
-    /// Runs that may still change, oldest first: what a restarted collector takes up again.
+    /// Returns runs that may still change, oldest first. A restarted collector continues with them.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn unfinished_runs(&self) -> Result<Vec<RunRecord>, StateError> {
         let rows: Vec<RunRow> = sqlx::query_as(
             "SELECT id, version, spec, machine, summary FROM runs
@@ -235,10 +235,10 @@ impl StateStore {
         rows.into_iter().map(record).collect()
     }
 
-    /// Actions that were stored and not done, in the order they were asked for.
+    /// Returns actions that are not done yet, in the order in which they were requested.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn pending_actions(&self) -> Result<Vec<(RunId, RunAction)>, StateError> {
         let rows: Vec<(String, u32, u32, String)> = sqlx::query_as(
             "SELECT run, attempt, n, action FROM run_actions WHERE done_ms IS NULL ORDER BY created_ms, rowid",
@@ -257,10 +257,10 @@ impl StateStore {
             .collect()
     }
 
-    /// One action, done or not.
+    /// Returns one action, done or not.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn action(
         &self,
         run: &RunId,
@@ -284,10 +284,10 @@ impl StateStore {
         action.map(read).transpose()
     }
 
-    /// Notes that an action was done.
+    /// Records that an action was done.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn action_done(
         &self,
         run: &RunId,

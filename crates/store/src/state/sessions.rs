@@ -1,4 +1,4 @@
-//! Browsers that are logged in: the cookie's hash, the token it was made with, and the CSRF secret.
+//! Browser sessions: the hash of the cookie, the token of the log-in, and the CSRF secret.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use domain::time::TimestampMs;
 use super::tokens::{SecretHash, secret_hash};
 use super::{StateError, StateStore};
 
-/// A browser's session, alive.
+/// A session of one browser that has not expired.
 #[derive(Clone, PartialEq)]
 pub struct BrowserSession {
-    /// Id of the token it was made with.
+    /// The id of the token that was used to log in.
     pub token: String,
-    /// To be echoed by every request that changes something. Never logged.
+    /// Every request that changes something must contain this secret. It is never logged.
     pub csrf: String,
-    /// When it ends.
+    /// The time when it expires.
     pub expires_ms: TimestampMs,
 }
 
@@ -27,10 +27,10 @@ impl fmt::Debug for BrowserSession {
 }
 
 impl StateStore {
-    /// Starts a session, and sweeps out those that ended.
+    /// Creates a session, and deletes those that have expired.
     ///
     /// # Errors
-    /// When the database fails, or there is no such token.
+    /// Fails if the database fails, or if the token does not exist.
     pub async fn create_browser_session(
         &self,
         hash: &SecretHash,
@@ -57,10 +57,11 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// All sessions that have not expired, by the hash of their cookie. Whether the token has expired is up to the caller.
+    /// Returns all sessions that have not expired, by the hash of their cookie. The caller checks whether the token has
+    /// expired.
     ///
     /// # Errors
-    /// When the database fails, or a hash has another length.
+    /// Fails if the database fails, or if a hash has the wrong length.
     pub async fn browser_sessions(
         &self,
         now_ms: TimestampMs,
@@ -82,10 +83,10 @@ impl StateStore {
             .collect()
     }
 
-    /// Logs a browser out.
+    /// Deletes a session: logs a browser out.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn delete_browser_session(&self, hash: &SecretHash) -> Result<(), StateError> {
         let delete = sqlx::query("DELETE FROM browser_sessions WHERE hash = ?");
         delete

@@ -1,4 +1,5 @@
-//! What silences change about deliveries: alerts that a receiver has not heard of are not sent, and are sent once the silence is over.
+//! The effect of silences on notifications: alerts that a receiver has not heard of are held back, and sent when the silence is
+//! over.
 
 use domain::api::alerts::AlertView;
 use domain::time::TimestampMs;
@@ -7,10 +8,10 @@ use sqlx::{Sqlite, Transaction};
 use super::{StateError, StateStore, deliveries, to_json};
 
 impl StateStore {
-    /// Takes back the word that alerts fire, as far as no receiver may have heard it.
+    /// Withdraws notifications of firing alerts, as far as no receiver may have received them.
     ///
     /// # Errors
-    /// When the database fails; then nothing is changed.
+    /// Fails if the database fails. Nothing is then changed.
     pub async fn silence_alerts(&self, alerts: &[AlertView]) -> Result<(), StateError> {
         let mut transaction = self.database.begin().await?;
         let fingerprints: Vec<&str> = alerts.iter().map(|alert| alert.fingerprint.as_str()).collect();
@@ -27,15 +28,19 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// Makes sure that every webhook which was there when one of these alerts began to fire is told about it. Those that know it
-    /// already are not told again.
+    /// Schedules a notification to every webhook that existed when one of these alerts began to fire, unless it already knows
+    /// the alert as firing.
     ///
     /// # Errors
-    /// When the database fails; then nothing is changed.
-    pub async fn tell_unsilenced(&self, alerts: &[AlertView], now_ms: TimestampMs) -> Result<(), StateError> {
+    /// Fails if the database fails. Nothing is then changed.
+    pub async fn notify_unsilenced(
+        &self,
+        alerts: &[AlertView],
+        now_ms: TimestampMs,
+    ) -> Result<(), StateError> {
         let mut transaction = self.database.begin().await?;
         for alert in alerts {
-            // It may have ended since the caller looked.
+            // The alert may have ended since the caller read it.
             if !still_fires(&mut transaction, alert).await? {
                 continue;
             }
@@ -48,7 +53,8 @@ impl StateStore {
             .bind(fired_ms)
             .execute(&mut *transaction)
             .await?;
-            // A receiver that is still to be sent the end of the alert's last life is told of this one.
+            // A receiver that has not been sent the end of the previous alert with this fingerprint is sent the new one
+            // instead.
             sqlx::query(
                 "INSERT INTO webhook_alerts (webhook, rule, fingerprint, active_ms, firing, pending, heard, version)
                  SELECT id, ?, ?, ?, 1, 1, 0, 1 FROM webhooks WHERE created_ms <= ?
@@ -83,7 +89,7 @@ async fn still_fires(
     .await
 }
 
-/// Each once.
+/// Returns the rules of the alerts, without duplicates.
 fn rules(alerts: &[AlertView]) -> Vec<&str> {
     let mut rules: Vec<&str> = alerts.iter().map(|alert| alert.rule.as_str()).collect();
     rules.sort_unstable();

@@ -1,20 +1,21 @@
-//! Silences, kept for a while after their end: whoever looks for a missing message sees who silenced it, and why.
+//! Silences. They are kept for a while after their end, so that a person who misses a notification can see who silenced it and
+//! why.
 
 use domain::incident::Silence;
 use domain::time::TimestampMs;
 
 use super::{StateError, StateStore, from_json, to_json};
 
-/// Silences there may be, ended ones among them.
+/// The maximum number of silences, including those that have ended.
 pub const SILENCES_MAX: usize = 1_000;
 /// How long a silence is kept after its end.
 const KEPT_MS: i64 = 30 * 24 * 3_600_000;
 
 impl StateStore {
-    /// All silences, those that end last first.
+    /// Returns all silences; those that end last come first.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn silences(&self) -> Result<Vec<Silence>, StateError> {
         let rows: Vec<String> = sqlx::query_scalar("SELECT silence FROM silences ORDER BY ends_ms DESC, id")
             .fetch_all(&self.database.readers)
@@ -22,10 +23,10 @@ impl StateStore {
         rows.iter().map(|row| from_json("silence", row)).collect()
     }
 
-    /// Stores a silence, in place of the one with its id. Those that ended 30 days ago go.
+    /// Stores a silence, or replaces the one with the same id. Deletes silences that ended more than 30 days ago.
     ///
     /// # Errors
-    /// When the database fails, or when there are [`SILENCES_MAX`] others.
+    /// Fails if the database fails, or if there are already [`SILENCES_MAX`] others.
     pub async fn put_silence(&self, silence: &Silence, now_ms: TimestampMs) -> Result<(), StateError> {
         let mut transaction = self.database.begin().await?;
         sqlx::query("DELETE FROM silences WHERE ends_ms < ?")

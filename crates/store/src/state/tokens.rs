@@ -1,25 +1,25 @@
-//! API tokens, known by their hash only.
+//! API tokens. Only their hashes are stored.
 
 use domain::api::session::{Role, TokenView};
 use domain::time::TimestampMs;
 
 use super::{StateError, StateStore, from_word, is_taken, to_word};
 
-/// SHA-256 of a secret. The secret itself is high-entropy and never stored.
+/// The SHA-256 of a secret. The secret itself has high entropy and is never stored.
 pub type SecretHash = [u8; 32];
 
-/// A token to be stored.
+/// A new token.
 #[derive(Debug, Clone)]
 pub struct NewToken<'a> {
     /// Its public id.
     pub id: &'a str,
-    /// What it may do.
+    /// The role that it grants.
     pub role: Role,
-    /// Hash of the secret.
+    /// The hash of the secret.
     pub hash: &'a SecretHash,
-    /// For people: who or what has it.
+    /// A note for people: who or what uses the token.
     pub note: &'a str,
-    /// When it stops working; never, when empty.
+    /// The time when it expires; `None` for never.
     pub expires_ms: Option<TimestampMs>,
 }
 
@@ -27,7 +27,7 @@ impl StateStore {
     /// Stores a token.
     ///
     /// # Errors
-    /// [`StateError::Exists`] when id or hash is taken.
+    /// [`StateError::Exists`] if the id or the hash is taken.
     pub async fn create_token(&self, token: NewToken<'_>, now_ms: TimestampMs) -> Result<(), StateError> {
         let inserted = sqlx::query(
             "INSERT INTO tokens (id, role, hash, note, created_ms, expires_ms) VALUES (?, ?, ?, ?, ?, ?)",
@@ -48,10 +48,11 @@ impl StateStore {
         }
     }
 
-    /// All tokens with the hashes of their secrets, expired ones included: who authenticates keeps them in memory.
+    /// Returns all tokens with the hashes of their secrets, including expired ones. The caller keeps them in memory for
+    /// authentication.
     ///
     /// # Errors
-    /// When the database fails, or a hash has another length.
+    /// Fails if the database fails, or if a hash has the wrong length.
     pub async fn tokens_by_hash(&self) -> Result<Vec<(SecretHash, TokenView)>, StateError> {
         let rows: Vec<HashedTokenRow> =
             sqlx::query_as("SELECT hash, id, role, note, created_ms, expires_ms, used_ms FROM tokens")
@@ -65,10 +66,10 @@ impl StateStore {
             .collect()
     }
 
-    /// All tokens, the oldest first, expired ones included.
+    /// Returns all tokens, oldest first, including expired ones.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn tokens(&self) -> Result<Vec<TokenView>, StateError> {
         let rows: Vec<TokenRow> = sqlx::query_as(
             "SELECT id, role, note, created_ms, expires_ms, used_ms FROM tokens ORDER BY created_ms, rowid",
@@ -78,10 +79,10 @@ impl StateStore {
         rows.into_iter().map(view).collect()
     }
 
-    /// Removes a token and ends the browser sessions made with it; returns whether it was there.
+    /// Deletes a token and the browser sessions that were created with it. Returns true if it existed.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn revoke_token(&self, id: &str) -> Result<bool, StateError> {
         let done = sqlx::query("DELETE FROM tokens WHERE id = ?")
             .bind(id)
@@ -90,10 +91,10 @@ impl StateStore {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Stores when tokens were used last, in one transaction.
+    /// Stores when tokens were last used, in one transaction.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn touch_tokens(&self, used: &[(String, TimestampMs)]) -> Result<(), StateError> {
         let mut transaction = self.database.begin().await?;
         for (id, used_ms) in used {
@@ -107,7 +108,7 @@ impl StateStore {
     }
 }
 
-/// The hash in a column.
+/// Converts the hash in a column.
 pub(super) fn secret_hash(bytes: &[u8]) -> Result<SecretHash, StateError> {
     bytes
         .try_into()

@@ -1,41 +1,42 @@
-//! Attempts that nodes hold and that this state does not know, because it is that of a backup that was restored; and the restores.
+//! Attempts that nodes hold and that the state does not contain, because it was restored from a backup; and the restores
+//! themselves.
 
 use domain::ident::{AttemptNo, NodeName, RunId};
 use domain::time::TimestampMs;
 
 use super::{StateError, StateStore, from_word};
 
-/// An attempt that a node holds.
+/// An attempt that a node holds and the state does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownAttempt {
     /// The node.
     pub node: NodeName,
-    /// The run, which may be unknown as well.
+    /// The run. The state may not contain it either.
     pub run: RunId,
-    /// The attempt's number.
+    /// The number of the attempt.
     pub attempt: AttemptNo,
-    /// When the node first said so.
+    /// When the node first reported it.
     pub since_ms: TimestampMs,
-    /// When a person asked for its stop, if so.
+    /// When a person requested its stop, or `None`.
     pub stop_told_ms: Option<TimestampMs>,
 }
 
-/// A backup that was put into the data folder.
+/// A restore of a backup into the data folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestoreRecord {
-    /// When it was put there.
+    /// The time of the restore.
     pub restored_ms: TimestampMs,
-    /// When the backup was made.
+    /// The time when the backup was made.
     pub backup_ms: TimestampMs,
-    /// When the nodes had said what they hold since, or were waited for long enough.
+    /// When all nodes had reported what they hold, or the wait for them ended. `None` before that.
     pub settled_ms: Option<TimestampMs>,
 }
 
 impl StateStore {
-    /// The attempts that nodes hold and that are not known here.
+    /// Returns the attempts that nodes hold and the state does not contain.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn unknown_attempts(&self) -> Result<Vec<UnknownAttempt>, StateError> {
         type Row = (String, String, u32, i64, Option<i64>);
         let rows: Vec<Row> = sqlx::query_as(
@@ -56,10 +57,10 @@ impl StateStore {
             .collect()
     }
 
-    /// Puts what a node holds now in the place of what it held.
+    /// Replaces the unknown attempts of a node.
     ///
     /// # Errors
-    /// When the database fails; then nothing is changed.
+    /// Fails if the database fails. Nothing is then changed.
     pub async fn set_unknown_attempts(
         &self,
         node: &NodeName,
@@ -85,10 +86,10 @@ impl StateStore {
         Ok(transaction.commit().await?)
     }
 
-    /// The last restore of a backup into this data folder, if there was one.
+    /// Returns the last restore of a backup into this data folder, or `None`.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn last_restore(&self) -> Result<Option<RestoreRecord>, StateError> {
         let row: Option<(i64, i64, Option<i64>)> = sqlx::query_as(
             "SELECT restored_ms, backup_ms, settled_ms FROM restores ORDER BY restored_ms DESC LIMIT 1",
@@ -102,10 +103,10 @@ impl StateStore {
         }))
     }
 
-    /// Notes that the nodes have said what they hold since the restore, or were waited for long enough.
+    /// Records that the nodes have reported what they hold since the restore, or that the wait for them ended.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn settle_restores(&self, now_ms: TimestampMs) -> Result<(), StateError> {
         sqlx::query("UPDATE restores SET settled_ms = ? WHERE settled_ms IS NULL")
             .bind(now_ms)

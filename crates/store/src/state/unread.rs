@@ -1,4 +1,4 @@
-//! Reports of nodes that the collector could not read when they came: kept until one can, and shown on the run's page.
+//! Reports of nodes that the collector could not decode. They are kept until a later version can, and shown on the run's page.
 
 use domain::api::runs::{UnreadReason, UnreadReport};
 use domain::ident::{AttemptNo, NodeName, RunId};
@@ -7,65 +7,66 @@ use sqlx::{Sqlite, Transaction};
 
 use super::{StateError, StateStore, from_word, to_word};
 
-/// Reports kept for one run. An attempt of a thousand nodes that each send one unknown report fits.
+/// The maximum number of unread reports of one run: one per node for an attempt on 1,000 nodes fits.
 pub const RUN_REPORTS_MAX: i64 = 2_000;
-/// Bytes of reports kept for one run: two of the largest. Beyond either bound reports are only counted.
+/// The maximum size of the unread reports of one run in bytes: two of the largest. Beyond either limit, reports are only
+/// counted.
 pub const RUN_BYTES_MAX: i64 = 8 << 20;
-/// The event under which reports beyond the bounds are counted; no event of a node looks like it.
+/// The event id under which reports beyond the limits are counted. No event of a node has this id.
 const MORE: &str = "more";
 
 /// A report to be kept.
 #[derive(Debug, Clone)]
 pub struct NewUnread<'a> {
-    /// Its run, which must be known.
+    /// The run. It must exist.
     pub run: &'a RunId,
-    /// The attempt that it is about.
+    /// The attempt that the report is about.
     pub attempt: AttemptNo,
-    /// Who sent it.
+    /// The node that sent it.
     pub node: &'a NodeName,
-    /// The id by which a repeat is known, as for `RunUpdate::event_ids`.
+    /// The id by which a repetition is recognised, as in `RunUpdate::event_ids`.
     pub event_id: &'a str,
-    /// The report's name; may be empty.
+    /// The name of the report; may be empty.
     pub kind: &'a str,
-    /// Why it was not read.
+    /// Why it was not decoded.
     pub reason: UnreadReason,
-    /// The report as it came.
+    /// The report as it was received.
     pub report: &'a str,
 }
 
-/// What became of a report that was to be kept.
+/// The result of keeping a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// It is stored.
+    /// The report is stored.
     Stored,
-    /// The run has too many of them: it is counted.
+    /// The run has too many unread reports. The report is only counted.
     Counted,
-    /// The event was seen before; nothing was changed.
+    /// The event was seen before. Nothing is changed.
     AlreadySeen,
 }
 
-/// A report that was kept as it came.
+/// A stored unread report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredUnread {
-    /// The store's own number.
+    /// The id of the row.
     pub id: i64,
-    /// Its run.
+    /// The run.
     pub run: RunId,
-    /// The attempt that it is about.
+    /// The attempt that the report is about.
     pub attempt: AttemptNo,
-    /// Who sent it.
+    /// The node that sent it.
     pub node: NodeName,
-    /// The id by which a repeat was known.
+    /// The id by which a repetition is recognised.
     pub event_id: String,
-    /// The report as it came.
+    /// The report as it was received.
     pub report: String,
 }
 
 impl StateStore {
-    /// Keeps a report. One that is too large for the collector is kept without its text.
+    /// Stores a report. A report that is too large for the collector is stored without its text.
     ///
     /// # Errors
-    /// When the database fails, or the run is not known.
+    /// Fails if the database fails, or if the run does not exist.
     pub async fn keep_unread(&self, new: &NewUnread<'_>, now_ms: TimestampMs) -> Result<Kept, StateError> {
         let mut transaction = self.database.begin().await?;
         let seen = sqlx::query("INSERT INTO run_events (run, event) VALUES (?, ?) ON CONFLICT DO NOTHING")
@@ -115,10 +116,10 @@ impl StateStore {
         Ok(kept)
     }
 
-    /// What a run has of them, one line for each attempt, node, name and reason.
+    /// Returns the unread reports of a run, summed by attempt, node, name and reason.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn unread_of(&self, run: &RunId) -> Result<Vec<UnreadReport>, StateError> {
         type Row = (u32, String, String, String, i64, i64, i64);
         let rows: Vec<Row> = sqlx::query_as(
@@ -142,10 +143,10 @@ impl StateStore {
         rows.into_iter().map(line).collect()
     }
 
-    /// The first kept report behind `after`, in the order in which they came; `None` behind the last.
+    /// Returns the first stored report after the id `after`, in the order of arrival, or `None` if there is none.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn next_unread(&self, after: i64) -> Result<Option<StoredUnread>, StateError> {
         let row: Option<(i64, String, u32, String, String, String)> = sqlx::query_as(
             "SELECT id, run, attempt, node, event, report FROM unread_reports
@@ -167,10 +168,10 @@ impl StateStore {
         .transpose()
     }
 
-    /// Forgets a kept report, once it was read after all.
+    /// Deletes a stored report after it was decoded.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn forget_unread(&self, id: i64) -> Result<(), StateError> {
         sqlx::query("DELETE FROM unread_reports WHERE id = ?")
             .bind(id)
@@ -180,7 +181,7 @@ impl StateStore {
     }
 }
 
-/// Whether a run may keep one more report of this length.
+/// Returns true if a run may store one more report of this length.
 async fn has_room(
     transaction: &mut Transaction<'static, Sqlite>,
     run: &RunId,

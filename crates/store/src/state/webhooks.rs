@@ -1,4 +1,4 @@
-//! Receivers of alerts.
+//! Webhooks: the receivers of notifications.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use domain::time::TimestampMs;
 
 use super::{StateError, StateStore, is_taken};
 
-/// What a [`WebhookRow`] is read from.
+/// The query of a [`WebhookRow`].
 macro_rules! columns {
     () => {
         "SELECT id, url, secret, created_ms, last_error, delivered_ms,
@@ -16,27 +16,27 @@ macro_rules! columns {
     };
 }
 
-/// A receiver.
+/// A receiver of notifications.
 #[derive(Clone, PartialEq)]
 pub struct Webhook {
-    /// Its id.
+    /// The id of the webhook.
     pub id: String,
-    /// Where it is posted to.
+    /// The URL of its POST requests.
     pub url: String,
-    /// The signing secret. Never logged.
+    /// The signing secret. It is never logged.
     pub secret: String,
-    /// When it was made.
+    /// The time when it was created.
     pub created_ms: TimestampMs,
-    /// What went wrong last, cleared by a success.
+    /// The last error. A success clears it.
     pub last_error: Option<String>,
-    /// When it last worked.
+    /// The time of the last success.
     pub delivered_ms: Option<TimestampMs>,
-    /// Deliveries that wait for it: groups of alerts with changes, and messages queued by an earlier version.
+    /// The number of pending deliveries: groups of alerts with changes, and messages queued by an earlier version.
     pub pending: u64,
 }
 
 impl fmt::Debug for Webhook {
-    /// Without the secret, and without the URL, whose path is one for many receivers.
+    /// Without the secret, and without the URL, because its path is a secret for many receivers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Webhook")
             .field("id", &self.id)
@@ -46,10 +46,10 @@ impl fmt::Debug for Webhook {
 }
 
 impl StateStore {
-    /// Adds a receiver.
+    /// Adds a webhook.
     ///
     /// # Errors
-    /// [`StateError::Exists`] when the id is taken.
+    /// [`StateError::Exists`] if the id is taken.
     pub async fn create_webhook(
         &self,
         id: &str,
@@ -73,10 +73,10 @@ impl StateStore {
         }
     }
 
-    /// All receivers, the oldest first.
+    /// Returns all webhooks, oldest first.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn webhooks(&self) -> Result<Vec<Webhook>, StateError> {
         let rows: Vec<WebhookRow> = sqlx::query_as(concat!(columns!(), "ORDER BY created_ms, rowid"))
             .fetch_all(&self.database.readers)
@@ -84,10 +84,10 @@ impl StateStore {
         Ok(rows.into_iter().map(webhook).collect())
     }
 
-    /// One receiver.
+    /// Returns one webhook, or `None` if it does not exist.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn webhook(&self, id: &str) -> Result<Option<Webhook>, StateError> {
         let row: Option<WebhookRow> = sqlx::query_as(concat!(columns!(), "WHERE id = ?"))
             .bind(id)
@@ -96,10 +96,10 @@ impl StateStore {
         Ok(row.map(webhook))
     }
 
-    /// Removes a receiver and what waits for it; returns whether it was there.
+    /// Deletes a webhook and its pending deliveries. Returns true if it existed.
     ///
     /// # Errors
-    /// When the database fails.
+    /// Fails if the database fails.
     pub async fn delete_webhook(&self, id: &str) -> Result<bool, StateError> {
         let done = sqlx::query("DELETE FROM webhooks WHERE id = ?")
             .bind(id)

@@ -1,4 +1,4 @@
-//! What becomes of chunks: merged, rolled up, dropped, deleted; and what reading then gives.
+//! Tests how chunks are merged, rolled up, dropped and deleted, and what is read afterwards.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// A number the database computes over its chunks.
+/// Returns the number that a query over the database returns.
 async fn number(folder: &Path, sql: &'static str) -> i64 {
     use sqlx::Connection;
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(folder.join("lockstep.db"));
@@ -28,7 +28,7 @@ async fn chunks(folder: &Path) -> i64 {
     number(folder, "SELECT count(*) FROM chunks").await
 }
 
-/// Bytes of all pages that are in use.
+/// Returns the size of all used pages in bytes.
 async fn used_bytes(folder: &Path) -> i64 {
     let pages = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
     number(folder, pages).await
@@ -40,7 +40,7 @@ fn write_ahead_files(folder: &Path) -> usize {
     names.filter(|name| name.starts_with("wal-")).count()
 }
 
-/// Decimals that walk, counters, levels that seldom change: what GPUs say.
+/// Returns values like those of GPUs: random walks of decimals, counters, levels that rarely change.
 fn telemetry(metric: usize, series: usize, ticks: usize) -> Vec<f64> {
     let mut state = ((metric * 64 + series) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = move |below: u64| {
@@ -70,7 +70,7 @@ fn telemetry(metric: usize, series: usize, ticks: usize) -> Vec<f64> {
     (0..ticks).map(&mut value).collect()
 }
 
-/// Sends some hours of a node's GPUs at 1 Hz and seals each `seal_ticks`. Returns the samples.
+/// Sends some hours of a node's GPUs at 1 Hz, and seals after every `seal_ticks`. Returns the number of samples.
 async fn send_hours(store: &SeriesStore, gpus: usize, metrics: usize, hours: i64, seal_ticks: i64) -> u64 {
     let ticks = hours * 3_600;
     let columns: Vec<Vec<Vec<f64>>> = (0..metrics)
@@ -125,7 +125,7 @@ async fn an_hour_of_chunks_becomes_one_large_row() {
     store.close().await;
     let store = open(folder.path()).await;
     assert!(read_all(&store.series).await == before, "also after a restart");
-    // Once more: nothing is left to do.
+    // A second compaction has nothing to do.
     store.series.compact_now(NOW_MS + hours * HOUR).await.unwrap();
     assert_eq!(chunks(folder.path()).await, metrics as i64 * hours);
 }
@@ -200,7 +200,7 @@ async fn queries_see_everything_while_chunks_are_merged() {
     assert_eq!(chunks(folder.path()).await, 4);
 }
 
-/// The samples a function gets of the only series, and the resolution.
+/// Returns the samples that a function gets of the only series, and the resolution.
 async fn seen(store: &SeriesStore, function: Option<&str>) -> (Option<i64>, Vec<(i64, f64)>) {
     let mut all = selection(&[("__name__", MatchOp::NotEqual, "")], i64::MIN, i64::MAX);
     all.function = function.map(str::to_owned);
@@ -223,7 +223,7 @@ async fn what_ages_out_is_rolled_up_by_the_minute_then_by_the_hour_then_goes() {
     let store = open(folder.path()).await;
     let start_ms = NOW_MS - NOW_MS % HOUR;
     let id = store.series.resolve(&gpu("requests_total", "a", 0)).unwrap();
-    // Two hours at 10 s: up by one each tick, begun anew after 100 ticks, with a chunk's end amid a minute.
+    // Two hours at 10 s: rises by one each tick, restarts after 100 ticks, and one chunk ends in the middle of a minute.
     let times: Vec<i64> = (0..720).map(|n| start_ms + n * 10 * SECOND).collect();
     let values: Vec<f64> = (0..720).map(|n| f64::from(n % 100)).collect();
     for range in [0..233, 233..500, 500..720] {
@@ -238,7 +238,7 @@ async fn what_ages_out_is_rolled_up_by_the_minute_then_by_the_hour_then_goes() {
     }
     store.series.retain_now(start_ms + 10 * DAY).await.unwrap();
     assert_eq!(seen(&store.series, None).await.0, None, "too young");
-    // The first hour is old, and the chunk that it ends in is not.
+    // The first hour is old, but the chunk in which it ends is not.
     store.series.retain_now(start_ms + 15 * DAY + HOUR).await.unwrap();
     let (resolution_ms, samples) = seen(&store.series, None).await;
     assert_eq!(
@@ -288,7 +288,7 @@ async fn what_ages_out_is_rolled_up_by_the_minute_then_by_the_hour_then_goes() {
                 "{function:?}"
             );
         }
-        // The increase is that of the samples from the first bucket's end on.
+        // The increase equals that of the samples from the end of the first bucket on.
         let increase = |values: &mut dyn Iterator<Item = f64>| {
             let values: Vec<f64> = values.collect();
             let rises = values.windows(2).map(|pair| {
@@ -358,7 +358,7 @@ async fn the_oldest_go_when_the_file_is_too_large() {
         ..config(folder.path())
     };
     let store = Store::open(config).await.unwrap();
-    // Twelve metrics, of which most shrink little.
+    // Twelve metrics, most of which compress little.
     send_hours(&store.series, 8, 12, 2, 60).await;
     assert!(used_bytes(folder.path()).await > size_max as i64);
     let oldest = number(folder.path(), "SELECT min(max_ms) FROM chunks").await;
@@ -394,7 +394,7 @@ async fn a_chunk_is_read_from_disk_once_until_it_changes() {
     let left = read_all(&store.series).await;
     assert_eq!(left.len(), all.len() / 8 * 7);
     assert!(left.iter().all(|series| all.contains(series)));
-    // What is sealed and let go of since is not missed either.
+    // Samples that were sealed and removed from memory since then are found as well.
     send_hours(&store.series, 8, 2, 2, 200).await;
     let before = read_all(&store.series).await;
     store.series.compact_now(NOW_MS + 2 * HOUR).await.unwrap();
@@ -425,7 +425,7 @@ async fn what_is_deleted_stays_away() {
     store.series.compact_now(NOW_MS).await.unwrap();
     send(100).await;
     store.series.seal_now().await.unwrap();
-    // These are in memory and in the write-ahead only.
+    // These samples are only in memory and in the write-ahead log.
     send(200).await;
     let node_a = [matching(&[
         ("node", MatchOp::Equal, "a"),
@@ -471,12 +471,12 @@ async fn what_is_deleted_stays_away() {
         store.series.delete(&node_a, TimeRange::ALL).await.unwrap(),
         Deleted::default()
     );
-    // Without a close, so that the write-ahead is replayed.
+    // Without closing, so that the write-ahead log is replayed.
     drop(store);
     let store = open(folder.path()).await;
     assert_eq!(read_all(&store.series).await.len(), 2);
     assert_eq!(samples_in_chunks(folder.path()).await, 400);
-    // The name is forgotten when nobody has sent it for two passes; of a whole group, as soon as all of it is gone.
+    // A name is removed when no client has sent it for two passes. If a whole group is deleted, its name is removed at once.
     let all = [matching(&[("__name__", MatchOp::Equal, "power")])];
     store.series.delete(&all, TimeRange::ALL).await.unwrap();
     for _ in 0..2 {
@@ -535,7 +535,7 @@ async fn a_chunk_that_cannot_be_read_holds_up_nothing_else() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Series by number; minutes before now; the distance of times; values, series-major.
+    /// Series by index; minutes before now; the interval of the times; values, series-major.
     Append {
         series: Vec<usize>,
         minutes_ago: i64,
@@ -545,13 +545,13 @@ enum Step {
     Seal,
     Compact,
     Restart,
-    /// A node's samples, from and to in minutes before now.
+    /// Deletes a node's samples; `from` and `to` in minutes before now.
     Delete {
         node: &'static str,
         from: i64,
         to: i64,
     },
-    /// Four hours pass, and all that was there is rolled up.
+    /// Four hours pass, and all earlier samples are rolled up.
     Age,
 }
 
@@ -603,7 +603,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Samples, and of what is rolled up the last one a minute, at the minute's end.
+/// The samples; and of rolled-up samples the last one of each minute, at the end of the minute.
 #[derive(Debug, Default)]
 struct Model {
     samples: BTreeMap<Labels, BTreeMap<i64, u64>>,

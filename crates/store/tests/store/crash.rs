@@ -1,7 +1,7 @@
-//! kill -9 at random points: what was acknowledged is there, and nothing is there twice.
+//! Kills the store with SIGKILL at random points: what was acknowledged is stored, and nothing is stored twice.
 //!
-//! The test starts its own binary again as a writer, reads the acknowledgements off its output, and kills it: while it opens
-//! and replays, appends, seals, compacts or drops old samples. `LOCKSTEP_SOAK_KILL_ROUNDS` sets how often.
+//! The test starts its own binary again as a writer, reads the acknowledgements from its output, and kills it while it opens
+//! and replays, appends, seals, compacts or drops old samples. `LOCKSTEP_SOAK_KILL_ROUNDS` sets the number of rounds.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 
 use store::{SeriesStore, Store, StoreConfig};
 
-use crate::harness::{from_environment, say, without_roll_ups};
+use crate::harness::{from_environment, print_line, without_roll_ups};
 use crate::life::{RETENTION_MS, SENDERS, Sender, Senders, check, check_at_rest, latest_ms, send};
-use crate::vfs::Dice;
+use crate::vfs::Rng;
 
-/// Kills where nobody asks for more; some seconds.
+/// The default number of kills; takes a few seconds.
 const ROUNDS: u64 = 24;
-/// Every so many rounds the folder is a new one, so that its making is interrupted too.
-const ROUNDS_A_FOLDER: u64 = 12;
+/// After this many rounds a new folder is used, so that its creation is interrupted as well.
+const ROUNDS_PER_FOLDER: u64 = 12;
 const FOLDER: &str = "LOCKSTEP_TEST_CRASH_FOLDER";
 const SENT: &str = "LOCKSTEP_TEST_CRASH_SENT";
-/// A writer says its first word within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time within which a writer writes its first line.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Checks what earlier ones left, then appends until it is killed. Does nothing unless the test below starts it.
+/// Checks what earlier writers left, then appends until it is killed. Does nothing unless the test below starts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the writer that the next test starts and kills"]
 async fn writer() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let senders = parse_senders(&std::env::var(SENT).unwrap());
-    say("opening");
+    print_line("opening");
     let config = StoreConfig {
         gather_ms: 1,
         wal_file_bytes: 100_000,
@@ -49,21 +49,21 @@ async fn writer() {
 }
 
 async fn write(series: SeriesStore, number: usize, mut sender: Sender) {
-    let mut dice = Dice::new(sender.sent);
+    let mut rng = Rng::new(sender.sent);
     loop {
-        let more = 1 + dice.below(3);
-        say(&format!(
+        let more = 1 + rng.below(3);
+        print_line(&format!(
             "sent {number} {}",
             sender.sent.max(sender.acknowledged + more)
         ));
         if let Some(error) = send(&series, number, &mut sender, more).await {
             panic!("{error}");
         }
-        say(&format!("ack {number} {}", sender.acknowledged));
+        print_line(&format!("ack {number} {}", sender.acknowledged));
     }
 }
 
-/// Everything that a store does from time to time, all the time.
+/// Does continuously all that a store does periodically.
 async fn tidy(series: SeriesStore, from_ms: i64) {
     for round in 0.. {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -79,42 +79,42 @@ async fn tidy(series: SeriesStore, from_ms: i64) {
 #[tokio::test]
 async fn kill_nine_loses_nothing_that_was_acknowledged_and_doubles_nothing() {
     let rounds = from_environment("LOCKSTEP_SOAK_KILL_ROUNDS", ROUNDS);
-    let mut dice = Dice::new(from_environment("LOCKSTEP_SOAK_SEED", 1));
+    let mut rng = Rng::new(from_environment("LOCKSTEP_SOAK_SEED", 1));
     let mut folder = tempfile::tempdir().unwrap();
     let mut senders = Senders::default();
     let mut acknowledged = 0;
     for round in 1..=rounds {
-        run_and_kill(folder.path(), &mut senders, &mut dice);
-        if round % ROUNDS_A_FOLDER == 0 || round == rounds {
+        run_and_kill(folder.path(), &mut senders, &mut rng);
+        if round % ROUNDS_PER_FOLDER == 0 || round == rounds {
             check_at_rest(folder.path(), &senders).await.unwrap();
             acknowledged += senders.iter().map(|sender| sender.acknowledged).sum::<u64>();
             (folder, senders) = (tempfile::tempdir().unwrap(), Senders::default());
         }
     }
-    say(&format!("kills {rounds} appends acknowledged {acknowledged}"));
+    print_line(&format!("kills {rounds} appends acknowledged {acknowledged}"));
     assert!(
         acknowledged > rounds * 10,
         "too few appends to show anything: {acknowledged}"
     );
 }
 
-/// Starts a writer, kills it some time after its start or its first acknowledgement, and notes what it said.
-fn run_and_kill(folder: &Path, senders: &mut Senders, dice: &mut Dice) {
+/// Starts a writer, kills it some time after its start or its first acknowledgement, and records its output.
+fn run_and_kill(folder: &Path, senders: &mut Senders, rng: &mut Rng) {
     let mut child = start(folder, senders);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    // One in three dies while it opens and replays.
-    let (waits_for, after_ms) = match dice.below(3) {
-        0 => ("opening", dice.below(40)),
-        _ => ("ack", dice.below(250)),
+    // One in three is killed while it opens and replays.
+    let (waits_for, after_ms) = match rng.below(3) {
+        0 => ("opening", rng.below(40)),
+        _ => ("ack", rng.below(250)),
     };
     let mut kill_at: Option<Instant> = None;
     let began = Instant::now();
     while kill_at.is_none_or(|at| Instant::now() < at) {
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < TIMEOUT,
             "the writer does not come to `{waits_for}`"
         );
-        // A writer that is opening says nothing: it must not be waited for.
+        // A writer that is opening writes nothing, so do not wait for its output.
         if kill_at.is_some() && waits_for == "opening" {
             std::thread::sleep(Duration::from_millis(after_ms));
             break;
@@ -129,7 +129,7 @@ fn run_and_kill(folder: &Path, senders: &mut Senders, dice: &mut Dice) {
     child.kill().unwrap();
     let status = child.wait().unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-    // What it had said before it died counts too; the last line may be cut.
+    // What it wrote before it was killed counts as well. The last line may be incomplete.
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     assert_eq!(
         signal,

@@ -1,4 +1,5 @@
-//! What webhooks are sent: the newest state of every alert, never an older one after a newer one, nothing dropped.
+//! Tests the deliveries to webhooks: the newest state of every alert, never an older one after a newer one, and nothing
+//! dropped.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +69,7 @@ async fn pending(state: &StateStore) -> u64 {
     state.webhook(WEBHOOK).await.unwrap().unwrap().pending
 }
 
-/// What the receiver of the webhook believes: of each alert the last state that reached it.
+/// The state that the receiver of the webhook knows: of each alert the last state that reached it.
 #[derive(Debug, Default)]
 struct Receiver {
     alerts: BTreeMap<String, (i64, bool)>,
@@ -163,14 +164,14 @@ async fn an_alert_is_sent_when_it_fires_and_when_it_is_over() {
     );
 }
 
-/// Earlier versions retried the first message after younger ones had passed it.
+/// Earlier versions retried the first message after newer ones had overtaken it.
 #[tokio::test]
 async fn a_late_retry_does_not_follow_the_end_of_its_alert() {
     let (_folder, store) = with_webhook().await;
     let (state, mut receiver) = (&store.state, Receiver::default());
     apply(state, &[firing("Hot", "a", 1)], 1).await;
     let lost = begin(state, 1).await.unwrap();
-    // It arrived, and the answer did not.
+    // The request arrived, but not the response.
     receiver.take(&lost);
     state
         .group_failed(&lost, true, 300_000, "no answer")
@@ -280,12 +281,12 @@ async fn after_a_long_outage_the_receiver_knows_the_truth() {
             resolved(rule, &fingerprint, active_ms)
         }
     };
-    // The receiver knows every third as firing before it goes down.
+    // The receiver knows every third alert as firing before it goes down.
     let known: Vec<_> = (0..ALERTS).step_by(3).map(|n| change(n, 1, true)).collect();
     apply(state, &known, 1).await;
     receiver.drain(state, 1).await;
 
-    // 12,000 changes: each alert ends and fires again twenty times, and half of them are over in the end.
+    // 12,000 changes: each alert ends and fires again twenty times; half of them are resolved at the end.
     let mut truth = BTreeMap::new();
     for round in 0..20_i64 {
         for fires in [false, true] {
@@ -328,7 +329,7 @@ async fn an_end_that_waits_outlives_the_history_of_alerts() {
     apply(state, &[firing("Hot", "a", 1)], 1).await;
     receiver.drain(state, 1).await;
     apply(state, &[resolved("Hot", "a", 1)], 2).await;
-    // More than the 20,000 that are kept.
+    // More than the 20,000 resolved alerts that are kept.
     let many: Vec<_> = (0..20_100)
         .map(|n| resolved("Other", &format!("{n}"), 3))
         .collect();
@@ -350,9 +351,9 @@ const ALERTS: usize = 5;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// An alert fires, or is over if it fires.
+    /// An alert fires, or resolves if it is firing.
     Change(usize),
-    /// A delivery, what changes while it is under way, and how it ends.
+    /// A delivery, the alerts that change during it, and how it ends.
     Deliver(Vec<usize>, Ending),
     Restart,
 }
@@ -362,9 +363,9 @@ enum Ending {
     Delivered,
     /// The connection was refused.
     NotSent,
-    /// The receiver, or something in between, answered 500.
+    /// The receiver or a proxy answered 500.
     Refused,
-    /// The receiver took it, and its answer was lost.
+    /// The receiver took the request, but its response was lost.
     AnswerLost,
     /// The collector was killed before it sent the request.
     KilledBefore,
@@ -392,7 +393,7 @@ struct World {
     folder: TempDir,
     store: Option<Store>,
     now_ms: i64,
-    /// Since when each alert fires.
+    /// The time since which each alert fires.
     truth: [Option<i64>; ALERTS],
     receiver: Receiver,
 }
@@ -436,7 +437,7 @@ impl World {
     }
 
     async fn deliver(&mut self, changes: &[usize], ending: Ending) {
-        // Pauses after failures are over by then.
+        // All pauses after failures are over by then.
         self.now_ms += 1_000_000;
         let state = self.state();
         let Some(delivery) = begin(&state, self.now_ms).await else {
@@ -470,7 +471,7 @@ impl World {
         self.store = Some(open(self.folder.path()).await);
     }
 
-    /// The receiver is back for good.
+    /// The receiver works again from now on.
     async fn check(mut self) {
         let state = self.state();
         let messages = self.receiver.drain(&state, i64::MAX).await;
@@ -513,7 +514,7 @@ async fn messages_queued_before_the_upgrade_go_out_first() {
     let options = sqlx::sqlite::SqliteConnectOptions::new()
         .filename(folder.path().join("state.db"))
         .create_if_missing(true)
-        // The tables come by name, not in the order of their references.
+        // The tables are ordered by name, not by their references.
         .foreign_keys(false);
     let mut connection = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
     sqlx::raw_sql(QUEUED_BY_B49BF1D)
@@ -534,7 +535,7 @@ async fn messages_queued_before_the_upgrade_go_out_first() {
     let is_firing = |alert: &&AlertView| alert.state == AlertState::Firing;
     let fires: Vec<_> = active.iter().filter(is_firing).cloned().collect();
     assert!(!fires.is_empty(), "the fixture has alerts that fire");
-    // They end right after the upgrade, and another one fires.
+    // They are resolved right after the upgrade, and another one fires.
     let now_ms = 2_000_000_000_000;
     let mut changes: Vec<_> = fires
         .iter()

@@ -1,7 +1,7 @@
-//! The store on a disk that fails: full, short of a write, EIO on any call, an fsync that loses what it should have kept.
+//! Runs the store on a faulty disk: full, short writes, EIO on any call, an fsync that loses data.
 //!
-//! While it fails, appends may fail too, but what was acknowledged is there and readable; when it has healed, the store goes on
-//! without a restart.
+//! While the disk fails, appends may fail as well, but acknowledged samples are stored and readable. When the disk works again,
+//! the store continues without a restart.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use store::{Store, StoreConfig};
 
 use crate::harness::{NOW_MS, append, chain, config, gpu, open, read_all, samples_in_chunks};
 use crate::life::{Senders, check, latest_ms, samples_of, send_all};
-use crate::vfs::{Call, Dice, Disk, Fault, Files, Plan};
+use crate::vfs::{Call, Disk, Fault, Files, Plan, Rng};
 
 #[derive(Debug, Clone)]
 enum Step {
     Send,
-    /// Sends while sealing.
+    /// Sends samples while sealing.
     SendAndSeal,
     Seal,
     Compact,
     Read,
-    /// The disk begins to fail.
+    /// The disk starts to fail.
     Fail(Plan),
-    /// The disk is healthy again, and everything works at once.
+    /// The disk works again, and the store must work at once.
     Heal,
-    /// The store is closed, or dropped where it stands.
+    /// The store is closed, or dropped without closing it.
     Restart {
         close: bool,
     },
-    /// The power goes and comes back.
+    /// The power is lost and comes back.
     LosePower,
 }
 
@@ -81,14 +81,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A store, its disk, and who sends to it.
+/// A store, its disk, and its senders.
 struct World {
     folder: tempfile::TempDir,
     disk: &'static Disk,
     store: Store,
     senders: Senders,
-    dice: Dice,
-    /// Calls that may fail now.
+    rng: Rng,
+    /// The calls that may fail now.
     failing: Vec<Call>,
 }
 
@@ -101,7 +101,7 @@ impl World {
             folder,
             disk,
             senders: Senders::default(),
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             failing: Vec::new(),
         }
     }
@@ -109,11 +109,11 @@ impl World {
     async fn take(mut self, step: &Step) -> Self {
         match step {
             Step::Send => {
-                let failed = send_all(&self.store, &mut self.senders, &mut self.dice).await;
+                let failed = send_all(&self.store, &mut self.senders, &mut self.rng).await;
                 self.may_fail(failed.map_or(Ok(()), Err));
             }
             Step::SendAndSeal => {
-                let send = send_all(&self.store, &mut self.senders, &mut self.dice);
+                let send = send_all(&self.store, &mut self.senders, &mut self.rng);
                 let (failed, sealed) = tokio::join!(send, self.store.series.seal_now());
                 self.may_fail(failed.map_or(Ok(()), Err));
                 self.may_fail(sealed);
@@ -153,7 +153,7 @@ impl World {
     async fn heal(&mut self) {
         self.disk.heal();
         self.failing.clear();
-        if let Some(error) = send_all(&self.store, &mut self.senders, &mut self.dice).await {
+        if let Some(error) = send_all(&self.store, &mut self.senders, &mut self.rng).await {
             panic!(
                 "the disk is healthy again, and an append fails: {}",
                 chain(&error)
@@ -180,14 +180,14 @@ impl World {
         self.store.close().await;
         let left = tempfile::tempdir().unwrap();
         self.disk.leave(left.path());
-        self.disk = Disk::new(left.path(), self.dice.next());
+        self.disk = Disk::new(left.path(), self.rng.next());
         self.failing.clear();
         self.store = Store::open(on(left.path(), self.disk)).await.unwrap();
         self.folder = left;
         self
     }
 
-    /// All is there, and stored once.
+    /// Checks that all samples are stored exactly once.
     async fn end(mut self) {
         self.heal().await;
         self.store.close().await;
@@ -195,7 +195,7 @@ impl World {
         let there = check(&store, &self.senders, i64::MIN).await.unwrap();
         store.series.seal_now().await.unwrap();
         assert_eq!(store.series.stats().wal_bytes, 0, "all is sealed");
-        // Before it is merged, a sample that came twice may be in two chunks.
+        // Before the merge, a sample that was sent twice may be in two chunks.
         store.series.compact_now(latest_ms(&self.senders)).await.unwrap();
         assert_eq!(check(&store, &self.senders, i64::MIN).await, Ok(there));
         store.close().await;
@@ -214,7 +214,7 @@ fn on(folder: &Path, disk: &Disk) -> StoreConfig {
     }
 }
 
-/// Opens what is in the folder; where the disk still fails, once it has healed.
+/// Opens the store in the folder. If the disk still fails, heals it first.
 async fn opened(folder: &Path, disk: &'static Disk, failing: &mut Vec<Call>) -> Store {
     match Store::open(on(folder, disk)).await {
         Ok(store) => store,
@@ -249,8 +249,8 @@ proptest! {
     }
 }
 
-/// SQLite rolls back by itself when the disk fails; the connection was then taken for one within a transaction, and nothing
-/// could be written to the database until a restart.
+/// SQLite rolls back by itself when the disk fails. sqlx then treated the connection as in a transaction, and nothing could be
+/// written to the database until a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_failed_does_not_end_all_later_ones() {
     for (call, fault) in [(Call::Write, Fault::Full), (Call::Sync, Fault::Lost)] {
@@ -259,7 +259,7 @@ async fn a_commit_that_failed_does_not_end_all_later_ones() {
             times: 1,
             ..Plan::always(call, Files::Series, fault)
         };
-        let sent = send_all(&world.store, &mut world.senders, &mut Dice::new(2)).await;
+        let sent = send_all(&world.store, &mut world.senders, &mut Rng::new(2)).await;
         assert!(sent.is_none(), "{sent:?}");
         world = world.take(&Step::Fail(once)).await;
         let failed = world.store.series.seal_now().await;
@@ -268,10 +268,10 @@ async fn a_commit_that_failed_does_not_end_all_later_ones() {
     }
 }
 
-/// A write-ahead file was closed, and taken for one that holds nothing any more, before its last batch was in the head.
+/// A write-ahead file was closed and treated as unused before its last batch was in the head.
 #[test]
 fn a_file_is_not_unlinked_before_its_last_batch_is_in_the_head() {
-    // With one thread for blocking work, a batch on its way into the head can be held up.
+    // With only one blocking thread, a batch can be held back on its way to the head.
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder
         .worker_threads(2)
@@ -303,7 +303,7 @@ fn a_file_is_not_unlinked_before_its_last_batch_is_in_the_head() {
         let (go_on, held_up) = std::sync::mpsc::sync_channel::<()>(1);
         let busy = tokio::task::spawn_blocking(move || held_up.recv());
         drop(before_the_batch);
-        // Long enough for the file to be closed, if it is closed now: then its journal goes into it.
+        // Long enough for the file to be closed, if it is closed now: its journal is then copied into it.
         let is_closed = || {
             let bytes = std::fs::metadata(&file).map_or(0, |file| file.len());
             bytes > 4_096 && !folder.path().join("wal-000002.db-wal").exists()
@@ -324,7 +324,7 @@ async fn wait(hold: &crate::vfs::Hold) {
     tokio::task::block_in_place(|| hold.wait());
 }
 
-/// Waits for a condition, no longer than some time.
+/// Waits until a condition is true, at most for `patience`.
 async fn until(is_so: impl Fn() -> bool, patience: Duration) {
     let began = Instant::now();
     while !is_so() && began.elapsed() < patience {

@@ -1,4 +1,4 @@
-//! What the tests share: names, frames, and reading everything back.
+//! Helpers of the tests: names, frames, and reading everything back.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use domain::series::{
 use store::series::{Append, Block, SeriesId};
 use store::{SeriesStore, Store, StoreConfig};
 
-/// Some time in 2026.
+/// A time in 2026.
 pub(crate) const NOW_MS: i64 = 1_790_000_000_000;
 
 pub(crate) fn config(folder: &Path) -> StoreConfig {
     StoreConfig {
         gather_ms: 0,
-        // Tests break the disk and mend it again at once.
+        // Tests break the disk and repair it at once.
         full_pause_ms: 0,
         min_free_bytes: Some(0),
         ..StoreConfig::new(folder)
     }
 }
 
-/// Samples are kept for some time, and nothing of them afterwards.
+/// Keeps samples for `retention_ms`, without roll-ups.
 pub(crate) fn without_roll_ups(retention_ms: i64, folder: &Path) -> StoreConfig {
     StoreConfig {
         retention_ms,
@@ -79,20 +79,20 @@ pub(crate) async fn read(store: &SeriesStore, selection: &Selection) -> Vec<Read
     try_read(store, selection).await.unwrap()
 }
 
-/// The same on a disk that may fail.
+/// Like [`read`], on a disk that may fail.
 pub(crate) async fn try_read(store: &SeriesStore, selection: &Selection) -> Result<Vec<Read>, SelectError> {
     let budget = Budget::unlimited();
     let prefetched = store.prefetch(std::slice::from_ref(selection), &budget).await?;
     Ok(reads(&prefetched.select(selection, &budget)?))
 }
 
-/// The same where it is known without the disk.
-pub(crate) fn read_known(store: &SeriesStore, selection: &Selection, samples_max: u64) -> Option<Vec<Read>> {
-    // Whoever writes names meanwhile makes it wait for nothing.
+/// Like [`read`], if the samples are known without reading the disk.
+pub(crate) fn read_cached(store: &SeriesStore, selection: &Selection, samples_max: u64) -> Option<Vec<Read>> {
+    // A task that writes names at the same time makes this fail, so try again.
     let known = || {
         std::thread::yield_now();
         let budget = Budget::new(samples_max, 16);
-        store.prefetch_known(std::slice::from_ref(selection), &budget)
+        store.prefetch_cached(std::slice::from_ref(selection), &budget)
     };
     let prefetched = (0..100).find_map(|_| known())?;
     Some(reads(
@@ -117,12 +117,13 @@ pub(crate) async fn read_all(store: &SeriesStore) -> Vec<Read> {
     read(store, &everything()).await
 }
 
-/// All samples of all series.
+/// Selects all samples of all series.
 pub(crate) fn everything() -> Selection {
     selection(&[("__name__", MatchOp::NotEqual, "")], i64::MIN, i64::MAX)
 }
 
-/// The samples in chunks, as the database counts them: shows a sample that is stored twice, which reading would hide.
+/// Returns the number of samples in chunks according to the database. It shows samples that are stored twice, which reads would
+/// hide.
 pub(crate) async fn samples_in_chunks(folder: &Path) -> i64 {
     use sqlx::Connection;
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(folder.join("lockstep.db"));
@@ -133,19 +134,19 @@ pub(crate) async fn samples_in_chunks(folder: &Path) -> i64 {
         .unwrap()
 }
 
-/// A number that a longer run sets from outside.
+/// Returns a number that a longer run sets in the environment.
 pub(crate) fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// A line for whoever started the test: another test, or a long run that keeps the figures.
-pub(crate) fn say(words: &str) {
+/// Writes a line for the process that started the test: another test, or a long run that records the results.
+pub(crate) fn print_line(words: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{words}").unwrap();

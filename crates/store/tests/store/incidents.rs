@@ -1,4 +1,4 @@
-//! Alerts as diagnoses: found by id, run and rule, with what was known around them and what people did.
+//! Tests alerts as diagnoses: found by id, run and rule, with their context and what people did about them.
 
 use domain::api::alerts::{AlertState, AlertView};
 use domain::ident::AttemptNo;
@@ -219,17 +219,17 @@ async fn a_silenced_alert_is_noted_for_webhooks_once_it_is_not_silenced_any_more
     state.apply_alerts(changes, 5).await.unwrap();
     assert_eq!(pending(state).await, 0);
     let alerts = [firing];
-    state.tell_unsilenced(&alerts, 10).await.unwrap();
+    state.notify_unsilenced(&alerts, 10).await.unwrap();
     assert_eq!(pending(state).await, 1);
     state.silence_alerts(&alerts).await.unwrap();
     assert_eq!(pending(state).await, 0);
 
-    state.tell_unsilenced(&alerts, 20).await.unwrap();
+    state.notify_unsilenced(&alerts, 20).await.unwrap();
     let Some(Delivery::Group(delivery)) = state.begin_delivery("w", 20).await.unwrap() else {
         panic!("the alert is due");
     };
     state.group_delivered(&delivery, 21).await.unwrap();
-    state.tell_unsilenced(&alerts, 30).await.unwrap();
+    state.notify_unsilenced(&alerts, 30).await.unwrap();
     assert_eq!(
         pending(state).await,
         0,
@@ -237,7 +237,7 @@ async fn a_silenced_alert_is_noted_for_webhooks_once_it_is_not_silenced_any_more
     );
     apply(state, alert("Hot", "r1", 5, AlertState::Resolved), None, 40).await;
     assert_eq!(pending(state).await, 1, "its end is told, silenced or not");
-    state.tell_unsilenced(&alerts, 50).await.unwrap();
+    state.notify_unsilenced(&alerts, 50).await.unwrap();
     assert!(
         matches!(state.begin_delivery("w", 50).await.unwrap(),
             Some(Delivery::Group(end)) if end.alerts[0].state == AlertState::Resolved),

@@ -1,15 +1,15 @@
-//! What a selection says it needs, and what it then gets: the newest samples of what it would have got otherwise.
+//! Tests that a selection that needs only some samples gets the newest samples of what it would otherwise get.
 
 use domain::series::{MatchOp, STALE, Selection};
 use proptest::prelude::*;
 use store::Store;
 
-use crate::harness::{NOW_MS, Read, append, gpu, open, read, read_known, selection};
+use crate::harness::{NOW_MS, Read, append, gpu, open, read, read_cached, selection};
 
-/// What is done before the reads, in this order.
+/// A step before the reads.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A sample of each of some series, so many milliseconds after the start.
+    /// Appends a sample to each of some series, `at_ms` after the start.
     Append {
         series: Vec<usize>,
         at_ms: i64,
@@ -57,7 +57,7 @@ async fn done(folder: &std::path::Path, steps: Vec<Step>) -> Store {
     store
 }
 
-/// The newest sample of each series and step, the steps counted back from the end.
+/// Returns the newest sample of each series and step; steps are counted backwards from the end.
 fn newest(series: Vec<Read>, end_ms: i64, step_ms: i64) -> Vec<Read> {
     let thinned = series.into_iter().map(|(labels, samples)| {
         let ends = |n: &usize| {
@@ -90,7 +90,7 @@ async fn check(store: &Store, start_ms: i64, end_ms: i64, step_ms: i64) {
         ..all.clone()
     };
     let thinned = read(&store.series, &stepped).await;
-    // More than is needed may be there, but at no other times.
+    // More samples than needed are allowed, but at no other times.
     assert_eq!(
         newest(thinned.clone(), all.end_ms, step_ms),
         newest(whole.clone(), all.end_ms, step_ms)
@@ -112,9 +112,9 @@ async fn check(store: &Store, start_ms: i64, end_ms: i64, step_ms: i64) {
         whole,
         "a function looks at every sample"
     );
-    // What was read once is known, whatever a selection needs of it.
+    // After one read, everything is known without the disk, whatever a selection needs of it.
     for selection in [all, latest, stepped, rate] {
-        let known = read_known(&store.series, &selection, u64::MAX);
+        let known = read_cached(&store.series, &selection, u64::MAX);
         assert_eq!(
             known,
             Some(read(&store.series, &selection).await),

@@ -1,10 +1,10 @@
-//! Senders and what they were told: the ground truth for a store that is killed, starved of disk or cut off from power.
+//! Senders and their acknowledgements: the expected content of a store that is killed, has no disk space or loses power.
 //!
 //! ```text
 //! sender n = session n = node n, three metrics × two GPUs
-//! append seq                times seq and, now and then, an earlier one; a value is a function of series and time
-//! acknowledged 1..=a        there, once, unchanged, after whatever happened
-//! sent         a+1..=s      each wholly there or wholly absent, none without the ones before
+//! append seq                times seq and sometimes an earlier one; a value is a function of series and time
+//! acknowledged 1..=a        stored once and unchanged, after any failure
+//! sent         a+1..=s      each stored completely or not at all, none without the ones before
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,22 +18,22 @@ use store::{SeriesStore, Store};
 use crate::harness::{
     NOW_MS, Read, append, chain, everything, gpu, samples_in_chunks, try_read, without_roll_ups,
 };
-use crate::vfs::Dice;
+use crate::vfs::Rng;
 
 pub(crate) const SENDERS: usize = 4;
 const METRICS: [&str; 3] = ["power", "temperature", "link_errors"];
 const GPUS: usize = 2;
-/// How long samples are kept: short, so that retention has something to do.
+/// How long samples are kept. Short, so that retention has work to do.
 pub(crate) const RETENTION_MS: i64 = 90_000;
-/// Time between two appends of a sender.
+/// The time between two appends of a sender.
 const TICK_MS: i64 = 1_000;
 
-/// One sender's view.
+/// The state of one sender.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sender {
-    /// All up to this number were acknowledged.
+    /// All appends up to this number were acknowledged.
     pub(crate) acknowledged: u64,
-    /// The highest number that ever left.
+    /// The highest number that was ever sent.
     pub(crate) sent: u64,
 }
 
@@ -49,21 +49,21 @@ fn name(sender: usize, row: usize) -> Labels {
 
 const ROWS: usize = METRICS.len() * GPUS;
 
-/// The value of a series at a time: mostly plain, sometimes absent, stale or an odd NaN.
+/// Returns the value of a series at a time: mostly ordinary, sometimes absent, stale or an unusual NaN.
 fn value(sender: usize, row: usize, time_ms: i64) -> f64 {
-    let mut dice = Dice::new((sender * ROWS + row) as u64 ^ (time_ms as u64).rotate_left(20));
-    match dice.below(40) {
+    let mut rng = Rng::new((sender * ROWS + row) as u64 ^ (time_ms as u64).rotate_left(20));
+    match rng.below(40) {
         0 => ABSENT,
         1 => STALE,
         2 => f64::NAN,
-        3 => f64::from_bits(dice.next()),
+        3 => f64::from_bits(rng.next()),
         4 => -0.0,
         n => n as f64,
     }
 }
 
-/// The times that append number `seq` carries: its own, which is late for every eighth; every fifth has two old ones beside it,
-/// and every seventh one that the append before it had.
+/// Returns the times in append number `seq`: its own time, which is late in every eighth append; every fifth has two old times
+/// as well, and every seventh one time of the append before it.
 fn times(sender: usize, seq: u64) -> Vec<i64> {
     let at = |seq: u64| NOW_MS + seq as i64 * TICK_MS + sender as i64;
     let mut times = match seq % 8 {
@@ -81,7 +81,7 @@ fn times(sender: usize, seq: u64) -> Vec<i64> {
     times
 }
 
-/// Append number `seq` of a sender.
+/// Returns append number `seq` of a sender.
 fn numbered(series: &SeriesStore, sender: usize, seq: u64) -> Append {
     let ids: Vec<_> = (0..ROWS)
         .map(|row| series.resolve(&name(sender, row)).unwrap())
@@ -97,15 +97,15 @@ fn numbered(series: &SeriesStore, sender: usize, seq: u64) -> Append {
     }
 }
 
-/// The clock when a sender is at a number.
+/// Returns the clock when a sender is at a number.
 fn now_ms(seq: u64) -> i64 {
     NOW_MS + seq as i64 * TICK_MS
 }
 
-/// Every sender sends a few, all at the same time.
-pub(crate) async fn send_all(store: &Store, senders: &mut Senders, dice: &mut Dice) -> Option<AppendError> {
+/// Lets every sender send a few appends, all at the same time.
+pub(crate) async fn send_all(store: &Store, senders: &mut Senders, rng: &mut Rng) -> Option<AppendError> {
     let [a, b, c, d] = senders;
-    let more: [u64; SENDERS] = std::array::from_fn(|_| dice.below(4));
+    let more: [u64; SENDERS] = std::array::from_fn(|_| rng.below(4));
     let send = |sender, state, more| send(&store.series, sender, state, more);
     let (a, b, c, d) = tokio::join!(
         send(0, a, more[0]),
@@ -116,8 +116,8 @@ pub(crate) async fn send_all(store: &Store, senders: &mut Senders, dice: &mut Di
     a.or(b).or(c).or(d)
 }
 
-/// Sends what a sender has not been acknowledged, `more` new ones, and its last two once again, as a sender does that did
-/// not hear; all on their way at once. Notes the answers and returns the first error.
+/// Sends the unacknowledged appends of a sender, `more` new ones, and its last two again, like a sender that missed the
+/// answers. All are in flight at once. Records the answers and returns the first error.
 pub(crate) async fn send(
     series: &SeriesStore,
     sender: usize,
@@ -133,7 +133,8 @@ pub(crate) async fn send(
     let mut failed = None;
     for (answer, seq) in in_order(appends).await.into_iter().zip(first..) {
         match answer {
-            // One that was stored before is acknowledged even when a repeat of an earlier one fails with its neighbours.
+            // An append that was stored before is acknowledged even if the repetition of an earlier one fails with its
+            // neighbours.
             Ok(_) => state.acknowledged = state.acknowledged.max(seq),
             Err(error) => failed = failed.or(Some(error)),
         }
@@ -143,7 +144,7 @@ pub(crate) async fn send(
 
 type Answer = Result<Appended, AppendError>;
 
-/// Runs appends together, begun in their order, which is the order in which a session must send.
+/// Runs appends concurrently, started in their order, which is the order in which a session must send.
 async fn in_order<F: Future<Output = Answer>>(appends: impl Iterator<Item = F>) -> Vec<Answer> {
     let mut under_way: Vec<_> = appends.map(|append| (Box::pin(append), None)).collect();
     std::future::poll_fn(|context| {
@@ -159,7 +160,7 @@ async fn in_order<F: Future<Output = Answer>>(appends: impl Iterator<Item = F>) 
     under_way.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
-/// The samples of a series when the appends up to a number are there.
+/// Returns the samples of a series when the appends up to a number are stored.
 fn expected_samples(sender: usize, row: usize, upto: u64, from_ms: i64) -> BTreeMap<i64, u64> {
     let times = (1..=upto).flat_map(|seq| times(sender, seq));
     times
@@ -170,8 +171,8 @@ fn expected_samples(sender: usize, row: usize, upto: u64, from_ms: i64) -> BTree
         .collect()
 }
 
-/// Compares all that the store reads with what the senders were told; says what is wrong. Samples before `from_ms` may be
-/// gone. Returns for each sender how many of its appends are there.
+/// Compares all samples in the store with the acknowledgements of the senders; the error says what is wrong. Samples before
+/// `from_ms` may be missing. Returns for each sender how many of its appends are stored.
 pub(crate) async fn check(store: &Store, senders: &Senders, from_ms: i64) -> Result<[u64; SENDERS], String> {
     let read = try_read(&store.series, &everything()).await;
     compare(
@@ -240,7 +241,7 @@ fn difference(sender: usize, state: &Sender, series: &[BTreeMap<i64, u64>], from
     wrong
 }
 
-/// How many samples there are when each is stored once.
+/// Returns the number of samples if each is stored once.
 pub(crate) fn samples_of(there: [u64; SENDERS], from_ms: i64) -> i64 {
     let count = |sender: usize, row| expected_samples(sender, row, there[sender], from_ms).len() as i64;
     (0..SENDERS)
@@ -249,7 +250,8 @@ pub(crate) fn samples_of(there: [u64; SENDERS], from_ms: i64) -> i64 {
         .sum()
 }
 
-/// Opens a folder on a healthy disk: all is there, each sample in one chunk, and no write-ahead file is left once all is sealed.
+/// Opens a folder on a healthy disk and checks that all samples are there, that each is in one chunk, and that no write-ahead
+/// file is left after sealing.
 pub(crate) async fn check_at_rest(folder: &Path, senders: &Senders) -> Result<(), String> {
     let store = open_at_rest(folder).await?;
     let there = check(&store, senders, latest_ms(senders) - RETENTION_MS).await?;
@@ -270,7 +272,7 @@ pub(crate) async fn check_at_rest(folder: &Path, senders: &Senders) -> Result<()
         ));
     }
     let (in_chunks, all) = (samples_in_chunks(folder).await, samples_of(there, i64::MIN));
-    // Retention may have dropped some.
+    // Retention may have dropped some samples.
     let kept = samples_of(there, latest_ms(senders) - RETENTION_MS);
     if !(kept..=all).contains(&in_chunks) {
         return Err(format!(
@@ -287,7 +289,7 @@ async fn open_at_rest(folder: &Path) -> Result<Store, String> {
         .map_err(|error| format!("cannot be opened: {}", chain(&error)))
 }
 
-/// The clock as the furthest sender has it.
+/// Returns the clock of the sender that is furthest ahead.
 pub(crate) fn latest_ms(senders: &Senders) -> i64 {
     now_ms(senders.iter().map(|sender| sender.sent).max().unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! The store as its users see it: on a real folder, through its public door.
+//! Tests the store through its public API, on a real folder.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(missing_docs, reason = "tests are named by what they show")]
 

@@ -1,4 +1,5 @@
-//! The store against a map: random appends, repeats, seals, merges, restarts and reads give what a `BTreeMap` gives.
+//! Compares the store with a map: after random appends, repeats, seals, merges, restarts and reads it returns what a `BTreeMap`
+//! returns.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ const SESSIONS: usize = 2;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Who sends, with numbers or without; series by number; the first time; values, series-major; the distance of times.
+    /// The session, if any; series by index; the first time; the interval of the times; values, series-major.
     Append {
         session: Option<usize>,
         series: Vec<usize>,
@@ -22,7 +23,7 @@ enum Step {
         tick_ms: i64,
         values: Vec<f64>,
     },
-    /// A session sends a number again, whatever is in it.
+    /// A session sends a number again, with any content.
     Repeat {
         session: usize,
     },
@@ -160,7 +161,7 @@ async fn run(steps: Vec<Step>) {
                 });
                 let done = store.series.append(sent, NOW_MS).await.unwrap();
                 assert!(!done.already_seen);
-                // What is sealed is not looked at by an append, so a repeat of it may count as new.
+                // An append does not read sealed samples, so a repetition of them may count as new.
                 assert!(done.accepted >= new as u64);
             }
             Step::Repeat { session } if seqs[session] > 0 => {

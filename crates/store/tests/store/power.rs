@@ -1,28 +1,28 @@
-//! Power losses: what was acknowledged is there, whatever of the rest the disk had written.
+//! Simulates power losses: acknowledged samples are stored, whatever part of the rest the disk had written.
 //!
 //! ```text
-//! round   open on what the last one left → check → send, seal, compact, drop old ones → the power goes at a random call
-//!         → what was synchronised stays, of the rest chance decides
+//! round   open what the last round left → check → send, seal, compact, drop old samples → lose power at a random call
+//!         → synchronised data stays; the rest is random
 //! ```
-//! `LOCKSTEP_SOAK_POWER_ROUNDS` sets how many rounds there are, `LOCKSTEP_SOAK_SEED` where chance begins.
+//! `LOCKSTEP_SOAK_POWER_ROUNDS` sets the number of rounds, `LOCKSTEP_SOAK_SEED` the seed.
 
 use std::path::Path;
 use std::time::Duration;
 
 use store::{Store, StoreConfig};
 
-use crate::harness::{chain, from_environment, say, without_roll_ups};
+use crate::harness::{chain, from_environment, print_line, without_roll_ups};
 use crate::life::{RETENTION_MS, Senders, check, check_at_rest, latest_ms, send_all};
-use crate::vfs::{Dice, Disk};
+use crate::vfs::{Disk, Rng};
 
-/// Rounds where nobody asks for more; some seconds.
+/// The default number of rounds; takes a few seconds.
 const ROUNDS: u64 = 24;
-/// Every so many rounds the folder is a new one, so that its making is interrupted too.
-const ROUNDS_A_FOLDER: u64 = 8;
-/// Calls that change something before the power goes: about as many as opening and a dozen appends and seals make.
+/// After this many rounds a new folder is used, so that its creation is interrupted as well.
+const ROUNDS_PER_FOLDER: u64 = 8;
+/// The maximum number of changing calls before the power loss: about as many as opening and a dozen appends and seals make.
 const CHANGES_MAX: u64 = 500;
 
-/// What runs on the disk.
+/// The parameters of the rounds.
 #[derive(Clone, Copy)]
 struct Plan {
     seed: u64,
@@ -38,7 +38,7 @@ async fn a_power_loss_loses_nothing_that_was_acknowledged() {
         lazy_journals: false,
     };
     let survived = lose_power(plan).await.unwrap();
-    say(&format!(
+    print_line(&format!(
         "power losses {} appends acknowledged {survived}",
         plan.rounds
     ));
@@ -48,36 +48,36 @@ async fn a_power_loss_loses_nothing_that_was_acknowledged() {
     );
 }
 
-/// The rounds above can fail: with `synchronous=NORMAL`, which leaves journals unsynchronised, they do.
+/// The test above can fail: with `synchronous=NORMAL`, which does not synchronise journals, it does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_full_synchronisation_a_power_loss_loses_acknowledged_samples() {
     let plan = Plan {
         seed: 1,
-        rounds: 2 * ROUNDS_A_FOLDER,
+        rounds: 2 * ROUNDS_PER_FOLDER,
         lazy_journals: true,
     };
     let lost = lose_power(plan).await.unwrap_err();
     assert!(lost.contains("lost"), "{lost}");
 }
 
-/// Runs the rounds; returns how many appends were acknowledged, or what is wrong.
+/// Runs the rounds. Returns how many appends were acknowledged; the error says what is wrong.
 async fn lose_power(plan: Plan) -> Result<u64, String> {
-    let mut dice = Dice::new(plan.seed);
+    let mut rng = Rng::new(plan.seed);
     let mut folder = tempfile::tempdir().unwrap();
     let mut senders = Senders::default();
     let mut acknowledged = 0;
     for round in 0..plan.rounds {
-        let disk = Disk::new(folder.path(), dice.next());
+        let disk = Disk::new(folder.path(), rng.next());
         if plan.lazy_journals {
             disk.make_journals_lazy();
         }
-        disk.cut_power_after(1 + dice.below(CHANGES_MAX));
-        let lived = live(folder.path(), disk, &mut senders, &mut dice).await;
+        disk.cut_power_after(1 + rng.below(CHANGES_MAX));
+        let lived = live(folder.path(), disk, &mut senders, &mut rng).await;
         lived.map_err(|wrong| format!("round {round}, seed {}: {wrong}", plan.seed))?;
         let left = tempfile::tempdir().unwrap();
         disk.leave(left.path());
         folder = left;
-        if round % ROUNDS_A_FOLDER == ROUNDS_A_FOLDER - 1 {
+        if round % ROUNDS_PER_FOLDER == ROUNDS_PER_FOLDER - 1 {
             let last = check_at_rest(folder.path(), &senders).await;
             last.map_err(|wrong| format!("after round {round}, seed {}: {wrong}", plan.seed))?;
             acknowledged += senders.iter().map(|sender| sender.acknowledged).sum::<u64>();
@@ -92,37 +92,37 @@ async fn lose_power(plan: Plan) -> Result<u64, String> {
 fn on(folder: &Path, disk: &Disk) -> StoreConfig {
     StoreConfig {
         vfs: Some(disk.name()),
-        // Several files a round.
+        // Several files per round.
         wal_file_bytes: 60_000,
         ..without_roll_ups(RETENTION_MS, folder)
     }
 }
 
-/// One life of a store, until the power goes. Errors before that are wrong.
+/// Runs a store until the power is lost. Errors before that are failures.
 async fn live(
     folder: &Path,
     disk: &'static Disk,
     senders: &mut Senders,
-    dice: &mut Dice,
+    rng: &mut Rng,
 ) -> Result<(), String> {
     let store = match Store::open(on(folder, disk)).await {
         Ok(store) => store,
         Err(_) if disk.is_off() => return Ok(()),
         Err(error) => return Err(format!("cannot be opened: {}", chain(&error))),
     };
-    let result = work(&store, disk, senders, dice).await;
-    // Its tasks notice that there is no disk any more, and end.
+    let result = work(&store, disk, senders, rng).await;
+    // Its tasks notice that the disk is gone, and end.
     let closed = tokio::time::timeout(Duration::from_secs(60), store.close()).await;
     closed.map_err(|_| "a store without power does not close".to_owned())?;
     result
 }
 
-async fn work(store: &Store, disk: &Disk, senders: &mut Senders, dice: &mut Dice) -> Result<(), String> {
+async fn work(store: &Store, disk: &Disk, senders: &mut Senders, rng: &mut Rng) -> Result<(), String> {
     if let Some(wrong) = read_back(store, disk, senders).await {
         return Err(wrong);
     }
     while !disk.is_off() {
-        let step = step(store, senders, dice).await;
+        let step = step(store, senders, rng).await;
         if let Err(error) = step
             && !disk.is_off()
         {
@@ -132,7 +132,7 @@ async fn work(store: &Store, disk: &Disk, senders: &mut Senders, dice: &mut Dice
     Ok(())
 }
 
-/// What is wrong with what the store reads, if it has power to read.
+/// Returns what is wrong with the samples in the store, if there is power to read them.
 async fn read_back(store: &Store, disk: &Disk, senders: &Senders) -> Option<String> {
     let from_ms = latest_ms(senders) - RETENTION_MS;
     match check(store, senders, from_ms).await {
@@ -141,16 +141,16 @@ async fn read_back(store: &Store, disk: &Disk, senders: &Senders) -> Option<Stri
     }
 }
 
-async fn step(store: &Store, senders: &mut Senders, dice: &mut Dice) -> Result<(), String> {
+async fn step(store: &Store, senders: &mut Senders, rng: &mut Rng) -> Result<(), String> {
     let late = latest_ms(senders);
-    let passed = match dice.below(13) {
+    let passed = match rng.below(13) {
         0..6 => {
-            return send_all(store, senders, dice)
+            return send_all(store, senders, rng)
                 .await
                 .map_or(Ok(()), |error| Err(chain(&error)));
         }
         6..8 => {
-            let (failed, sealed) = tokio::join!(send_all(store, senders, dice), store.series.seal_now());
+            let (failed, sealed) = tokio::join!(send_all(store, senders, rng), store.series.seal_now());
             failed.map_or(sealed, Err)
         }
         8..10 => store.series.seal_now().await,

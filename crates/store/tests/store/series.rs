@@ -1,4 +1,4 @@
-//! Appending and reading, sample by sample.
+//! Tests appending and reading, sample by sample.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use store::series::{AppendError, Appended};
 use store::{OpenError, Store, StoreConfig};
 
 use crate::harness::{
-    NOW_MS, append, config, gpu, labels, open, read, read_all, read_known, samples_in_chunks, selection,
+    NOW_MS, append, config, gpu, labels, open, read, read_all, read_cached, samples_in_chunks, selection,
 };
 
 fn nan(payload: u64) -> f64 {
@@ -102,7 +102,7 @@ async fn repeats_are_acknowledged_and_not_applied() {
         1
     );
     drop(store);
-    // Still known after a restart, from the write-ahead, and after another, from the table.
+    // Known after a restart from the write-ahead log, and after another restart from the table.
     let store = open(folder.path()).await;
     assert!(
         store
@@ -205,7 +205,7 @@ async fn what_cannot_be_stored_is_refused_as_a_whole() {
 #[tokio::test]
 async fn a_disk_that_fails_is_told_and_the_store_comes_back() {
     let folder = tempfile::tempdir().unwrap();
-    // Every batch begins a file, and something is in the second one's way.
+    // Every batch starts a new file, and a folder has the name of the second file.
     let config = StoreConfig {
         wal_file_bytes: 1,
         ..config(folder.path())
@@ -326,7 +326,7 @@ async fn little_that_is_in_memory_is_known_without_waiting() {
     let of = |op: MatchOp, node: &str| selection(&[("node", op, node)], NOW_MS - 1_000, NOW_MS);
     let (few, many) = (of(MatchOp::Equal, "a"), of(MatchOp::Equal, "b"));
     let is_known = |store: &Store, selection: &Selection, samples| {
-        read_known(&store.series, selection, samples).map(|read| read.len())
+        read_cached(&store.series, selection, samples).map(|read| read.len())
     };
     assert_eq!(is_known(&store, &few, 1_000), Some(16));
     assert_eq!(is_known(&store, &few, 7), None, "more than it may cost");
@@ -474,7 +474,7 @@ async fn what_cannot_be_sealed_now_is_sealed_later() {
         .append(append(&store.series, &[id], &[NOW_MS], &[1.0]), NOW_MS)
         .await
         .unwrap();
-    // Somebody keeps the database locked for longer than the sealer waits.
+    // Another connection keeps the database locked for longer than the sealer waits.
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(folder.path().join("lockstep.db"));
     let mut other = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
     sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();

@@ -1,4 +1,4 @@
-//! Records of nodes, runs, alerts and users.
+//! Tests the records of nodes, runs, alerts and users.
 
 use std::collections::BTreeSet;
 
@@ -120,7 +120,7 @@ async fn a_transition_and_its_actions_are_one() {
         pins: None,
     };
     assert_eq!(state.update_run(update(0, &["e1", "e0"]), 4).await.unwrap(), 1);
-    // The event comes again, and somebody decided on an old version: nothing changes.
+    // The event is repeated, and another decision is based on an old version: nothing changes.
     let again = RunUpdate {
         actions: &[],
         ..update(1, &["e1"])
@@ -133,7 +133,7 @@ async fn a_transition_and_its_actions_are_one() {
         state.update_run(update(0, &[]), 6).await,
         Err(StateError::Conflict { .. })
     ));
-    // An action's key that is taken undoes the whole transition.
+    // If the key of an action is taken, the whole transition is undone.
     assert!(state.update_run(update(1, &[]), 7).await.is_err());
     let stored = state.run(&running.id).await.unwrap().unwrap();
     assert_eq!(

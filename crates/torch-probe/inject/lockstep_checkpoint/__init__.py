@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and that write unchanged tensors once. Standard library and torch only.
+"""Checkpoints that are either complete or absent, and that write unchanged tensors only once. Standard library and torch only.
 
     import lockstep_checkpoint
 
@@ -12,7 +12,7 @@ added. On a managed run the package is on PYTHONPATH. The parts:
     save.py      the entry: what is saved, and what a failed save leaves behind (nothing)
     writer.py    DCP's file writer, with files that are linked instead of written, and `lockstep.json`
     grouping.py  which tensors share a file
-    content.py   the digest of a tensor, and whether a stored one is the same
+    content.py   the digest of a tensor, and the comparison with a stored one
     space.py     the free-space check
     folders.py   step folders: names, whether one is complete, the newest, `latest`
     load.py      a checkpoint as an ordinary nested state

@@ -1,4 +1,4 @@
-"""What a tensor holds, as a digest, and whether a stored tensor holds the same."""
+"""The content of a tensor as a digest, and the comparison with a stored tensor."""
 
 import ctypes
 import hashlib
@@ -10,7 +10,7 @@ DIGEST_BYTES = 16
 
 
 def digest(tensor):
-    """BLAKE2b of dtype, shape and bytes, in hex; None for a tensor that has no plain bytes (sparse, quantized)."""
+    """Returns BLAKE2b of dtype, shape and bytes, in hex; None for a tensor without plain bytes (sparse, quantized)."""
     raw = plain_bytes(tensor)
     if raw is None:
         return None
@@ -21,7 +21,7 @@ def digest(tensor):
 
 
 def same_as_stored(tensor, path, offset, length):
-    """Whether the tensor saved at `offset` in a file is this one, bit for bit. Not-a-numbers count by their bits."""
+    """Returns True if the tensor saved at `offset` in a file equals this one, bit for bit. NaN values are compared by their bits."""
     with open(path, "rb") as file:
         file.seek(offset)
         stored = torch.load(io.BytesIO(file.read(length)), map_location="cpu", weights_only=True)
@@ -32,7 +32,7 @@ def same_as_stored(tensor, path, offset, length):
 
 
 def plain_bytes(tensor):
-    """The tensor's values as one row of bytes in the host's memory."""
+    """Returns the tensor's values as one row of bytes in host memory."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return None
     return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

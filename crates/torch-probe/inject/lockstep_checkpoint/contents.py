@@ -16,7 +16,7 @@ Item = namedtuple("Item", "key offsets digest at length")
 
 
 class Contents:
-    """The contents of one checkpoint, looked up by tensor and by set of tensors."""
+    """The contents of one checkpoint, found by tensor and by set of tensors."""
 
     def __init__(self, folder=None, files=None):
         self.folder = folder
@@ -30,17 +30,17 @@ class Contents:
         return self._digests.get(place(index))
 
     def can_be_linked(self, index):
-        """Whether it lies in a file that a next checkpoint can share, if the tensor still is what it was."""
+        """Returns True if the item is in a file that the next checkpoint can share if the tensor has not changed."""
         return place(index) in self._still
 
     def file_with(self, digests):
-        """The name and items (by place) of the still file that holds exactly these tensors, or None. `digests`: by index."""
+        """Returns name and items (by place) of the still file with exactly these tensors, or None. `digests`: by index."""
         name = self._by_set.get(frozenset((place(index), digest) for index, digest in digests.items()))
         return name and (name, {place_of(item): item for item in self._files[name]["items"]})
 
 
 def place(index):
-    """What names a tensor or shard in every checkpoint alike."""
+    """Returns the name of a tensor or shard, which is the same in every checkpoint."""
     return index.fqn, None if index.offset is None else tuple(index.offset)
 
 
@@ -49,7 +49,8 @@ def place_of(item):
 
 
 def read(folder):
-    """The contents of a checkpoint; empty where it has none, or none that this version reads: then nothing is linked."""
+    """Reads the contents of a checkpoint. Returns empty contents if there are none, or none that this version can read: then nothing is
+    linked."""
     if folder is None:
         return Contents()
     try:
@@ -67,7 +68,7 @@ def read(folder):
 
 
 def describe(results):
-    """The text of `contents.json` for the results of a save."""
+    """Returns the text of `contents.json` for the results of a save."""
     files = {}
     for result in results:
         entry = files.setdefault(result.storage_data.relative_path, {"still": result.still, "items": []})

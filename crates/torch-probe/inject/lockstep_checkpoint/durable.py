@@ -1,13 +1,13 @@
-"""Files that are whole after a power cut: written beside, flushed to the disk, then renamed."""
+"""Writes files that are complete after a power loss: under another name, flushed to the disk, then renamed."""
 
 import contextlib
 import os
 
 
 def write(path, content):
-    """Puts text at `path`, at once: a reader sees the old file or the new one, never a part.
+    """Replaces the file at `path` atomically: a reader sees the old file or the new one, never a part.
 
-    `content`: the text, or a function that makes it from the inode that the file will have.
+    `content`: the text, or a function that returns it for the inode of the new file.
     """
     beside = f"{path}.tmp"
     try:
@@ -24,7 +24,8 @@ def write(path, content):
 
 
 def sync_folder(path):
-    """Makes the names in a folder durable. Some network file systems cannot, and need not: they do it with the file."""
+    """Makes the names in a folder durable. Some network file systems cannot do this and need not, because they flush names with the file.
+    """
     with contextlib.suppress(OSError):
         folder = os.open(path, os.O_RDONLY)
         try:

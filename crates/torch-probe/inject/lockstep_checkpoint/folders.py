@@ -1,8 +1,8 @@
-"""Step folders: their names, whether one is complete, and which one training goes on from.
+"""Step folders: their names, whether one is complete, and which one training continues from.
 
     /ckpt/step-000100/      .metadata (DCP's, last of all), lockstep.json, contents.json, __RANK_N.distcp
-    /ckpt/step-000120.2/    a second try at step 120: the folder of a save that was cut off is never written into again
-    /ckpt/latest            a line with the name of the full checkpoint that was completed last
+    /ckpt/step-000120.2/    a second save of step 120: the folder of an interrupted save is never written again
+    /ckpt/latest            one line: the name of the full checkpoint that was completed last
 """
 
 import json
@@ -16,7 +16,7 @@ METADATA = ".metadata"
 SIDECAR = "lockstep.json"
 CONTENTS = "contents.json"
 LATEST = "latest"
-TRIES_MAX = 1_000  # of one step; so many tries without success are no accident
+TRIES_MAX = 1_000  # per step; more failed tries have a systematic cause
 
 
 def name(step, attempt=1):
@@ -24,7 +24,7 @@ def name(step, attempt=1):
 
 
 def create(parent, step):
-    """Makes a folder for the step that no save has touched before, and returns its path."""
+    """Creates a folder for the step that no save has used before. Returns its path."""
     os.makedirs(parent, exist_ok=True)
     for attempt in range(1, TRIES_MAX):
         path = os.path.join(parent, name(step, attempt))
@@ -37,7 +37,7 @@ def create(parent, step):
 
 
 def sidecar(path):
-    """What `lockstep.json` says, or None where there is none that can be read."""
+    """Returns the content of `lockstep.json`, or None if it is missing or unreadable."""
     try:
         with open(os.path.join(path, SIDECAR), encoding="utf-8") as file:
             said = json.load(file)
@@ -47,7 +47,7 @@ def sidecar(path):
 
 
 def problem(path):
-    """Why the checkpoint in a folder cannot be used, in words; None when everything that was written is there."""
+    """Returns why the checkpoint in a folder cannot be used; None if everything that was written is there."""
     try:
         if os.path.getsize(os.path.join(path, METADATA)) == 0:
             return f"{METADATA} is empty"
@@ -71,10 +71,10 @@ def complete(path):
 
 
 def newest(parent, full=True):
-    """The complete checkpoint that was finished last, as a path, or None. `full`: one that training can go on from exactly.
+    """Returns the path of the complete checkpoint that was finished last, or None. `full`: one from which training can continue exactly.
 
-    The order is that of finishing, not of steps: who went back to step 100 wants to go on from there, not from the 200 of before. It is
-    read from the folders and not from `latest`, which is a moment behind when a process dies between the two.
+    The order is that of completion, not of steps: after a return to step 100, training continues from there and not from the earlier step
+    200. The order is read from the folders and not from `latest`, which is outdated if a process dies between the two writes.
     """
     found = [path for path in all_in(parent) if complete(path) and not (full and model_only(path))]
     return max(found, key=lambda path: (finished_ns(path), step_of(path)), default=None)
@@ -88,7 +88,7 @@ def all_in(parent):
 
 
 def model_only(path):
-    """Whether training cannot go on from it exactly, for want of the optimizer and the rest."""
+    """Returns True if training cannot continue from it exactly, because it lacks the optimizer and other state."""
     return (sidecar(path) or {}).get("content") == "model"
 
 
@@ -102,5 +102,5 @@ def finished_ns(path):
 
 
 def point_latest(path):
-    """Moves `latest`; call it for a complete checkpoint only."""
+    """Updates `latest`. Call it only for a complete checkpoint."""
     durable.write(os.path.join(os.path.dirname(path), LATEST), os.path.basename(path) + "\n")

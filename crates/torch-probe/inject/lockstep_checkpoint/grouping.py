@@ -1,14 +1,14 @@
-"""Which tensors share a file.
+"""Decides which tensors share a file.
 
-A file can be linked from the checkpoint before only as a whole, so tensors that change and tensors that do not must not share one.
-What does not change is not asked of the script: a tensor that equals the one in the checkpoint before is *still*, everything
-else is *live*. So weights frozen for a while, adapters between frozen layers and tables that never move are all found; the first checkpoint of a
-folder finds nothing, unless it is told (`frozen`), and the second writes the still ones once more, into files of their own.
+Only whole files can be linked from the previous checkpoint, so changing and unchanged tensors must not share a file. The script does not
+need to say what changes: a tensor that equals the one in the previous checkpoint is *still*, everything else is *live*. This finds weights
+that are frozen for a while, adapters between frozen layers, and tables that never change. The first checkpoint of a folder has no still
+tensors, unless `frozen` names them. The second one writes the still tensors once more, into separate files.
 """
 
 from dataclasses import dataclass
 
-OWN_FILE_BYTES = 1 << 20  # a still tensor from this size on gets its own file; smaller ones share one, or there would be very many files
+OWN_FILE_BYTES = 1 << 20  # a still tensor of at least this size gets its own file; smaller ones share one, to limit the number of files
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Group:
 
 
 def group(items, digests, earlier, frozen):
-    """Splits a rank's write items into the groups that become its files. `digests`: of those items that have one, by index."""
+    """Splits a rank's write items into groups, one per file. `digests`: by index, for items that have one."""
     still = [item for item in items if item.index in digests and is_still(item, digests[item.index], earlier, frozen)]
     chosen = {item.index for item in still}
     live = [item for item in items if item.index not in chosen]
@@ -35,7 +35,7 @@ def is_still(item, digest, earlier, frozen):
 
 
 def item_bytes(item):
-    """Bytes of what this rank writes for the item: of its shard, where the tensor is sharded. None known for what is no tensor."""
+    """Returns the bytes that this rank writes for the item: those of its shard if the tensor is sharded. Unknown if it is not a tensor."""
     if item.tensor_data is None:
         return 0
     count = 1

@@ -1,8 +1,8 @@
-"""A checkpoint as the nested state it was saved from, in the host's memory.
+"""Loads a checkpoint as the nested state that was saved, into host memory.
 
-Every rank reads by itself, without a collective, and only the keys it asks for. What DCP stores flat is nested again as it was,
-but for two things that DCP does: every dictionary key is a string now, so `optimizer.load_state_dict` wants its numbers back, and a
-dictionary that was empty is not there.
+Each rank reads by itself, without a collective, and reads only the requested keys. DCP stores a flat state, which is nested again. Two
+differences remain, caused by DCP: every dictionary key is a string, so `optimizer.load_state_dict` needs its numbers converted back, and
+empty dictionaries are missing.
 """
 
 import inspect
@@ -17,10 +17,10 @@ from . import folders
 
 
 def load(path, keys=None):
-    """Reads a complete checkpoint. `keys`: only what lies under these ("model", "ranks.0"); those that it lacks are left out.
+    """Loads a complete checkpoint. `keys`: only what is below these ("model", "ranks.0"); keys that it lacks are left out.
 
-    Raises ValueError for one that is not complete. For use by whole, unsharded training states: a model that no single host's memory
-    holds is loaded by `torch.distributed.checkpoint.load` into its shards, from the same folder.
+    Raises ValueError if the checkpoint is not complete. Use it for whole, unsharded training states. A model that does not fit into the
+    memory of one host must be loaded into its shards by `torch.distributed.checkpoint.load`, from the same folder.
     """
     wrong = folders.problem(path)
     if wrong:
@@ -28,11 +28,11 @@ def load(path, keys=None):
     reader = dcp.FileSystemReader(path)
     metadata = reader.read_metadata()
     flat = {key: _room(entry) for key, entry in metadata.state_dict_metadata.items() if _wanted(key, keys)}
-    # Before torch 2.6 or so, loading without a collective cannot be asked for: there every rank has to call this alike.
+    # Before about torch 2.6, loading always uses a collective: every rank has to call this with the same arguments.
     alone = {"no_dist": True} if "no_dist" in inspect.signature(dcp.load).parameters else {}
-    planner = dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)  # it is flat already
+    planner = dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)  # already flat
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what was asked for
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended here
         dcp.load(flat, storage_reader=reader, planner=planner, **alone)
     nested = {}
     for key, value in flat.items():
@@ -60,7 +60,7 @@ def _put(nested, path, value):
 
 
 def _slot(container, key, fresh):
-    """What stands at `key`, put there if nothing does."""
+    """Returns the value at `key`; inserts `fresh` if there is none."""
     if isinstance(container, dict):
         return container.setdefault(key, fresh)
     while len(container) <= key:

@@ -1,7 +1,7 @@
-"""Is there room for a save? Asked by the coordinator between DCP's plan and its first written byte.
+"""Checks that there is space for a save. The coordinator does this between DCP's plan and its first written byte.
 
-Its refusal reaches every rank through the exchange that DCP makes anyway, so all ranks fail alike and nothing has been written. The estimate
-counts what is expected to be linked as nothing; should it be wrong, the save fails half-way, which is safe, only later.
+A refusal reaches every rank through the communication that DCP needs anyway, so all ranks fail in the same way and nothing has been
+written. The estimate counts files that will probably be linked as 0 bytes. If it is wrong, the save fails later, which is still safe.
 """
 
 import errno
@@ -9,16 +9,16 @@ import os
 
 from .grouping import item_bytes
 
-ITEM_BYTES = 4096  # what a tensor's header, or a small object, takes beside its bytes
-RESERVE = 0.02  # of the estimate: blocks of the file system, the sidecars
+ITEM_BYTES = 4096  # size of a tensor's header, or of a small object
+RESERVE = 0.02  # share of the estimate: blocks of the file system, sidecars
 
 
 class NotEnoughSpace(OSError):
-    """The disk cannot hold the checkpoint. Nothing of it has been written."""
+    """The disk cannot hold the checkpoint. No part of it was written."""
 
 
 def check(parent, plans, earlier):
-    """Raises NotEnoughSpace unless the folder's disk can hold what these plans will write."""
+    """Raises NotEnoughSpace if the folder's disk cannot hold what these plans will write."""
     need, free = needed(plans, earlier), free_bytes(parent)
     if need > free:
         raise NotEnoughSpace(

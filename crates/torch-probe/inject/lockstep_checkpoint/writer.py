@@ -1,13 +1,13 @@
-"""DCP's file writer, sparing: a file whose tensors all equal those of a file in the checkpoint before becomes a link to it.
+"""DCP's file writer with links: a file whose tensors all equal those of a file in the previous checkpoint becomes a link to it.
 
-Runs inside DCP's own four steps and adds no exchange between ranks:
+Runs inside DCP's own four steps and adds no communication between ranks:
 
     every rank      plan          what it holds
-    coordinator     global plan   picks a fresh folder, finds the checkpoint before, checks the free space     → or all ranks fail alike
+    coordinator     global plan   creates a folder, finds the previous checkpoint, checks the free space     → or all ranks fail
     every rank      write         digests, groups, links or writes; flushes files and folder
     coordinator     finish        contents.json, lockstep.json, .metadata (DCP's, by rename), lockstep.json again, then `latest`
 
-Whatever dies in between leaves a folder without `.metadata`, which nobody takes for a checkpoint.
+A process that dies in between leaves a folder without `.metadata`, which no reader uses as a checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a rank writes: decided by the coordinator, travels in the plan. DCP reads `prefix` of it."""
+    """The folder of a rank: chosen by the coordinator, sent in the plan. DCP reads its `prefix`."""
 
     prefix: str
     folder: str
@@ -42,7 +42,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Written(WriteResult):
-    """DCP's result of one item, and what our sidecars say about it."""
+    """DCP's result of one item, with the fields for our sidecars."""
 
     digest: str | None = None
     still: bool = False
@@ -51,7 +51,7 @@ class Written(WriteResult):
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What the caller says about the checkpoint."""
+    """The caller's metadata of the checkpoint."""
 
     step: int
     epoch: int | None
@@ -60,11 +60,11 @@ class About:
 
 
 class SparingWriter(FileSystemWriter):
-    # Files of a checkpoint that DCP knows nothing of, for the probe that notes what a save wrote.
+    # Files of a checkpoint that DCP did not write, for the probe that notes the files of a save.
     files_beside = (folders.CONTENTS, folders.SIDECAR)
 
     def __init__(self, parent, about, frozen=(), link=True):
-        # The folder that it most likely will be, for those who watch saves; the coordinator has the last word.
+        # The most likely folder, for observers of saves; the coordinator makes the final choice.
         super().__init__(os.path.join(parent, folders.name(about.step)))
         self.parent = str(parent)
         self.about = about
@@ -72,7 +72,7 @@ class SparingWriter(FileSystemWriter):
         self.link = link
         self.made = None
 
-    # === as DCP calls them ===
+    # === called by DCP ===
 
     def prepare_local_plan(self, plan):
         return plan
@@ -93,7 +93,7 @@ class SparingWriter(FileSystemWriter):
         digests = self._digests(plan, planner)
         results = []
         for number, files in enumerate(group(plan.items, digests, earlier, self.frozen), start=1):
-            # DCP appends a count of its own, which is 0 for each of these calls.
+            # DCP appends its own count, which is 0 for each of these calls.
             prefix = f"{place.prefix}{number}"
             linked = self._link(files, f"{prefix}0.distcp", planner, digests, earlier) if files.still else None
             results += linked or self._write(files, dataclasses.replace(place, prefix=prefix), plan, planner, digests)
@@ -108,7 +108,8 @@ class SparingWriter(FileSystemWriter):
         sidecar, said = os.path.join(self.made, folders.SIDECAR), self._sidecar(written, world_size=len(results))
         durable.write(sidecar, json.dumps(said, indent=1))
         super().finish(metadata, results)
-        # The checkpoint is complete. What this adds, the inodes of all files, .metadata among them, only lets Lockstep remove it one day.
+        # The checkpoint is complete. This adds the inodes of all files, including .metadata. Lockstep needs them only to remove the
+        # checkpoint later.
         with contextlib.suppress(OSError):
             durable.write(sidecar, lambda inode: json.dumps({**said, **self._proof(said["files"], inode)}, indent=1))
         durable.sync_folder(self.made)
@@ -124,7 +125,7 @@ class SparingWriter(FileSystemWriter):
         return {index: digest for index, digest in found.items() if digest is not None}
 
     def _link(self, files, name, planner, digests, earlier):
-        """Shares the earlier file that holds these tensors, or returns None: there is none, it is damaged, or the disk cannot link."""
+        """Links the earlier file with these tensors. Returns None if there is none, it is damaged, or the disk cannot link."""
         found = earlier.file_with({item.index: digests[item.index] for item in files.items})
         if not found:
             return None
@@ -139,7 +140,7 @@ class SparingWriter(FileSystemWriter):
                 where = _StorageInfo(name, at.at, at.length)
                 results.append(Written(item.index, at.length, where, digests[item.index], still=True, shared=shared))
             os.link(source, self.path / name)
-        # What torch raises for a damaged file has no common class. Writing the tensors anew is right in every case.
+        # torch's errors for a damaged file have no common class. Writing the tensors again is right in every case.
         except Exception:  # noqa: BLE001
             return None
         return results
@@ -159,7 +160,8 @@ class SparingWriter(FileSystemWriter):
         ]
 
     def _proof(self, files, inode):
-        """Which run wrote this, and what each file is known by: a copy of the folder has other inodes, so it proves nothing."""
+        """Returns which run wrote the checkpoint, and the inodes of its files: a copy of the folder has other inodes, so it proves nothing.
+        """
         identities = {}
         for name in [*files, folders.METADATA]:
             found = os.lstat(os.path.join(self.made, name))
@@ -182,7 +184,7 @@ class SparingWriter(FileSystemWriter):
 
 
 def disk_error(failure):
-    """What the disk said, behind what torch says then: of a full one it says `unexpected pos 704 vs 598`. None when it said nothing."""
+    """Returns the disk's error that torch hides; for a full disk torch says only `unexpected pos 704 vs 598`. None if there is none."""
     while failure is not None and not isinstance(failure, OSError):
         failure = failure.__cause__ or failure.__context__
     return failure

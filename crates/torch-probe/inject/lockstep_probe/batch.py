@@ -1,16 +1,16 @@
-"""How much data a DataLoader's batch holds: samples, and tokens where it looks like token ids."""
+"""Counts the samples in a DataLoader's batch, and the tokens if it seems to contain token ids."""
 
 import itertools
 from collections.abc import Mapping
 
-DEPTH_MAX = 4  # batches are shallow; anything deeper is not worth the time
+DEPTH_MAX = 4  # batches are shallow; deeper nesting is not worth the time
 
 
 TENSORS_MAX = 16
 
 
 def measure(torch, batch):
-    """(samples, tokens) of this rank's batch; each None where it cannot be told."""
+    """Returns (samples, tokens) of this rank's batch; each is None if unknown."""
     tensor = first_tensor(torch, batch, DEPTH_MAX)
     if tensor is None or tensor.dim() == 0:
         return None, None
@@ -40,7 +40,7 @@ def first_tensor(torch, value, depth):
 
 
 def tensors_in(torch, value, depth=DEPTH_MAX):
-    """The tensors of a batch in their order, TENSORS_MAX at most."""
+    """Returns the tensors of a batch in their order, at most TENSORS_MAX."""
     return list(itertools.islice(_tensors(torch, value, depth), TENSORS_MAX))
 
 

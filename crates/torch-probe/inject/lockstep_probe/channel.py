@@ -1,15 +1,15 @@
-"""The way out: one datagram a record to the agent's AF_UNIX socket, without ever waiting for it.
+"""Sends one datagram per record to the agent's AF_UNIX socket, and never waits for the agent.
 
-A full queue, an agent that is down or any other error loses the record and counts it. The socket is connected again
-(at most every RECONNECT_S) because an agent that restarts binds a new one under the same path.
+If the queue is full, the agent is down, or any other error occurs, the record is lost and counted. The socket is connected again (at most
+every RECONNECT_S), because a restarted agent binds a new socket under the same path.
 """
 
 import os
 import socket
 import time
 
-RECONNECT_S = 0.5  # a connect costs microseconds, but a rank with 1,000 steps a second should not try it each step
-SUN_PATH_BYTES = 107  # sockaddr_un.sun_path holds 108 with its NUL
+RECONNECT_S = 0.5  # a connect takes microseconds, but a rank with 1,000 steps per second must not try it in each step
+SUN_PATH_BYTES = 107  # sockaddr_un.sun_path has 108 bytes including its NUL
 
 
 class Channel:
@@ -21,23 +21,23 @@ class Channel:
         self._next_attempt = 0.0
 
     def send(self, datagram):
-        """True when the kernel took the record; False when it was dropped and counted."""
+        """Sends a record. Returns True if the kernel accepted it; False if it was dropped and counted."""
         try:
-            connection = self._socket or self._connect()  # a save's own thread may close it meanwhile
+            connection = self._socket or self._connect()  # the thread of a save may close it meanwhile
             if connection is None:
                 self.dropped += 1
                 return False
             connection.send(datagram)
             return True
         except BlockingIOError:
-            self.dropped += 1  # the agent is behind: its queue, not our connection, is the trouble
+            self.dropped += 1  # the agent is behind: its queue is full, the connection is fine
         except OSError:
             self.dropped += 1
             self.close()
         return False
 
     def send_last_words(self, datagram, patience_s=0.05):
-        """For a process that is ending anyway: a full queue is worth a few milliseconds, or the root cause is lost."""
+        """Sends in a process that is ending: waits a few milliseconds for a full queue, so that the root cause is not lost."""
         deadline = time.monotonic() + patience_s
         while not self.send(datagram) and self._socket is not None and time.monotonic() < deadline:
             self.dropped -= 1
@@ -52,7 +52,7 @@ class Channel:
             self._socket = None
 
     def _connect(self):
-        """The connected socket, or None."""
+        """Returns the connected socket, or None."""
         now = time.monotonic()
         if now < self._next_attempt:
             return None
@@ -70,7 +70,7 @@ class Channel:
 
 
 def connect_to(connection, path):
-    """Connects also to a path longer than sun_path, by way of its opened folder."""
+    """Connects to a path of any length; for a path longer than sun_path, through its opened folder."""
     if len(os.fsencode(path)) <= SUN_PATH_BYTES:
         connection.connect(path)
         return

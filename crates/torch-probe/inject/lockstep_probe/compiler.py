@@ -1,14 +1,15 @@
 """Keeps torch.compile out of the probe's own code.
 
-A compiler of Python frames looks at every frame that runs while compiled code does. It would trace the probe's (seconds, and warnings about code
-that is not the script's), so as soon as there is a compiler each code object of ours is marked to be run as it is. What is called *from* a frame that
-is being traced is asked for an attribute instead, `_torchdynamo_disable`, which the hooks have.
+A compiler of Python frames inspects every frame that runs during compiled code. It would trace the probe's frames, which takes seconds and
+causes warnings about code that is not the script's. So as soon as there is a compiler, each code object of the probe is marked as not to be
+compiled. For functions that are called *from* a traced frame, the compiler checks an attribute instead, `_torchdynamo_disable`, which the
+hooks have.
 """
 
 import sys
 import types
 
-# What a knob puts into a script takes part in its training, and is to be compiled with it.
+# Code that a knob adds to a script is part of its training, and is compiled with it.
 NOT_OURS = ".knobs"
 
 
@@ -16,7 +17,7 @@ COMPILED = "torch.compile: the first steps hold its own time, bytes kept for the
 
 
 def what_it_hides(fields):
-    """A note about a step of a script that compiles, or None: `fields` are those of its record."""
+    """Returns a note about a step of a script that compiles, or None. `fields`: those of the step's record."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None or not utils.counters["frames"]["ok"]:
         return None
@@ -32,7 +33,7 @@ def hide(_probe, eval_frame):
 
 
 def codes(names, module):
-    """Every code object behind the functions and classes that a module defines, closures and lambdas too."""
+    """Returns every code object of the functions and classes that a module defines, including closures and lambdas."""
     for value in list(names.values()):
         value = getattr(value, "__func__", getattr(value, "fget", value))  # static methods and properties
         if getattr(value, "__module__", None) != module:

@@ -1,13 +1,14 @@
-"""What happens between two ends of an optimizer step, kept as spans of a timeline.
+"""Spans of a timeline between two ends of optimizer steps.
 
     |-- data --|-------- forward --------|------ backward ------|~ other ~|- optimizer -|
     ^ step end                                        |- sync --|                        ^ step end
 
-`forward` runs from the end of the last fetch (or step, or backward) to the start of the backward pass. `sync` is what the rank only waits for, hidden
-overlap not included: the waits of waits.py, each taken out of the span it falls into, and under DistributedDataParallel the tail of the backward pass after the
-last local gradient is there, taken out of `backward`; a wait inside that tail is part of it. Waits for neighbours in a pipeline are `bubble` instead of `sync`.
-With an LBFGS-like closure, forward and backward fall inside the optimizer's span and are taken out of it. A save the script stands still for is
-taken out of its span as well, collectives inside it included. So the parts never add up to more than the step.
+`forward` runs from the end of the last fetch (or step, or backward) to the start of the backward pass. `sync` is the exposed wait, without
+hidden overlap: the waits of waits.py, each subtracted from its span. Under DistributedDataParallel it is also the tail of the backward pass
+after the last local gradient is ready, subtracted from `backward`; a wait inside that tail is part of it. Waits for neighbours in a pipeline
+are `bubble` instead of `sync`. With an LBFGS-like closure, forward and backward are inside the optimizer's span and are subtracted from it.
+A save for which the script stands still is also subtracted from its span, with the collectives inside it. So the parts never add up to more
+than the step.
 """
 
 from .optimizing import Rates
@@ -16,15 +17,15 @@ NOTHING = (0, 0.0)
 
 
 class Cycle:
-    """Collects one step after another; `close` hands out the finished one."""
+    """Collects the spans of one step after another; `close` returns the finished step."""
 
     def __init__(self, timeline):
         self.timeline = timeline
         self._end = None
         self._loader_seen = False
         self._neighbours_seen = False
-        self.samples_waits = True  # the waits of the step under way are measured
-        self.knows_waits = False  # and all of them are seen: a step without any has waited 0 seconds
+        self.samples_waits = True  # the waits of the current step are measured
+        self.knows_waits = False  # and all of them are observed: a step without waits has waited 0 seconds
         self._start_from(None)
 
     def _start_from(self, mark):
@@ -50,7 +51,8 @@ class Cycle:
         self.micro_batch = None  # samples of the largest batch
 
     def fetched(self, start, end, batch, counts, aside=None):
-        """A DataLoader was waited for; `batch` is (samples, tokens). `counts` is False for fetches outside training. `aside`: as it was at the start."""
+        """Records a wait for a DataLoader; `batch` is (samples, tokens). `counts` is False outside training. `aside`: its value at the
+        start."""
         if counts:
             self._loader_seen = True
             self._add("data", start, end, self.aside() if aside is None else aside)
@@ -58,7 +60,7 @@ class Cycle:
         self._start_forward(end)
 
     def sized(self, batch):
-        """A batch that another thread fetched: its size is known, and nobody here waited for it."""
+        """Counts a batch that another thread fetched: its size is known, and no training thread waited for it."""
         self._batch = batch
 
     def begin_backward(self):
@@ -95,8 +97,8 @@ class Cycle:
         self._optimizer_start = None
 
     def waited(self, start, end, for_neighbour=False):
-        """The rank stood still for others."""
-        if self._saving or self._gradients_ready is not None:  # part of the save; part of the tail
+        """Records a wait for other ranks."""
+        if self._saving or self._gradients_ready is not None:  # part of the save, or of the tail
             return
         self._neighbours_seen = self._neighbours_seen or for_neighbour
         self._waits.append((start, end, for_neighbour))
@@ -105,12 +107,12 @@ class Cycle:
         self._saving = True
 
     def end_save(self, seconds):
-        """The script saved a checkpoint and stood still for it."""
+        """Records a save during which the script stood still."""
         self._saving = False
         self._saved_s += seconds
 
     def forget_losses(self):
-        """After a step a GradScaler skipped: its loss and norm belong to no step, and the scale is another one now."""
+        """Drops the losses after a step that a GradScaler skipped: its loss and norm belong to no step, and the scale has changed."""
         self.losses, self.norms, self.loss_scale = [], [], None
 
     def close(self):
@@ -121,7 +123,7 @@ class Cycle:
         return finished
 
     def aside(self):
-        """How far the step has come in what is part of no span: the waits so far, and the seconds of saves."""
+        """Returns what is part of no span so far: the waits, and the seconds of saves."""
         return len(self._waits), self._saved_s
 
     def _add(self, name, start, end, aside):
@@ -131,7 +133,7 @@ class Cycle:
         self._forward_start, self._forward_aside = mark, self.aside()
 
     def _count_batch(self):
-        """A batch counts when it is trained on, so that a validation loop adds nothing."""
+        """Counts a batch only if it is trained on, so that a validation loop adds nothing."""
         if self._batch is not None:
             samples, tokens = self._batch
             self.samples = samples if self.samples is None else self.samples + (samples or 0)
@@ -141,7 +143,7 @@ class Cycle:
 
 
 class Finished:
-    """One step whose times may still be on their way from the device."""
+    """One step whose device times may not have arrived yet."""
 
     def __init__(self, cycle, start, end):
         self._timeline = cycle.timeline
@@ -157,7 +159,7 @@ class Finished:
         self._rates, scale = cycle.rates, [] if cycle.loss_scale is None else [cycle.loss_scale]
         self._late = len(late)
         self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late + self._rates.kept + scale)
-        # The scalars' copies are enqueued after the step's end, so readiness needs a mark of its own.
+        # The copies of the scalars are enqueued after the step's end, so they need a mark of their own.
         self._staged = self._timeline.mark()
         self._inputs = cycle.inputs
         self.samples, self.tokens, self.micro_batch = cycle.samples, cycle.tokens, cycle.micro_batch
@@ -166,7 +168,7 @@ class Finished:
         return self._timeline.ready(self._staged)
 
     def fields(self):
-        """The measured fields of the step record; what is not known is absent."""
+        """Returns the measured fields of the step record; unknown ones are absent."""
         fields = self._times()
         scalars = self._timeline.read(self._scalars)
         losses, norms = scalars[: self._losses], scalars[self._losses : self._losses + self._norms]
@@ -190,7 +192,7 @@ class Finished:
         return fields
 
     def _loss(self, losses, declared):
-        """The loss in the script's own words where it logs one; between two of those words only what `backward` saw, by another name."""
+        """Returns the script's own loss if it logs one. Between two logged losses, returns the loss of `backward` under another name."""
         fields = {}
         if losses:
             fields["loss_backward" if self._declares_loss else "loss"] = sum(losses) / len(losses)

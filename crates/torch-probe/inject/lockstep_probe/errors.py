@@ -1,4 +1,5 @@
-"""The last words of a failing rank: an `error` record (with the memory's state where that was the trouble), and the file from which torchrun prints the root cause."""
+"""The error report of a failing rank: an `error` record (with the memory's state if memory was the problem), and the file from which
+torchrun prints the root cause."""
 
 import json
 import os
@@ -11,14 +12,14 @@ from . import memory, record
 MESSAGE_BYTES = 1024
 TRACEBACK_BYTES = 4096
 TRACEBACK = "Traceback (most recent call last)"
-# Lines of a traceback that begin at the margin and say nothing of what went wrong.
+# Lines of a traceback that start at the margin and do not describe the error.
 BETWEEN = (TRACEBACK, "The above exception was", "During handling of the above")
 
 
-class LastWords:
+class ErrorReporter:
     def __init__(self, probe):
         self._probe = probe
-        self._told = None
+        self._reported = None
         self._previous = None
 
     def install(self):
@@ -26,22 +27,22 @@ class LastWords:
         sys.excepthook = self._excepthook
 
     def _excepthook(self, kind, value, trace):
-        self._probe.call(self.tell, kind, value, trace)
+        self._probe.call(self.report, kind, value, trace)
         (self._previous or sys.__excepthook__)(kind, value, trace)
 
-    def tell_what_was_missed(self):
-        """At exit: a script or a library may have replaced sys.excepthook, but the interpreter notes what ended it."""
+    def report_unhandled(self):
+        """Runs at exit: a script or a library may have replaced sys.excepthook, but the interpreter records what ended it."""
         value = getattr(sys, "last_value", None)
         if value is not None and not isinstance(value, SystemExit):
-            self.tell(type(value), value, getattr(sys, "last_traceback", None))
+            self.report(type(value), value, getattr(sys, "last_traceback", None))
 
-    def tell(self, kind, value, trace):
-        if value is self._told:
+    def report(self, kind, value, trace):
+        if value is self._reported:
             return
-        self._told = value
+        self._reported = value
         try:
             message = str(value)
-        except Exception:  # an exception class of the user's whose __str__ fails
+        except Exception:  # a user's exception class whose __str__ fails
             message = "(the exception cannot be printed)"
         text = "".join(traceback.format_exception(kind, value, trace))
         write_error_file(f"{kind.__name__}: {message}", text)
@@ -49,17 +50,17 @@ class LastWords:
 
 
 def error_fields(kind, message, text):
-    """Within the datagram's limit even where JSON has to escape every character."""
+    """Fits the fields into a datagram even if JSON has to escape every character."""
     escaped = sum(c in '"\\\n\t' for c in text[-TRACEBACK_BYTES:])
     return {
         "type": record.head(kind.__name__, 256),
-        "message": record.head(gist(message), MESSAGE_BYTES),
+        "message": record.head(shorten_message(message), MESSAGE_BYTES),
         "traceback": record.tail(text, max(512, TRACEBACK_BYTES - escaped // 2)),
     }
 
 
-def gist(message):
-    """Exceptions of DCP, of DataLoader workers and of RPC carry whole tracebacks of others in their text: of each its last line."""
+def shorten_message(message):
+    """Exceptions of DCP, of DataLoader workers and of RPC contain whole tracebacks in their text. Returns only the last line of each."""
     if TRACEBACK not in message:
         return message
     lines = [line.strip() for line in message.splitlines() if line and not line[0].isspace()]
@@ -67,7 +68,7 @@ def gist(message):
 
 
 def write_error_file(message, text):
-    """As torch's @record decorator writes it, unless it has done so already."""
+    """Writes the file like torch's @record decorator, unless it already has."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
@@ -75,5 +76,5 @@ def write_error_file(message, text):
     try:
         with open(path, "x", encoding="utf-8") as file:
             json.dump({"message": {"message": message, "extraInfo": extra}}, file)
-    except OSError:  # there already, or no place for it: torchrun then reports the exit code alone
+    except OSError:  # it exists, or there is no space: torchrun then reports only the exit code
         pass

@@ -1,8 +1,9 @@
-"""Every place where the probe touches torch, by the module it waits for.
+"""All hooks of the probe in torch, by the module that they patch.
 
-All of them are wrappers that call the original with what they were given and hand back what it returned; what the probe does around
-it goes through Probe.call and cannot fail outwards; only the end after an agreed step does reach the script. Not used, because they change what they watch: full backward hooks (alter the
-graph, break torch.compile), DDP communication hooks (replace the all-reduce; one per model), completion hooks (NCCL only).
+Each hook is a wrapper that calls the original with its arguments and returns its result. The probe's own work runs through Probe.call,
+whose failures never reach the script; only the end after an agreed step does. Some mechanisms are not used because they change what they
+observe: full backward hooks (change the graph, break torch.compile), DDP communication hooks (replace the all-reduce; one per model),
+completion hooks (NCCL only).
 """
 
 import functools
@@ -11,7 +12,7 @@ from . import compiler, loggers, members, meshes, page, saves, waits
 
 
 def after_import(probe):
-    """Module name -> what to do once it has been imported."""
+    """Module name -> what to do after its import."""
     patches = {
         "torch": announce_torch,
         "torch.autograd": watch_backward,
@@ -25,10 +26,10 @@ def after_import(probe):
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed._functional_collectives": waits.watch_functional,
         "torch.distributed.fsdp._fully_shard._fsdp_param_group": waits.watch_fsdp2_group,
-        "torch.distributed._composable.fsdp._fsdp_param_group": waits.watch_fsdp2_group,  # where they live before torch 2.6
+        "torch.distributed._composable.fsdp._fsdp_param_group": waits.watch_fsdp2_group,  # their module before torch 2.6
         "torch.distributed.device_mesh": meshes.watch,
         "torch.amp.grad_scaler": watch_scaler,
-        "torch.cuda.amp.grad_scaler": watch_scaler,  # where the class lives before torch 2.3
+        "torch.cuda.amp.grad_scaler": watch_scaler,  # the module of the class before torch 2.3
         "torch.serialization": saves.watch_torch_save,
         "torch.distributed.checkpoint.state_dict_saver": saves.watch_distributed,
         "torch.multiprocessing.spawn": watch_spawn,
@@ -55,18 +56,18 @@ def watch_optimizers(probe, module):
         if probe.stop.due:
             probe.end_after_step()
 
-    before._torchdynamo_disable = after._torchdynamo_disable = True  # or a compiled step would trace what the probe does
+    before._torchdynamo_disable = after._torchdynamo_disable = True  # otherwise a compiled step would trace the probe
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 
 
 def closure_of(args, kwargs):
-    """The closure of optimizer.step(closure); `args` begins with the optimizer itself."""
+    """The closure of optimizer.step(closure); `args` starts with the optimizer itself."""
     return args[1] if len(args) > 1 else kwargs.get("closure")
 
 
 def watch_backward(probe, autograd):
-    """Tensor.backward looks this function up when it runs, so one wrapper sees both."""
+    """Tensor.backward looks this function up at run time, so one wrapper observes both."""
     original = autograd.backward
 
     @functools.wraps(original)
@@ -78,15 +79,15 @@ def watch_backward(probe, autograd):
         try:
             result = original(tensors, *args, **kwargs)
         except Exception as error:
-            failed = type(error).__name__  # not the error itself: it would keep the pass's tensors alive
+            failed = type(error).__name__  # not the error itself: it would keep the tensors of the pass alive
             raise
         finally:
             probe.call(probe.end_backward, handle, failed)
-        if probe.stop.due:  # the step of an optimizer that torch does not know
+        if probe.stop.due:  # the step of an optimizer that is not from torch
             probe.end_after_step()
         return result
 
-    backward._torchdynamo_disable = True  # as torch.compiler.disable marks it, without importing the compiler
+    backward._torchdynamo_disable = True  # like torch.compiler.disable, without importing the compiler
     autograd.backward = backward
 
 
@@ -97,7 +98,7 @@ def watch_data_loaders(probe, module):
             start = probe.call(probe.fetching)
             try:
                 result = original(self)
-            except BaseException:  # the loader is at its end
+            except BaseException:  # the loader has ended
                 if start is not None:
                     probe.call(probe.page.rest)
                 raise
@@ -125,14 +126,14 @@ def watch_clipping(probe, module):
 
     @functools.wraps(original)
     def clip_grad_norm_(parameters, max_norm, norm_type=2.0, *args, **kwargs):
-        if module.torch.compiler.is_compiling():  # the compiler should see the original alone
+        if module.torch.compiler.is_compiling():  # the compiler must see only the original
             return original(parameters, max_norm, norm_type, *args, **kwargs)
         if float(norm_type) == 2.0:
             total = original(parameters, max_norm, norm_type, *args, **kwargs)
             probe.call(probe.clipped, total)
             return total
         if hasattr(parameters, "__next__"):
-            parameters = list(parameters)  # an iterator can be walked once only
+            parameters = list(parameters)  # an iterator can be read only once
         probe.call(lambda: probe.clipped_otherwise(gradients_of(probe.torch, parameters)))
         return original(parameters, max_norm, norm_type, *args, **kwargs)
 
@@ -158,7 +159,7 @@ def watch_ddp(probe, module):
 
 
 def watch_fsdp1(probe, module):
-    """Its parameters are flat shards, of each group that shards anew; its own clipping returns the true global norm."""
+    """The parameters are flat shards. Each group shards them separately; its own clipping returns the true global norm."""
     kind = module.FullyShardedDataParallel
     original_init, original_clip = kind.__init__, kind.clip_grad_norm_
 
@@ -178,7 +179,7 @@ def watch_fsdp1(probe, module):
 
 
 def watch_fsdp2(probe, module):
-    """Each module that is sharded gets such a state."""
+    """Each sharded module gets such a state."""
     waits.watch_fsdp2_state(probe, module)
     kind = getattr(module, "FSDPState", None)
     if kind is None:
@@ -196,7 +197,7 @@ def watch_fsdp2(probe, module):
 
 def watch_scaler(probe, module):
     kind = module.GradScaler
-    if "step" not in vars(kind):  # the alias of later versions inherits from one that is watched already
+    if "step" not in vars(kind):  # the alias in later versions inherits from a class that is already watched
         return
     original_scale, original_step = kind.scale, kind.step
 
@@ -217,13 +218,13 @@ def watch_scaler(probe, module):
 
 
 def watch_spawn(probe, module):
-    """Processes that a rank starts carry its environment, but are ranks of the script's own counting: the gate keeps them out."""
+    """Processes that a rank starts have its environment, but the script numbers them itself: the gate excludes them."""
     original = module.start_processes
 
     @functools.wraps(original)
     def start_processes(*args, **kwargs):
         probe.call(probe.note, "the script starts processes with torch.multiprocessing.spawn: what they train is not watched")
-        probe.call(probe.say_hello)  # this process may wait for them to its end
+        probe.call(probe.say_hello)  # this process may wait for them until they end
         return original(*args, **kwargs)
 
     module.start_processes = start_processes

@@ -1,11 +1,11 @@
-"""Who this rank is: versions, process group, device. Never initialises CUDA, which would break scripts that fork later."""
+"""Identity of this rank: versions, process group, device. Never initialises CUDA, which would break scripts that fork later."""
 
 import os
 import platform
 
 
 def fields(torch, device, notes):
-    """The fields of a `hello` record, as far as they are known now."""
+    """Returns the fields of a `hello` record that are known now."""
     known = {
         "world_size": int(os.environ["WORLD_SIZE"]),
         "torch": str(torch.__version__),
@@ -29,7 +29,7 @@ def backend(torch):
 
 
 def nccl_version(torch):
-    """Of the library torch has loaded; a build without CUDA has none."""
+    """Returns the version of the library that torch has loaded; None for a build without CUDA."""
     try:
         if torch.version.cuda is None or not torch.distributed.is_nccl_available():
             return None
@@ -39,7 +39,7 @@ def nccl_version(torch):
 
 
 def gpu(torch, device):
-    """UUID and PCI address as NVML writes them, where this torch can tell (2.4 and later)."""
+    """Returns UUID and PCI address in NVML's format, if this torch provides them (2.4 and later)."""
     properties = torch.cuda.get_device_properties(device)
     known = {}
     uuid = getattr(properties, "uuid", None)

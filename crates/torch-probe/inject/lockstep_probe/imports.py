@@ -1,7 +1,8 @@
-"""Runs a function right after a module has been imported, without importing it ourselves.
+"""Runs a function after a module has been imported, without importing the module.
 
-A finder in front of sys.meta_path asks the others for the watched module, and lends its spec a loader that runs the original
-one and then us. Module and spec get their own loader back before the module's code runs, so inspect and pickle see no difference.
+A finder in front of sys.meta_path requests the watched module from the other finders, and puts a loader into its spec that runs the
+original loader and then the function. Module and spec get their own loader back before the module's code runs, so inspect and pickle see no
+difference.
 """
 
 import sys
@@ -9,7 +10,7 @@ import sys
 
 class AfterImport:
     def __init__(self, callbacks, fault):
-        """`callbacks`: module name -> function(module). `fault(exception)` is told what a callback raised."""
+        """`callbacks`: module name -> function(module). `fault(exception)` receives exceptions of the callbacks."""
         self._callbacks = dict(callbacks)
         self._fault = fault
 
@@ -29,7 +30,7 @@ class AfterImport:
             self._fault(error)
 
     def find_spec(self, name, path=None, target=None):
-        callback = self._callbacks.pop(name, None)  # popped: once, and not again while the other finders look
+        callback = self._callbacks.pop(name, None)  # removed first, so that it runs once, and not during the lookup by the other finders
         if callback is None:
             return None
         for finder in sys.meta_path:

@@ -1,7 +1,8 @@
-"""What a batch holds, in a few numbers: where its inputs and its labels lie, how far they scatter, and whether they are numbers.
+"""Statistics of a batch: the mean and the spread of its inputs and labels, and whether they are finite.
 
-Ranks whose shards are unlike each other, whose labels are wrong or whose preprocessing is broken differ in these from their peers while each batch
-looks well. Only tensors on the CPU, as loaders give them; of a large one every n-th element. Which steps are measured: see Budget in norms.py.
+Ranks with unusual shards, wrong labels or broken preprocessing differ in these values from their peers, although each batch looks normal.
+Only tensors on the CPU are measured, as loaders return them; of a large tensor only every n-th element. See Budget in norms.py for the
+measured steps.
 """
 
 from .batch import tensors_in
@@ -11,7 +12,7 @@ EVERY_MAX = 1_024  # steps
 
 
 def statistics(torch, batch):
-    """The fields of a step record: of the first tensor as `input`, of the last one as `label`."""
+    """Returns the fields of a step record: of the first tensor as `input`, of the last one as `label`."""
     tensors = [tensor for tensor in tensors_in(torch, batch) if tensor.is_cpu and tensor.numel() > 0 and not tensor.is_complex()]
     if not tensors:
         return {}

@@ -1,12 +1,12 @@
-"""Which optimizer's steps are the run's steps, where a script has several.
+"""Decides which optimizer's steps are the run's steps if a script has several optimizers.
 
-The first one to step leads: a GAN's discriminator, or the first parameter under optimizer-in-backward. The others' time is counted
-into the step. A leader that is gone, or has not stepped for PATIENCE steps of others, hands over.
+The first one that steps is the leader: a GAN's discriminator, or the first parameter with optimizer-in-backward. The time of the others
+counts as part of the step. If the leader is gone, or has not stepped for IDLE_STEPS_MAX steps of others, another optimizer becomes the leader.
 """
 
 import weakref
 
-PATIENCE = 100
+IDLE_STEPS_MAX = 100
 
 
 class Leader:
@@ -15,12 +15,12 @@ class Leader:
         self._since = 0
 
     def saw(self, optimizer):
-        """An optimizer begins a step."""
+        """Records that an optimizer starts a step."""
         if self._leader() is optimizer:
             self._since = 0
             return
         self._since += 1
-        if self._leader() is None or self._since > PATIENCE:
+        if self._leader() is None or self._since > IDLE_STEPS_MAX:
             self._leader = weakref.ref(optimizer)
             self._since = 0
 

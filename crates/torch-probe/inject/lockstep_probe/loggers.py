@@ -1,11 +1,11 @@
-"""What the script logs itself, through MLflow, Weights & Biases or TensorBoard: the names its author chose are better than ours.
+"""Values that the script logs itself, with MLflow, Weights & Biases or TensorBoard: its author chose better names than we could.
 
     log_metric, log_metrics, Run.log, add_scalar, … ──▶ Logged ─┬─ a training loss ─▶ `loss` of the next step record
-                                                                └─ any other name ──▶ `logged` records, one a second at most
+                                                                └─ any other name ──▶ `logged` records, at most one per second
 
-Nothing is imported for it: a logger the script imports gets its functions wrapped, like torch. A logged loss lands in the record of the step
-that ends next, which is the one after it where a script logs behind `optimizer.step()`. A tensor on a GPU is kept as the loss only, since
-reading it would wait for the device.
+Nothing is imported for this: if the script imports a logger, its functions are wrapped, as in torch. A logged loss is in the record of the
+step that ends next, which is the following step if a script logs after `optimizer.step()`. A tensor on a GPU is used only as the loss,
+because reading it would wait for the device.
 """
 
 import functools
@@ -13,22 +13,22 @@ import numbers
 
 from . import record
 
-# Best first. `Loss/train` is TensorBoard's own tutorial; a bare `loss` may be anything, and yields to the others.
+# Best first. `Loss/train` is from TensorBoard's own tutorial; a plain `loss` may be any loss, so it comes last.
 LOSSES = ("train/loss", "train_loss", "training/loss", "training_loss", "loss/train", "loss")
-LAPSE_STEPS = 1000  # without a logged loss: the script has stopped logging, and the one of `backward` counts again
-NAMES_MAX = 64  # of one run; a script that makes up names as it goes must not fill the store
+LAPSE_STEPS = 1000  # steps without a logged loss: the script has stopped logging, and the loss of `backward` counts again
+NAMES_MAX = 64  # per run; a script that creates names as it runs must not fill the store
 NAME_BYTES_MAX = 64
-DEPTH_MAX = 3  # W&B takes dictionaries in dictionaries
+DEPTH_MAX = 3  # W&B accepts nested dictionaries
 SAY_EVERY_NS = 1_000_000_000
 
 
 class Logged:
-    """What has been logged and not been said yet."""
+    """Logged values that were not sent yet."""
 
     def __init__(self, probe):
         self._probe = probe
         self._loss_preference = len(LOSSES)
-        self._loss_step = None  # the steps that were finished when a loss was logged last
+        self._loss_step = None  # the number of finished steps when a loss was last logged
         self._values = {}
         self._names = set()
         self._next_say_ns = 0
@@ -44,7 +44,7 @@ class Logged:
                 self._take_value(name, value)
 
     def declares_loss(self, step):
-        """Whether the script's own word on the loss is to be taken at this step."""
+        """Returns True if the script's own loss counts at this step."""
         return self._loss_step is not None and step - self._loss_step <= LAPSE_STEPS
 
     def say(self, now_ns, at_once=False):
@@ -52,7 +52,7 @@ class Logged:
             return
         values, self._values = self._values, {}
         self._next_say_ns = now_ns + SAY_EVERY_NS
-        self._probe.say("logged", {"step": self._probe.steps, "values": {name: record.speakable(value) for name, value in values.items()}})
+        self._probe.say("logged", {"step": self._probe.steps, "values": {name: record.json_value(value) for name, value in values.items()}})
 
     def _take_loss(self, name, value):
         preference = LOSSES.index(name.lower())
@@ -79,19 +79,19 @@ class Logged:
 
 
 def clean(name):
-    """A name as it may become a label, or None for one that nobody would call a name."""
+    """Returns a name that is valid as a label, or None if the text is not a name."""
     if type(name) is not str or not name.isprintable() or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         return None
     return name.replace('"', "_").replace("\\", "_")
 
 
 def plain(value):
-    """A number that is there already, as a float."""
+    """Returns a number as a float if reading it does not wait for a device."""
     if isinstance(value, numbers.Real):
         return None if isinstance(value, bool) else float(value)
     if is_scalar_tensor(value):
         return float(value.item()) if value.is_cpu else None
-    if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # an array of NumPy's
+    if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # an array of NumPy
         item = value.item()
         return float(item) if isinstance(item, numbers.Real) else None
     return None
@@ -102,7 +102,7 @@ def is_scalar_tensor(value):
 
 
 def flat(values, prefix="", depth=DEPTH_MAX):
-    """(name, value) of a dictionary, and of those in it."""
+    """Yields (name, value) of a dictionary and its nested dictionaries."""
     for name, value in values.items():
         name = f"{prefix}{name}"
         if isinstance(value, dict):
@@ -116,7 +116,7 @@ def flat(values, prefix="", depth=DEPTH_MAX):
 
 
 def after(probe, owner, name, pairs_of):
-    """Lets `owner.name` do its work, then takes what `pairs_of(*its arguments)` finds in them."""
+    """Wraps `owner.name`: calls it, then uses what `pairs_of(*its arguments)` returns."""
     original = getattr(owner, name, None)
     if original is None:
         return
@@ -137,18 +137,18 @@ def watch_mlflow(probe, module):
 
 
 def watch_mlflow_client(probe, module):
-    """What frameworks use; the functions above end here too, which says the same thing once more."""
+    """The client that frameworks use; the functions above also call it, so they report the same value twice."""
     after(probe, module.MlflowClient, "log_metric", lambda _self, run_id, key, value, *_, **__: [(key, value)])
     after(probe, module.MlflowClient, "log_batch", lambda _self, run_id, metrics=(), *_, **__: of_entities(metrics))
 
 
 def of_entities(metrics):
-    """Without what MLflow measures of the machine by itself."""
+    """Leaves out MLflow's own measurements of the machine."""
     return [(metric.key, metric.value) for metric in metrics if not metric.key.startswith("system/")]
 
 
 def watch_wandb(probe, module):
-    """`wandb.log` is the method of the run that `wandb.init` has made."""
+    """`wandb.log` is the method of the run that `wandb.init` has created."""
     after(probe, module.Run, "log", lambda _self, data, *_, **__: flat(data))
 
 

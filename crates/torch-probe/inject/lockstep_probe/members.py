@@ -1,7 +1,7 @@
-"""Which ranks each process group has, in the file `rank-RANK.groups` in the attempt's folder, for whoever asks the Flight Recorder.
+"""Writes which ranks each process group has into the file `rank-RANK.groups` in the attempt's folder, for readers of the Flight Recorder.
 
-Gloo's recorder does not name the members of its groups, and a rank that hangs cannot be asked for them. So they are written when a
-group is made: one JSON object, name of the group -> ranks as `0-3,8`.
+Gloo's recorder does not name the members of its groups, and a rank that hangs cannot answer. So the members are written when a group is
+created: one JSON object, name of the group -> ranks as `0-3,8`.
 """
 
 import contextlib
@@ -36,20 +36,20 @@ class Members:
         self._groups = {}
 
     def note(self, module, group):
-        """`group` as it was made; a rank that is no member of it got something else."""
+        """`group` as created; a rank that is not a member got another value."""
         name = getattr(group, "group_name", None)
         if not name or len(self._groups) >= GROUPS_MAX:
             return
         self._groups[str(name)] = ranges(module.get_process_group_ranks(group))
         new = self._path + ".new"
-        with contextlib.suppress(OSError):  # a full disk: then the digest does not name them
+        with contextlib.suppress(OSError):  # a full disk: then the digest does not name the members
             with open(new, "w", encoding="utf-8") as file:
                 json.dump(self._groups, file)
             os.replace(new, self._path)
 
 
 def ranges(ranks):
-    """`0-3,8` for [0, 1, 2, 3, 8]."""
+    """Returns `0-3,8` for [0, 1, 2, 3, 8]."""
     found = []
     for rank in sorted(ranks):
         if found and rank == found[-1][1] + 1:

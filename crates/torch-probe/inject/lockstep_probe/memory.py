@@ -1,11 +1,11 @@
-"""Memory as it was when there was too little of it: what a failed allocation asked for, and what was there instead.
+"""The state of memory at a failed allocation: what was requested, and what was available.
 
     held by other processes |  allocated, in use by tensors  | reserved by torch but unallocated | free
                             |<------------------- reserved ------------------->|
 
-torch hands out cached memory only in whole pieces, and gives back what it can before it fails. Where more lies unallocated than was asked for,
-it lies in pieces that are too small: fragmentation. Where it does not, the model and its batch need more than there is. The exception's
-message has the sizes of the very moment; the allocator's statistics, a little later but with the failed frames still alive, add the rest.
+torch allocates cached memory only in whole blocks, and frees what it can before it fails. If more is unallocated than was requested,
+the blocks are too small: fragmentation. Otherwise the model and its batch need more than is available. The exception's
+message has the sizes at that moment; the allocator's statistics, read slightly later while the failed frames are alive, add the rest.
 """
 
 import re
@@ -26,12 +26,12 @@ STATISTICS = {
     "inactive_split_bytes": "inactive_split_bytes.all.current",
     "retries": "num_alloc_retries",
 }
-TOP = 5  # sizes of the blocks in use that hold the most memory
-BLOCKS_MAX = 50_000  # of an allocator with more, only the statistics are told: walking them would keep a dying rank
+TOP = 5  # number of block sizes that use the most memory
+BLOCKS_MAX = 50_000  # if the allocator has more, only the statistics are sent: reading all blocks would delay a dying rank
 
 
 def evidence(torch, error, message):
-    """The `memory` of an error record; None where the failure is not about memory."""
+    """Returns the `memory` of an error record; None if the failure is not about memory."""
     if type(error).__name__.endswith("OutOfMemoryError"):
         return on_cuda(torch, message)
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in message:
@@ -49,7 +49,7 @@ def on_cuda(torch, message):
     known["device"] = "cuda" if device is None else f"cuda:{device}"
     try:
         known.update(by_allocator(torch.cuda, torch.cuda.current_device() if device is None else device))
-    except Exception:  # another allocator (cudaMallocAsync, a plugged-in one) keeps no such books; the message stays
+    except Exception:  # another allocator (cudaMallocAsync, a plug-in) has no such statistics; the message remains
         pass
     return present(known)
 
@@ -63,7 +63,7 @@ def by_allocator(cuda, device):
 
 
 def by_blocks(blocks):
-    """The largest piece that is free, and which sizes hold the most: [[bytes each, how many], …]."""
+    """Returns the largest free block, and the sizes that use the most memory: [[bytes each, count], …]."""
     free, used = 0, {}
     for block in blocks:
         if block["state"] == "inactive":
@@ -95,7 +95,7 @@ def on_host(message):
 
 
 def kibibytes(path):
-    """The sizes of a file like /proc/meminfo, in bytes; nothing where there is none."""
+    """Returns the sizes in a file like /proc/meminfo, in bytes; empty if there is none."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return {name: int(size) << 10 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", file.read(), re.MULTILINE)}

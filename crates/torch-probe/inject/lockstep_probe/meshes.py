@@ -1,8 +1,8 @@
-"""The mesh a script puts its ranks into: the names of its axes, their sizes, and this rank's coordinates.
+"""Reports the mesh of a script's ranks: the names of its axes, their sizes, and this rank's coordinates.
 
-Read from each `DeviceMesh` as it is made, whoever makes it (`init_device_mesh`, FSDP2's own default, the script itself). Told is what covers the
-whole world: slices of a mesh, meshes of a part of the ranks and flattened ones say less. Of several the one with the most axes counts, then the one
-that names them, then the first.
+Read from each `DeviceMesh` when it is created, by any code (`init_device_mesh`, FSDP2's own default, the script itself). Only a mesh of the
+whole world is reported: slices of a mesh, meshes of some ranks and flattened ones say less. Of several, the one with the most axes counts,
+then the one with names, then the first.
 """
 
 import functools
@@ -22,14 +22,14 @@ def watch(probe, module):
     kind.__init__ = __init__
 
 
-# Axes along which ranks have the same layers and other data, as recipes and common frameworks name them.
+# Axes along which ranks have the same layers and different data, with the names in recipes and common frameworks.
 DATA_PARALLEL_AXES = {"dp", "ddp", "data", "data_parallel", "replicate", "shard", "fsdp", "hsdp", "dp_replicate", "dp_shard"}
 
 
 class Meshes:
     def __init__(self, probe):
         self._probe = probe
-        self._known = (0, False)  # (axes, whether they are named) of the one that counts
+        self._known = (0, False)  # (axes, whether they are named) of the chosen mesh
         self._names = []
         self._untold = None
 
@@ -46,11 +46,12 @@ class Meshes:
         self.tell()
 
     def is_data_parallel(self):
-        """Whether all ranks have the same layers and other data, as far as meshes tell: none, one without names, or axes known for it."""
+        """Returns True if, according to the meshes, all ranks have the same layers and different data: no mesh, one without names, or known
+        axes."""
         axes, is_named = self._known
         return set(self._names) <= DATA_PARALLEL_AXES if is_named else axes <= 1
 
     def tell(self):
-        """Now, or at the end of a later step, when somebody listens."""
+        """Reports now, or at the end of a later step when an agent listens."""
         if self._untold is not None and self._probe.say("mesh", self._untold):
             self._untold = None

@@ -1,25 +1,26 @@
-"""What an optimizer steps with: its learning rates, and how many parameters the rank trains.
+"""Reports an optimizer's learning rates, and how many parameters the rank trains.
 
-A rate may be a number, or a tensor: one on the CPU is read at once, one on the device travels with the step's other scalars, since reading it
-would wait for the device. Of a script with more device tensors than KEPT_MAX nothing is told: a part of the rates has no smallest and no largest.
+A rate may be a number or a tensor. A tensor on the CPU is read at once; one on the device is copied with the step's other scalars, because
+reading it would wait for the device. If a script has more device tensors than KEPT_MAX, no rates are reported, because some of the rates
+have no minimum and maximum.
 """
 
 import sys
 
 KEPT_MAX = 8
-# They give a torch optimizer flat pieces that are no parameters of the model.
+# They give a torch optimizer flat pieces that are not parameters of the model.
 REPACKS_PARAMETERS = ("deepspeed", "megatron")
 
 
 class Rates:
-    """The learning rates of one step: `numbers` that are known, `kept` that are on the way from the device."""
+    """The learning rates of one step: known `numbers`, and `kept` tensors that are being copied from the device."""
 
     def __init__(self, numbers=(), kept=()):
         self.numbers, self.kept = list(numbers), list(kept)
 
 
 def rates_of(torch, optimizer, timeline):
-    """Over all groups; `Rates()` where they cannot be told."""
+    """Returns the rates of all groups; `Rates()` if they are unknown."""
     numbers, on_device = [], {}
     for group in optimizer.param_groups:
         rate = group.get("lr")
@@ -37,9 +38,9 @@ def rates_of(torch, optimizer, timeline):
 
 
 def parameters_of(optimizers, shard_ranks=None):
-    """How many numbers these optimizers train, shards of other ranks included; None where it cannot be told.
+    """Returns how many numbers these optimizers train, including shards of other ranks; None if unknown.
 
-    `shard_ranks`: over how many ranks FSDP1 shards. A DTensor says its whole size itself.
+    `shard_ranks`: the number of ranks over which FSDP1 shards. A DTensor knows its whole size.
     """
     if any(name in sys.modules for name in REPACKS_PARAMETERS):
         return None

@@ -1,8 +1,8 @@
-"""The mid-step page: what this rank does right now, for a reader that needs no answer from it.
+"""The page: the current phase of this rank, which a reader can read without an answer from the rank.
 
-A rank that is stopped, or that holds Python's lock in native code, answers no question. Its page can still be read. The shim creates
+A rank that is stopped, or that holds Python's lock in native code, does not answer. Its page can still be read. The shim creates
 the file `page-RANK` in the attempt's folder and allocates all of it, so that no write here meets a full disk. Its other side, which
-creates and reads it, is crates/shim/src/page.rs; a change of the format needs another version and a change on both sides.
+creates and reads it, is crates/shim/src/page.rs; a change of the format needs a new version and a change on both sides.
 
     0     slot 0, 64 bytes
     64    slot 1, 64 bytes
@@ -47,7 +47,7 @@ _write_slot = Struct("<52sIQ").pack_into
 
 
 class Page:
-    """All methods but the first two are for the training thread alone."""
+    """The training thread must call all methods except the first two."""
 
     def __init__(self, environ):
         self._path = os.path.join(os.path.dirname(os.path.abspath(environ["LOCKSTEP_PROBE_SOCKET"])), f"page-{environ['RANK']}")
@@ -60,7 +60,8 @@ class Page:
         self.step = self.batches = self.backwards = 0
 
     def close(self):
-        """For good. The page says nothing then, rather than that the rank has stood still since now; a forked child leaves it alone."""
+        """Closes the page permanently. The page is then empty, so that it does not show a rank that stands still. A forked child does not
+        change it."""
         page, self._map, self._closed = self._map, None, True
         if page is not None and os.getpid() == self._pid:
             page[: 2 * SLOT_BYTES] = bytes(2 * SLOT_BYTES)
@@ -72,14 +73,14 @@ class Page:
         self._write()
 
     def reach(self, stage):
-        """One of the first phases, which is also a stage."""
+        """Enters one of the first phases, which are also stages."""
         if self._map is None and not self._closed:
-            self._open()  # `lockstep exec` creates it when it has found the rank
+            self._open()  # `lockstep exec` creates it after it has found the rank
         self.stage = max(self.stage, stage)
         self.enter(stage)
 
     def wrapped(self):
-        """The model is wrapped; in the middle of a training that is no phase of its own."""
+        """The model is wrapped. During training this is not a phase."""
         if not self.batches and not self.backwards:
             self.reach(MODEL_WRAPPED)
 
@@ -94,7 +95,7 @@ class Page:
         self.enter(BACKWARD)
 
     def rest(self):
-        """A part of a step has ended, and no other has begun: code of the script, or the forward pass where no loader shows its begin."""
+        """A part of a step has ended, and no other has started: code of the script, or the forward pass if no loader marks its start."""
         self.enter(HOST if self.batches else FORWARD)
 
     def stepped(self, step):
@@ -102,7 +103,7 @@ class Page:
         self.rest()
 
     def begin(self, phase):
-        """A wait or a save inside another phase, which goes on after `end`."""
+        """Starts a wait or a save inside another phase, which continues after `end`."""
         self._outer.append(self.phase)
         self.phase = phase
         self._write()
@@ -121,14 +122,14 @@ class Page:
         _write_slot(page, (number & 1) * SLOT_BYTES, body, crc32(body), number)
 
     def _open(self):
-        """Without a page, or with one of another kind, the rank goes on without."""
+        """Opens the page. If there is none, or one of another version, the rank continues without it."""
         with contextlib.suppress(OSError, ValueError):
             file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 about = os.fstat(file)
                 if stat.S_ISREG(about.st_mode) and about.st_size == PAGE_BYTES:
                     page = mmap.mmap(file, PAGE_BYTES)
-                    page[: 2 * SLOT_BYTES] = bytes(2 * SLOT_BYTES)  # of a process that had this rank before
+                    page[: 2 * SLOT_BYTES] = bytes(2 * SLOT_BYTES)  # of an earlier process of this rank
                     self._map = page
             finally:
                 os.close(file)

@@ -1,4 +1,4 @@
-"""The probe of this process: every hook comes in through `call`, every record leaves through `say`."""
+"""The probe of this process: every hook calls `call`, and every record is sent by `say`."""
 
 import atexit
 import collections
@@ -11,7 +11,7 @@ from . import compiler, hooks, identity, inputs, norms, optimizing
 from .batch import measure
 from .channel import Channel
 from .cycle import Cycle
-from .errors import LastWords
+from .errors import ErrorReporter
 from .imports import AfterImport
 from .leader import Leader
 from .live import LiveOrder
@@ -28,16 +28,16 @@ from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
 from .waits import Waits
 
-FAULTS_MAX = 10  # a probe that keeps failing inside is turned off for good
-PENDING_MAX = 64  # steps whose device times are awaited; older ones are dropped and counted
-BURST_MAX = 4  # steps sent at a time; the kernel queues ten datagrams by default, for all ranks of a node together
+FAULTS_MAX = 10  # a probe with more internal errors is turned off permanently
+PENDING_MAX = 64  # steps whose device times have not arrived; older ones are dropped and counted
+BURST_MAX = 4  # steps sent at once; the kernel queues ten datagrams by default, for all ranks of a node together
 SKIPS_TOLD_EVERY_NS = 1_000_000_000
-COUNTED_AFTER_STEPS = 2  # each of several optimizers has stepped by then
+COUNTED_AFTER_STEPS = 2  # by then, each of several optimizers has stepped
 BACKWARDS_WITHOUT_OPTIMIZER = 64  # then the script has no torch optimizer, and each backward pass counts as a step
 
 
 def resumed_step(environ):
-    """The step that the checkpoint holds from which this attempt goes on: its first own step is the one behind it."""
+    """Returns the step of the checkpoint from which this attempt continues: the attempt's first step is the next one."""
     step = environ.get("LOCKSTEP_RESUME_STEP", "")
     return int(step) if step.isdecimal() else 0
 
@@ -52,7 +52,7 @@ class Probe:
         self.envelope = Envelope(environ)
         self.cycle = Cycle(HostTimeline())
         self.waits = Waits(self)
-        self.missing_on_device = []  # notes that matter once the rank computes on a GPU
+        self.missing_on_device = []  # notes that matter if the rank computes on a GPU
         self.leader = Leader()
         self.steps = self._first_step = resumed_step(environ)
         self._compiler_noted = False
@@ -62,12 +62,12 @@ class Probe:
         self.optimizer_calls = 0
         self._optimizers = weakref.WeakSet()  # until their parameters are counted
         self._parameters = None
-        self.shards_dtensors = False  # FSDP2 is in use: DTensors are its shards
+        self.shards_dtensors = False  # FSDP2 is in use: its shards are DTensors
         self.backwards = 0
         self.in_backward = False
-        self._losses_before = 0  # the backward pass under way
-        self.synchronises = False  # DistributedDataParallel is in use: the tail of a backward pass is waiting
-        self.shard_weight = None  # of FSDP1's shards, see norms.py; None without them
+        self._losses_before = 0  # number of losses before the current backward pass
+        self.synchronises = False  # DistributedDataParallel is in use: the tail of a backward pass is a wait
+        self.shard_weight = None  # weight of FSDP1's shards, see norms.py; None without FSDP1
         self.thread = threading.get_ident()
         self._pending = collections.deque()
         self._pending_dropped = 0
@@ -76,18 +76,18 @@ class Probe:
         self._last_step_s = None
         self._scaled = None
         self._device = self._root_device = None
-        self._hello = None  # (connection, notes) of the last hello that left
-        self._last_words = LastWords(self)
+        self._hello = None  # (connection, notes) of the last hello that was sent
+        self._error_reporter = ErrorReporter(self)
         self.saves = Saves(self, environ["LOCKSTEP_PROBE_SOCKET"])
         self.reports = Reports(self.note)
-        self.declared = False  # the script itself says where its steps end
+        self.declared = False  # the script itself marks the ends of its steps
         self.logged = Logged(self)
         self.meshes = Meshes(self)
         self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self.page = Page(environ)
         self.members = Members(environ)
         self.server = WorkerServer(environ)
-        self.knobs = None  # what is changed in the script; nothing of it is even imported where nobody asks
+        self.knobs = None  # changes in the script; imported only if requested
         self.saved_tensors = None
         self.stop = StopOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self._meter = Meter() if environ.get("LOCKSTEP_PROBE_DEBUG") else None
@@ -96,12 +96,12 @@ class Probe:
         self.call(self.page.reach, STARTING)
         knobs, patches = environ.get("LOCKSTEP_KNOBS"), {}
         if knobs:
-            self.call(self._install_knobs, knobs)  # before the probe's own hooks: it watches what the changed script does
+            self.call(self._install_knobs, knobs)  # before the probe's own hooks, which watch the changed script
         if knobs or environ.get("LOCKSTEP_MEASURE_SAVED") == "1":
             self.saved_tensors = SavedTensors(self)
             patches = self.saved_tensors.patches()
         AfterImport({**hooks.after_import(self), **patches}, self.fault).install()
-        self._last_words.install()
+        self._error_reporter.install()
         os.register_at_fork(after_in_child=self.turn_off)
         atexit.register(self.call, self.at_exit)
 
@@ -115,10 +115,10 @@ class Probe:
             self._install_knobs("{}")
         self.knobs.live(text)
 
-    # === the two doors ===
+    # === the two entry points ===
 
     def call(self, function, *args):
-        """Runs probe code for user code: whatever goes wrong stays in here."""
+        """Runs probe code during user code; no error leaves this function."""
         if not self.on:
             return None
         meter = self._meter
@@ -133,14 +133,14 @@ class Probe:
             if meter is not None:
                 meter.leave()
 
-    call._torchdynamo_disable = True  # a compiler that traces the script stops at this door
+    call._torchdynamo_disable = True  # a compiler that traces the script stops here
 
     def say(self, kind, fields, **times):
         return self.channel.send(self.envelope.seal(kind, fields, **times))
 
     def say_last(self, kind, fields):
-        # A Python without torch is a wrapper on the way to the rank, and its end means nothing; its failure does: a script
-        # that dies at its imports or its arguments never comes as far as torch.
+        # A Python without torch is a wrapper around the rank, and its end means nothing. But its failure is reported: a script that fails
+        # at its imports or its arguments never imports torch.
         if self.torch is not None or kind == "error":
             self.channel.send_last_words(self.envelope.seal(kind, fields))
 
@@ -154,11 +154,11 @@ class Probe:
         return threading.get_ident() == self.thread
 
     def is_training(self):
-        """In the thread that trains, or in autograd's that runs its backward pass on a GPU."""
+        """Returns True in the thread that trains, or in autograd's thread that runs its backward pass on a GPU."""
         return self.in_backward or self.is_training_thread()
 
     def end_after_step(self):
-        """The agreed step is over: its work on the device as well, or a rank that leaves early would take along what others need."""
+        """The agreed step is over. Also waits for its work on the device, because a rank that leaves early would break what others need."""
         self.call(self._finish_device)
         self.stop.act()
 
@@ -171,12 +171,12 @@ class Probe:
             self.notes.append(text)
 
     def turn_off(self):
-        """In a forked child, or after too many faults."""
+        """Turns the probe off in a forked child, or after too many errors."""
         self.on = False
         self.channel.close()
         self.page.close()
 
-    # === what hooks tell ===
+    # === called by hooks ===
 
     def torch_imported(self, torch):
         self.torch = torch
@@ -197,7 +197,7 @@ class Probe:
         self.say_hello()
 
     def fetching(self):
-        """From where on a DataLoader is waited for, or None in a thread whose waiting holds nobody up."""
+        """Returns the start of a wait for a DataLoader, or None in a thread whose waits delay no other thread."""
         if threading.get_ident() != self.thread or not self.cycle.timeline.usable():
             return None
         self.page.enter(DATA)
@@ -217,7 +217,7 @@ class Probe:
             self.cycle.sized(size)
 
     def _note_inputs(self, batch):
-        """The first batch of a step at which the time allows it."""
+        """The first batch of a step for which the time budget allows it."""
         if self.cycle.inputs or not self._inputs_budget.allows(self.steps + 1):
             return
         start = time.perf_counter()
@@ -225,7 +225,7 @@ class Probe:
         self._inputs_budget.spent(time.perf_counter() - start, self._last_step_s)
 
     def begin_backward(self, tensors):
-        """True when this backward pass is the rank's own, not one nested in it or one of another thread."""
+        """Returns True if this backward pass is the rank's own, not a nested one or one of another thread."""
         if self.in_backward or threading.get_ident() != self.thread:
             return False
         root = tensors if isinstance(tensors, self.torch.Tensor) or is_edge(tensors) else next(iter(tensors), None)
@@ -247,7 +247,7 @@ class Probe:
         return handle or True
 
     def _begin_backward_from_edge(self):
-        """A pipeline's stage that is not the last goes back from where it gave its output away: there is no loss to see."""
+        """A pipeline stage that is not the last starts its backward pass at its output: there is no loss."""
         if self._root_device is None and self._device is not None:
             self._follow_device(self.torch.device(self._device))
         if not self.cycle.timeline.usable():
@@ -259,7 +259,7 @@ class Probe:
         return True
 
     def end_backward(self, handle, failed=None):
-        """`failed`: what the pass raised, which the script may get over."""
+        """`failed`: the exception of the pass, which the script may handle."""
         self.in_backward = False
         self.page.rest()
         self.cycle.end_backward()
@@ -297,26 +297,26 @@ class Probe:
             return
         self.cycle.end_optimizer()
         if self.leader.is_leading(optimizer):
-            if closure is not None:  # it made the gradients, so they could not be seen before the step
+            if closure is not None:  # it computed the gradients, so they did not exist before the step
                 self._note_local_norm(optimizer)
             if not self.declared:
                 self._end_step()
 
     def marked(self, number):
-        """The script says that a step is over: its number, or None for the next."""
+        """The script marks the end of a step: its number, or None for the next number."""
         self.declared = True
         if number is None or number > self.steps:
             self.steps = self.steps if number is None else int(number) - 1
             self._end_step()
 
     def shards(self, fsdp):
-        """FSDP1 has sharded a module over `fsdp.process_group`, and holds copies of the shards in other such groups."""
+        """FSDP1 has sharded a module over `fsdp.process_group`, and has copies of the shards in other such groups."""
         self.missing_on_device.append("FSDP1: on GPUs waiting for other ranks is not measured, it hides inside forward and backward")
         ranks = 1 if fsdp.sharding_strategy.name == "NO_SHARD" else fsdp.process_group.size()
         self.shard_weight = ranks / self.torch.distributed.get_world_size()
 
     def clipped(self, total_norm):
-        """torch's own norm before clipping; of a sharded model it is this rank's part."""
+        """torch's own norm before clipping; for a sharded model, this rank's part."""
         if not isinstance(total_norm, self.torch.Tensor):
             return
         local = getattr(total_norm, "_local_tensor", None)
@@ -325,19 +325,19 @@ class Probe:
         self._keep_norm(total if weight is None else total * weight**0.5, weight is not None)
 
     def clipped_globally(self, total_norm):
-        """By a method that has asked the other ranks; what it called on its way is no second norm."""
+        """The norm from a method that communicates with the other ranks; the norms inside it do not count again."""
         if isinstance(total_norm, self.torch.Tensor):
             self.cycle.norms, self.cycle.norms_are_local = [], False
             self._keep_norm(total_norm, False)
 
     def clipped_otherwise(self, gradients):
-        """Clipping by another norm than the second: ours has to be taken before it happens."""
+        """Clipping by another norm than the 2-norm: ours must be computed before it."""
         found = norms.of_gradients(self.torch, gradients, self.shard_weight)
         if found is not None:
             self._keep_norm(*found)
 
     def scaled(self, scaler, loss, result):
-        """A GradScaler multiplied the loss: remember the true one until the product's backward pass."""
+        """A GradScaler multiplied the loss: keeps the true one until the product's backward pass."""
         if not scaler.is_enabled():
             return
         self.skipped = self.skipped or 0
@@ -355,7 +355,7 @@ class Probe:
             self._tell_skips()
 
     def _tell_skips(self):
-        """Where every step is skipped none ends, and no record of a step would say so."""
+        """Reports skipped steps. If every step is skipped, none ends, and no record of a step would report it."""
         now_ns = time.monotonic_ns()
         if self.skipped_in_a_row > 1 and now_ns - self._skips_told_ns >= SKIPS_TOLD_EVERY_NS:
             self._skips_told_ns = now_ns
@@ -370,10 +370,10 @@ class Probe:
 
     def at_exit(self):
         self.page.enter(ENDING)
-        self._last_words.tell_what_was_missed()
+        self._error_reporter.report_unhandled()
         while self._has_finished_step():
             self._flush()
-            time.sleep(0.002)  # lets the agent read; at most PENDING_MAX / BURST_MAX times, in a process that is ending
+            time.sleep(0.002)  # gives the agent time to read; at most PENDING_MAX / BURST_MAX times, in a process that is ending
         self.logged.say(time.monotonic_ns(), at_once=True)
         if self.knobs is not None:
             self.knobs.settle()
@@ -411,17 +411,17 @@ class Probe:
             self.say_last("stop", {"step": self.steps, "how": self.stop.how()})
 
     def _count_parameters(self):
-        """Once. Not where DTensors are parts of a layer and not of the data: a step's work is divided by another number then."""
+        """Runs once. Not if DTensors are parts of a layer instead of the data: then the work of a step is divided by another number."""
         optimizers, self._optimizers = list(self._optimizers), None
         if not self.meshes.is_data_parallel() or (not self.shards_dtensors and optimizing.has_dtensors(optimizers)):
             return
         world_size = int(os.environ["WORLD_SIZE"])
         shard_ranks = None if self.shard_weight is None else round(self.shard_weight * world_size)
         self._parameters = optimizing.parameters_of(optimizers, shard_ranks)
-        self._hello = None  # says it
+        self._hello = None  # sends it
 
     def _flush(self):
-        """Sends steps whose device times have arrived, in order; a rest is left to the next step's end."""
+        """Sends steps whose device times have arrived, in order; the next step's end sends the rest."""
         for _ in range(BURST_MAX):
             if not self._has_finished_step():
                 break
@@ -433,10 +433,10 @@ class Probe:
             self.say("step", fields, wall_ns=wall_ns, mono_ns=mono_ns)
         self.meshes.tell()
         if self.channel.connected() and self._hello != (self.channel.connections, len(self.notes)):
-            self.say_hello()  # a new agent listens and has not met this rank, or there is a new note
+            self.say_hello()  # a new agent listens that has no hello of this rank, or there is a new note
 
     def _note_compiler(self, fields):
-        if self.steps > self._first_step + 1 and not self._compiler_noted:  # the first step has no step before it to begin from
+        if self.steps > self._first_step + 1 and not self._compiler_noted:  # the first step has no previous step that marks its start
             hidden = compiler.what_it_hides(fields)
             self._compiler_noted = hidden is not None
             if hidden is not None:
@@ -448,7 +448,7 @@ class Probe:
     # === parts ===
 
     def _follow_device(self, device):
-        """The first backward pass shows where the rank computes; a change of device starts the measurement anew."""
+        """The first backward pass shows the device of the rank; a change of device restarts the measurement."""
         if device == self._root_device:
             return
         self._root_device, self._device = device, str(device)
@@ -463,10 +463,10 @@ class Probe:
     def note_missing_on_device(self):
         for text in self.missing_on_device:
             self.note(text)
-        self.waits.on_device = self.waits.on_device or bool(self.missing_on_device)  # then the steps in between do not know their waits
+        self.waits.on_device = self.waits.on_device or bool(self.missing_on_device)  # then the waits of the steps in between are unknown
 
     def _bound_gpu(self):
-        """The GPU the script has chosen, if it has touched CUDA by now; asking must not be what initialises it."""
+        """Returns the GPU that the script uses, if it has initialised CUDA; the probe must not initialise it."""
         cuda = self.torch.cuda
         return f"cuda:{cuda.current_device()}" if cuda.is_available() and cuda.is_initialized() else None
 
@@ -483,10 +483,10 @@ class Probe:
         self.call(self._queue_gradients_ready)
 
     def _queue_gradients_ready(self):
-        """Asks autograd to tell when every local gradient is there.
+        """Requests a callback of autograd when all local gradients are ready.
 
-        DDP queues the callback that waits for its buckets when the last of them fills, which is later than this one, queued as
-        the pass begins; autograd runs them in that order. What remains of the pass after ours is the wait for other ranks.
+        DDP queues the callback that waits for its buckets when the last of them is full. This callback is queued earlier, at the start of
+        the pass, and autograd runs them in that order. The time between this callback and the end of the pass is the wait for other ranks.
         """
         engine = self.torch.autograd.Variable._execution_engine
         engine.queue_callback(lambda: self.call(self.cycle.gradients_ready))
@@ -511,12 +511,12 @@ class Probe:
 
 
 def is_edge(root):
-    """A torch.autograd.graph.GradientEdge, which newer versions of torch take as the root of a backward pass."""
+    """Returns True for a torch.autograd.graph.GradientEdge, which newer versions of torch accept as the root of a backward pass."""
     return hasattr(root, "node") and hasattr(root, "output_nr")
 
 
 class Meter:
-    """Counts the probe's own time in the training thread, when LOCKSTEP_PROBE_DEBUG asks for it."""
+    """Measures the probe's own time in the training thread, if LOCKSTEP_PROBE_DEBUG is set."""
 
     def __init__(self):
         self._thread = threading.get_ident()

@@ -2,7 +2,7 @@
 
     {"v":1,"run":"r1","attempt":0,"node":"a","rank":1,"local_rank":1,"pid":42,"kind":"step","wall_ns":...,"mono_ns":..., ...}
 
-Unknown is an absent field, never null and never 0. JSON has no NaN: non-finite numbers travel as "NaN", "+Inf", "-Inf".
+A field with an unknown value is absent, never null and never 0. JSON has no NaN: non-finite numbers are written as "NaN", "+Inf", "-Inf".
 """
 
 import json
@@ -15,7 +15,7 @@ LIMIT = 8192
 
 
 class Envelope:
-    """The fields every record of this process has."""
+    """The fields that every record of this process has."""
 
     def __init__(self, environ=os.environ):
         self.rank = int(environ["RANK"])
@@ -29,10 +29,10 @@ class Envelope:
             "local_rank": self.local_rank,
             "pid": os.getpid(),
         }
-        self._fixed = encode(fixed)[:-1] + b","  # the opening of every record, up to where the others differ
+        self._fixed = encode(fixed)[:-1] + b","  # the start of every record, up to the first field that differs
 
     def seal(self, kind, fields, wall_ns=None, mono_ns=None):
-        """The datagram for a record that happened now, or at the given times; ValueError where it would not fit."""
+        """Returns the datagram for a record of now, or of the given times. Raises ValueError if it is too long."""
         record = {
             "kind": kind,
             "wall_ns": time.time_ns() if wall_ns is None else wall_ns,
@@ -45,26 +45,26 @@ class Envelope:
         return datagram
 
 
-_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)  # json.dumps would build one each time
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)  # json.dumps would create one each time
 
 
 def encode(record):
-    """UTF-8 JSON of a flat record, without its unknown fields."""
-    parts = [f'"{key}":{spoken(value)}' for key, value in record.items() if value is not None]
+    """Returns a flat record as UTF-8 JSON, without its unknown fields."""
+    parts = [f'"{key}":{to_json(value)}' for key, value in record.items() if value is not None]
     return f"{{{','.join(parts)}}}".encode("utf-8", "replace")
 
 
-def spoken(value):
-    """A value as JSON. Numbers, the most of a step's record, go a shorter way than through the encoder, to the same text."""
+def to_json(value):
+    """Returns a value as JSON. Numbers, the largest part of a step's record, are formatted without the encoder, with the same result."""
     kind = type(value)
     if kind is int:
         return str(value)
     if kind is float and isfinite(value):
         return repr(value)
-    return _encoder.encode(speakable(value))
+    return _encoder.encode(json_value(value))
 
 
-def speakable(value):
+def json_value(value):
     if type(value) is float and not isfinite(value):
         return "NaN" if value != value else ("+Inf" if value > 0 else "-Inf")
     return value
@@ -78,12 +78,13 @@ def whole(text):
 
 
 def head(text, size):
-    """The first `size` bytes of a text, cut at a character, without control characters JSON would blow up sixfold."""
+    """Returns the first `size` bytes of a text, cut between characters, without control characters, which JSON would make six times as
+    long."""
     return printable(text).encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
 
 
 def tail(text, size):
-    """The last `size` bytes, likewise."""
+    """Returns the last `size` bytes in the same way."""
     return printable(text).encode("utf-8", "replace")[-size:].decode("utf-8", "ignore")
 
 

@@ -1,14 +1,14 @@
-"""What only the script can measure, said by the script: a few named values, which go into the record of the step they fall into.
+"""Values that only the script can measure and that it reports by name. They are part of the record of the current step.
 
-    lockstep_probe.report(train_rpc_seconds=0.0021)       as often as it likes, from any thread
-    lockstep_probe.step(number)                            the end of a step, where the script steps no optimizer of torch's
+    lockstep_probe.report(train_rpc_seconds=0.0021)       any number of calls, from any thread
+    lockstep_probe.step(number)                            the end of a step, if the script uses no optimizer of torch
 
-A value stands for the step as the table says: many calls a step become one or two numbers. Names that are not in it are not sent, and noted.
+The table says how the values of a step are combined: many calls become one or two numbers. Other names are noted and not sent.
 """
 
 import threading
 
-VALUES_MAX = 512  # of a name in a step; a script that reports more often is judged by these
+VALUES_MAX = 512  # per name and step; of more reports, these are used
 
 
 def median(values):
@@ -19,7 +19,7 @@ def mean(values):
     return sum(values) / len(values)
 
 
-# name -> (field of the step record -> what it is of the step's values)
+# name -> (field of the step record -> how the values of the step are combined)
 KNOWN = {
     "train_rpc_seconds": {"train_rpc_seconds": median, "train_rpc_seconds_max": max},
     "train_rpc_buffer_depth": {"train_rpc_buffer_depth": max},
@@ -32,14 +32,14 @@ class Reports:
     def __init__(self, note):
         self._note = note
         self._values = {}
-        self._lock = threading.Lock()  # held for the few instructions of an append
+        self._lock = threading.Lock()  # held only for an append
 
     def add(self, reported):
         for name, value in reported.items():
             if name not in KNOWN:
                 self._note(f"report() knows no {name[:64]}: it knows {', '.join(KNOWN)}")
                 continue
-            if not isinstance(value, (int, float)):  # a tensor among them: its number would have to be waited for
+            if not isinstance(value, (int, float)):  # a tensor: reading its number would wait for the device
                 self._note(f"report() takes numbers, and {name} is a {type(value).__name__}")
                 continue
             with self._lock:
@@ -48,7 +48,7 @@ class Reports:
                     values.append(value)
 
     def take(self):
-        """The fields for the step that ends."""
+        """Returns the fields for the step that ends."""
         with self._lock:
             taken, self._values = self._values, {}
         return {field: made(values) for name, values in taken.items() for field, made in KNOWN[name].items()}

@@ -1,12 +1,12 @@
-"""How many bytes autograd keeps for the backward pass, in a few sampled steps; a figure of memory that a CPU run can give.
+"""Counts the bytes that autograd keeps for the backward pass, in a few sampled steps. A CPU run can measure this memory too.
 
-Measured where a run's knobs are, and where LOCKSTEP_MEASURE_SAVED=1 asks for it (the run before a knob was turned). From the end of the step
-before to the beginning of the backward pass each tensor that is saved is counted, every storage once, parameters left out: they
-are there anyway. Activations under checkpointing are not saved and not counted. Of several micro-batches the largest counts.
+Measured if the run has knobs, and if LOCKSTEP_MEASURE_SAVED=1 is set (in the run before a knob was changed). From the end of the previous
+step to the start of the backward pass, each saved tensor is counted, every storage once. Parameters are left out, because they exist
+anyway. Activations of checkpointed blocks are not saved and not counted. Of several micro-batches the largest counts.
 
-torch keeps such hooks on a stack, one a thread; only the main thread's is used, and where torch does not tell what lies on it (2.7), that is counted. Ours are laid on it only while it is empty, and taken off only
-when they lie on top; who forbids hooks (torch.func) finds them gone; where the compiler is at work, which would compile anew for them,
-nothing is measured.
+torch keeps such hooks on a stack, one per thread. Only the main thread's stack is used; if torch does not report its contents (2.7), the
+probe counts them. The probe pushes its hooks only while the stack is empty, and pops them only while they are on top. Code that forbids
+hooks (torch.func) finds them removed. If the compiler is in use, nothing is measured, because it would compile again for them.
 """
 
 import functools
@@ -15,8 +15,8 @@ import threading
 import time
 
 FIRST_STEPS = (2, 3, 4)  # of this process; the first one creates what later ones only use
-EVERY = 256  # steps; counting costs microseconds a tensor
-EVERY_S = 300.0  # at the latest, where steps are long
+EVERY = 256  # steps; counting costs microseconds per tensor
+EVERY_S = 300.0  # at the latest, if steps are long
 
 
 class SavedTensors:
@@ -33,7 +33,7 @@ class SavedTensors:
         return {"torch.autograd.graph": self._give_way}
 
     def _give_way(self, module):
-        """Forbidding hooks raises while there are any."""
+        """Removes the hooks: forbidding hooks raises an error while there are any."""
         original = module.disable_saved_tensors_hooks
 
         @functools.wraps(original)
@@ -48,7 +48,7 @@ class SavedTensors:
         self._stack = Stack(torch._C._autograd)
 
     def step_ended(self):
-        """The bytes of the step that is over, or None; and from here on the next one's."""
+        """Returns the bytes of the step that has ended, or None; starts to count the next step."""
         self._take_off()
         largest, self._largest, self._storages = self._largest, None, {}
         self._steps += 1
@@ -63,7 +63,7 @@ class SavedTensors:
         self._storages = {}
 
     def end_backward(self):
-        """Another micro-batch may follow; what its backward pass itself saved is no activation."""
+        """Another micro-batch may follow; what the backward pass itself saved is not an activation."""
         self._storages = {}
 
     def _is_due(self, step):
@@ -101,7 +101,7 @@ class SavedTensors:
 
 
 class Stack:
-    """torch's, of the main thread. `top()` is the pair of hooks that lies on top, or None."""
+    """torch's stack of the main thread. `top()` is the pair of hooks on top, or None."""
 
     def __init__(self, autograd):
         self._autograd = autograd
@@ -121,7 +121,7 @@ class Stack:
         return self._pushed[-1] if self._pushed else None
 
     def _count(self, push, pop):
-        """By what goes through Python, which is all but what somebody's own C++ does."""
+        """Counts the calls through Python, which are all except those of user-written C++."""
 
         @functools.wraps(push)
         def pushed(pack, unpack):

@@ -1,9 +1,9 @@
-"""Saves as records: where a checkpoint goes, when it is begun and done or has failed, how long the training stood still for it.
+"""Reports saves as records: the path of a checkpoint, its start, end or failure, and how long the training stood still for it.
 
-Wrapped are `torch.save` to a file and `torch.distributed.checkpoint.{save, async_save, save_state_dict}`, in the modules that define
-them, before anybody can import them from there. What is saved inside another save (the shards of a distributed one) is a part of it.
-An asynchronous save ends when its future does: its own thread tells, none is added. The files that a save wrote are noted when it
-ends, before its record is sent: see written.py.
+`torch.save` to a file and `torch.distributed.checkpoint.{save, async_save, save_state_dict}` are wrapped in the modules that define them,
+before other code can import them from there. A save inside another save (the shards of a distributed one) is a part of it. An asynchronous
+save ends with its future: its own thread reports the end, and no thread is added. The files of a save are noted when it ends, before its
+record is sent: see written.py.
 """
 
 import errno
@@ -17,7 +17,7 @@ from .written import Written
 
 PATH_BYTES = 4096  # PATH_MAX
 ERROR_BYTES = 1024
-ITEMS_MAX = 100_000  # a checkpoint of more tensors is not added up
+ITEMS_MAX = 100_000  # the size of a checkpoint with more tensors is not computed
 
 
 def watch_torch_save(probe, module):
@@ -38,7 +38,7 @@ def watched(probe, original, kind, path_of):
             return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
-        except BaseException as error:  # torch's CheckpointException is no Exception
+        except BaseException as error:  # torch's CheckpointException is not an Exception
             probe.call(under_way.raised, error)
             raise
         probe.call(under_way.returned, result)
@@ -57,7 +57,7 @@ class Saves:
         self.written = Written(socket_path, probe.envelope.rank, probe.envelope.local_rank)
 
     def begin(self, kind, path_of, args, kwargs):
-        """None for what is no checkpoint of its own."""
+        """Returns None if this is not a separate checkpoint."""
         path, target = path_of(args, kwargs)
         if path is None or self._is_part(path):
             return None
@@ -117,13 +117,13 @@ class Save:
         written = self._saves.written
         try:
             if self._kind == "dcp":
-                # A writer may choose its folder only while it saves.
+                # A writer may choose its folder only during the save.
                 folder = folder_of(self._writer) or self.path
                 written.note_folder(folder, result, self._writer, self._alone)
             else:
                 written.note_file(self.path, self._target)
         except (OSError, ValueError, AttributeError):
-            pass  # not noted: the checkpoint is not removed by Lockstep
+            pass  # not noted: Lockstep does not remove the checkpoint
 
     def _failed(self, error):
         error = root_cause(error, self._saves.probe.envelope.rank)
@@ -143,11 +143,11 @@ class Save:
         self._saves.probe.say("checkpoint", {**head, "background": None if self._holds_up else True, **fields})
 
 
-# === where to, how much, what went wrong ===
+# === path, size, error ===
 
 
 def file_path(args, kwargs):
-    """(absolute path, file object or None) of `torch.save(object, f)`; (None, None) where `f` is no file with a name."""
+    """Returns (absolute path, file object or None) of `torch.save(object, f)`; (None, None) if `f` is not a file with a name."""
     f = args[1] if len(args) > 1 else kwargs.get("f")
     name, target = (f, None) if isinstance(f, (str, bytes, os.PathLike)) else (getattr(f, "name", None), f)
     if not isinstance(name, (str, bytes, os.PathLike)):
@@ -159,7 +159,7 @@ def file_path(args, kwargs):
 
 
 def checkpoint_path(args, kwargs):
-    """(absolute path, None); an address like s3://… stays as it is. A writer without a path is known by its type."""
+    """Returns (absolute path, None); an address like s3://… is not changed. A writer without a path is named by its type."""
     where = kwargs.get("checkpoint_id")
     if where is None:
         writer = kwargs.get("storage_writer", args[1] if len(args) > 1 else None)
@@ -169,19 +169,19 @@ def checkpoint_path(args, kwargs):
 
 
 def folder_of(writer):
-    """The absolute folder that a storage writer has written to, or None."""
+    """Returns the absolute folder into which a storage writer has written, or None."""
     path = getattr(writer, "path", None)
     text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
     return os.path.abspath(text) if text and "://" not in text else None
 
 
 def is_alone(kwargs):
-    """Whether a distributed save may be made without rank 0 of this node."""
+    """Returns True if a distributed save may not include rank 0 of this node."""
     return kwargs.get("process_group") is not None or bool(kwargs.get("no_dist")) or not kwargs.get("use_collectives", True)
 
 
 def size_of(file, path, result):
-    """Bytes of the file, or of the whole distributed checkpoint where this rank knows them; None where asking is not cheap."""
+    """Returns the bytes of the file, or of the whole distributed checkpoint if this rank knows them; None if reading them is expensive."""
     stored = getattr(result, "storage_data", None)
     if isinstance(stored, dict):
         return sum(part.length for part in stored.values()) if len(stored) <= ITEMS_MAX else None
@@ -192,7 +192,7 @@ def size_of(file, path, result):
 
 
 def root_cause(error, rank):
-    """Of the failures of several ranks this rank's own, or the first."""
+    """Returns this rank's own failure among those of several ranks, else the first."""
     failures = getattr(error, "failures", None)
     if isinstance(failures, dict) and failures:
         own = failures.get(rank) or next(iter(failures.values()))
@@ -209,7 +209,7 @@ def said(error):
 
 
 def free_bytes(path):
-    """Room left where a save failed: torch does not say that it was the disk."""
+    """Returns the free space at a failed save: torch does not report that the disk was full."""
     try:
         system = os.statvfs(os.path.dirname(path))
     except OSError:

@@ -1,16 +1,17 @@
 """PyTorch's own worker server in this rank, on the UNIX socket `rank-N.sock` beside the probe's: the agent asks it for the stacks of all
-Python threads, for the wait counters and for what the Flight Recorder holds. torch 2.4+; which questions it answers, its version decides.
+Python threads, for the wait counters and for the entries of the Flight Recorder. torch 2.4+; the version decides which requests it
+supports.
 
-It is started as soon as torch is there, so a rank that hangs before its process group can be asked too. It costs threads of torch's
-own that sleep; LOCKSTEP_WORKER_SERVER=off leaves it out. Traps, and what is done about them:
+It starts as soon as torch is imported, so a rank that hangs before its process group can answer too. It needs some threads of torch's
+own that sleep; LOCKSTEP_WORKER_SERVER=off disables it. Problems and their solutions:
 
-- Its destructor joins threads, one of which may be reading from a client that says nothing: the object is never destroyed.
-- A handler that wants the GIL from an interpreter that is being torn down ends the process with SIGABRT. So at exit the socket goes first,
-  and who was heard already gets DRAIN_S to be answered.
-- It says on stderr that it listens (torch 2.15). That line is taken out where no other thread can be writing; others pass.
-- A forked child has the object and not the threads: it touches neither.
+- Its destructor joins threads, one of which may be reading from a silent client: the object is never destroyed.
+- A handler that requests the GIL of an interpreter during its shutdown ends the process with SIGABRT. So at exit the socket is removed
+  first, and requests that have arrived get DRAIN_S for their answers.
+- It prints on stderr that it listens (torch 2.15). That line is removed if no other thread can be writing; other lines are kept.
+- A forked child has the object but not the threads: it uses neither.
 - Its pool has a thread for each CPU of the machine, in each rank, and one that cannot be started ends the process with SIGABRT. So where
-  the limits on processes leave little room it is left out.
+  the limits on processes leave little room, it is not started.
 """
 
 import atexit
@@ -33,13 +34,13 @@ class WorkerServer:
         self._folder = os.path.dirname(os.path.abspath(environ["LOCKSTEP_PROBE_SOCKET"]))
         self._wanted = environ.get("LOCKSTEP_WORKER_SERVER", "").lower() not in ("off", "0", "false", "no")
         self._file = f"rank-{environ['RANK']}.sock"
-        self._address = None  # the path as the kernel knows it
+        self._address = None  # the path in the kernel's table
         self._pid = None
         self._local_ranks = int(environ.get("LOCAL_WORLD_SIZE") or 1)
-        self.name = None  # of the socket in the probe's folder, once the server listens
+        self.name = None  # name of the socket in the probe's folder, once the server listens
 
     def start(self, torch):
-        """Starts it once, where `torch` has it; raises what goes wrong."""
+        """Starts the server once, if `torch` has it; raises its errors."""
         if not self._wanted or self._pid is not None:
             return
         self._pid = os.getpid()
@@ -64,18 +65,18 @@ class WorkerServer:
             os.unlink(os.path.join(self._folder, self._file))
             until = time.monotonic() + DRAIN_S
             while connections(self._address) and time.monotonic() < until:
-                time.sleep(0.002)  # lets a handler have the GIL
+                time.sleep(0.002)  # lets a handler get the GIL
 
 
 def check_room(ranks, left):
-    """Raises where the threads of all ranks' servers would come near the limit; none is known where `left` is None."""
+    """Raises an error if the threads of all ranks' servers would come near the limit; `left` is None without a limit."""
     needed = (max(THREADS_MIN, (os.cpu_count() or 1) - 1) + 1) * ranks
     if left is not None and left < ROOM_FACTOR * needed:
         raise RuntimeError(f"the {ranks} ranks here would start {needed} threads for it, and the limits leave {left}; raise the pids limit or ulimit -u")
 
 
 def threads_left(proc="/proc/self", cgroups="/sys/fs/cgroup"):
-    """How many threads may still be started here, as far as limits are known."""
+    """Returns how many threads may still be started here, according to the known limits; None without a limit."""
     left = [room for folder in pids_cgroups(proc, cgroups) if (room := cgroup_room(folder)) is not None]
     if not is_root(proc):
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
@@ -84,7 +85,7 @@ def threads_left(proc="/proc/self", cgroups="/sys/fs/cgroup"):
 
 
 def pids_cgroups(proc, cgroups):
-    """Folders whose limit on processes holds here: that of the process's own cgroup and those above it."""
+    """Returns the folders whose limit on processes applies here: the process's own cgroup and its parents."""
     with contextlib.suppress(OSError, ValueError), open(os.path.join(proc, "cgroup"), encoding="utf-8") as table:
         for line in table:
             _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -97,19 +98,20 @@ def pids_cgroups(proc, cgroups):
 
 
 def cgroup_room(folder):
-    """None without a limit."""
+    """Returns None without a limit."""
     try:
         numbers = []
         for name in ("pids.max", "pids.current"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 numbers.append(int(file.read()))
         return numbers[0] - numbers[1]
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # missing, or "max"
         return None
 
 
 def is_root(proc):
-    """The machine's root, whom the limit on a user's processes does not bind, and not that of a container without rights."""
+    """Returns True for the machine's root, to whom the limit on a user's processes does not apply; False for the root of a container
+    without capabilities."""
     try:
         with open(os.path.join(proc, "uid_map"), encoding="utf-8") as table:
             return os.geteuid() == 0 and table.read().split()[:2] == ["0", "0"]
@@ -118,7 +120,7 @@ def is_root(proc):
 
 
 def short(folder, file):
-    """A path the kernel takes: the folder by an open file where its own name is too long."""
+    """Returns a path that the kernel accepts: through an open file if the folder's own name is too long."""
     path = os.path.join(folder, file)
     if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
         return path
@@ -126,7 +128,7 @@ def short(folder, file):
 
 
 def connections(address):
-    """How many clients are connected; the listening socket itself is not counted."""
+    """Returns the number of connected clients, without the listening socket itself."""
     with open("/proc/self/net/unix", "rb") as table:
         sockets = [line.split(maxsplit=7) for line in table]
     own = [fields for fields in sockets if len(fields) == 8 and fields[7].rstrip() == os.fsencode(address)]
@@ -135,9 +137,9 @@ def connections(address):
 
 @contextlib.contextmanager
 def without_line(unwanted):
-    """Holds back what is written to stderr meanwhile and passes it on without lines that hold `unwanted`.
+    """Captures what is written to stderr meanwhile, and prints it without lines that contain `unwanted`.
 
-    Only where this is the one Python thread: no other can be writing then, or forking a child that would keep the stand-in.
+    Only if this is the only Python thread: then no other thread can write, or fork a child that would keep the replacement.
     """
     try:
         if threading.active_count() > 1:

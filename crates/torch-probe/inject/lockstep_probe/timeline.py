@@ -1,13 +1,13 @@
-"""When things happened: on CPUs by the host's clock, on GPUs by CUDA events in the stream that does the work.
+"""Records when things happened: on CPUs with the host's clock, on GPUs with CUDA events in the stream that does the work.
 
-A kernel runs long after the host has launched it, so host time says nothing about a GPU step. Events do, but their times can be
-read only later. Both timelines therefore hand out opaque marks; the difference of two is asked for once `ready` says so, and
-nothing here ever waits for the device. Scalars (loss, gradient norm) go the same way: keep, stage, read.
+A kernel runs long after the host has launched it, so host time says nothing about a GPU step. Events do, but their times can be read only
+later. So both timelines return opaque marks. The difference of two marks is read once `ready` returns True, and nothing here ever waits for
+the device. Scalars (loss, gradient norm) are handled in the same way: keep, stage, read.
 """
 
 import time
 
-MEMORY = {  # step field -> what the allocator calls it
+MEMORY = {  # step field -> the allocator's name
     "cuda_allocated_bytes": "allocated_bytes.all.peak",
     "cuda_reserved_bytes": "reserved_bytes.all.peak",
     "cuda_current_bytes": "allocated_bytes.all.current",
@@ -17,7 +17,7 @@ MEMORY = {  # step field -> what the allocator calls it
 
 
 class HostTimeline:
-    """Marks are monotonic nanoseconds; scalars are read at once, since reading CPU memory waits for nothing."""
+    """Marks are monotonic nanoseconds; scalars are read at once, because reading CPU memory does not wait."""
 
     device = "cpu"
 
@@ -31,7 +31,7 @@ class HostTimeline:
         return (end - start) * 1e-9
 
     def can_keep(self, tensor):
-        return tensor.is_cpu  # reading any other device's memory would wait for the device
+        return tensor.is_cpu  # reading the memory of any other device would wait for the device
 
     def keep(self, tensor):
         return tensor.item()
@@ -52,7 +52,7 @@ class HostTimeline:
 class CudaTimeline:
     """Marks are timing events on the current stream of one device."""
 
-    MEMORY_EVERY = 10  # steps; memory statistics cost some 50 us, and peaks move slowly
+    MEMORY_EVERY = 10  # steps; memory statistics cost about 50 us, and peaks change slowly
 
     def __init__(self, torch, device):
         self._torch = torch
@@ -76,11 +76,11 @@ class CudaTimeline:
         return tensor.is_cuda or tensor.is_cpu
 
     def keep(self, tensor):
-        """A copy: the script may go on to change the loss in place, for instance to average it over ranks."""
+        """Returns a copy: the script may change the loss in place afterwards, for instance to average it over ranks."""
         return tensor.detach().reshape(()).to(self._device, self._torch.float32, copy=True)
 
     def stage(self, kept):
-        """Starts the copy of kept scalars to pinned memory; valid once a later mark is ready."""
+        """Starts the copy of kept scalars to pinned memory; it is valid once a later mark is ready."""
         if not kept:
             return None
         pinned = self._torch.empty(len(kept), dtype=self._torch.float32, pin_memory=True)
@@ -90,7 +90,7 @@ class CudaTimeline:
         return [] if staged is None else staged.tolist()
 
     def memory(self):
-        """The memory fields of a step record, refreshed every few calls."""
+        """Returns the memory fields of a step record, refreshed every few calls."""
         if self._asked % self.MEMORY_EVERY == 0:
             known = self._torch.cuda.memory_stats(self._device)
             self._memory = {name: known.get(key) for name, key in MEMORY.items()}
@@ -98,5 +98,5 @@ class CudaTimeline:
         return self._memory
 
     def usable(self):
-        """False while a CUDA graph is being captured: an event recorded then belongs to the graph, not to a step."""
+        """Returns False while a CUDA graph is being captured: an event recorded then belongs to the graph, not to a step."""
         return not self._torch.cuda.is_current_stream_capturing()

@@ -1,12 +1,13 @@
-"""Exposed waits: the time in which a rank stands still for other ranks.
+"""Measures exposed waits: the time in which a rank waits for other ranks.
 
-On CPUs a wait is the host's time in `Work.wait` (the script's own, or that of a blocking collective, of FSDP, of a barrier), in `wait_tensor` (tensor
-parallelism, functional collectives) and in the few calls that block inside C++. On GPUs the host does not wait: the compute stream does. There a wait is the
-time between two events on that stream, and since an event costs some microseconds, only sampled steps are measured. Their numbers are multiples of a power of
-two, so that ranks measure the same steps.
+On CPUs a wait is the host's time in `Work.wait` (called by the script, a blocking collective, FSDP or a barrier), in `wait_tensor` (tensor
+parallelism, functional collectives) and in the few calls that block inside C++. On GPUs the host does not wait, but the compute stream
+does. There a wait is the time between two events on that stream. An event costs some microseconds, so only sampled steps are measured.
+Their numbers are multiples of a power of two, so that ranks measure the same steps.
 
-A wait inside another is part of it. Only the thread that trains counts, on GPUs also the thread of autograd that runs its backward pass.
-Waits for a neighbour of a pipeline (send and receive) are its bubble, which belongs to the schedule, and are kept apart from waits for everybody.
+A wait inside another is part of it. Only the training thread counts, and on GPUs also the thread of autograd that runs its backward pass.
+Waits for a neighbour of a pipeline (send and receive) are its bubble, which is caused by the schedule, and are separate from waits for all
+ranks.
 """
 
 import functools
@@ -22,19 +23,19 @@ NO_WAIT = "this torch has no {}: waits for other ranks are not measured"
 
 
 class Waits:
-    """What the wrappers below call."""
+    """The functions that the wrappers below call."""
 
     def __init__(self, probe):
         self._probe = probe
         self._inside = False
         self.sampling = Sampling()
-        self.is_watching = False  # Work.wait goes through the wrapper below
-        self.has_group = False  # of more ranks than this one: without it nobody waits for anybody
-        self.on_device = False  # a wait of a stream has been seen, or will be: FSDP shards a model
-        self.peers = None  # a weak set of works of send and receive that do not say so themselves
+        self.is_watching = False  # Work.wait is wrapped below
+        self.has_group = False  # a group of more than this rank: without it there are no waits
+        self.on_device = False  # a wait of a stream was observed, or will be: FSDP shards a model
+        self.peers = None  # a weak set of works of send and receive that do not report their type
 
     def begin(self):
-        """The start of a wait that counts, or None. What is no wait of its own is passed over before the probe's door: FSDP waits often."""
+        """Returns the start of a wait that counts, or None. Nested waits are skipped before Probe.call, because FSDP waits often."""
         probe = self._probe
         if probe.cycle.timeline.device != "cpu":
             return probe.call(self._begin_on_device)
@@ -43,7 +44,7 @@ class Waits:
         return probe.call(self._begin_on_host)
 
     def begin_on_device(self):
-        """Likewise, for a function of which only a GPU's stream waits; on a CPU the waits inside it are seen one by one."""
+        """The same for a function in which only a GPU's stream waits; on a CPU the waits inside it are observed one by one."""
         return None if self._probe.cycle.timeline.device == "cpu" else self.begin()
 
     def _begin_on_host(self):
@@ -71,7 +72,7 @@ class Waits:
         self.has_group = self.is_watching and size > 1
 
     def step_begins(self, number, last_step_s):
-        """Whether the waits of this step are to be measured."""
+        """Decides whether the waits of this step are measured."""
         cycle = self._probe.cycle
         if cycle.timeline.device == "cpu":
             cycle.samples_waits, cycle.knows_waits = True, self.has_group
@@ -97,7 +98,7 @@ class Waits:
 
 
 class Sampling:
-    """Which steps of a GPU are measured: multiples of a power of two, about four a second at most."""
+    """Which steps of a GPU are measured: multiples of a power of two, at most about four per second."""
 
     PERIOD_S = 0.25
     EVERY_MAX = 256
@@ -109,7 +110,7 @@ class Sampling:
         return step % self._every == 0
 
     def follow(self, step_s):
-        """Changes only when the steps' time has changed by much, so that ranks that differ a little do not part."""
+        """Changes only if the duration of a step has changed by much, so that ranks with small differences stay in step."""
         if not step_s or 0.8 * self.PERIOD_S <= self._every * step_s <= 4 * self.PERIOD_S or (self._every == 1 and step_s > self.PERIOD_S):
             return
         self._every = 1
@@ -121,12 +122,12 @@ class Sampling:
 
 
 def watched(probe, original, begin=None, takes_work=False):
-    """`original` with its time counted as a wait; `takes_work`: it is a method of a Work."""
+    """Returns `original` with its time counted as a wait; `takes_work`: it is a method of a Work."""
     begin = begin or probe.waits.begin
 
     @functools.wraps(original)
     def wait(*args, **kwargs):
-        if probe.torch.compiler.is_compiling():  # the compiler knows the original, and has to see it alone
+        if probe.torch.compiler.is_compiling():  # the compiler must see only the original
             return original(*args, **kwargs)
         start = begin()
         if start is None:
@@ -141,7 +142,7 @@ def watched(probe, original, begin=None, takes_work=False):
 
 
 def watch(probe, owner, name, **how):
-    """Puts the watched function in the place of `owner.name`; False where there is none."""
+    """Replaces `owner.name` by the watched function; returns False if there is none."""
     original = getattr(owner, name, None)
     if original is None:
         return False
@@ -151,7 +152,7 @@ def watch(probe, owner, name, **how):
 
 
 def watch_works(probe, module):
-    """`torch.distributed.distributed_c10d`: whatever waits in Python waits for a Work."""
+    """`torch.distributed.distributed_c10d`: everything that waits in Python waits for a Work."""
     if not hasattr(module, "Work"):
         probe.note(NO_WAIT.format("Work"))
         return
@@ -162,7 +163,7 @@ def watch_works(probe, module):
 
 
 def watch_batches(probe, module):
-    """Sends and receives that NCCL puts together are works of no kind of their own."""
+    """Sends and receives that NCCL combines are works without a type of their own."""
     original = getattr(module, "batch_isend_irecv", None)
     if original is None:
         return
@@ -184,12 +185,13 @@ def watch_functional(probe, module):
 
 
 def watch_buffers(probe, package):
-    """DistributedDataParallel gives rank 0's buffers to all before a forward pass, and waits in C++."""
+    """DistributedDataParallel broadcasts rank 0's buffers before a forward pass, and waits in C++."""
     watch(probe, package, "_broadcast_coalesced")
 
 
 def watch_fsdp2_group(probe, module):
-    """On a GPU the compute stream waits inside these: for parameters, and for buffers of gradients that are still on their way. Copies are included."""
+    """On a GPU the compute stream waits inside these: for parameters, and for buffers of gradients that are being sent. Copies are
+    included."""
     _watch_on_device(probe, module, "FSDPParamGroup", ("wait_for_unshard", "post_backward"))
 
 

@@ -1,4 +1,4 @@
-"""Which files a save wrote, for the agent: it removes a checkpoint only if every file of it is named here (or by our sidecar).
+"""Records which files a save wrote, for the agent: it removes a checkpoint only if each of its files is named here (or in our sidecar).
 
 One JSON line per save in `saves/RANK.jsonl`, in the attempt's folder, beside the probe's socket:
 
@@ -6,10 +6,10 @@ One JSON line per save in `saves/RANK.jsonl`, in the attempt's folder, beside th
 
 A file's name is relative to `path`, and empty for `path` itself. A file is known by its device and inode, because careful scripts save
 under a temporary name and rename. EXACT is false when the file is still open: its last bytes are not written yet, so its time of
-change may still move a little; BYTES is then the position in the file.
+change may still change a little; BYTES is then the position in the file.
 
-A file and not a datagram: one save may write thousands of files, and the agent may be away for hours. The agent takes the file away
-once it has read it. What cannot be noted is lost, and the checkpoint is never removed by Lockstep.
+A file and not a datagram: one save may write thousands of files, and the agent may be down for hours. The agent removes the file
+once it has read it. A save that cannot be recorded is lost, and Lockstep never removes its checkpoint.
 """
 
 import json
@@ -18,14 +18,14 @@ import re
 import stat
 
 FOLDER = "saves"
-FILE_BYTES_MAX = 16 << 20  # of lines that no agent has read: hours of saves by a large run; later ones are not noted
-FILES_MAX = 4096  # of one save; a larger one is not noted
-METADATA = ".metadata"  # of all ranks, written last; behind `__RANK` where a rank saves without collectives
-EMPTY_SHARD = re.compile(r"__\d+_\d+\.distcp")  # DCP makes one for a rank that has nothing to save, and does not name it anywhere
+FILE_BYTES_MAX = 16 << 20  # of lines that no agent has read: hours of saves by a large run; later saves are not recorded
+FILES_MAX = 4096  # per save; a larger one is not recorded
+METADATA = ".metadata"  # of all ranks, written last; `__RANK.metadata` if a rank saves without collectives
+EMPTY_SHARD = re.compile(r"__\d+_\d+\.distcp")  # DCP creates one for a rank that has nothing to save, and does not name it anywhere
 
 
 class Written:
-    """Notes the files of this rank's saves."""
+    """Records the files of this rank's saves."""
 
     def __init__(self, socket_path, rank, local_rank):
         folder = os.path.dirname(os.path.abspath(socket_path))
@@ -33,7 +33,7 @@ class Written:
         self._rank, self._local_rank = rank, local_rank
 
     def note_file(self, path, file):
-        """A save to one file: `file` is the open file object, or None when the script named a path."""
+        """Records a save to one file: `file` is the open file object, or None if the script passed a path."""
         if file is None:
             self._note(path, [identity("", os.stat(path), True)])
             return
@@ -43,10 +43,10 @@ class Written:
             self._note(path, [[name, device, inode, file.tell(), changed_ns, links, False]])
 
     def note_folder(self, path, result, writer, alone):
-        """A distributed save. All its ranks know the names of all its files, so one rank of each node notes them.
+        """Records a distributed save. All its ranks know the names of all its files, so one rank per node records them.
 
-        `alone`: this rank saves without the others, or with some of them. Only files whose names the save itself tells are noted, and empty
-        shards: another file in the folder is somebody else's.
+        `alone`: this rank saves without the others, or with some of them. Only files that the save itself names are recorded, and empty
+        shards: other files in the folder belong to someone else.
         """
         stored = getattr(result, "storage_data", None)
         if not isinstance(stored, dict) or "://" in path or not (alone or self._local_rank == 0):
@@ -65,7 +65,7 @@ class Written:
 
     def _note(self, path, files):
         line = json.dumps({"v": 1, "path": path, "files": files}, ensure_ascii=False, separators=(",", ":")) + "\n"
-        data = line.encode("utf-8")  # a name that is no text raises: it is not noted
+        data = line.encode("utf-8")  # a name that is not valid text raises an error: it is not recorded
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         out = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -76,7 +76,7 @@ class Written:
 
 
 def at(folder, name):
-    """A file of the folder, or None when it is not there or is no ordinary file."""
+    """Returns a file of the folder, or None if it is missing or not a regular file."""
     try:
         found = os.lstat(os.path.join(folder, name))
     except OSError:

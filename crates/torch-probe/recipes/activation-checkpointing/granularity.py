@@ -1,4 +1,4 @@
-"""Which parts of the model are checkpointed.
+"""The parts of the model that are checkpointed.
 
     none            nothing
     block           each block: its input is kept, everything inside it is computed again
@@ -24,7 +24,7 @@ class Granularity:
         return f"{self.kind}={self.count}" if self.count else self.kind
 
     def problem(self, layers):
-        """Why it makes no sense for so many blocks, in words, or None."""
+        """Returns why it is not possible for this number of blocks, or None."""
         if self.kind == "every" and not 1 <= self.count <= layers:
             return f"{self}: there are {layers} blocks, so N is 1 to {layers}"
         if self.kind == "sequential" and not 2 <= self.count <= layers:
@@ -32,14 +32,14 @@ class Granularity:
         return None
 
     def apply(self, model):
-        """In place, and without new names: the state_dict is what it was."""
+        """Changes the model in place, without new names: the keys of the state_dict do not change."""
         if self.kind == "sequential":
             blocks = list(model.blocks)
             model.through_blocks = lambda x: checkpoint_sequential(blocks, self.count, x, use_reentrant=False)
         else:
             step = {"none": 0, "block": 1, "every": self.count}[self.kind]
             for block in list(model.blocks)[step - 1 :: step] if step else ():
-                # With the random numbers' state of the first time (preserve_rng_state): dropout drops the same again.
+                # With the random state of the first run (preserve_rng_state): dropout drops the same values again.
                 block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=True)
 
 

@@ -1,8 +1,10 @@
-"""Recipe `activation-checkpointing`: what a forward pass keeps for the backward pass, given up for time, and whether that was worth it.
+"""Recipe `activation-checkpointing`: saves memory between forward and backward pass at the cost of time, and measures whether it is worth
+it.
 
-A checkpointed block keeps its input alone and computes the rest again when the backward pass comes to it, with the same random numbers: dropout included, the
-losses are the same. Under DDP, with `--autocast bf16` if asked. Before training the recipe takes a few steps with and without it, and judges them by the
-rule "more than 50 % of the memory saved, less than 30 % slower". `foundation/` beside this has the rest.
+A checkpointed block keeps only its input, and computes the rest again when the backward pass reaches it. It uses the same random numbers,
+including dropout, so the losses are the same. Under DDP, with `--autocast bf16` on request. Before training, the recipe runs a few steps
+with and without checkpointing, and judges them by the rule "more than 50 % of the memory saved, less than 30 % slower". The common parts
+are in `foundation/`.
 """
 
 import os
@@ -24,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 SAVED_MIN = 0.5  # of the memory
 SLOWER_MAX = 0.3  # of the time of a step
-ROUNDS = 3  # of each way, in turns
+ROUNDS = 3  # per variant, alternating
 
 
 def main():

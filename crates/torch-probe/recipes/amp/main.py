@@ -1,7 +1,9 @@
-"""Recipe `amp`: mixed precision. A small transformer under DDP, its forward passes under `torch.autocast`, and float32's loss beside it.
+"""Recipe `amp`: mixed precision. A small transformer under DDP, with forward passes under `torch.autocast`, and the loss in float32 for
+comparison.
 
-bf16 has float32's range and needs nothing else. fp16 has not: small gradients become zero, so a GradScaler multiplies the loss, skips a step whose
-gradients have overflowed, and finds a factor that fits. Its state is part of the checkpoint. `foundation/` beside this has the rest.
+bf16 has the range of float32 and needs nothing else. fp16 has a smaller range: small gradients become zero. So a GradScaler multiplies the
+loss, skips a step whose gradients have overflowed, and finds a suitable factor. Its state is part of the checkpoint. The common parts are
+in `foundation/`.
 """
 
 import os
@@ -66,7 +68,7 @@ class MixedPrecision(Loop):
             return super().forward(inputs, targets)
 
     def update(self, loss):
-        # Without fp16 the scaler is turned off, and each of these is what it would be without it.
+        # Without fp16 the scaler is disabled, and each of these calls works as without it.
         optimizer = self.training.optimizer
         self.scaler.scale(loss).backward()
         if self.arguments.grad_clip > 0:
@@ -80,7 +82,7 @@ class MixedPrecision(Loop):
             say(f"step {self.training.step + 1} skipped: its gradients overflowed; the loss is scaled by {self.scaler.get_scale():g} from here on")
 
     def validated(self):
-        """The same weights in float32: what the rounding alone does to the loss."""
+        """Also validates the same weights in float32: the difference of the losses is caused by rounding."""
         self.mixed = False
         exact = self.validation_loss()
         self.mixed = True

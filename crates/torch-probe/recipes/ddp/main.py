@@ -1,7 +1,7 @@
 """Recipe `ddp`: a small character-level transformer, trained with DistributedDataParallel.
 
 Runs under torchrun, with NCCL where each rank has a GPU and Gloo on CPUs. It is a smoke test for a cluster, an example of an
-ordinary training script, and what Lockstep's own tests train. Nothing in it knows about Lockstep.
+ordinary training script, and the training in Lockstep's own tests. It contains nothing about Lockstep.
 """
 
 import argparse
@@ -18,14 +18,14 @@ if __name__ == "__main__" and "OMP_NUM_THREADS" not in os.environ:
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group: its functions hold the one that is there when they are made, and an optimizer imports them
+import torch.distributed.nn  # before a group exists: its functions keep the group of their creation, and an optimizer imports them
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-STOPPED = 128 + signal.SIGTERM  # the exit status a shell gives to a process ended by SIGTERM
+STOPPED = 128 + signal.SIGTERM  # the exit status that a shell reports for a process ended by SIGTERM
 
 
 def main():
@@ -35,21 +35,23 @@ def main():
     try:
         train(arguments, device)
     except Exception:
-        if stop.asked:  # a peer that stopped first closes its connections: that is no failure of ours
+        if stop.asked:  # a peer that stopped first closes its connections: this is not a failure of this rank
             raise SystemExit(STOPPED) from None
         raise
     finally:
-        # After a stop, NCCL's own teardown may wait for collectives that peers will never finish: leave that to the process exit.
+        # After a stop, NCCL's own teardown may wait for collectives that peers will never finish: the process exit ends them.
         if not (stop.asked and device.type == "cuda"):
             leave(device)
 
 
 def leave(device):
-    """Ends the group, which nobody may hold on: Gloo's threads would outlive Python, and one that lets go of a tensor just then aborts the process.
+    """Destroys the group. No reference to it may remain: Gloo's threads would outlive Python, and a thread that frees a tensor then aborts
+    the process.
 
-    Its backend goes last: before torch 2.8 only who lets go of that one gives way to those threads while it waits for them.
+    Its backend must be freed last: before torch 2.8, only the code that frees the backend releases the GIL while it waits for those
+    threads.
     """
-    gc.collect()  # a model may be part of a circle
+    gc.collect()  # a model may be part of a reference cycle
     backends = [dist.distributed_c10d._get_default_group()._get_backend(device)] if device.type == "cpu" else []
     dist.destroy_process_group()
     backends.clear()
@@ -83,7 +85,7 @@ stop.asked = False
 
 
 def join_the_group():
-    """Joins the process group torchrun describes; each rank gets its own GPU where there are enough."""
+    """Joins the process group that torchrun describes. Each rank gets its own GPU if there are enough."""
     local_rank = int(os.environ["LOCAL_RANK"])
     if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", local_rank)
@@ -127,7 +129,7 @@ def train(arguments, device):
 
 
 def batches(loader, sampler, done, steps):
-    """Batches for the steps after `done`, the same ones an uninterrupted run would have got."""
+    """Returns batches for the steps after `done`, the same ones as in an uninterrupted run."""
     if len(loader) == 0:
         raise SystemExit("the text is too short for this batch size, context and number of ranks: lower one of them")
     epoch, seen = divmod(done, len(loader))
@@ -143,7 +145,7 @@ def batches(loader, sampler, done, steps):
 
 
 class Text(Dataset):
-    """Overlapping windows of the text, as (characters, the characters that follow each of them)."""
+    """Overlapping windows of the text, as (characters, the next character of each)."""
 
     STRIDE = 4
 
@@ -202,15 +204,15 @@ class Block(nn.Module):
         batch, length, width = x.shape
         split = self.query_key_value(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        # Queries and keys of fixed length keep the attention's exponents small whatever the weights do: a learning rate that is
-        # far too high then shows as a loss that grows and stays a number, as it mostly does in large models, not as NaN at once.
+        # Queries and keys of fixed length keep the attention's exponents small for any weights. So a learning rate that is far too high
+        # causes a growing but finite loss, as in most large models, and not NaN at once.
         query, key = F.layer_norm(query, query.shape[-1:]), F.layer_norm(key, key.shape[-1:])
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return seen.transpose(1, 2).reshape(batch, length, width)
 
 
 def save(folder, step, model, optimizer):
-    """Rank 0 writes to a temporary name and renames it, so a file called step-N.pt is always whole."""
+    """Rank 0 writes to a temporary name and renames it, so a file named step-N.pt is always complete."""
     if dist.get_rank() != 0:
         return
     os.makedirs(folder, exist_ok=True)
@@ -224,7 +226,7 @@ def save(folder, step, model, optimizer):
 
 
 def restore(folder, model, optimizer, device):
-    """Loads the newest checkpoint in the folder and returns its step, or 0 where there is none."""
+    """Loads the newest checkpoint in the folder. Returns its step, or 0 if there is none."""
     names = os.listdir(folder) if folder and os.path.isdir(folder) else []
     steps = [int(found.group(1)) for found in (re.fullmatch(r"step-(\d+)\.pt", name) for name in names) if found]
     if not steps:

@@ -1,7 +1,7 @@
-"""Writes text.txt, the recipe's training text: small sentences of one harbour town, drawn from a grammar with a fixed seed.
+"""Writes text.txt, the recipe's training text: short sentences about a harbour town, generated from a grammar with a fixed seed.
 
-A generated text carries no one's copyright, is the same on every machine, and has enough structure (spelling, agreement of
-number, recurring names, punctuation) for a character model to have something to learn for a few thousand steps.
+A generated text has no copyright, is the same on every machine, and has enough structure (spelling, agreement of number, recurring names,
+punctuation) that a character model can learn from it for a few thousand steps.
 """
 
 import os

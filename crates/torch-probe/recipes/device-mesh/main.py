@@ -1,8 +1,8 @@
 """Recipe `device-mesh`: a mesh of two dimensions, data parallel by tensor parallel.
 
-Along `tensor` the ranks compute each layer together: `parallelize_module` cuts the linear layers by columns, then by rows, so that a pair of them costs
-one all-reduce. Along `data` they train on different batches, and `fully_shard` shards what is left of the parameters. Ranks of one
-`tensor` row get the same batch and drop the same. `foundation/` beside it has the rest.
+Along `tensor` the ranks compute each layer together: `parallelize_module` splits the linear layers by columns, then by rows, so that a pair
+of layers needs one all-reduce. Along `data` they train on different batches, and `fully_shard` shards the remaining parameters. Ranks of
+one `tensor` row get the same batch and the same dropout. The common parts are in `foundation/`.
 """
 
 import os
@@ -40,7 +40,7 @@ def train(asked, device, shares):
     cut(model, ranks["tensor"])
     sharding.shard(model, ranks["data"], asked)
     say(f"rank 0 holds {memory.size(model.parameters())} bytes of {whole} bytes of parameters")
-    # One by one: some versions of torch cannot update tensors of different meshes in one call.
+    # Separately: some versions of torch cannot update tensors of different meshes in one call.
     optimizer = torch.optim.AdamW(model.parameters(), lr=asked.lr, foreach=False)
     Loop(asked, Training(model, optimizer, data, mesh.in_words(ranks))).run()
 
@@ -61,7 +61,7 @@ def parse_arguments():
 
 
 def cut(model, ranks):
-    """By columns, a rank computes some of a layer's outputs from all inputs; by rows, its part of all outputs from some inputs."""
+    """By columns, a rank computes some outputs of a layer from all inputs; by rows, its part of all outputs from some inputs."""
     plan = {
         "attention.query": ColwiseParallel(),
         "attention.key": ColwiseParallel(),

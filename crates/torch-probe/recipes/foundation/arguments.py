@@ -1,4 +1,4 @@
-"""The arguments that the recipes share, and types that refuse in words what makes no sense."""
+"""The arguments that the recipes share, and types that refuse invalid values with an explanation."""
 
 import argparse
 import math

@@ -1,7 +1,7 @@
 """Sharded checkpoints: `DIR/step-000120/`, written through DCP by all ranks together, and `DIR/latest`, the name of the newest.
 
-`lockstep_checkpoint` writes them: whole or not there. What is sharded is read back by DCP straight into each rank's shards; a rank
-never holds more than its own.
+`lockstep_checkpoint` writes them: they are complete or absent. DCP reads sharded tensors directly into each rank's shards; a rank never
+holds more than its own shards.
 """
 
 import os
@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 
 try:
     import lockstep_checkpoint
-except ImportError:  # not on a run of Lockstep's, which has it on PYTHONPATH: it lies beside the recipes
+except ImportError:  # not in a run of Lockstep, which has it on PYTHONPATH: it is in the folder of the recipes
     sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "inject"))
     import lockstep_checkpoint
 
@@ -22,9 +22,10 @@ def save(training, folder):
 
 
 def choose(asked, folder):
-    """The path to go on from, or None to begin. `latest` that finds nothing begins; a path that is no whole checkpoint is a mistake."""
+    """Returns the path to resume from, or None to start from the beginning. `latest` without a checkpoint starts; a path without a complete
+    checkpoint is an error."""
     if asked == "latest":
-        # All ranks must go on from the same one: rank 0 looks.
+        # All ranks must resume from the same checkpoint: rank 0 finds it.
         found = [lockstep_checkpoint.newest(folder) if folder and dist.get_rank() == 0 else None]
         dist.broadcast_object_list(found)
         return found[0]
@@ -37,13 +38,13 @@ def choose(asked, folder):
 
 
 def load(training, path):
-    """Puts the checkpoint back, by all ranks together. Returns whether training goes on exactly."""
+    """Restores the checkpoint, on all ranks together. Returns whether training continues exactly."""
     weights = training.weights()
     try:
         dcp.load(weights, storage_reader=dcp.FileSystemReader(path))
     except dcp.api.CheckpointException as failure:
         cause = next(iter(failure.failures.values()))[0]
         raise SystemExit(f"cannot go on from {path}: does it hold a model of another size? {cause}") from failure
-    # Rank 0's part too: its position in the data serves a rank that was not there when this was saved.
+    # Also rank 0's part: a rank that did not exist at the save uses its position in the data.
     rest = lockstep_checkpoint.load(path, keys=("progress", "ranks.0", f"ranks.{dist.get_rank()}"))
     return training.put_back(weights, rest)

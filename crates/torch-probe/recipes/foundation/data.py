@@ -1,7 +1,7 @@
-"""The text, dealt out to the ranks.
+"""Divides the text among the ranks.
 
-Not every rank gets data of its own: the ranks that compute one layer together need the same batch. `Share` says which share of the data this
-rank trains on, of how many.
+Not every rank gets its own data: the ranks that compute one layer together need the same batch. `Share` is the number of this rank's share
+of the data, and the number of shares.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from resume.text import ResumableSampler, Text
 
-HELD_OUT_BATCHES_MAX = 4  # of each share: validation takes about as long as a few steps
+HELD_OUT_BATCHES_MAX = 4  # per share: validation takes about as long as a few steps
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Data:
         self.sampler = ResumableSampler(len(self.text), arguments.batch_size, share.index, share.of, arguments.seed)
         if len(self.text) < self.sampler.step_samples or not self._held_out_batches():
             raise SystemExit("the text is too short for this batch size, context and number of ranks: lower one of them")
-        # A generator of its own: an iterator that is made anew after a resume must not take a number out of the model's stream.
+        # A separate generator: an iterator that is created again after a resume must not take a number from the model's random numbers.
         draw = torch.Generator().manual_seed(arguments.seed)
         self.loader = DataLoader(self.text, self.batch_size, sampler=self.sampler, num_workers=arguments.num_workers, generator=draw)
 
@@ -43,12 +43,14 @@ class Data:
         return inputs.to(self.device), targets.to(self.device)
 
     def first(self, count):
-        """The first batches of training, for a trial: call it before training begins. They are not used up by it, and come anew where the text ends."""
+        """Returns the first batches of training, for a trial: call it before training starts. It does not use them up; they repeat at the
+        end of the text."""
         order = itertools.cycle(list(self.sampler))
         return [self._batch(self.text, list(itertools.islice(order, self.batch_size))) for _ in range(count)]
 
     def validation(self):
-        """Held-out batches of this share: as many on every rank, because a sharded model's forward is a collective."""
+        """Returns the validation batches of this share: the same number on every rank, because the forward pass of a sharded model is a
+        collective."""
         for number in range(self._held_out_batches()):
             first = number * self.batch_size * self.share.of + self.share.index
             yield self._batch(self.held_out, range(first, first + self.batch_size * self.share.of, self.share.of))

@@ -1,4 +1,4 @@
-"""The process group that torchrun describes, and who speaks in it."""
+"""The process group that torchrun describes, and the output of its ranks."""
 
 import contextlib
 import gc
@@ -7,47 +7,48 @@ import traceback
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group: its functions hold the one that is there when they are made, and an optimizer imports them
+import torch.distributed.nn  # before a group exists: its functions keep the group of their creation, and an optimizer imports them
 
 
 @contextlib.contextmanager
 def joined():
-    """Joins the group, with NCCL where each rank has a GPU and Gloo on CPUs, and gives the device this rank trains on."""
+    """Joins the group, with NCCL if each rank has a GPU and Gloo on CPUs. Yields the device of this rank."""
     device = own_device()
     dist.init_process_group(backend(device))
     well = False
     try:
         yield device
         well = True
-    except SystemExit as end:  # a stop: it comes between two steps, where nothing is under way
+    except SystemExit as end:  # a stop: it happens between two steps, when no operation is active
         let_go(end)
         raise
     finally:
-        # With a peer gone, NCCL's own teardown may wait for collectives that will never finish: leave that to the process exit.
+        # If a peer is gone, NCCL's own teardown may wait for collectives that never finish: the process exit ends them.
         if well or device.type != "cuda":
             leave()
 
 
 def let_go(end):
-    """Lets go of what the functions that the exception came through still hold, like the model."""
+    """Frees what the functions in the exception's traceback still reference, such as the model."""
     while end is not None:
         traceback.clear_frames(end.__traceback__)
         end = end.__context__
 
 
-kept = []  # meshes, which torch keeps in caches of its own, and with them their groups
+kept = []  # meshes, which torch keeps in its own caches, together with their groups
 
 
 def leave():
-    """Ends the group and Gloo's threads with it; what stands on it, like a DDP model, is to be gone before.
+    """Destroys the group and with it Gloo's threads. Objects that use it, such as a DDP model, must be gone before.
 
-    Those threads end with the last who holds the group. One of them that lets go of a tensor of ours while Python is ending would take the process
-    down (SIGABRT), though all of its work is done: so nobody may hold the group on.
+    Those threads end when the last reference to the group is freed. A thread that frees a tensor while Python is ending would abort the
+    process (SIGABRT), although all work is done. So no reference to the group may remain.
 
-    Before torch 2.8 who lets go of a group last waits for Gloo's threads without giving way to them (pytorch/pytorch#154976). One that is letting go
-    of a tensor of ours just then waits for Python, and both wait for ever. Who lets go of a group's backend gives way, so here those go last.
+    Before torch 2.8, freeing the last reference to a group waits for Gloo's threads without releasing the GIL (pytorch/pytorch#154976). A
+    thread that frees a tensor at that moment waits for the GIL: a deadlock. Freeing a group's backend releases the GIL, so backends are
+    freed last here.
     """
-    gc.collect()  # a model may be part of a circle
+    gc.collect()  # a model may be part of a reference cycle
     for mesh in kept:
         getattr(mesh, "_pg_registry", {}).clear()
     backends = []
@@ -59,7 +60,7 @@ def leave():
 
 
 def own_device():
-    """This rank's own GPU where its node has enough for all of its ranks, else the CPU."""
+    """Returns this rank's own GPU if its node has enough for all of its ranks, else the CPU."""
     if torch.cuda.is_available() and torch.cuda.device_count() >= local_world_size():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
@@ -77,7 +78,7 @@ def torch_is_before(*release):
 
 
 def world_size():
-    """Also before the group is joined: what does not fit it is refused before anybody waits for anybody."""
+    """Works before the group is joined: arguments that do not fit are refused before any rank waits for another."""
     return int(os.environ["WORLD_SIZE"])
 
 
@@ -86,6 +87,6 @@ def local_world_size():
 
 
 def say(line):
-    """Said once for all ranks."""
+    """Prints a line once for all ranks."""
     if dist.get_rank() == 0:
         print(line, flush=True)

@@ -1,4 +1,4 @@
-"""The loop: steps, validation, checkpoints, an end when asked. What a recipe does otherwise it says by overriding `forward` and `update`."""
+"""The training loop: steps, validation, checkpoints, and stops on request. Recipes override `forward` and `update`."""
 
 import os
 import time
@@ -25,11 +25,11 @@ class Loop:
         try:
             self._train()
         except Exception:
-            if self.stop.asked:  # a peer that stopped first closes its connections: that is no failure of ours
+            if self.stop.asked:  # a peer that stopped first closes its connections: this is not a failure of this rank
                 raise SystemExit(STATUS) from None
             raise
 
-    # === what recipes change ===
+    # === overridden by recipes ===
 
     def forward(self, inputs, targets):
         return self.training.model(inputs, targets)
@@ -42,14 +42,14 @@ class Loop:
     def validated(self):
         """Called after a validation."""
 
-    # === what they do not ===
+    # === not overridden ===
 
     def clip(self):
         if self.arguments.grad_clip > 0:
             nn.utils.clip_grad_norm_(self.training.model.parameters(), self.arguments.grad_clip)
 
     def validation_loss(self):
-        """Mean loss over the held-out text, each share a part of it."""
+        """Returns the mean loss over the validation text; each share computes a part."""
         training = self.training
         training.model.eval()
         with torch.no_grad():
@@ -75,7 +75,7 @@ class Loop:
         self._save()
 
     def _begin(self):
-        """Goes on from a checkpoint where one is given, else starts each share's own random numbers."""
+        """Restores a checkpoint if one is given, else seeds the random numbers of each share."""
         training, arguments = self.training, self.arguments
         asked = os.environ.get("LOCKSTEP_RESUME_FROM") or arguments.resume
         path = checkpoints.choose(asked, arguments.checkpoint_dir)
@@ -106,7 +106,7 @@ class Loop:
         training, arguments = self.training, self.arguments
         last = training.step == arguments.steps
         if training.step % arguments.log_every == 0 or training.step == 1 or last:
-            # Nine digits tell any two 32-bit numbers apart: resumed losses can be compared with uninterrupted ones.
+            # Nine digits identify any 32-bit number: resumed losses can be compared with uninterrupted ones.
             say(f"step {training.step} loss {loss.item():.9g} lr {training.optimizer.param_groups[0]['lr']:.3g}")
         if training.step % arguments.validate_every == 0 or last:
             training.val_loss = self.validation_loss()
@@ -132,6 +132,6 @@ class Loop:
             self._save()
             say(f"stopped after step {self.training.step}, as asked for")
         else:
-            # The weights lie in shards on all ranks: nobody can save them alone.
+            # The weights are shards on all ranks: no rank can save them alone.
             say(f"stopped after step {self.training.step} without a checkpoint: the ranks did not agree on a last step in time")
         raise SystemExit(STATUS)

@@ -1,7 +1,7 @@
 """Bytes, counted from the tensors: what a rank holds for the model, and what a forward pass keeps for the backward pass.
 
-An allocator's peak says more, with everything in it, and there is one on GPUs only. On CPUs the process's memory says nothing
-about a small model: it never shrinks, and most of it is libraries.
+An allocator's peak includes everything, but exists only on GPUs. On CPUs the memory of the process says nothing about a small model: it
+never shrinks, and most of it is libraries.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class Held:
 
 
 def held(model, optimizer):
-    """Between the backward pass and `zero_grad`: then everything is there."""
+    """Call it between the backward pass and `zero_grad`: then all tensors exist."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
@@ -32,22 +32,23 @@ def held(model, optimizer):
 
 
 def size(tensors):
-    """Of a sharded tensor only what lies on this rank."""
+    """Returns the size of tensors; for a sharded tensor only the part on this rank."""
     return sum(local.numel() * local.element_size() for local in map(_local, tensors))
 
 
 def whole_parameters(model):
-    """Bytes of parameters that lie here gathered at this moment: between forward and backward, those that stayed so after the forward pass."""
+    """Returns the bytes of parameters that are gathered at this moment: between forward and backward, those that stayed gathered after the
+    forward pass."""
     return size([parameter for parameter in model.parameters() if not hasattr(parameter, "to_local")])
 
 
 class Saved:
-    """Counts what autograd keeps for the backward pass while `counting`; the parameters are there anyway and do not count."""
+    """Counts what autograd keeps for the backward pass while `counting`, without the parameters, which exist anyway."""
 
     def __init__(self, model):
         self._seen = {tensor.untyped_storage().data_ptr() for tensor in map(_local, model.parameters())}
         self.bytes = 0
-        self._kept = []  # alive until the end: an address that is free again would be taken for the same tensor
+        self._kept = []  # alive until the end: a reused address would be counted as the same tensor
 
     @contextlib.contextmanager
     def counting(self):

@@ -1,4 +1,4 @@
-"""Ranks in a line, or in rows and columns: a mesh, said to the reader; Lockstep sees it as it is made."""
+"""Arranges ranks in a line, or in rows and columns, and prints the mesh; Lockstep observes its creation."""
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,7 +16,7 @@ def make(device, **sizes):
 
 
 def in_words(mesh):
-    """What has to be the same for a checkpoint's random numbers to find their ranks again."""
+    """Describes the mesh. It must be the same for a checkpoint's random numbers to belong to the same ranks."""
     if mesh is None:
         return f"ranks={dist.get_world_size()}"
     return axes(mesh.mesh_dim_names, mesh.mesh.shape)
@@ -27,14 +27,14 @@ def axes(names, sizes):
 
 
 def rows(ranks, per_row, what):
-    """How many rows `ranks` make; refuses a number that does not fit."""
+    """Returns the number of rows for `ranks`; refuses a number that does not fit."""
     if ranks % per_row:
         raise SystemExit(f"{ranks} ranks cannot be put into {what} of {per_row}: choose a number that divides {ranks}")
     return ranks // per_row
 
 
 def neighbours():
-    """How many ranks belong together when nobody says: those of a node, and half of them where there is only one node."""
+    """Returns the default number of ranks in a group: those of a node, or half of them if there is only one node."""
     local, world = local_world_size(), world_size()
     if local == world and local % 2 == 0 and local > 2:
         return local // 2

@@ -1,7 +1,7 @@
-"""A small character-level transformer with dropout, written so that it can be cut in every way.
+"""A small character-level transformer with dropout that can be split in any way.
 
-Queries, keys and values are layers of their own, and the number of heads follows from what these give: under tensor parallelism a rank's
-share of them is a share of the heads. The blocks are a list: the unit of sharding and of activation checkpointing.
+Queries, keys and values are separate layers, and the number of heads follows from their outputs: under tensor parallelism a rank's share of
+them is a share of the heads. The blocks are a list: the unit of sharding and of activation checkpointing.
 """
 
 import torch
@@ -25,7 +25,7 @@ class CharacterModel(nn.Module):
 
     def forward(self, inputs, targets):
         x = self.through_blocks(self.dropout(self.embed(inputs) + self.position))
-        # In float32, whatever the rest computes in: a loss in bfloat16 has three digits.
+        # In float32, whatever precision the rest uses: a loss in bfloat16 has three digits.
         logits = self.head(self.norm(x)).float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -74,5 +74,5 @@ class FeedForward(nn.Module):
 
 
 def heads(x):
-    """(batch, length, heads x HEAD_WIDTH) as (batch, heads, length, HEAD_WIDTH)."""
+    """Reshapes (batch, length, heads x HEAD_WIDTH) to (batch, heads, length, HEAD_WIDTH)."""
     return x.unflatten(-1, (-1, HEAD_WIDTH)).transpose(1, 2)

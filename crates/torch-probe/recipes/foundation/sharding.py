@@ -1,7 +1,7 @@
-"""FSDP2's `fully_shard`, block by block, in the versions of torch that have it, and the arguments that go with it.
+"""FSDP2's `fully_shard`, block by block, in the versions of torch that have it, and its arguments.
 
-Each block is a unit: its parameters are gathered before its forward pass and, with `full`, freed behind it and gathered again for the
-backward pass; with `grad-op` they stay from the one to the other, which saves that second gathering and costs their memory.
+Each block is a unit: its parameters are gathered before its forward pass. With `full` they are freed after it and gathered again for the
+backward pass. With `grad-op` they stay gathered in between, which avoids the second gathering and costs their memory.
 """
 
 import torch
@@ -37,7 +37,7 @@ def shard(model, mesh, arguments):
     keep = {} if arguments.sharding == "full" else {"reshard_after_forward": False}
     for block in model.blocks:
         fully_shard(block, **settings, **keep)
-    # What is left belongs to the model itself. By itself `full` keeps that until the backward pass, which begins with it.
+    # The remaining parameters belong to the model itself. By default `full` keeps them until the backward pass, which starts with them.
     fully_shard(model, **settings, **keep)
     return model
 
@@ -46,12 +46,13 @@ def make_up_for_what_lacks_on_cpus():
     if not gloo_averages():
         average_by_sum()
     if torch_is_before(2, 8):
-        # Replicas' gradients are added up in a stream of its own, whose end must have been recorded; on a CPU nothing was.
+        # Gradients of replicas are summed in a separate stream, whose end must have been recorded; on a CPU nothing was recorded.
         torch.cpu.Stream.record_event = lambda stream: torch.cpu.Event()
 
 
 def gloo_averages():
-    """Whether Gloo can: FSDP2 asks for averages, and in torch 2.7 there are none, and a reduce-scatter makes sums of them without a word."""
+    """Returns whether Gloo supports averages: FSDP2 requests them, but torch 2.7 does not support them, and a reduce-scatter silently
+    returns sums."""
     try:
         dist.all_reduce(torch.zeros(1), op=dist.ReduceOp.AVG)
     except (RuntimeError, ValueError):
@@ -60,7 +61,7 @@ def gloo_averages():
 
 
 def average_by_sum():
-    """Makes the averages that FSDP2 asks for out of a sum and a division."""
+    """Computes the averages that FSDP2 requests as a sum and a division."""
     for name in ("all_reduce", "reduce_scatter_tensor"):
         setattr(dist, name, averaging(getattr(dist, name)))
 

@@ -1,4 +1,4 @@
-"""Everything that a next process needs to go on as if nothing had happened: what a checkpoint holds and how it is put back.
+"""Everything that the next process needs to continue exactly: the content of a checkpoint and how it is restored.
 
     model, optimizer    by parameter names, each rank its shards; read back by any number of ranks
     progress            step, epoch, validation loss, and how the ranks stood
@@ -19,16 +19,16 @@ from .watched import unwatched
 
 class Training:
     def __init__(self, model, optimizer, data, layout):
-        self.model = model  # as it is trained, wrapped or sharded
+        self.model = model  # the model as trained: wrapped or sharded
         self.optimizer = optimizer
         self.data = data
-        self.layout = layout  # in words; other words mean other ranks
-        self.more = {}  # name: whatever has state_dict and load_state_dict, with plain values in it
+        self.layout = layout  # as text; a different text means different ranks
+        self.more = {}  # name: an object with state_dict and load_state_dict that contains plain values
         self.step = 0
         self.val_loss = None
 
     def state(self):
-        """Of all ranks together, each its part: for `lockstep_checkpoint.save`."""
+        """Returns the state of all ranks together, each its part: for `lockstep_checkpoint.save`."""
         return {
             **self.weights(),
             "progress": {
@@ -42,13 +42,14 @@ class Training:
         }
 
     def weights(self):
-        # An optimizer that has not stepped has no state to load into: torch makes some by a step that changes nothing, and is no step of the run.
+        # An optimizer that has not stepped has no state to load into: torch creates it with a step that changes nothing and is not a step
+        # of the run.
         with unwatched():
             model, optimizer = get_state_dict(self.model, self.optimizer)
         return {"model": model, "optimizer": optimizer}
 
     def put_back(self, weights, rest):
-        """Takes what was loaded. Returns whether it is exact: whether this rank's own part was in it."""
+        """Restores a loaded state. Returns whether it is exact: whether it contained this rank's own part."""
         set_state_dict(self.model, self.optimizer, model_state_dict=weights["model"], optim_state_dict=weights["optimizer"])
         progress, ranks = rest["progress"], rest["ranks"]
         self.step, self.val_loss = progress["step"], progress["val_loss"]
@@ -60,15 +61,15 @@ class Training:
             own = ranks[str(dist.get_rank())]
             put_random_state_back(own, self.data.device)
         else:
-            # The position means the same to any number of ranks; random numbers of a rank that was not there have to start somewhere.
+            # The position is valid for any number of ranks; a rank that did not exist needs new random numbers.
             own = next(iter(ranks.values()))
             self.seed(self.step + 1)
         self.data.sampler.load_state_dict(json.loads(own["position"]))
         return exact
 
     def seed(self, seed):
-        """Different numbers for each share of the data: dropout that is alike everywhere would be less of it. Ranks that compute one layer
-        together drop the same."""
+        """Seeds each share of the data differently: the same dropout everywhere would reduce its effect. Ranks that compute one layer
+        together use the same seed."""
         torch.manual_seed(seed * 1_000_003 + self.data.share.index)
 
     def _own(self):

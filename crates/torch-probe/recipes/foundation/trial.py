@@ -1,7 +1,7 @@
-"""Two ways to train beside each other, for a few steps before training begins: what each costs and what each learns.
+"""Compares variants of training for a few steps before training starts: what each costs and what each learns.
 
-Each way is built anew in each round, because two of them alive at once would stand in each other's peak; the rounds take turns, so that a machine
-that is busy for a while is busy for both. All begin with the same weights, see the same batches and drop the same.
+Each variant is built again in each round, because two of them at once would add to each other's peak memory. The rounds alternate, so that
+load on the machine affects both. All start with the same weights, and use the same batches and the same dropout.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ from .watched import unwatched
 
 @dataclass
 class Way:
-    """`build` gives a model and its optimizer, on the trial's device. `autocast` is entered for forward passes; `scaler` makes a GradScaler."""
+    """`build` returns a model and its optimizer, on the trial's device. `autocast` is entered for forward passes; `scaler` creates a
+    GradScaler."""
 
     name: str
     build: object
@@ -28,7 +29,7 @@ class Way:
 
 @dataclass
 class Costs:
-    """Of one rank. Bytes; None for what was not counted."""
+    """Costs of one rank, in bytes; None if not counted."""
 
     losses: list = field(default_factory=list)
     step_s: list = field(default_factory=list)
@@ -39,12 +40,12 @@ class Costs:
 
     @property
     def fastest_step_s(self):
-        """What else runs on the machine only ever adds: the fastest of a few steps says most about the way itself."""
+        """Returns the fastest step: other load only makes steps slower, so the fastest one says most about the variant."""
         return min(self.step_s)
 
     @property
     def memory_bytes(self):
-        """The allocator's peak where there is one, else what the forward pass saved."""
+        """Returns the allocator's peak if there is one, else what the forward pass saved."""
         return self.saved_bytes if self.peak_bytes is None else self.peak_bytes
 
     def in_words(self):
@@ -54,7 +55,8 @@ class Costs:
 
 
 def compare(ways, batches, device, rounds=1):
-    """The costs of each way, in their order. Each round takes a step with each batch; the first of them is not timed. All ranks call it together."""
+    """Returns the costs of each variant, in their order. Each round runs one step per batch; the first step is not timed. All ranks call it
+    together."""
     costs = [Costs() for _ in ways]
     with unwatched():
         for number in range(rounds):
@@ -65,7 +67,7 @@ def compare(ways, batches, device, rounds=1):
 
 def _run(way, cost, batches, device, first):
     cuda = device.type == "cuda"
-    gc.collect()  # wrapped models hold themselves in circles: the way before this one must be gone
+    gc.collect()  # wrapped models have reference cycles: the previous variant must be gone
     before = torch.cuda.memory_allocated(device) if cuda else 0
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
@@ -75,7 +77,7 @@ def _run(way, cost, batches, device, first):
     for number, batch in enumerate(batches):
         _wait_for_all(device)
         began = time.perf_counter()
-        # Counting takes time of its own: only in a step that is not timed.
+        # Counting takes time: only in a step that is not timed.
         saved = memory.Saved(model) if first and number == 0 else None
         with way.autocast(), saved.counting() if saved else contextlib.nullcontext():
             loss = model(*batch)
@@ -106,7 +108,7 @@ def _update(loss, optimizer, scaler):
 
 
 def _wait_for_all(device):
-    """A rank that comes late would be the others' step time."""
+    """Waits for all ranks, so that a late rank does not add to the step time of others."""
     dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
     if device.type == "cuda":
         torch.cuda.synchronize(device)

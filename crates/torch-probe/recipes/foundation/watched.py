@@ -1,4 +1,4 @@
-"""What Lockstep's probe is told, where it watches this rank. Elsewhere nothing here does anything, and no recipe needs it."""
+"""Reports to Lockstep's probe, if it watches this rank. Otherwise nothing here has an effect, and no recipe needs it."""
 
 import contextlib
 import sys
@@ -6,7 +6,7 @@ import sys
 
 @contextlib.contextmanager
 def unwatched():
-    """Steps that are no training, like those of a trial, are none of the run's: the probe looks away."""
+    """Hides steps that are not training, like those of a trial, from the probe."""
     probe = _probe()
     before = {name: getattr(probe, name) for name in ("on", "synchronises") if hasattr(probe, name)}
     if "on" in before:

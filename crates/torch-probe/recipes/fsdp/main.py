@@ -1,7 +1,7 @@
-"""Recipe `fsdp`: a small transformer, sharded block by block with FSDP2's `fully_shard`, and DDP's memory beside it.
+"""Recipe `fsdp`: a small transformer, sharded block by block with FSDP2's `fully_shard`, compared with the memory of DDP.
 
-NCCL where each rank has a GPU and Gloo on CPUs. It is an ordinary script, and torchrun is all it needs. `foundation/` beside it has the loop, the
-sharded checkpoints and the rest that it shares with other recipes; `foundation/sharding.py` is the heart of this one.
+NCCL if each rank has a GPU and Gloo on CPUs. It is an ordinary script that needs only torchrun. `foundation/` contains the loop, the
+sharded checkpoints and other common parts; `foundation/sharding.py` is the most important file of this recipe.
 """
 
 import os
@@ -80,7 +80,7 @@ def say_what_it_saves(asked, data, ranks):
 
 
 def gathered(way, cost):
-    return 0 if way.name == "ddp" else cost.whole_parameters_bytes  # ddp's are whole at all times
+    return 0 if way.name == "ddp" else cost.whole_parameters_bytes  # parameters under ddp are always whole
 
 
 if __name__ == "__main__":

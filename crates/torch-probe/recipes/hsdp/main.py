@@ -1,7 +1,8 @@
-"""Recipe `hsdp`: hybrid sharding. The ranks stand in a mesh of replicas by shards, and FSDP2's `fully_shard` takes both.
+"""Recipe `hsdp`: hybrid sharding. The ranks form a mesh of replicas by shards, and FSDP2's `fully_shard` uses both.
 
-A row of the mesh holds the model once, in shards; the rows hold the same and add up their gradients. A row is a node by default: what is gathered for
-every block stays inside it, and only the gradients of one rank's shards go between nodes. `foundation/` beside it has the rest.
+A row of the mesh holds the model once, in shards; the rows hold the same shards and sum their gradients. A row is a node by default:
+parameters are gathered only within a node, and only the gradients of one rank's shards are sent between nodes. The common parts are in
+`foundation/`.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""One checkpoint of the whole network: each stage writes its own layers, under the names they have in one piece, and what Adam holds for them.
+"""One checkpoint of the whole network: each stage writes its own layers with their names in the whole network, and Adam's state for them.
 
     DIR/step-000020/            through DCP, by all ranks (lockstep_checkpoint)
     DIR/latest                  the name of the newest
 
-As no name tells of a stage, another number of ranks can go on from it.
+No name contains a stage, so another number of ranks can resume from it.
 """
 
 import os
@@ -14,7 +14,7 @@ import torch.distributed as dist
 HERE = os.path.dirname(os.path.abspath(__file__))
 try:
     import lockstep_checkpoint
-except ImportError:  # not on a run of Lockstep's, which has it on PYTHONPATH: it lies beside the recipes
+except ImportError:  # not in a run of Lockstep, which has it on PYTHONPATH: it is in the folder of the recipes
     sys.path.append(os.path.join(HERE, "..", "..", "inject"))
     import lockstep_checkpoint
 
@@ -48,9 +48,10 @@ def restore(arguments, module, optimizer):
 
 
 def choose(asked, folder):
-    """The path to go on from, or None to begin. `latest` that finds nothing begins; a path that is not there is a mistake."""
+    """Returns the path to resume from, or None to start from the beginning. `latest` without a checkpoint starts; a missing path is an
+    error."""
     if asked == "latest":
-        # All ranks must go on from the same one: rank 0 looks.
+        # All ranks must resume from the same checkpoint: rank 0 finds it.
         found = [lockstep_checkpoint.newest(folder) if folder and dist.get_rank() == 0 else None]
         dist.broadcast_object_list(found)
         return found[0]

@@ -1,4 +1,4 @@
-"""Faults on demand, to see for oneself what the other stages do about them. In the first attempt only, unless `--fail-attempts` says how many."""
+"""Faults on request, to see how the other stages react. Only in the first attempt, unless `--fail-attempts` gives a number."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ HOWS = ("exception", "sigkill", "sigstop")
 
 
 class DeliberateFault(RuntimeError):
-    """Asked for with --fail-at-step."""
+    """Requested with --fail-at-step."""
 
 
 def add_arguments(parser):
@@ -21,7 +21,7 @@ def add_arguments(parser):
 
 
 def strike(arguments, step):
-    """Called by every rank at the begin of every step."""
+    """Every rank calls it at the start of every step."""
     due = step == arguments.fail_at_step and dist.get_rank() == arguments.fail_rank and attempt() <= arguments.fail_attempts
     if not due:
         return

@@ -1,4 +1,5 @@
-"""Generated images of four kinds, with noise: lines across, lines down, a chess board, a disc. Nobody's, and the same on every machine."""
+"""Generated images of four kinds, with noise: horizontal lines, vertical lines, a chess board, a disc. They have no copyright, and are the
+same on every machine."""
 
 import torch
 from torch.utils.data import Dataset
@@ -9,7 +10,7 @@ NOISE = 0.7
 
 
 class Batches(Dataset):
-    """Batch `n` as (images, labels), the same ones in every process: an interrupted run goes on with the batch it had come to."""
+    """Batch `n` as (images, labels), the same in every process: an interrupted run continues with its next batch."""
 
     def __init__(self, batch_size, seed):
         self.batch_size = batch_size

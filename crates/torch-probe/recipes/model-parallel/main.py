@@ -1,10 +1,11 @@
-"""Recipe `model-parallel`: a CNN cut into stages, one for each rank, with micro-batches that flow through them (torch.distributed.pipelining).
+"""Recipe `model-parallel`: a CNN split into stages, one per rank, with micro-batches (torch.distributed.pipelining).
 
-NCCL where each rank has a GPU, Gloo on CPUs. It is an ordinary script: `torchrun` is all it needs. Two ranks or more, on one node or several. The parts:
+NCCL if each rank has a GPU, Gloo on CPUs. It is an ordinary script that needs only `torchrun`. Two ranks or more, on one or several nodes.
+The parts:
 
-    main.py     the loop                                      network.py      the network, and which part of it a rank holds
+    main.py     the loop                                      network.py      the network, and the part of each rank
     stage.py    a stage, its schedule, and its bubble         images.py       generated images, by number
-    checkpoints.py  one checkpoint of all stages, and back    faults.py       faults on demand
+    checkpoints.py  one checkpoint of all stages              faults.py       faults on request
 """
 
 import argparse
@@ -32,7 +33,7 @@ try:
     import lockstep_probe
 except ImportError:
     lockstep_probe = None
-# Raised out of optimizer.step() at the end of the step that Lockstep's "stop after step" agreed on; `except ()` catches nothing.
+# Raised by optimizer.step() at the end of the step on which Lockstep's "stop after step" has agreed; `except ()` catches nothing.
 StopTraining = () if lockstep_probe is None else lockstep_probe.StopTraining
 
 EXPLANATION = """\
@@ -56,7 +57,7 @@ def main():
     device = own_device()
     dist.init_process_group(backend(device), timeout=timedelta(seconds=arguments.timeout_s))
     train(arguments, device)
-    # Not after a failure: with a peer gone, that may wait for what will never come. The process ends, and its neighbours notice.
+    # Not after a failure: it may wait forever for a peer that is gone. The process ends, and its neighbours detect it.
     leave()
 
 
@@ -108,7 +109,7 @@ def train(arguments, device):
     step = checkpoints.restore(arguments, pipeline.module, optimizer)
     parameters = sum(parameter.numel() for parameter in pipeline.module.parameters())
     tell(f"stage {dist.get_rank()} of {dist.get_world_size()}: {pipeline.says}, {parameters} parameters, {device.type}, from step {step}")
-    # Every rank draws the same batches; the first stage needs the images of one, the last its labels.
+    # Every rank generates the same batches; the first stage needs their images, the last one their labels.
     drawn, numbers = images.Batches(arguments.batch_size, arguments.seed), range(step, arguments.steps)
     batches = DataLoader(drawn, batch_size=None, sampler=numbers, num_workers=arguments.num_workers)
     saved = step
@@ -122,7 +123,7 @@ def train(arguments, device):
                 lockstep_probe.report(train_pipeline_bubble_ratio=bubble)
             optimizer.step()
             if loss is not None and (step % arguments.log_every == 0 or step == 1 or step == arguments.steps):
-                # Nine digits tell any two 32-bit numbers apart: resumed losses can be compared with uninterrupted ones.
+                # Nine digits identify any 32-bit number: resumed losses can be compared with uninterrupted ones.
                 tell(f"step {step} loss {loss:.9g}" + ("" if bubble is None else f" bubble {bubble:.3f}"))
             if arguments.checkpoint_dir and (step % arguments.checkpoint_every == 0 or step == arguments.steps):
                 checkpoints.save(arguments, pipeline.module, optimizer, step)
@@ -137,7 +138,7 @@ def train(arguments, device):
 
 
 def tell_bubbles(pipeline):
-    """Each stage's, beside what S equal stages and M micro-batches would come to."""
+    """Prints the bubble of each stage, and the theoretical one of S equal stages and M micro-batches."""
     shares = [None] * dist.get_world_size()
     dist.all_gather_object(shares, pipeline.mean_bubble())
     if dist.get_rank() == 0:

@@ -1,7 +1,7 @@
-"""The network: a stem, residual blocks that are all alike, a head. And how it is cut into stages.
+"""The network: a stem, identical residual blocks, a head. And how it is split into stages.
 
-Its layers are named as in one piece, whichever stage holds them, so a checkpoint knows nothing of the cut. Group normalisation, not batch
-normalisation: that one's statistics would depend on how a batch is cut into micro-batches.
+The layers have their names of the whole network on any stage, so a checkpoint does not depend on the split. Group normalisation, not batch
+normalisation, whose statistics would depend on how a batch is split into micro-batches.
 """
 
 import torch
@@ -39,12 +39,12 @@ def layers(blocks, width, classes, seed):
 
 
 def span(blocks, stage, stages):
-    """The blocks of a stage, as even as it goes."""
+    """Returns the blocks of a stage, distributed as evenly as possible."""
     return range(stage * blocks // stages, (stage + 1) * blocks // stages)
 
 
 def cut(whole, stage, stages):
-    """The stage's layers: its blocks, with the stem before the first stage's and the head behind the last stage's."""
+    """Returns the stage's layers: its blocks; for the first stage also the stem, for the last one also the head."""
     own = span(len(whole) - 2, stage, stages)
     chosen = whole[1 + own.start : 1 + own.stop]
     chosen = whole[:1] + chosen if stage == 0 else chosen
@@ -52,7 +52,7 @@ def cut(whole, stage, stages):
 
 
 def sequence(named):
-    """One module that runs them in turn."""
+    """Returns one module that runs them in sequence."""
     module = nn.Sequential()
     for name, layer in named:
         module.add_module(name, layer)

@@ -1,13 +1,14 @@
-"""A rank's stage, the schedule that drives it, and the time it does not compute.
+"""A rank's stage, its schedule, and the time in which it does not compute.
 
-The bubble is measured around what the stage computes, not around what it waits for: a schedule posts its receives early and in bundles with sends, so
+The bubble is measured from the computations, not from the waits: a schedule posts its receives early and together with sends, so
 the wait for one of them is spread over several calls.
 
     |------------------- schedule.step ---------------------|
     | forward |   | forward |      | backward | | loss | …  |        bubble = 1 - (forward + backward + loss) / step
 
-On GPUs the marks are CUDA events in the stream that computes; on CPUs they are the host's clock, and ranks that share a core make each other's
-computing longer: there the figure is a lower bound. Without measured steps (a first step sets up connections, so it does not count) there is none.
+On GPUs the marks are CUDA events in the compute stream; on CPUs they are times of the host's clock, and ranks that share a core
+slow each other down: then the value is a lower bound. Without measured steps there is no value; the first step does not count, because it
+sets up connections.
 """
 
 import time
@@ -32,8 +33,8 @@ class Pipeline:
         self._steps, self._bubbles = 0, 0.0
         self.says = " ".join(name for name, _ in network.cut(whole, rank, stages))
         self.module = network.sequence(network.cut(whole, rank, stages)).to(device)
-        # Shapes are given, so the first step does not begin with ranks that ask each other for them: there a rank that fails
-        # before it has answered leaves its neighbour waiting without a word.
+        # Shapes are given, so that ranks do not request them from each other in the first step: a rank that failed before its answer would
+        # leave its neighbour waiting.
         takes, gives = shapes(whole, rank, stages, arguments.batch_size // arguments.microbatches, device)
         stage = Measured(self.module, rank, stages, device, input_args=takes, output_args=gives)
         stage.clock = self._clock
@@ -84,7 +85,7 @@ class Measured(PipelineStage):
 
 
 class Together:
-    """Sends and receives that were posted in one go."""
+    """Sends and receives that were posted together."""
 
     def __init__(self, works):
         self._works = works
@@ -95,13 +96,13 @@ class Together:
 
 
 def post_together(operations, desc=None):
-    """For torch 2.7, whose schedules wait for the last of them alone and let go of the others: right for NCCL, which makes one of them all. What is
-    let go of over Gloo is never sent when the receiver was not ready yet, and then the next stage waits for it in vain."""
+    """For torch 2.7, whose schedules wait only for the last operation and drop the others. This is right for NCCL, which combines them into
+    one. With Gloo, a dropped operation is never sent if the receiver was not ready yet, and the next stage waits for it forever."""
     return Together(dist.batch_isend_irecv(operations)) if operations else None
 
 
 class HostClock:
-    """`begin` … `end` is the whole, what runs under `with` in between is busy."""
+    """`begin` … `end` is the total; code under `with` in between is busy."""
 
     def begin(self):
         self._busy_s = 0.0
@@ -119,7 +120,7 @@ class HostClock:
 
 
 class CudaClock:
-    """The same by events: a kernel runs long after the host has launched it."""
+    """The same with events: a kernel runs long after the host has launched it."""
 
     def begin(self):
         self._spans = []
@@ -144,7 +145,7 @@ def mark():
 
 
 def shapes(whole, rank, stages, size, device):
-    """Examples of what the stage takes and gives for one micro-batch, found by sending one through all layers without computing it."""
+    """Returns examples of the stage's input and output for one micro-batch, found by passing one through all layers without computation."""
     def example(shape, learns):
         return torch.empty(shape, device=device, requires_grad=learns)
 

@@ -1,9 +1,9 @@
-"""The recipe's checkpoints: where they lie, how one is written, and which one training goes on from.
+"""The recipe's checkpoints: their paths, how one is written, and from which one training continues.
 
     DIR/step-000120/            all of it, through DCP, by all ranks (lockstep_checkpoint)
     DIR/latest                  the name of the newest of those
     DIR/best.pth                the model with the lowest validation loss so far
-    DIR/ckpt_3.pth              all of it in one file after epoch 3, with --plain: for tools that know nothing but torch.load
+    DIR/ckpt_3.pth              all of it in one file after epoch 3, with --plain: for tools that support only torch.load
     DIR/emergency-000127/       what each rank could save alone when training broke (emergency.py)
 """
 
@@ -25,7 +25,7 @@ def save(training, folder, arguments, full=None):
 
 
 def save_plain(training, folder):
-    """One file per epoch by rank 0; the others' parts come to it by a collective, which is why this is no way out of an emergency."""
+    """Rank 0 writes one file per epoch. It gets the others' parts with a collective, so this cannot be used in an emergency."""
     parts = [None] * dist.get_world_size()
     dist.all_gather_object(parts, training.of_ranks())
     if dist.get_rank() == 0:
@@ -35,16 +35,17 @@ def save_plain(training, folder):
 
 
 def save_best(training, folder):
-    """Replaces the best model so far; only rank 0 writes, and nobody has to wait."""
+    """Replaces the best model so far; only rank 0 writes, and no rank waits."""
     if dist.get_rank() == 0:
         best = {"model": training.model.state_dict(), "step": training.step, "val_loss": training.val_loss}
         files.write(os.path.join(folder, "best.pth"), {**best, "epoch": training.sampler.epoch})
 
 
 def choose(asked, folder):
-    """The path to go on from, or None to begin. `latest` that finds nothing begins; a path that is not there is a mistake."""
+    """Returns the path to resume from, or None to start from the beginning. `latest` without a checkpoint starts; a missing path is an
+    error."""
     if asked == "latest":
-        # All ranks must go on from the same one: rank 0 looks.
+        # All ranks must resume from the same checkpoint: rank 0 finds it.
         found = [newest(folder) if folder and dist.get_rank() == 0 else None]
         dist.broadcast_object_list(found)
         return found[0]
@@ -54,7 +55,8 @@ def choose(asked, folder):
 
 
 def newest(folder):
-    """What was finished last, of all that training can go on from exactly: a full checkpoint, or an emergency's in which no rank's part is missing."""
+    """Returns the newest state from which training can continue exactly: a full checkpoint, or an emergency checkpoint with the parts of
+    all ranks."""
     regular = lockstep_checkpoint.newest(folder)
     emergencies = emergency.whole(folder)
     regular_ns = os.stat(os.path.join(regular, ".metadata")).st_mtime_ns if regular else 0
@@ -64,12 +66,12 @@ def newest(folder):
 
 
 def load(path):
-    """The state in a checkpoint of any of the kinds, as far as this rank needs it."""
+    """Returns the part of a checkpoint of any kind that this rank needs."""
     above = os.path.dirname(os.path.abspath(path))
     if os.path.isfile(path) and not emergency.is_one(above):
         return files.read(path)
     if os.path.isfile(path) or emergency.is_one(path):
         return emergency.load(above if os.path.isfile(path) else path)
     own = f"ranks.{dist.get_rank()}"
-    # Rank 0's part too: its position in the data serves a rank that was not there when this was saved.
+    # Also rank 0's part: a rank that did not exist at the save uses its position in the data.
     return lockstep_checkpoint.load(path, keys=("model", "optimizer", "scheduler", "progress", "ranks.0", own))

@@ -1,14 +1,14 @@
-"""What a rank can save alone, when training broke: an exception here, a peer that died, a stop that the ranks could not agree on.
+"""Saves what a rank can save alone after a failure: an exception in this rank, a peer that died, a stop without agreement of the ranks.
 
-After a peer has failed a collective may wait for ever, so nothing here talks to another rank. Under DDP that is less of a loss than it sounds:
+After a peer has failed, a collective may wait forever, so nothing here communicates with other ranks. Under DDP little is lost:
 
-    emergency-000127/rank-0.pth     the model, the optimizer and the rest that all ranks hold alike, and rank 0's own part
+    emergency-000127/rank-0.pth     the model, the optimizer and other state that is equal on all ranks, and rank 0's own part
     emergency-000127/rank-1.pth     rank 1's own part: its random numbers, its position in the data
 
-With every rank's file for the same step, training goes on from it exactly; without rank 0's it is of no use; with rank 0's alone it
+With every rank's file for the same step, training continues from it exactly. Without rank 0's file it is useless. With only rank 0's it
 can be resumed by its path, but the other ranks' random numbers are new. Nothing is saved
 - by a rank that was killed (SIGKILL, out of memory), or that its launcher kills before it is done;
-- when the failure came in the middle of the weights' update: half of them are of the next step;
+- if the failure happened during the update of the weights: some of them belong to the next step;
 - while the main thread waits inside a collective for a peer that is stopped but not gone, or in NCCL's time-out: Python runs no
   handler there. Regular checkpoints are for that.
 """
@@ -24,7 +24,7 @@ NAME = re.compile(rf"{PREFIX}(\d+)")
 
 
 def save(training, folder, reason):
-    """Writes this rank's part and returns its path; the caller decides that it is time, and that the weights are whole."""
+    """Writes this rank's part and returns its path. The caller ensures that this is needed, and that the weights are consistent."""
     state = {"step": training.step, "rank": dist.get_rank(), "world_size": dist.get_world_size(), "reason": reason}
     if dist.get_rank() == 0:
         state.update(training.shared())
@@ -35,7 +35,7 @@ def save(training, folder, reason):
 
 
 def load(path):
-    """Rank 0's file with this rank's own part in the place of rank 0's, where there is one."""
+    """Loads rank 0's file with this rank's own part instead of rank 0's, if there is one."""
     state = files.read(part(path, 0))
     own = part(path, dist.get_rank())
     if os.path.exists(own):
@@ -44,7 +44,7 @@ def load(path):
 
 
 def whole(folder):
-    """The snapshots in which no rank's part is missing, in the order in which they were finished."""
+    """Returns the emergency checkpoints with the parts of all ranks, in the order of completion."""
     try:
         found = [os.path.join(folder, entry) for entry in os.listdir(folder) if NAME.fullmatch(entry)]
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def whole(folder):
 def is_whole(path):
     try:
         ranks = files.read(part(path, 0))["world_size"]
-    # A damaged file is no snapshot; torch has no common class for what it raises then.
+    # A damaged file is not a checkpoint; torch has no common class for its errors.
     except Exception:  # noqa: BLE001
         return False
     return all(os.path.exists(part(path, rank)) for rank in range(ranks))

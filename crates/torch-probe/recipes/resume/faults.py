@@ -1,7 +1,7 @@
-"""Faults on demand, to see for oneself what the loop, its launcher and the cluster do about them.
+"""Faults on request, to see how the loop, its launcher and the cluster react.
 
-They come in the first attempt only, unless `--fail-attempts` says how many: a run that is restarted goes past them. The
-attempt is Lockstep's, or torchrun's restart count where there is none.
+They happen only in the first attempt, unless `--fail-attempts` gives a number: a restarted run passes them. The attempt is Lockstep's
+number, or torchrun's restart count if there is none.
 """
 
 import os
@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 HOWS = ("exception", "exit0", "sigkill", "sigstop", "full-disk")
 BALLAST = "ballast"
-BALLAST_BYTES_MAX = 1 << 30  # a disk with more room than this is somebody's disk, not a test's
+BALLAST_BYTES_MAX = 1 << 30  # a disk with more free space is probably not a test disk
 
 
 class DeliberateFault(RuntimeError):
-    """Asked for with --fail-at-step."""
+    """Requested with --fail-at-step."""
 
 
 def add_arguments(parser):
@@ -31,7 +31,7 @@ def add_arguments(parser):
 
 
 def strike(arguments, step):
-    """Called by every rank in the middle of every step."""
+    """Every rank calls it in the middle of every step."""
     due = step == arguments.fail_at_step and dist.get_rank() == arguments.fail_rank and attempt() <= arguments.fail_attempts
     if not due:
         return

@@ -1,4 +1,4 @@
-"""Files of `torch.save` that are whole or not there."""
+"""Files of `torch.save` that are either complete or absent."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch
 
 
 def write(path, state):
-    """Beside, flushed, renamed: a file of this name is always whole."""
+    """Writes under another name, flushes, renames: a file of this name is always complete."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     beside = f"{path}.tmp"
     with open(beside, "wb") as file:
@@ -17,5 +17,5 @@ def write(path, state):
 
 
 def read(path):
-    """Tensors and plain values only: nothing in the file is executed."""
+    """Reads tensors and plain values only: nothing in the file is executed."""
     return torch.load(path, map_location="cpu", weights_only=True)

@@ -1,12 +1,12 @@
-"""Recipe `resume`: a training loop that survives what happens to training loops, and goes on as if nothing had happened.
+"""Recipe `resume`: a training loop that survives faults and continues exactly where it was.
 
 DistributedDataParallel, NCCL where each rank has a GPU and Gloo on CPUs. It is an ordinary script: `torchrun` is all it needs, and it can be
-taken as a pattern for one's own. The parts:
+used as a pattern for other scripts. The parts:
 
-    main.py         the loop: when to save, when to stop, what to do when something breaks
-    training.py     everything a next process needs, and how it is put back
-    checkpoints.py  the kinds of checkpoint, and which one to go on from        emergency.py  what a rank saves alone
-    stopping.py     SIGTERM, and the ranks' agreement on a last step            faults.py     faults on demand
+    main.py         the loop: when to save, when to stop, what to do after a failure
+    training.py     everything that the next process needs, and how it is restored
+    checkpoints.py  the kinds of checkpoint, and which one to resume from       emergency.py  what a rank saves alone
+    stopping.py     SIGTERM, and the ranks' agreement on a last step            faults.py     faults on request
     model.py, text.py, files.py
 """
 
@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader
 
 try:
     import lockstep_checkpoint
-except ImportError:  # not on a run of Lockstep's, which has it on PYTHONPATH: it lies beside the recipes
+except ImportError:  # not in a run of Lockstep, which has it on PYTHONPATH: it is in the folder of the recipes
     sys.path.append(os.path.join(HERE, "..", "..", "inject"))
     import lockstep_checkpoint
 
@@ -53,11 +53,11 @@ def main():
         loop.run()
     except Exception as failure:
         loop.rescue(failure)
-        if loop.stop.asked:  # a peer that stopped first closes its connections: that is no failure of ours
+        if loop.stop.asked:  # a peer that stopped first closes its connections: this is not a failure of this rank
             raise SystemExit(stopping.STATUS) from None
         raise
     finally:
-        # With a peer gone, NCCL's own teardown may wait for collectives that will never finish: leave that to the process exit.
+        # If a peer is gone, NCCL's own teardown may wait for collectives that never finish: the process exit ends them.
         if loop.finished or device.type != "cuda":
             loop.model = None
             leave()
@@ -110,7 +110,7 @@ class Loop:
         optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=arguments.lr)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate(arguments.warmup, arguments.steps))
         sampler = ResumableSampler(len(text), arguments.batch_size, dist.get_rank(), dist.get_world_size(), arguments.seed)
-        # A generator of its own: an iterator that is made anew after a resume must not take a number out of the model's stream.
+        # A separate generator: an iterator that is created again after a resume must not take a number from the model's random numbers.
         draw = torch.Generator().manual_seed(arguments.seed)
         self.loader = DataLoader(text, arguments.batch_size, sampler=sampler, num_workers=arguments.num_workers, generator=draw)
         self.training = Training(model, optimizer, scheduler, sampler, device)
@@ -137,7 +137,7 @@ class Loop:
         self.finished = True
 
     def begin(self):
-        """Goes on from a checkpoint where one is given, else starts each rank's own random numbers."""
+        """Restores a checkpoint if one is given, else seeds each rank's own random numbers."""
         training, arguments = self.training, self.arguments
         asked = os.environ.get("LOCKSTEP_RESUME_FROM") or arguments.resume
         path = checkpoints.choose(asked, arguments.checkpoint_dir)
@@ -174,7 +174,7 @@ class Loop:
         training, arguments = self.training, self.arguments
         last = training.step == arguments.steps
         if training.step % arguments.log_every == 0 or training.step == 1 or last:
-            # Nine digits tell any two 32-bit numbers apart: resumed losses can be compared with uninterrupted ones.
+            # Nine digits identify any 32-bit number: resumed losses can be compared with uninterrupted ones.
             say(f"step {training.step} loss {loss.item():.9g} lr {training.scheduler.get_last_lr()[0]:.3g}")
         if training.step % arguments.validate_every == 0 or last:
             self.validate()
@@ -190,7 +190,7 @@ class Loop:
 
     @torch.no_grad()
     def validate(self):
-        """Mean loss over the held-out text, each rank a share; keeps the model when it is the best so far."""
+        """Computes the mean loss over the validation text, each rank a share; keeps the model if it is the best so far."""
         training, batch_size = self.training, self.arguments.batch_size
         training.model.eval()
         own = range(dist.get_rank(), len(self.held_out), dist.get_world_size() * Text.STRIDE)
@@ -209,7 +209,7 @@ class Loop:
                 checkpoints.save_best(training, self.arguments.checkpoint_dir)
 
     def save(self, full=None):
-        """All ranks together. A save that failed failed on every rank, so every rank decides alike."""
+        """All ranks save together. A failed save failed on every rank, so every rank decides in the same way."""
         if not self.arguments.checkpoint_dir:
             return
         began = time.monotonic()
@@ -237,7 +237,7 @@ class Loop:
         raise SystemExit(stopping.STATUS)
 
     def rescue(self, reason):
-        """Saves what this rank can save alone, and never stands in the way of the failure that brought us here."""
+        """Saves what this rank can save alone. Its own errors never hide the original failure."""
         training = self.training
         if not self.arguments.checkpoint_dir or training.at_boundary is None or training.step == 0:
             return
@@ -251,7 +251,7 @@ class Loop:
 
 
 def rate(warmup, steps):
-    """The learning rate's factor after so many steps: up in a line, then down to a tenth in half a cosine."""
+    """Returns the factor of the learning rate after this number of steps: a linear warm-up, then a half cosine down to a tenth."""
 
     def at(done):
         return min(1.0, (done + 1) / max(1, warmup)) * (0.55 + 0.45 * math.cos(math.pi * min(1.0, done / max(1, steps))))
@@ -260,7 +260,7 @@ def rate(warmup, steps):
 
 
 def tell(line):
-    """Said by the rank that it concerns."""
+    """Prints a line about this rank."""
     print(f"rank {dist.get_rank()}: {line}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A small character-level transformer with dropout, so that what it learns depends on each rank's random numbers."""
+"""A small character-level transformer with dropout, so that training depends on each rank's random numbers."""
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ class CharacterModel(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
     def freeze(self, blocks):
-        """Keeps the first blocks, and the embedding below them, as they are. Returns the names of what is frozen."""
+        """Freezes the first blocks, and the embedding below them. Returns the names of the frozen tensors."""
         if blocks > 0:
             for part in (self.embed, *self.blocks[:blocks]):
                 part.requires_grad_(False)

@@ -1,6 +1,6 @@
 """SIGTERM, and the ranks' agreement on the step after which all of them stop.
 
-The signal only leaves a mark; the loop looks at it between two steps. There the ranks may differ: a signal reaches one before a
+The signal only sets a flag; the loop checks it between two steps. There the ranks may differ: a signal reaches one before a
 boundary and another after it, and a rank that stops alone leaves the others in a collective that never ends. So they agree,
 through the launcher's key-value store and never by a collective:
 
@@ -9,7 +9,7 @@ through the launcher's key-value store and never by a collective:
     not all of them                 at = S + as many steps as fit into LEAD_S: by then the signal has reached everyone
     at the end of step `at`         write ready/RANK; rank 0 waits, at most READY_S, for all and writes go = yes or no
 
-`at` is written once: the first proposal stands. Any answer but `yes`, a time-out or a store that is gone mean: save what you can,
+`at` is written once: the first proposal counts. Any answer except `yes`, a time-out or a missing store means: save what is possible,
 alone (emergency.py).
 """
 
@@ -25,11 +25,11 @@ CONNECT_S = 60.0
 PATIENCE_S = 0.5
 LEAD_S = 1.0
 READY_S = 10.0  # a launcher kills 30 s after its SIGTERM
-STATUS = 128 + signal.SIGTERM  # the exit status a shell gives to a process ended by SIGTERM
+STATUS = 128 + signal.SIGTERM  # the exit status that a shell reports for a process ended by SIGTERM
 
 
 class Stopping:
-    """`asked` turns true at SIGTERM; `now` says between two steps whether to stop there."""
+    """`asked` becomes true at SIGTERM; `now` decides between two steps whether to stop there."""
 
     def __init__(self):
         self.asked = False
@@ -41,7 +41,7 @@ class Stopping:
         self.asked = True
 
     def now(self, step, step_s):
-        """None: go on. True: stop here, together: every rank is at this boundary. False: stop here, alone."""
+        """Returns None to continue; True to stop here, together with all ranks at this boundary; False to stop here, alone."""
         if not self.asked:
             return None
         if self._store is None:
@@ -84,9 +84,9 @@ class Stopping:
 
 
 def connect():
-    """A connection of our own to the store that the ranks met in, with keys of this attempt alone; None when it answers nobody.
+    """Returns a separate connection to the store of the ranks, with keys of this attempt only; None if it does not answer.
 
-    Training can do without: a stop is then each rank's own affair.
+    Training works without it: then each rank stops on its own.
     """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:

@@ -1,4 +1,4 @@
-"""The recipe's data: windows of the text that ships with the recipe `ddp`, and an order through them that can be taken up anywhere."""
+"""The recipe's data: windows of the text of the recipe `ddp`, and an order that can be resumed at any position."""
 
 import os
 
@@ -6,11 +6,11 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 TEXT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ddp", "text.txt")
-HELD_OUT = 0.1  # of the text, its end, for validation
+HELD_OUT = 0.1  # the end of the text, for validation
 
 
 class Text(Dataset):
-    """Overlapping windows, as (characters, the characters that follow each of them). `part`: "training" or "validation"."""
+    """Overlapping windows, as (characters, the next character of each). `part`: "training" or "validation"."""
 
     STRIDE = 4
 
@@ -34,10 +34,10 @@ class Text(Dataset):
 
 
 class ResumableSampler(Sampler):
-    """Deals a shuffled epoch out to the ranks, from any position on.
+    """Divides a shuffled epoch among the ranks, from any position.
 
-    The position is (epoch, samples all ranks together have trained on in it). It moves when a batch has been trained on, not when it was
-    fetched: a DataLoader's workers fetch ahead. It is the same number on every rank and means the same for another number of ranks.
+    The position is (epoch, samples of it on which all ranks together have trained). It moves when a batch has been trained on, not when it
+    was fetched, because a DataLoader's workers fetch ahead. It is the same on every rank and is valid for another number of ranks.
     """
 
     def __init__(self, size, batch_size, rank, world_size, seed):
@@ -54,7 +54,7 @@ class ResumableSampler(Sampler):
         return self.batch_size * self.world_size
 
     def __len__(self):
-        """Samples of this rank that are left in the epoch; the last ones that do not fill a step are left out."""
+        """Returns the remaining samples of this rank in the epoch, without the last ones that do not fill a step."""
         return (self.size - self.consumed) // self.step_samples * self.batch_size
 
     def __iter__(self):

@@ -1,4 +1,4 @@
-"""Everything that a next process needs to go on as if nothing had happened, in one place: what a checkpoint holds and how it is put back.
+"""Everything that the next process needs to continue exactly: the content of a checkpoint and how it is restored.
 
     model, optimizer, scheduler     the same on every rank under DDP
     progress                        step, best validation loss, world size
@@ -25,9 +25,9 @@ class Training:
         self.at_boundary = None
 
     def mark_boundary(self):
-        """Remembers this rank's own state between two steps: the next step's batch and dropout change it at once, its update much later.
+        """Stores this rank's own state between two steps: the next step's batch and dropout change it at once, its update much later.
 
-        What is saved after something broke in the middle of a step is the weights as they were, so the rest has to be from then too.
+        After a failure in the middle of a step, the saved weights are those before it, so the rest must also be from that time.
         """
         self.at_boundary = {**random_state(self.device), "position": json.dumps(self.sampler.state_dict())}
 
@@ -45,11 +45,11 @@ class Training:
         }
 
     def of_ranks(self):
-        """This rank's own state, under its number: the ranks' parts never meet."""
+        """Returns this rank's own state, under its number, so that the ranks' parts do not collide."""
         return {str(dist.get_rank()): self.at_boundary}
 
     def put_back(self, state):
-        """Takes a loaded state. Returns whether it is exact: whether this rank's own part was in it."""
+        """Restores a loaded state. Returns whether it is exact: whether it contained this rank's own part."""
         self.model.load_state_dict(state["model"])
         optimizer = state["optimizer"]
         moments = {int(parameter): moment for parameter, moment in optimizer.get("state", {}).items()}
@@ -62,7 +62,7 @@ class Training:
             own = state["ranks"][str(dist.get_rank())]
             put_random_state_back(own, self.device)
         else:
-            # The position means the same to any number of ranks; random numbers of a rank that was not there have to start somewhere.
+            # The position is valid for any number of ranks; a rank that did not exist needs new random numbers.
             own = next(iter(state["ranks"].values()))
             seed_rank(self.step + 1)
         self.sampler.load_state_dict(json.loads(own["position"]))
@@ -70,7 +70,7 @@ class Training:
 
 
 def seed_rank(seed):
-    """Different numbers on each rank: dropout that is alike everywhere would be less of it."""
+    """Seeds each rank differently: the same dropout everywhere would reduce its effect."""
     own = seed * 1_000_003 + dist.get_rank()
     torch.manual_seed(own)
     random.seed(own)

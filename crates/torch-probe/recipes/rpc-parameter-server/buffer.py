@@ -1,13 +1,13 @@
-"""The gradients that wait on the server, and when they are applied.
+"""The gradients that wait on the server, and the time at which they are applied.
 
-A batch is due when it holds `threshold` gradients, or when nobody will add to it: every worker either waits for an answer to what it
-has sent already, or has nothing left to send. So the last gradients are applied though they fill no batch, and a
-worker that leaves early keeps nobody waiting.
+A batch is due when it has `threshold` gradients, or when no worker will add to it: every worker either waits for an answer to what it
+has sent, or has nothing left to send. So the last gradients are applied although they do not fill a batch, and a
+worker that leaves early does not block the others.
 
-How many a worker may still send before it has to wait:
+The number of gradients that a worker may send before it has to wait:
 
-    sync     its share of the current update that has not come yet
-    async    as many as fit beside those of its that are in the buffer, up to `in_flight`; and never more than are left of its share
+    sync     the rest of its share of the current update
+    async    `in_flight` minus its gradients in the buffer; at most the rest of its share
 
 Pure: no torch, no RPC, no clock. The caller holds a lock.
 """
@@ -16,17 +16,17 @@ from collections import Counter
 
 
 def share(index, workers):
-    """The worker (from 0) that computes gradient `index`."""
+    """Returns the worker (from 0) that computes gradient `index`."""
     return index % workers
 
 
 def dealt(first, end, worker, workers):
-    """How many of the gradients first … end-1 fall to a worker."""
+    """Returns how many of the gradients first … end-1 belong to a worker."""
     return len(range(first + (worker - first) % workers, end, workers))
 
 
 class Buffer:
-    """`done`: gradients applied before, by an earlier process. Entries are (worker, index, anything)."""
+    """`done`: gradients applied by an earlier process. Entries are (worker, index, value)."""
 
     def __init__(self, mode, threshold, total, workers, in_flight, done=0):
         self.threshold = threshold
@@ -47,7 +47,7 @@ class Buffer:
         self._left[worker] -= 1
 
     def leave(self, worker):
-        """It sends no more. What it has sent is here: it leaves after its last answer."""
+        """The worker sends no more. All that it has sent has arrived: it leaves after its last answer."""
         self._gone.add(worker)
 
     def is_due(self):
@@ -56,17 +56,17 @@ class Buffer:
         return len(self._entries) >= self.threshold or not any(self._may_send(worker) for worker in range(self._workers))
 
     def take(self):
-        """The waiting gradients, in the order of their indices: their mean is the same whichever came first."""
+        """Returns the waiting gradients in the order of their indices, so that their mean does not depend on the order of arrival."""
         batch, self._entries = sorted(self._entries, key=lambda entry: entry[1]), []
         self.applied = self.end_of_update() if self._sync else self.applied + len(batch)
         return batch
 
     def end_of_update(self):
-        """Behind the last gradient of the update that is collected now (sync)."""
+        """Returns the index after the last gradient of the current update (sync)."""
         return min(self.applied + self.threshold, self._total)
 
     def is_finished(self):
-        """Nothing waits and nothing will come."""
+        """Returns whether no gradient waits and none will arrive."""
         return not self._entries and (self.applied >= self._total or all(self._is_through(worker) for worker in range(self._workers)))
 
     def _is_through(self, worker):

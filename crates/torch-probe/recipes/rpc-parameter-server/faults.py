@@ -1,4 +1,4 @@
-"""Faults on demand, to see for oneself what the others do about them. In the first attempt only, unless `--fail-attempts` says how many."""
+"""Faults on request, to see how the others react. Only in the first attempt, unless `--fail-attempts` gives a number."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ HOWS = ("exception", "sigkill", "leave")
 
 
 class DeliberateFault(RuntimeError):
-    """Asked for with --fail-at-step."""
+    """Requested with --fail-at-step."""
 
 
 def add_arguments(parser):
@@ -19,7 +19,7 @@ def add_arguments(parser):
 
 
 def strike(arguments, rank, step):
-    """Called by every worker before each gradient. True: this worker is to leave now."""
+    """Every worker calls it before each gradient. Returns True if this worker must leave now."""
     due = 0 < arguments.fail_at_step <= step and rank == arguments.fail_rank and attempt() <= arguments.fail_attempts
     if not due:
         return False

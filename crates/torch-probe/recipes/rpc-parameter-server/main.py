@@ -1,12 +1,12 @@
 """Recipe `rpc-parameter-server`: one rank holds the weights, the others compute gradients and send them there, through torch.distributed.rpc.
 
-It is an ordinary script: `torchrun` is all it needs. Two ranks or more, on one node or several. The parts:
+It is an ordinary script that needs only `torchrun`. Two ranks or more, on one node or several. The parts:
 
-    main.py             what was asked for, and which of the two parts this rank plays
+    main.py             the arguments, and the role of this rank
     server.py           rank 0: the weights, the buffer of gradients, Adam, checkpoints       buffer.py  when a batch of gradients is applied
     worker.py           ranks 1…: --mode sync and async                        through_autograd.py  --mode dist-autograd
-    meeting.py          how the ranks find each other, and how they part       peers.py   whether the others still answer
-    task.py, faults.py  model and data; faults on demand                       signals.py what the probe is told
+    meeting.py          how the ranks connect and disconnect                    peers.py   whether the others still answer
+    task.py, faults.py  model and data; faults on request                       signals.py reports to the probe
 """
 
 import argparse
@@ -21,7 +21,7 @@ from foundation.group import own_device
 
 import torch
 
-# Each rank calls functions of these modules in the others, so all of them are imported before the ranks meet.
+# Each rank calls functions of these modules in the others, so all of them are imported before the ranks connect.
 import faults
 import meeting
 import server
@@ -29,7 +29,7 @@ import task
 import through_autograd
 import worker
 
-STOPPED = 128 + signal.SIGTERM  # the exit status a shell gives to a process ended by SIGTERM
+STOPPED = 128 + signal.SIGTERM  # the exit status that a shell reports for a process ended by SIGTERM
 
 EXPLANATION = """\
 Rank 0 is the server: it holds the model and Adam's moments, and trains nothing itself. Every other rank is a worker.
@@ -55,7 +55,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     device = own_device()
     try:
-        # Before the ranks meet: a worker may call at once.
+        # Before the ranks connect: a worker may call at once.
         own = server.ParameterServer(arguments, range(1, ranks), device) if rank == 0 else None
         meeting.join(rank, ranks, arguments.rpc_timeout_s)
         if own is not None:
@@ -66,8 +66,8 @@ def main():
         if not stopped:
             meeting.part()
     except Exception:
-        # An interpreter that ends with RPC threads at work may abort or hang in its teardown. So the failure is told, as at any
-        # uncaught exception, and the process is gone: that is how its peers notice.
+        # An interpreter that ends while RPC threads are active may abort or hang in its teardown. So the failure is printed, like any
+        # uncaught exception, and the process exits at once: its peers detect this.
         sys.excepthook(*sys.exc_info())
         meeting.leave_at_once(1)
     except SystemExit as end:  # SIGTERM, or the end after an agreed step
@@ -116,7 +116,7 @@ def parse_arguments():
 
 
 def settle(parser, arguments, workers):
-    """Fills in what follows from the rest, and refuses what cannot work."""
+    """Completes the arguments, and refuses those that cannot work."""
     if workers < 1:
         parser.error("rank 0 is the server, so there must be another rank to train: torchrun --nproc-per-node 2 or more")
     if arguments.mode == "dist-autograd":

@@ -1,13 +1,13 @@
-"""How the ranks find each other for RPC, and how they part.
+"""How the ranks connect for RPC, and how they disconnect.
 
-torchrun gives every rank MASTER_ADDR and MASTER_PORT: a key-value store of its own. RPC wants one too, and keeps in it what must not be found by the
-next attempt. So rank 0 opens a store of its own on a free port, and tells the others that port through torchrun's:
+torchrun gives every rank MASTER_ADDR and MASTER_PORT: its own key-value store. RPC needs one too, with keys that must not be visible to the
+next attempt. So rank 0 opens a separate store on a free port, and publishes that port in torchrun's store:
 
     rank 0    TCPStore(MASTER_ADDR, port 0) ──▶ torchrun's store: rpc/ATTEMPT = port
     others    torchrun's store: wait for rpc/ATTEMPT ──▶ tcp://MASTER_ADDR:port
 
-TensorPipe listens on the address that the host's name stands for, which on many machines is a loopback one that no other node can reach.
-Unless somebody has chosen an interface, it is told to take the one that leads to MASTER_ADDR.
+TensorPipe listens on the address of the host's name, which on many machines is a loopback address that no other node can reach.
+Unless the user has chosen an interface, the one with the route to MASTER_ADDR is set.
 """
 
 import fcntl
@@ -21,11 +21,11 @@ from datetime import timedelta
 import torch.distributed as dist
 import torch.distributed.rpc as rpc
 
-CONNECT_S = 120.0  # torchrun starts its nodes within a minute or so of each other
+CONNECT_S = 120.0  # torchrun starts its nodes within about one minute of each other
 PART_S = 60
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 
-_own_store = None  # kept: RPC's connections to it end with it
+_own_store = None  # kept alive, because RPC's connections to it end with it
 
 
 def name_of(rank):
@@ -38,7 +38,7 @@ def join(rank, ranks, rpc_timeout_s):
     choose_interface(address)
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://{address}:{agree_on_port(rank, ranks, address)}", rpc_timeout=rpc_timeout_s)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using a Backend")  # torch's own code does
+        warnings.filterwarnings("ignore", message="You are using a Backend")  # caused by torch's own code
         rpc.init_rpc(name_of(rank), rank=rank, world_size=ranks, rpc_backend_options=options)
 
 
@@ -47,14 +47,14 @@ def agree_on_port(rank, ranks, address):
     meeting_place = dist.TCPStore(address, int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=CONNECT_S))
     key = f"rpc/{os.environ.get('LOCKSTEP_ATTEMPT', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
     if rank == 0:
-        # Multi-tenant: init_rpc opens the same port once more in this process, and is given this server.
+        # Multi-tenant: init_rpc opens the same port again in this process, and gets this server.
         _own_store = dist.TCPStore(address, 0, ranks, is_master=True, wait_for_workers=False, multi_tenant=True)
         meeting_place.set(key, str(_own_store.port))
     return int(meeting_place.get(key))
 
 
 def choose_interface(address):
-    """For TensorPipe, and for the Gloo group that init_rpc meets through."""
+    """Sets the interface for TensorPipe, and for the Gloo group that init_rpc uses."""
     interface = os.environ.get("TP_SOCKET_IFNAME") or os.environ.get("GLOO_SOCKET_IFNAME") or interface_towards(address)
     if interface:
         os.environ.setdefault("TP_SOCKET_IFNAME", interface)
@@ -62,7 +62,7 @@ def choose_interface(address):
 
 
 def interface_towards(address):
-    """The network interface on the way to an address, or None. Nothing is sent: a UDP connect only chooses a route."""
+    """Returns the network interface on the route to an address, or None. Nothing is sent: a UDP connect only chooses a route."""
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as route:
@@ -87,12 +87,12 @@ def has_begun():
 
 
 def part():
-    """When all is done: waits until every rank has come so far, but not for ever."""
+    """At the end: waits until every rank has arrived, with a time limit."""
     rpc.shutdown(timeout=PART_S)
 
 
 def leave_at_once(status):
-    """Without a word to the others: they notice that the connection is gone."""
+    """Leaves without a message to the others: they detect that the connection is gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

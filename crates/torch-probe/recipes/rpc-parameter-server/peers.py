@@ -1,6 +1,6 @@
-"""Whether the others still answer. Who waits for an answer that may take long looks here meanwhile, so nobody waits for the dead.
+"""Checks whether the others still answer. A rank that waits for a long time calls this regularly, so that it does not wait for a dead peer.
 
-A peer that died shows at once: its connection is gone. One that is stopped or cut off shows after the time-out of RPC.
+A peer that died is detected at once: its connection is gone. One that is stopped or disconnected is detected after the time-out of RPC.
 """
 
 import threading
@@ -13,7 +13,7 @@ LOOK_S = 0.5
 
 
 class PeerLost(RuntimeError):
-    """A rank that this one depends on is gone, so the run cannot go on."""
+    """A required rank is gone, so the run cannot continue."""
 
 
 class Peers:
@@ -21,12 +21,12 @@ class Peers:
         self._calls = {rank: None for rank in ranks}
 
     def look(self):
-        """Raises PeerLost when one does not answer. Call it every LOOK_S or so; it never waits."""
+        """Raises PeerLost if one does not answer. Call it about every LOOK_S; it never waits."""
         for rank in list(self._calls):
             self._look_at(rank)
 
     def all_gone_within(self, seconds):
-        """Waits until none is left; False when some still answer then."""
+        """Waits until no peer is left; returns False if some still answer after that time."""
         deadline = time.monotonic() + seconds
         while self._calls and time.monotonic() < deadline:
             for rank in list(self._calls):
@@ -51,7 +51,7 @@ def here():
 
 
 def wait(future, peers):
-    """The future's value. Unlike `future.wait()` it can be interrupted by a signal, and ends when a peer is lost."""
+    """Returns the future's value. Unlike `future.wait()`, a signal can interrupt it, and it ends when a peer is lost."""
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     while not done.wait(LOOK_S):

@@ -1,10 +1,10 @@
-"""Rank 0: the weights, the gradients that wait, the updates, and everybody's answers.
+"""Rank 0: the weights, the waiting gradients, the updates, and the answers to all workers.
 
     worker ── gradient(index, version, …) ──▶ Buffer ──due──▶ mean ▶ Adam ▶ version + 1
            ◀──────── Future: (version, weights) ────────────────────────┘
 
-`gradient` runs asynchronously (`rpc.functions.async_execution`): it returns a Future at once, so no thread of the server is held up by the workers
-that wait. The Future completes when the batch that holds the gradient has been applied.
+`gradient` runs asynchronously (`rpc.functions.async_execution`): it returns a Future at once, so waiting workers block no thread.
+The Future completes when the batch with the gradient has been applied.
 """
 
 import os
@@ -27,39 +27,39 @@ from torch.nn.utils import parameters_to_vector
 HERE = os.path.dirname(os.path.abspath(__file__))
 try:
     import lockstep_checkpoint
-except ImportError:  # not on a run of Lockstep's, which has it on PYTHONPATH: it lies beside the recipes
+except ImportError:  # not in a run of Lockstep, which has it on PYTHONPATH: it is in the folder of the recipes
     sys.path.append(os.path.join(HERE, "..", "..", "inject"))
     import lockstep_checkpoint
 
-GOODBYE_S = 5.0  # for workers to hear that the run stops
+GOODBYE_S = 5.0  # for workers to receive that the run stops
 
 _server = None
 
 
 def the_server():
-    """What a worker's `rpc.remote("server", the_server)` refers to."""
+    """The target of a worker's `rpc.remote("server", the_server)`."""
     return _server
 
 
 class Answer(NamedTuple):
-    """To a gradient that was applied. Without weights: the run stops."""
+    """The answer to a gradient that was applied. Without weights: the run stops."""
 
     version: int
     weights: torch.Tensor = None
-    held_s: float = 0.0  # between the gradient's arrival and this answer: not the network's time
+    held_s: float = 0.0  # from the gradient's arrival to this answer: not network time
 
 
 class Start(NamedTuple):
-    """What a worker begins with. Others may have begun before it: then `applied` is beyond `resumed_at`."""
+    """The state with which a worker starts. Others may have started earlier: then `applied` is higher than `resumed_at`."""
 
     version: int
-    applied: int  # gradients, by now
+    applied: int  # gradients applied so far
     resumed_at: int  # gradients applied by an earlier process
     weights: torch.Tensor
 
 
 class Gradient(NamedTuple):
-    version: int  # of the weights it was computed at
+    version: int  # the version of the weights of the gradient
     loss: float
     values: torch.Tensor
     answer: Future
@@ -67,7 +67,8 @@ class Gradient(NamedTuple):
 
 
 class Adam(torch.optim.Adam):
-    """torch's own, under another name: DistributedOptimizer would put a functional form in the place of torch.optim.Adam, which nobody can watch."""
+    """torch's own class with another name: DistributedOptimizer would replace torch.optim.Adam by a functional form, which cannot be
+    watched."""
 
 
 class ParameterServer:
@@ -78,13 +79,13 @@ class ParameterServer:
         self.model, _ = task.make(arguments, device)
         self.optimizer = Adam(self.model.parameters(), lr=arguments.lr)
         self.version = 0
-        self._lock = threading.Lock()  # of all that follows: calls come in on many threads
+        self._lock = threading.Lock()  # for all fields below: many threads call
         self._workers = workers
         self._over = threading.Event()
         self._stopping = False
-        self._failure = None  # why it ends, when that is no good reason
-        self._ended = []  # futures of workers that wait for the end
-        self._next_weights = []  # futures of workers that have no part in this update
+        self._failure = None  # why it ends, if it is a failure
+        self._ended = []  # futures of workers that wait for the end of training
+        self._next_weights = []  # futures of workers without a part in this update
         self._saved_version = None
         self._resumed_at = done = self._restore()
         total = arguments.steps if arguments.mode == "dist-autograd" else arguments.gradients
@@ -95,16 +96,16 @@ class ParameterServer:
     # === rank 0's own thread ===
 
     def serve(self):
-        """Returns when training is over: True when it was stopped. Raises PeerLost when a worker is gone."""
+        """Returns when training is over: True if it was stopped. Raises PeerLost if a worker is gone."""
         signal.signal(signal.SIGTERM, self._ask_to_stop)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         say(f"serving {parameters} parameters to {len(self._workers)} workers, {self.arguments.mode}, from step {self.version}")
         with self._lock:
-            self._finish_if_done()  # a checkpoint of the end has nothing left to do; nobody waits yet
+            self._finish_if_done()  # a checkpoint of the end has nothing left to do; no worker waits yet
         everyone = peers.Peers(self._workers)
         try:
             while not self._over.wait(peers.LOOK_S):
-                if self._stop_asked:  # first: workers that were told to stop as well may be gone by now
+                if self._stop_asked:  # first: workers that were also told to stop may be gone by now
                     self._stop(everyone)
                     return True
                 everyone.look()
@@ -160,7 +161,7 @@ class ParameterServer:
             return self._next_weights[-1]
 
     def leave(self, worker):
-        """It sends no more gradients, though its share is not done. The others do not wait for it."""
+        """The worker sends no more gradients, although its share is not complete. The others do not wait for it."""
         with self._lock:
             self._buffer.leave(worker)
             answered = self._apply_what_is_due() or self._finish_if_done()
@@ -168,7 +169,7 @@ class ParameterServer:
 
     @rpc.functions.async_execution
     def ended(self):
-        """Completes when training is over for all, with whether it was stopped."""
+        """Completes when training is over for all; the value says whether it was stopped."""
         with self._lock:
             if self._is_stopping() or self._over.is_set():
                 return completed(self._stopping)
@@ -178,25 +179,26 @@ class ParameterServer:
     # --mode dist-autograd
 
     def parameters(self):
-        """(names, references): for a DistributedOptimizer."""
+        """Returns (names, references) for a DistributedOptimizer."""
         return [name for name, _ in self.model.named_parameters()], [rpc.RRef(parameter) for parameter in self.model.parameters()]
 
     def weights_to_learn(self):
-        """(version, tensors): inside a distributed autograd context the backward pass finds its way back through them.
+        """Returns (version, tensors): in a distributed autograd context the backward pass returns through them.
 
-        Copies, because a parameter itself would arrive as a leaf of the worker's own: its gradient would stay there.
+        They are copies, because a parameter itself would become a leaf on the worker, and its gradient would stay there.
         """
         return self.version, [parameter.to("cpu", copy=True) for parameter in self.model.parameters()]
 
     def stepped(self, version, loss):
-        """A worker's DistributedOptimizer has stepped here, with a gradient of the weights at `version`. Returns the new version, or -1 to stop."""
+        """A worker's DistributedOptimizer has stepped here, with a gradient of the weights at `version`. Returns the new version, or -1 to
+        stop."""
         with self._lock:
             if self._is_stopping():
                 return -1
             self._buffer.applied = self.version + 1  # before it is saved
             self._finish_update([(0, 0, Gradient(version, loss, None, None, 0.0))])
             version = self.version
-            signals.step(version)  # here step as many optimizers as there are workers, and no one's steps are all of them
+            signals.step(version)  # as many optimizers step here as there are workers, and the steps of none are all steps
             answered = self._finish_if_done()
         give(answered)
         return version
@@ -209,7 +211,7 @@ class ParameterServer:
     # === an update; the lock is held ===
 
     def _apply_what_is_due(self):
-        """Returns what is to be answered once the lock is released."""
+        """Returns the answers to send after the lock is released."""
         if not self._buffer.is_due():
             return []
         batch = self._buffer.take()
@@ -242,13 +244,13 @@ class ParameterServer:
         self.version += 1
         if self.version % self.arguments.log_every == 0 or self.version == 1:
             loss = sum(gradient.loss for _, _, gradient in batch) / len(batch)
-            # Nine digits tell any two 32-bit numbers apart: resumed losses can be compared with uninterrupted ones.
+            # Nine digits identify any 32-bit number: resumed losses can be compared with uninterrupted ones.
             say(f"step {self.version} loss {loss:.9g} gradients {len(batch)} staleness {staleness}")
         if self.version % self.arguments.checkpoint_every == 0:
             self._save()
 
     def _finish_if_done(self):
-        """Returns what is to be answered then."""
+        """Returns the answers to send then."""
         if not self._buffer.is_finished() or self._over.is_set():
             return []
         self._save()
@@ -266,7 +268,7 @@ class ParameterServer:
             return
         progress = {"step": self.version, "gradients": self._buffer.applied}
         state = {"model": self.model.state_dict(), "progress": progress}
-        if self.arguments.mode != "dist-autograd":  # there the moments are the DistributedOptimizers', one of each worker's
+        if self.arguments.mode != "dist-autograd":  # there, the DistributedOptimizers have the moments, one per worker
             state["optimizer"] = self.optimizer.state_dict()
         path = lockstep_checkpoint.save(state, self.arguments.checkpoint_dir, self.version)
         self._saved_version = self.version
@@ -298,7 +300,7 @@ def completed(value):
 
 
 def give(answered):
-    """Outside the lock: a completed Future may run others' code at once."""
+    """Runs outside the lock: a completed Future may run other code at once."""
     for future, answer in answered:
         future.set_result(answer)
 

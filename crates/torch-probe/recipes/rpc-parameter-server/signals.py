@@ -1,6 +1,6 @@
-"""What the probe is told, where there is one: which update the weights are at, and what only this script can measure.
+"""Reports to the probe, if there is one: the version of the weights, and what only this script can measure.
 
-Without Lockstep, or with its probe turned off, nothing happens.
+Without Lockstep, or if its probe is turned off, nothing happens.
 """
 
 try:
@@ -10,7 +10,7 @@ except ImportError:
 
 
 def step(number):
-    """The loop of a worker steps no optimizer, so nobody could see where a step ends."""
+    """The loop of a worker steps no optimizer, so the end of a step is not visible otherwise."""
     if lockstep_probe is not None:
         lockstep_probe.step(number)
 

@@ -1,4 +1,4 @@
-"""What is learned: the next character of the text that ships with the recipe `ddp`, from the few before it."""
+"""The task: predict the next character of the recipe `ddp`'s text from the few characters before it."""
 
 import os
 
@@ -8,11 +8,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 TEXT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ddp", "text.txt")
-SHORTEST_TEXT = 1000  # contexts are shorter than any text worth reading
+SHORTEST_TEXT = 1000  # contexts are shorter than any useful text
 
 
 class Text(Dataset):
-    """Batches by number: batch `n` is the same one in every process, so nobody has to deal data out or to remember a position."""
+    """Batches by number: batch `n` is the same in every process, so data need not be distributed and positions need not be stored."""
 
     def __init__(self, context, batch_size, seed):
         with open(TEXT, encoding="ascii") as file:
@@ -42,12 +42,12 @@ class NextCharacter(nn.Module):
 
 
 def make(arguments, device):
-    """(model, text), the same in every process."""
+    """Returns (model, text), the same in every process."""
     torch.manual_seed(arguments.seed)
     text = Text(arguments.context, arguments.batch_size, arguments.seed)
     return NextCharacter(len(text.alphabet), arguments.context, arguments.width).to(device), text
 
 
 def batches(text, numbers):
-    """An iterator over the batches of those numbers."""
+    """Returns an iterator over the batches with these numbers."""
     return iter(DataLoader(text, batch_size=None, sampler=numbers))

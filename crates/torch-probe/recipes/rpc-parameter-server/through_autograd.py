@@ -1,11 +1,11 @@
 """Ranks 1…, `--mode dist-autograd`: the backward pass itself crosses the network.
 
     with dist_autograd.context() as context:
-        fetch weights ──▶ loss ──▶ dist_autograd.backward ──▶ gradients lie on the server, under `context`
+        fetch weights ──▶ loss ──▶ dist_autograd.backward ──▶ gradients are on the server, under `context`
         DistributedOptimizer.step(context) ──▶ Adam steps on the server, with them
 
-Nothing is averaged, and workers do not wait for each other: between a worker's fetch and its step, others may have stepped (staleness). Each worker's
-optimizer has Adam's moments of its own, beside the one set of weights.
+Nothing is averaged, and workers do not wait for each other: others may step between a worker's fetch and its step (staleness). Each worker's
+optimizer has its own moments of Adam; the weights are shared.
 """
 
 import logging
@@ -24,15 +24,15 @@ from torch.func import functional_call
 
 
 def train(arguments, rank, device):
-    """Returns when everybody is through: True when the run was stopped."""
+    """Returns when all workers are done: True if the run was stopped."""
     model, text = task.make(arguments, device)
     holder = rpc.remote("server", server.the_server)
     names, references = holder.rpc_sync().parameters()
-    logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # it warns that server.Adam is no functional form: on purpose
+    logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # server.Adam intentionally has no functional form
     optimizer = DistributedOptimizer(server.Adam, references, lr=arguments.lr)
     start = holder.rpc_sync().start()
     version = start.version
-    # From where all began: the other workers may have stepped by now, and leave this one's share to it.
+    # From the start of all workers: others may have stepped by now, and leave this worker's share to it.
     own = [number for number in range(start.resumed_at, arguments.steps) if share(number, arguments.workers) == rank - 1]
     for inputs, targets in task.batches(text, own):
         faults.strike(arguments, rank, version + 1)
@@ -46,7 +46,7 @@ def train(arguments, rank, device):
 
 
 def learn(holder, names, model, batch, optimizer, device):
-    """One update. Returns the version of the weights after it, or -1 when the run is to stop."""
+    """Runs one update. Returns the version of the weights after it, or -1 if the run must stop."""
     with dist_autograd.context() as context:
         sent = time.perf_counter()
         version, weights = holder.rpc_sync().weights_to_learn()

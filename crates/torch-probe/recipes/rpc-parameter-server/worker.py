@@ -1,4 +1,4 @@
-"""Ranks 1…, `--mode sync` and `--mode async`: fetch weights, compute a gradient of them, send it, go on with what comes back."""
+"""Ranks 1…, `--mode sync` and `--mode async`: fetch weights, compute a gradient, send it, continue with the returned weights."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
 def train(arguments, rank, device):
-    """Returns when everybody is through: True when the run was stopped."""
+    """Returns when all workers are done: True if the run was stopped."""
     worker = Worker(arguments, rank, device)
     stopped = worker.train_in_step() if arguments.mode == "sync" else worker.train_ahead()
     return stopped or worker.wait(worker.server.rpc_async(timeout=0).ended())
@@ -29,7 +29,7 @@ class Worker:
         self._peers = peers.Peers([0])
         start = self.server.rpc_sync().start()
         self.version = start.version
-        # In step, others have gone on only with updates in which this worker has no part. Otherwise its part is the same however late it begins.
+        # In sync mode, others have continued only with updates without this worker's part. Otherwise its part does not depend on its start.
         self.first = start.applied if arguments.mode == "sync" else start.resumed_at
         self._put(start.weights)
         self._batches = task.batches(text, [index for index in range(self.first, arguments.gradients) if self._is_own(index)])
@@ -43,7 +43,7 @@ class Worker:
     # === sync ===
 
     def train_in_step(self):
-        """Every update: this worker's share of its gradients, all of the same weights, then wait until it is applied."""
+        """Each update: computes this worker's share of its gradients, all of the same weights, then waits until it is applied."""
         first = self.first
         while first < self.arguments.gradients:
             end = min(first + self.arguments.batch_threshold, self.arguments.gradients)
@@ -51,7 +51,7 @@ class Worker:
             if own and faults.strike(self.arguments, self.rank, self.version + 1):
                 self.server.rpc_sync().leave(self.number)
                 return False
-            # No time-out: an answer takes as long as the slowest worker. Meanwhile `wait` looks whether the server is alive.
+            # No time-out: an answer takes as long as the slowest worker. Meanwhile `wait` checks that the server is alive.
             sent = [self._send(index) for index in own] or [self.server.rpc_async(timeout=0).weights_after(self.version)]
             answers = [self.wait(future) for future in sent]
             if answers[-1].weights is None:
@@ -63,7 +63,7 @@ class Worker:
     # === async ===
 
     def train_ahead(self):
-        """Up to `in_flight` gradients under way; each is of the newest weights that were here when it was begun."""
+        """Has up to `in_flight` gradients under way; each is computed with the newest weights at its start."""
         under_way = UnderWay(self._peers)
         for index in range(self.first, self.arguments.gradients):
             if not self._is_own(index):
@@ -73,7 +73,7 @@ class Worker:
                 return True
             self._take(newest)
             if faults.strike(self.arguments, self.rank, self.version + 1):
-                # By then the server must not wait for more from here, or the last ones would never be answered.
+                # From here on the server must not wait for this worker, or the last gradients would never be answered.
                 self.server.rpc_sync().leave(self.number)
                 break
             under_way.add(self._send(index))
@@ -84,7 +84,7 @@ class Worker:
     # === both ===
 
     def _send(self, index):
-        """Computes gradient `index`, this worker's next, and sends it. Returns the Future of the server's answer."""
+        """Computes gradient `index`, the next of this worker, and sends it. Returns the Future of the server's answer."""
         if self.arguments.step_delay_ms > 0:
             time.sleep(self.arguments.step_delay_ms / 1000)
         inputs, targets = next(self._batches)
@@ -98,7 +98,7 @@ class Worker:
         return future
 
     def _take(self, answer):
-        """Goes on with newer weights, if they are newer: an update is a step, for all ranks the same."""
+        """Uses newer weights if they are newer: an update is a step, the same for all ranks."""
         if answer is None or answer.version <= self.version:
             return
         self._put(answer.weights)
@@ -110,18 +110,18 @@ class Worker:
 
 
 def report_latency(done, sent):
-    """There and back, less the time the server kept the answer until the batch was full."""
+    """Reports the round-trip time, without the time for which the server kept the answer until the batch was full."""
     took = time.perf_counter() - sent
     try:
         answer = done.value()
-    except RuntimeError:  # whoever waits for the future is told
+    except RuntimeError:  # the code that waits for the future reports it
         return
     if answer.weights is not None:
         signals.report(train_rpc_seconds=max(0.0, took - answer.held_s))
 
 
 class UnderWay:
-    """The gradients that are not answered yet. Answers come in on RPC's own threads, in any order."""
+    """The gradients that are not answered yet. Answers arrive on RPC's own threads, in any order."""
 
     def __init__(self, others):
         self._peers = others
@@ -137,7 +137,7 @@ class UnderWay:
         future.add_done_callback(self._answered)
 
     def wait_until(self, at_most):
-        """Until no more than so many are under way. Returns (whether the run is to stop, the newest answer or None)."""
+        """Waits until at most `at_most` are under way. Returns (whether the run must stop, the newest answer or None)."""
         with self._changed:
             while self._count > at_most and self._failure is None:
                 if not self._changed.wait(peers.LOOK_S):

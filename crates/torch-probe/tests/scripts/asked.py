@@ -1,4 +1,4 @@
-"""A rank that waits in a place with a name until the file `leave` is there, and leaves as it was told."""
+"""A rank that waits at a named place until the file `leave` exists, and then ends as requested."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-if "forks" in sys.argv:  # before the group: torch 2.7's Gloo hangs at the end of a child that has it
+if "forks" in sys.argv:  # before the group: torch 2.7's Gloo hangs at the end of a child that has a group
     if os.fork() == 0:
         sys.exit(0)  # through the exit functions it inherited
     os.wait()

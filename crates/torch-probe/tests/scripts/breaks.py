@@ -1,4 +1,4 @@
-"""Does what hooks do not expect, as named on the command line, and prints what it computes: the same lines with the probe and without."""
+"""Does things that hooks do not expect, selected on the command line, and prints its results: the same lines with and without the probe."""
 
 import sys
 
@@ -25,7 +25,7 @@ def model_and_optimizer():
 
 @torch.no_grad()
 def descend(model):
-    """An optimizer that torch knows nothing of."""
+    """An optimizer that is not from torch."""
     for parameter in model.parameters():
         parameter -= 0.1 * parameter.grad
 

@@ -1,4 +1,4 @@
-"""A rank that starts other Pythons in every way: none of them may speak for the rank."""
+"""A rank that starts other Python processes in every way: none of them may send records for the rank."""
 
 import multiprocessing
 import os

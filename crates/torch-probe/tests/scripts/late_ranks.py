@@ -1,4 +1,4 @@
-"""Trains in one way after another. In each, one rank is 200 ms late in some steps, in the place that the way is named after. Prints every loss."""
+"""Trains in several ways. In each, one rank is 200 ms late in some steps, at the place in the way's name. Prints every loss."""
 
 import gc
 import os
@@ -64,7 +64,7 @@ def late_before_forward(model, x):
 
 
 def late_with_buffers(model, x):
-    """Rank 0's buffers are those of all."""
+    """All ranks get rank 0's buffers."""
     be_late(who=0)
     return model(x)
 
@@ -92,7 +92,7 @@ def averaged_late(model):
 
 
 def averaged_later(model):
-    """Like libraries that overlap: the waiting comes behind the calls."""
+    """Like libraries that overlap: the waits come after the calls."""
     be_late()
     for work in [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]:
         work.wait()
@@ -142,5 +142,5 @@ dist.init_process_group("gloo")
 for way in WAYS:
     dist.barrier()
     train(*way)
-    gc.collect()  # the next optimizer is to be the one whose steps count
+    gc.collect()  # the steps of the next optimizer must count
 dist.destroy_process_group()

@@ -1,4 +1,5 @@
-"""Logs as scripts do, through the logger named on the command line: a loss each second step, other values, and what no logger should see."""
+"""Logs like scripts, with the logger named on the command line: a loss every second step, other values, and values that no logger may
+report."""
 
 import sys
 

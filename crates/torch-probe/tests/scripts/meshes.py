@@ -1,4 +1,4 @@
-"""Makes meshes as the command line says, and prints this rank's place in the one it would train with."""
+"""Creates meshes as the command line says, and prints this rank's position in the one for training."""
 
 import sys
 

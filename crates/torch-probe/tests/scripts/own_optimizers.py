@@ -1,4 +1,5 @@
-"""An optimizer of the script's own, over a DataLoader with forked workers and a validation loop; then, with --bare, one torch knows nothing of."""
+"""The script's own optimizer, with a DataLoader with forked workers and a validation loop; then, with --bare, one that is not from torch.
+"""
 
 import sys
 

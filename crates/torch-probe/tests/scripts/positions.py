@@ -1,4 +1,4 @@
-"""Ranks that come to one place after another, and stay there until the test has seen them there."""
+"""Ranks that visit one place after another, and stay there until the test has observed them."""
 
 import os
 import pathlib

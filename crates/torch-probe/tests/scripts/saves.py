@@ -1,4 +1,4 @@
-"""Saves in every way the probe watches, and in some that are none of its business."""
+"""Saves in every way that the probe watches, and in some that it must ignore."""
 
 import io
 import os

@@ -1,4 +1,5 @@
-"""Sharded training, as `fsdp2`, `hsdp` (a mesh of 2 x 2) or `fsdp1`: says the true norm of each step's gradients, put together from all ranks."""
+"""Sharded training, as `fsdp2`, `hsdp` (a mesh of 2 x 2) or `fsdp1`: prints the true norm of each step's gradients, computed from all
+ranks."""
 
 import sys
 
@@ -39,7 +40,7 @@ for step in range(6):
     x = torch.randn(5, 6, generator=generator)
     (10 * model(x).square().mean()).backward()
     norm = true_norm()
-    if step >= 3:  # a norm that torch has computed is taken from it
+    if step >= 3:  # the probe uses a norm that torch has computed
         clip = model.clip_grad_norm_ if "--own-clip" in sys.argv else lambda limit: torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
         clip(0.01)
     optimizer.step()

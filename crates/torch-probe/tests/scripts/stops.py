@@ -1,5 +1,5 @@
-"""Trains for ever. `--handler`: sets a flag on SIGTERM and saves at the end of the iteration, as scripts do that expect to be
-preempted; `--catch`: catches the probe's StopTraining and saves; otherwise it knows nothing of stops."""
+"""Trains forever. `--handler`: sets a flag on SIGTERM and saves at the end of the iteration, like scripts that support preemption;
+`--catch`: catches the probe's StopTraining and saves; otherwise it does not handle stops."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def train():
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
-        time.sleep(0.02 * (1 + dist.get_rank()))  # ranks do not come to an order at the same time
+        time.sleep(0.02 * (1 + dist.get_rank()))  # ranks do not receive the order at the same time
         if asked:
             return save(step)
 

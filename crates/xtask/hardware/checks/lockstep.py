@@ -1,4 +1,4 @@
-"""A collector and an agent of this folder's binary: started, asked, stopped."""
+"""A collector and an agent of this folder's binary: start, queries, stop."""
 
 import json
 import os
@@ -17,12 +17,12 @@ ENDED = ("succeeded", "failed", "stopped", "lost")
 
 
 class CannotStart(Exception):
-    """Lockstep itself does not start: nothing else of the step can be checked."""
+    """Lockstep itself does not start: the step cannot check anything else."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How ./confirm was started."""
+    """The options with which ./confirm was started."""
 
     quick: bool
     simulate: str | None
@@ -39,7 +39,7 @@ class Settings:
 
 
 class Lockstep:
-    """`lockstep up` with data of its own; a context manager that stops its runs, then itself."""
+    """`lockstep up` with its own data; a context manager that stops its runs, then itself."""
 
     def __init__(self, check, name="lockstep", arguments=(), env=None, simulate=None):
         self._settings, self._data = check.settings, check.folder / name
@@ -51,7 +51,7 @@ class Lockstep:
         command = [self._settings.binary, "up", "--listen", "127.0.0.1:0", "--data", self._data, *self._arguments]
         if self._simulate:
             command += ["--simulate", self._simulate]
-        # Not below a folder that is shared with another agent, and without what a person has set for theirs.
+        # Not below a folder that is shared with another agent, and without the user's own settings.
         env = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
         env |= {"LOCKSTEP_PYTHON": sys.executable, "LOCKSTEP_METRICS_LISTEN": "off", **self._env}
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, env=env)

@@ -9,7 +9,7 @@ import subprocess
 
 
 def describe(root, settings):
-    """What a reader of the results must know of the machine."""
+    """Describes the machine for a reader of the results."""
     gpu = nvidia_smi("name,driver_version,memory.total,pci.bus_id,mig.mode.current")
     first = gpu[0] if gpu else ["", "", "", "", ""]
     return {
@@ -38,7 +38,7 @@ def in_words(described):
 
 
 def nvidia_smi(fields):
-    """One list per GPU, or none at all where nvidia-smi does not work."""
+    """Returns one list per GPU; empty if nvidia-smi does not work."""
     try:
         asked = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -47,7 +47,7 @@ def nvidia_smi(fields):
 
 
 def torch_version():
-    """From its files: importing PyTorch takes seconds and memory."""
+    """Reads the version from its files: importing PyTorch takes seconds and memory."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return ""

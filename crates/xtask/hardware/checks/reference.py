@@ -23,10 +23,10 @@ def nvml(simulate=None):
 
 
 def ask(call):
-    """The value, or `None` where the driver refuses."""
+    """Returns the value, or `None` if the driver refuses."""
     try:
         return call()
-    except Exception:  # every client error means that this machine has no such value
+    except Exception:  # any client error means that this machine does not have the value
         return None
 
 
@@ -72,7 +72,7 @@ def quantity(text):
 
 
 class Recorder:
-    """Asks functions again and again in a thread of its own: name → [(time, value)]."""
+    """Calls functions repeatedly in a separate thread: name → [(time, value)]."""
 
     def __init__(self, functions, period_s):
         self._functions, self._period_s = functions, period_s

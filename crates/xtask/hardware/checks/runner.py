@@ -1,4 +1,4 @@
-"""Runs the steps of a part, each in a process of its own, so that a step that fails, hangs or crashes costs its own rows only.
+"""Runs the steps of a part, each in a separate process, so that a step that fails, hangs or crashes affects only its own rows.
 
     ./confirm 1 ──▶ step "inventory" (process group of its own, time limit) ──▶ rows-inventory.jsonl
                 ──▶ step "values" …                                          after each step: part-1.json, table.md
@@ -21,11 +21,11 @@ from . import machine, sheet, table
 from .lockstep import CannotStart
 
 ROOT = pathlib.Path(os.path.abspath(__file__)).parents[1]
-# A machine that is lent for ten minutes at a time gives nine to the steps and one to the way there and back.
+# For machines that are borrowed for ten minutes at a time: nine minutes for the steps, one for the transfers.
 PART_LIMIT_S = 525
-# Small work takes a minute on two cores; a busy machine gets its time.
+# Small work takes one minute on two cores; a busy machine needs longer.
 QUICK_PART_LIMIT_S = 240
-# What a step may still do after it was asked to end: stop its trainings.
+# The time for a step to stop its trainings after it was told to end.
 GRACE_S = 10
 LEAST_S = 5
 
@@ -40,7 +40,7 @@ class Step:
     says: str
 
 
-# The most valuable first, so that a part that is cut short has them.
+# The most important steps first, in case the part is interrupted.
 STEPS = (
     Step(1, "inventory", 45, "GPUs, driver, topology, MIG"),
     Step(1, "idle", 60, "every NVML value, beside nvidia-smi and pynvml, without load"),
@@ -89,7 +89,8 @@ def run_part(part, settings, out):
 
 
 def run_at_once(parts, settings, out):
-    """The parts at the same time: they mostly wait. What each prints comes when it has ended. Returns the highest exit code."""
+    """Runs the parts at the same time, because they mostly wait. The output of each is printed after its end. Returns the highest exit
+    code."""
     started = []
     for part in parts:
         command = [*program(), str(part), "--out", str(out), *settings.arguments(), *(word for name in settings.only for word in ("--only", name))]
@@ -106,14 +107,14 @@ def run_at_once(parts, settings, out):
 
 
 def run_step(step, settings, out, limit_s):
-    """Why the step did not come to an end by itself (empty when it did), its rows, its facts, its seconds."""
+    """Returns why the step did not end by itself (empty if it did), its rows, its facts, its seconds."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"confirm-{step.name}-"))
     rows_path, started = folder / "rows.jsonl", time.monotonic()
     command = [*program(), str(step.part), "--step", step.name, "--folder", str(folder), *settings.arguments()]
     with open(out / f"part-{step.part}.log", "a", encoding="utf-8") as log:
         log.write(f"=== {step.name}\n")
         log.flush()
-        # Rows go to the terminal; whatever else the step and its children print goes to the log.
+        # Rows go to the terminal; other output of the step and its children goes to the log.
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, cwd=ROOT, start_new_session=True, env=environment(settings, folder))
         try:
             code = child.wait(limit_s)
@@ -154,7 +155,7 @@ def step_main(part, name, folder, settings):
     except CannotStart as error:
         print(error, file=sys.stderr)
         return 1
-    except Exception as error:  # the step's own failure is a result too
+    except Exception as error:  # a failure of the step is a result too
         traceback.print_exc()
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -162,7 +163,7 @@ def step_main(part, name, folder, settings):
 
 
 class Check:
-    """What a step gets: where to report, a folder of its own, and the settings."""
+    """The parameters of a step: its sheet, its own folder, and the settings."""
 
     def __init__(self, report, folder, settings):
         self.sheet, self.folder, self.settings, self.root = report, folder, settings, ROOT
@@ -186,7 +187,7 @@ class Check:
 
 
 def end(child):
-    """The process group of a step: asked first, so that it can stop what it has started."""
+    """Ends the process group of a step: first with SIGTERM, so that it can stop what it has started."""
     for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5)):
         try:
             os.killpg(child.pid, number)
@@ -218,7 +219,7 @@ def last_words(log):
 
 
 def keep(result, out):
-    """Writes the results so far. A reader never sees half a file, also when several parts run at the same time."""
+    """Writes the results so far. A reader never sees an incomplete file, even if several parts run at the same time."""
     path = out / f"part-{result['part']}.json"
     beside = path.with_suffix(".new")
     beside.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What a step reports.
+"""The results of a step.
 
-A row says of one thing whether Lockstep agrees with its reference. A fact is a raw value that is kept in the JSON file only. Both are written to a
-file as they come, one JSON object per line, so that a step that is cut off keeps what it has found.
+A row says whether one value of Lockstep agrees with its reference. A fact is a raw value, only for the JSON file. Both are written to a
+file immediately, one JSON object per line, so that an interrupted step keeps its results.
 """
 
 import json
@@ -12,7 +12,7 @@ AGREES = "agrees"
 DIFFERS = "differs"
 NOT_AVAILABLE = "not available"
 FAILED = "failed"
-# Two programs never read at the same moment: around a jump a single sample may lie outside.
+# Two programs never read at the same moment: when a value jumps, a single sample may be outside.
 SAMPLES_INSIDE_MIN = 0.95
 VERDICTS = (AGREES, DIFFERS, NOT_AVAILABLE, FAILED)
 
@@ -49,7 +49,8 @@ class Sheet:
         return self._row(what, AGREES if agrees else DIFFERS, number(found, unit), expected, by, note)
 
     def samples(self, what, inside, total, found, expected, unit, reference):
-        """A row of many samples: they agree when at least `SAMPLES_INSIDE_MIN` of them do. `found` and `expected` are those of the worst."""
+        """Adds a row for many samples: they agree if at least `SAMPLES_INSIDE_MIN` of them do. `found` and `expected` belong to the worst
+        sample."""
         agrees = total > 0 and inside >= SAMPLES_INSIDE_MIN * total
         by = "" if agrees else f"{total - inside} of {total} samples, at worst {by_how_much(found, expected)}"
         return self._row(what, AGREES if agrees else DIFFERS, number(found, unit), number(expected, unit), by, f"{reference}, {total} samples")
@@ -63,7 +64,7 @@ class Sheet:
         return self._row(what, NOT_AVAILABLE, "", "", "", why)
 
     def failed(self, what, why):
-        """A row of a check that did not come to a result."""
+        """Adds a row for a check without a result."""
         return self._row(what, FAILED, "", "", "", why)
 
     def fact(self, name, value):
@@ -83,7 +84,7 @@ class Sheet:
 
 
 def read(path):
-    """Rows and facts of a step, also of one that was cut off in a line."""
+    """Reads rows and facts of a step, also if it was interrupted within a line."""
     rows, facts = [], []
     try:
         lines = open(path, encoding="utf-8").read().splitlines()

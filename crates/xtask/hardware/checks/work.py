@@ -1,4 +1,4 @@
-"""Work of known size for a GPU, each done for some seconds: what was done is counted, so that counters can be held against it."""
+"""Work of known size for a GPU, each for some seconds. The amount is counted, so that counters can be compared with it."""
 
 import time
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Done:
 
 
 def repeat(torch, seconds, once, *, flops=0.0, size=0.0, batch=8):
-    """Does `once` for some seconds; never more than `batch` of them wait on the GPU."""
+    """Runs `once` repeatedly for some seconds; at most `batch` calls wait on the GPU."""
     once()
     torch.cuda.synchronize()
     begin, count = time.time(), 0
@@ -62,7 +62,7 @@ def host_copies(torch, seconds, to_device, size=1 << 28):
 
 
 def half_busy(torch, seconds, size=8192):
-    """Products half of the time, in turns of about 20 ms: a busy share that is known."""
+    """Products half of the time, alternating about every 20 ms: a known busy share."""
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     torch.mm(a, b, out=out)

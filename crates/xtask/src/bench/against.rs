@@ -1,11 +1,11 @@
-//! `cargo xtask bench --against REV`: what agents cost the collector now, beside the collector of an earlier revision.
+//! `cargo xtask bench --against REV`: what agents cost the collector now, compared with the collector of an earlier revision.
 //!
 //! ```text
 //! round 1:  REV and now live, at the same time ─▶ REV backfill ─▶ now backfill …       round 2: now first, and so on
 //! per row:  ratio now ÷ REV of each round ─▶ median, and the interval of the order statistics around it
 //! ```
-//! A machine's speed changes by minutes, so only figures of one round are divided by each other. Both collectors are fed by the
-//! generator of this checkout. Every run reads some nodes back: a collector that loses samples is not cheap.
+//! The speed of a machine changes within minutes, so only values of one round are divided by each other. The generator of this checkout
+//! feeds both collectors. Every run reads some nodes back, because a collector that loses samples is not cheaper.
 
 mod ratio;
 
@@ -17,7 +17,7 @@ use std::thread;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::peer::{Keep, Peer};
+use super::database::{Database, Retention};
 use super::report::Report;
 use super::store::agents::{self, Cost};
 use super::table::{figure, grid};
@@ -28,14 +28,14 @@ use crate::measure::{build, machine};
 use crate::progress::{result, say};
 use ratio::Ratios;
 
-/// The most that a row with an aim may cost, as a multiple of the earlier revision's cost.
+/// The aim: the maximum cost of a row, as a multiple of the earlier revision's cost.
 const RATIO_MAX: f64 = 1.05;
 
 /// What to compare.
 #[derive(Args)]
 #[group(id = "comparison")]
 pub(crate) struct Options {
-    /// The earlier revision: anything that `git rev-parse` takes.
+    /// The earlier revision: anything that `git rev-parse` accepts.
     #[arg(long, value_name = "REV")]
     against: Option<String>,
     /// Rounds; each measures both collectors once. Fewer than five give no 90 % interval.
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// Nodes of 8 GPUs × 30 metrics.
     #[arg(long, requires = "against", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=4_000))]
     nodes: u64,
-    /// Uses the release build of this checkout that exists, without building it.
+    /// Uses the existing release build of this checkout, without building it.
     #[arg(long, requires = "against")]
     no_build: bool,
 }
@@ -57,9 +57,9 @@ pub(crate) struct Options {
 enum Workload {
     /// One batch per second and node.
     Live,
-    /// Agents that catch up in batches of one minute.
+    /// Agents that backfill in batches of one minute.
     BackfillMinutes,
-    /// Agents that catch up in batches of one second.
+    /// Agents that backfill in batches of one second.
     BackfillSeconds,
 }
 
@@ -118,10 +118,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// The costs of the earlier and of this revision, in this order.
+/// Returns the costs of the earlier and of this revision, in this order.
 ///
-/// Live agents leave the machine mostly idle: both collectors have theirs at the same time, so that each second of a noisy machine counts for
-/// both. A backfill takes all cores: the two take turns, and who is first alternates, because the second one finds a warmer machine.
+/// Live agents leave the machine mostly idle: both collectors run at the same time, so that noise of the machine affects both. A backfill
+/// uses all cores: the collectors run one after the other, and the first one alternates, because the second one finds a warmer machine.
 fn measure_both(
     layout: &Layout,
     fleet: Fleet,
@@ -130,7 +130,7 @@ fn measure_both(
     round: u32,
 ) -> Result<[Cost; 2]> {
     let one = |name: &str, program: &Path| {
-        let server = Peer::Lockstep.start_program(layout, Keep::Default, name, Some(program))?;
+        let server = Database::Lockstep.start_program(layout, Retention::Default, name, Some(program))?;
         agents::by_agents(layout, fleet, server, &workload.arguments(), workload.ticks())
             .map(|(cost, _)| cost)
     };
@@ -140,7 +140,7 @@ fn measure_both(
         Workload::Live => thread::scope(|scope| {
             let before = scope.spawn(before);
             let now = now();
-            // A panic there is a fault of this program: let it show.
+            // A panic there is a bug of this program and must be visible.
             Ok([before.join().expect("the other collector's thread ends")?, now?])
         }),
         _ if round.is_multiple_of(2) => {
@@ -212,7 +212,7 @@ impl Workload {
         }
     }
 
-    /// As `loadgen agents` takes them.
+    /// Returns the arguments for `loadgen agents`.
     fn arguments(self) -> Vec<String> {
         let ticks = format!("--ticks={}", self.ticks());
         let mode = match self {
@@ -226,7 +226,7 @@ impl Workload {
             .collect()
     }
 
-    /// Latencies of a backfill say how full the queue was, not what an agent waits for.
+    /// Latencies of a backfill show how full the queue was, not how long an agent waits.
     fn quantities(self) -> &'static [Quantity] {
         match self {
             Self::Live => &[
@@ -250,7 +250,7 @@ impl Quantity {
         }
     }
 
-    /// Latencies vary too much between rounds on a shared machine to be held to five per cent.
+    /// Latencies vary too much between rounds on a shared machine for an aim of five per cent.
     fn has_aim(self) -> bool {
         matches!(self, Self::CpuPerMillion | Self::PeakMib)
     }

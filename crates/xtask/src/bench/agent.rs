@@ -1,10 +1,10 @@
-//! `cargo xtask bench agent`: what it costs to watch a node of eight GPUs, beside all-smi and nvitop-exporter.
+//! `cargo xtask bench agent`: the cost of monitoring a node of eight GPUs, compared with all-smi and nvitop-exporter.
 //!
 //! ```text
 //! for each, alone:   start ─▶ it answers ─▶ settle ─▶ a minute at 1 Hz: CPU, memory ─▶ some seconds under strace ─▶ end
 //! ```
-//! All read the same simulated library, once a second, and are scraped as Prometheus does it. Lockstep is measured twice: alone,
-//! as the others are, and with a collector, for which it also keeps every sample on disk until it is acknowledged.
+//! All read the same simulated library once per second, and are scraped as by Prometheus. Lockstep is measured twice: alone, like the
+//! others, and with a collector. With a collector it also keeps every sample on disk until it is acknowledged.
 
 mod calls;
 mod cost;
@@ -34,7 +34,7 @@ const EXAMPLES: &str = "Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// Twenty seconds each instead of a minute. Its figures have a section of their own.
+    /// Measures twenty seconds each instead of a minute. The results have their own section.
     #[arg(long)]
     quick: bool,
     /// Measures only these, and only prints.
@@ -43,15 +43,15 @@ pub(crate) struct Options {
     /// What the library simulates.
     #[arg(long, value_name = "SPEC", default_value = "h100x8:healthy")]
     simulate: String,
-    /// Measures the release build that is there, whatever it was built from.
+    /// Measures the existing release build, whatever it was built from.
     #[arg(long)]
     no_build: bool,
-    /// Only prints; leaves docs/benchmarks.md as it is.
+    /// Only prints; does not change docs/benchmarks.md.
     #[arg(long)]
     dry: bool,
 }
 
-/// For how long.
+/// Durations of a measurement.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     settle: Duration,
@@ -59,9 +59,9 @@ struct Scale {
     traced: Duration,
 }
 
-/// Builds, measures, prints and keeps.
+/// Builds, measures, prints, and writes the document.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
-    // Now, and not at the end: the checkout may go on while this measures.
+    // Read now, because the checkout may change during the measurement.
     let revision = machine::revision(layout);
     if !options.no_build {
         build::release(layout, &["--package", "lockstep", "--package", "sim-nvml"])?;
@@ -93,7 +93,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Missing ones are said before minutes of measuring, not after.
+/// Fetches the programs. Missing ones are reported before minutes of measuring, not after.
 fn fetch(layout: &Layout, wanted: &[Watcher]) -> Result<()> {
     apt::installed(layout, &apt::STRACE)?;
     for watcher in wanted {
@@ -123,7 +123,7 @@ impl Options {
     fn scale(&self) -> Scale {
         let (measured, traced) = if self.quick { (20, 5) } else { (60, 20) };
         Scale {
-            // Twice Lockstep's slow tier, so that every series is there, and behind what each does only at its start.
+            // Twice Lockstep's slow tier: all series exist, and the work at the start has ended.
             settle: Duration::from_secs(22),
             measured: Duration::from_secs(measured),
             traced: Duration::from_secs(traced),

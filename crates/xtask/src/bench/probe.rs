@@ -1,4 +1,4 @@
-//! `cargo xtask bench probe`: what it costs a training to be watched, by crates/torch-probe/tests/measure_overhead.py.
+//! `cargo xtask bench probe`: the cost of the probe for a training, by crates/torch-probe/tests/measure_overhead.py.
 
 use std::fs;
 use std::process::ExitCode;
@@ -13,30 +13,30 @@ use crate::layout::Layout;
 use crate::measure::machine;
 use crate::toolchain::venv;
 
-/// One rank that copies its gradients nowhere, and two under each strategy.
+/// One rank without gradient synchronisation, and two ranks with each strategy.
 const TRAININGS: u32 = 3;
-/// Pairs that begin late are let end.
+/// Time for the last pair to end after the time limit.
 const BEYOND: Duration = Duration::from_secs(10 * 60);
-/// Fewer say too little to be kept.
+/// Fewer pairs are not significant enough to be written.
 const PAIRS_MIN: u32 = 20;
 
-/// How much of it.
+/// How many pairs to measure.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Pairs of each training; with fewer than 20 the tables are only printed.
     #[arg(long, default_value_t = PAIRS_MIN)]
     pairs: u32,
-    /// The most minutes after which another pair of a training begins. Twenty pairs take about ten on an idle machine.
+    /// Minutes after which no further pair of a training starts. Twenty pairs take about ten minutes on an idle machine.
     #[arg(long, default_value_t = 60)]
     minutes: u32,
-    /// Only prints; leaves docs/benchmarks.md as it is.
+    /// Only prints; does not change docs/benchmarks.md.
     #[arg(long)]
     dry: bool,
 }
 
-/// Measures, prints and keeps.
+/// Measures, prints, and writes the document.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
-    // Now, and not at the end: the checkout may go on while this measures.
+    // Read now, because the checkout may change during the measurement.
     let revision = machine::revision(layout);
     let venv = venv::ensure(layout)?;
     let file = layout.logs().join("bench-probe-table.md");

@@ -1,12 +1,12 @@
-//! `cargo xtask bench query`: how fast PromQL is answered, beside Prometheus and VictoriaMetrics.
+//! `cargo xtask bench query`: the speed of PromQL, compared with Prometheus and VictoriaMetrics.
 //!
 //! ```text
-//! each server in its turn:             history by remote write ─▶ quiet ─▶ merge ─▶ quiet ─▶ stopped
-//! each kind of query, four rounds of:  each server in its turn: goes on ─▶ some to warm up ─▶ timed ─▶ stopped
+//! each server in its turn:             history by remote write ─▶ quiet ─▶ merge ─▶ quiet ─▶ paused
+//! each kind of query, four rounds of:  each server in its turn: resumed ─▶ some to warm up ─▶ timed ─▶ paused
 //!                                      in the first round before all, the first answers, compared with Prometheus'
 //! ```
-//! All get the same samples at the same times, merged before the first query, and the same questions by the same client. A ratio
-//! counts only where the answers are the same: otherwise the aim says so.
+//! All servers get the same samples at the same times, merged before the first query, and the same queries from the same client. A ratio
+//! counts only if the answers are equal; otherwise the table says so instead of the aim.
 
 mod answers;
 mod history;
@@ -21,8 +21,8 @@ use clap::{Args, ValueEnum};
 use self::answers::Answers;
 use self::history::History;
 use self::kind::Kind;
-use self::server::Fed;
-use super::peer::Peer;
+use self::server::LoadedServer;
+use super::database::Database;
 use super::report::{Measured, Report};
 use super::table;
 use crate::layout::Layout;
@@ -39,29 +39,29 @@ const EXAMPLES: &str = "Examples:
 
 A figure of a busy machine says nothing of latencies; its CPU times still hold.";
 
-/// Rounds of each kind, in which the servers take turns.
+/// Rounds of each kind, in which the servers alternate.
 const ROUNDS: u64 = 4;
 
-/// What to ask, and how often.
+/// What to query, and how often.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// A few minutes: a thinner history, fewer questions. Its figures have a section of their own.
+    /// Takes a few minutes: less history, fewer queries. The results have their own section.
     #[arg(long)]
     quick: bool,
-    /// Asks only queries of this kind, and only prints.
+    /// Runs only queries of this kind, and only prints.
     #[arg(long, value_enum, value_name = "KIND")]
     only: Vec<Kind>,
-    /// Timed answers of most kinds; a quick run has 50, a full one 200.
+    /// Number of timed answers of most kinds; a quick run has 50, a full one 200.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(10..=10_000))]
     repeats: Option<u64>,
     /// Nodes of 8 GPUs × 30 metrics.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     nodes: u64,
-    /// Measures the release build that is there, whatever it was built from.
+    /// Measures the existing release build, whatever it was built from.
     #[arg(long)]
     no_build: bool,
-    /// Only prints; leaves docs/benchmarks.md as it is.
+    /// Only prints; does not change docs/benchmarks.md.
     #[arg(long)]
     dry: bool,
 }
@@ -75,14 +75,14 @@ struct Scale {
     kinds: Vec<Kind>,
 }
 
-/// Builds, measures, prints and keeps.
+/// Builds, measures, prints, and writes the document.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
-    // Now, and not at the end: the checkout may go on while this measures.
+    // Read now, because the checkout may change during the measurement.
     let revision = machine::revision(layout);
     if !options.no_build {
         build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     }
-    // Missing ones are said before minutes of measuring, not after.
+    // Missing programs are reported before minutes of measuring, not after.
     apt::unpacked(layout, &apt::PROMETHEUS)?;
     apt::unpacked(layout, &apt::VICTORIA_METRICS)?;
     let scale = options.scale();
@@ -94,14 +94,14 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         answers.note(format!("{name} failed: {error:#}"));
         failed.push(name);
     };
-    for peer in Peer::ALL {
-        say("bench", &format!("{} begins", peer.name()));
-        match Fed::start(layout, &scale, peer, &mut answers) {
+    for database in Database::ALL {
+        say("bench", &format!("{} begins", database.name()));
+        match LoadedServer::start(layout, &scale, database, &mut answers) {
             Ok(server) => servers.push(server),
-            Err(error) => note(peer.name(), &error, &mut answers),
+            Err(error) => note(database.name(), &error, &mut answers),
         }
     }
-    // Kind by kind and in rounds, and not server by server: a machine's speed changes within minutes, and ratios are what counts.
+    // By kind and in rounds, not by server: the speed of a machine changes within minutes, and only ratios matter.
     for kind in &scale.kinds {
         for _ in 0..ROUNDS {
             for mut server in std::mem::take(&mut servers) {

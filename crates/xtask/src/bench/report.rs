@@ -1,4 +1,4 @@
-//! What a benchmark says: rows, and what a reader must know about them; printed, and kept as a section of docs/benchmarks.md.
+//! The report of a benchmark: rows and notes. It is printed, and written as a section of docs/benchmarks.md.
 
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ const INTRODUCTION: &str = "# Benchmarks
 Written by `cargo xtask bench`; each run replaces its own section. Figures are of one machine and one run: read the ratios.
 ";
 
-/// Figures, and what a reader must know about them.
+/// Rows, and notes for readers.
 #[derive(Default)]
 pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
@@ -20,7 +20,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Adds what another part found.
+    /// Adds the results of another part.
     pub(crate) fn add(&mut self, other: Self) {
         self.rows.extend(other.rows);
         self.notes.extend(other.notes);
@@ -30,14 +30,14 @@ impl Measured {
 /// A section of the document.
 pub(crate) struct Report {
     pub(crate) heading: &'static str,
-    /// Taken before the run: the checkout may go on while it measures.
+    /// Read before the run, because the checkout may change during the measurement.
     pub(crate) revision: String,
-    /// What was measured, in a paragraph.
+    /// One paragraph about what was measured.
     pub(crate) about: String,
 }
 
 impl Report {
-    /// Prints it; with `keep` it also takes its section's place in the document.
+    /// Prints the report. With `keep`, also replaces its section in the document.
     pub(crate) fn finish(&self, layout: &Layout, measured: &Measured, keep: bool) -> Result<()> {
         self.finish_table(layout, &table::render(&measured.rows), &measured.notes, keep)
     }

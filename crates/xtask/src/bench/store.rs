@@ -1,12 +1,12 @@
-//! `cargo xtask bench store`: what the series store costs, beside Prometheus and VictoriaMetrics.
+//! `cargo xtask bench store`: the cost of the series store, compared with Prometheus and VictoriaMetrics.
 //!
 //! ```text
 //! for each server:   remote write ─▶ quiet ─▶ merge ─▶ quiet ─▶ disk ─▶ reads (same shapes, answers compared first)
 //! live, backfill:    VictoriaMetrics by remote write, Lockstep by its agents' protocol, the same samples
-//! restart:           the last five minutes of samples, kill -9, seconds until a query sees every series again
+//! restart:           the last five minutes of samples, kill -9, seconds until a query returns every series again
 //! ```
-//! Costs are CPU seconds of the server's process, read from /proc from the first request until the server is quiet again; they
-//! hold on a busy machine, where latencies do not.
+//! Costs are CPU seconds of the server's process, read from /proc from the first request until the server is quiet again. They are valid on
+//! a busy machine, on which latencies are not.
 
 pub(super) mod agents;
 mod ingest;
@@ -25,13 +25,13 @@ use crate::measure::{build, machine};
 use crate::progress::{block, result, say};
 use crate::toolchain::apt;
 
-/// The collector takes samples up to 70 minutes late: more ticks of history would be refused.
+/// The collector accepts samples that are up to 70 minutes late, so it would refuse a longer history.
 const TICKS_MAX: u64 = 4_100;
 
 /// What to measure, and for how long.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A few minutes: less data, shorter runs. Its figures have a section of their own.
+    /// Takes a few minutes: less data, shorter runs. The results have their own section.
     #[arg(long)]
     quick: bool,
     /// Measures only these parts, and only prints.
@@ -46,10 +46,10 @@ pub(crate) struct Options {
     /// Nodes of 8 GPUs × 30 metrics in the live and backfill parts.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=4_000))]
     nodes: u64,
-    /// Measures the release build that is there, whatever it was built from; the table says so.
+    /// Measures the existing release build, whatever it was built from; the table says so.
     #[arg(long)]
     no_build: bool,
-    /// Only prints; leaves docs/benchmarks.md as it is.
+    /// Only prints; does not change docs/benchmarks.md.
     #[arg(long)]
     dry: bool,
 }
@@ -57,13 +57,13 @@ pub(crate) struct Options {
 /// One part of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// CPU, memory and disk by remote write, to all three.
+    /// CPU, memory and disk by remote write, for all three servers.
     RemoteWrite,
-    /// Query latencies by shape, on what remote write brought (implies it).
+    /// Query latencies by shape, on the data of remote write (implies it).
     Reads,
-    /// Agents at one batch a second.
+    /// Agents with one batch per second.
     Live,
-    /// Agents that catch up.
+    /// Agents that backfill.
     Backfill,
     /// Start-up after kill -9.
     Restart,
@@ -83,15 +83,15 @@ pub(crate) struct Scale {
     pub(crate) restart_ticks: u64,
 }
 
-/// Builds, measures, prints and keeps.
+/// Builds, measures, prints, and writes the document.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let scale = options.scale();
-    // Now, and not at the end: the checkout may go on while this measures.
+    // Read now, because the checkout may change during the measurement.
     let revision = machine::revision(layout);
     if !options.no_build {
         build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     }
-    // Missing ones are said before an hour of measuring, not after.
+    // Missing programs are reported before an hour of measuring, not after.
     apt::unpacked(layout, &apt::PROMETHEUS)?;
     apt::unpacked(layout, &apt::VICTORIA_METRICS)?;
     let (mut all, mut failed) = (Measured::default(), Vec::new());
@@ -132,7 +132,8 @@ fn measure(layout: &Layout, scale: &Scale, part: Part) -> Result<Measured> {
 }
 
 impl Options {
-    /// Reads are measured on what remote write brought: the two are one part, unless only the first was asked for.
+    /// Returns the parts to run. Reads are measured on the data of remote write, so both are one part unless only remote write was
+    /// requested.
     fn parts(&self) -> Vec<Part> {
         let wanted = |part: &Part| self.only.is_empty() || self.only.contains(part);
         let mut parts: Vec<Part> = Part::value_variants().iter().copied().filter(wanted).collect();

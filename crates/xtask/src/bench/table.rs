@@ -1,18 +1,18 @@
-//! The table of results: a row a figure, a column a server, and the ratio that is aimed at.
+//! The table of results: one row per quantity, one column per server, and the target ratio.
 
 use std::collections::BTreeMap;
 
-use super::peer::Peer;
+use super::database::Database;
 
-/// One figure of several servers.
+/// One quantity of several servers.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     /// What was measured, with its unit.
     pub(crate) what: String,
-    pub(crate) values: BTreeMap<Peer, f64>,
-    /// The most Lockstep may have, as a part of VictoriaMetrics' figure.
+    pub(crate) values: BTreeMap<Database, f64>,
+    /// The maximum of Lockstep's value, as a ratio to VictoriaMetrics' value.
     pub(crate) target: Option<f64>,
-    /// The figures are of different work, so that no aim can be met.
+    /// Whether the values are of different work, so that no target applies.
     void: bool,
 }
 
@@ -31,25 +31,25 @@ impl Row {
         self
     }
 
-    pub(crate) fn value(mut self, peer: Peer, value: f64) -> Self {
-        self.values.insert(peer, value);
+    pub(crate) fn value(mut self, database: Database, value: f64) -> Self {
+        self.values.insert(database, value);
         self
     }
 
-    /// Says whether the servers answered differently.
+    /// Sets whether the servers' answers differed.
     pub(crate) fn void(mut self, void: bool) -> Self {
         self.void = void;
         self
     }
 
-    /// Lockstep's figure as a part of another's.
-    fn ratio(&self, to: Peer) -> Option<f64> {
-        let (own, other) = (self.values.get(&Peer::Lockstep)?, self.values.get(&to)?);
+    /// Returns the ratio of Lockstep's value to another server's.
+    fn ratio(&self, to: Database) -> Option<f64> {
+        let (own, other) = (self.values.get(&Database::Lockstep)?, self.values.get(&to)?);
         (*other > 0.0).then(|| own / other)
     }
 
     fn verdict(&self) -> String {
-        match (self.target, self.ratio(Peer::VictoriaMetrics)) {
+        match (self.target, self.ratio(Database::VictoriaMetrics)) {
             (Some(target), Some(_)) if self.void => format!("≤ {target}: answers differ"),
             (Some(target), Some(ratio)) if ratio <= target => format!("≤ {target}: yes"),
             (Some(target), Some(_)) => format!("≤ {target}: NO"),
@@ -59,19 +59,19 @@ impl Row {
     }
 
     fn cells(&self) -> [String; 7] {
-        let of = |peer| {
+        let of = |database| {
             self.values
-                .get(&peer)
+                .get(&database)
                 .map_or("–".to_owned(), |value| figure(*value))
         };
-        let ratio = |peer| self.ratio(peer).map_or("–".to_owned(), figure);
+        let ratio = |database| self.ratio(database).map_or("–".to_owned(), figure);
         [
             self.what.clone(),
-            of(Peer::Prometheus),
-            of(Peer::VictoriaMetrics),
-            of(Peer::Lockstep),
-            ratio(Peer::Prometheus),
-            ratio(Peer::VictoriaMetrics),
+            of(Database::Prometheus),
+            of(Database::VictoriaMetrics),
+            of(Database::Lockstep),
+            ratio(Database::Prometheus),
+            ratio(Database::VictoriaMetrics),
             self.verdict(),
         ]
     }
@@ -87,7 +87,7 @@ const HEAD: [&str; 7] = [
     "aim",
 ];
 
-/// The rows as a table.
+/// Renders the rows as a table.
 pub(crate) fn render(rows: &[Row]) -> String {
     grid(
         &HEAD,
@@ -95,7 +95,7 @@ pub(crate) fn render(rows: &[Row]) -> String {
     )
 }
 
-/// A table that reads well as text and as Markdown: words in the first and the last column, figures between.
+/// Renders a table that is readable as text and as Markdown: words in the first and the last column, numbers between.
 pub(crate) fn grid(head: &[&str], rows: &[Vec<String>]) -> String {
     let last = head.len() - 1;
     let width = |column: usize| {
@@ -134,7 +134,7 @@ fn pad(text: &str, width: usize, left: bool) -> String {
     }
 }
 
-/// Three digits are as many as such a measurement has.
+/// Formats three digits, which is the precision of such a measurement.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -151,8 +151,8 @@ mod tests {
 
     fn row(own: f64, target: f64) -> Row {
         Row::new("x")
-            .value(Peer::VictoriaMetrics, 2.0)
-            .value(Peer::Lockstep, own)
+            .value(Database::VictoriaMetrics, 2.0)
+            .value(Database::Lockstep, own)
             .target(target)
     }
 

@@ -1,4 +1,4 @@
-//! How soon faults are found, against an earlier revision: the test in crates/lockstep/tests/faults/detection.rs, and its table in
+//! How soon faults are found, compared with an earlier revision: the test in crates/lockstep/tests/faults/detection.rs, and its table in
 //! docs/faults.md.
 
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ const MATRIX: Matrix = Matrix {
     limit: Duration::from_secs(3 * 60 * 60),
 };
 
-/// Against what.
+/// The revision to compare with.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The earlier revision; built from a git worktree on the first call.
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     trials: Trials,
 }
 
-/// Runs what is not done yet; fails when a fault is found later than by the earlier revision.
+/// Runs what is not done yet. Fails if a fault is found later than by the earlier revision.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let revision = machine::revision(layout);
     let results = options.trials.file(layout, "detection", &revision)?;

@@ -1,5 +1,5 @@
-//! Who is named when a rank hangs or is slow: the test in crates/lockstep/tests/faults/diagnosis, and its tables in docs/lab.md. Trials that are done
-//! are kept by revision, so that a run that was cut off goes on where it was.
+//! Which rank is named when a rank hangs or is slow: the test in crates/lockstep/tests/faults/diagnosis, and its tables in docs/lab.md.
+//! Finished trials are stored per revision, so that an interrupted command continues.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,25 +47,25 @@ const MATRIX: Matrix = Matrix {
     limit: Duration::from_secs(12 * 60 * 60),
 };
 
-/// How much of it.
+/// Which trials to run.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these kinds of faults; the table is shown then, and docs/lab.md stays as it is.
+    /// Only these kinds of faults; the table is then only printed, and docs/lab.md stays unchanged.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     only: Vec<String>,
     /// Trials of each kind.
     #[arg(long = "trials", value_name = "N", default_value_t = 5)]
     count: u32,
-    /// What the trials are drawn from; below 1000 for setting thresholds, from 1000 on for scoring.
+    /// The seed of the trials; below 1000 for setting thresholds, from 1000 on for scoring.
     #[arg(long, default_value_t = 1001)]
     seed: u64,
-    /// Trials at a time. Those with a busy neighbour run alone.
+    /// Number of trials at the same time. Trials with a busy neighbour run alone.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     jobs: u32,
     /// Runs another program on the same straggler faults.
     #[arg(long, value_enum)]
     beside: Option<Beside>,
-    /// Minutes of healthy but noisy work, in which no alert above info may fire; 120, or none with `--only`.
+    /// Minutes of healthy but noisy work, in which no alert above info may fire. Default: 120, or none with `--only`.
     #[arg(long, value_name = "N")]
     healthy_minutes: Option<u32>,
     #[command(flatten)]
@@ -74,11 +74,11 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Beside {
-    /// TraceML 0.5, in an environment of its own.
+    /// TraceML 0.5, in its own environment.
     Traceml,
 }
 
-/// Runs what is not done yet; fails when a target is not met.
+/// Runs what is not done yet. Fails if a target is missed.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let revision = machine::revision(layout);
     let results = options.trials.file(layout, "diagnosis", &revision)?;
@@ -145,7 +145,7 @@ fn scored(layout: &Layout, options: &Options, revision: &str, results: &Path, ve
     Ok(well)
 }
 
-/// The same healthy work as that of the soak. It is done once for a revision.
+/// The same healthy work as in the soak. It runs once per revision.
 fn is_quiet(layout: &Layout, options: &Options, revision: &str, done: &Path, venv: &Path) -> Result<bool> {
     let minutes = options.healthy_minutes();
     let known = fs::read_to_string(done).ok();
@@ -176,7 +176,7 @@ fn keep(layout: &Layout, name: &str, well: bool, text: &str) -> Result<()> {
     section::keep(&layout.root.join("docs/lab.md"), INTRODUCTION, &heading, text)
 }
 
-/// TraceML's program, which sees the PyTorch of the tests: a second one would be another 5 GB, and another release at times.
+/// The program of TraceML. It uses the PyTorch of the tests: a second copy would need another 5 GB, and may be another release.
 fn traceml(layout: &Layout, torch: &Path) -> Result<PathBuf> {
     let program = venv::tool(layout, &venv::TRACEML)?;
     let home = program

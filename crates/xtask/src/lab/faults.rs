@@ -1,4 +1,4 @@
-//! The fault matrix: the tests in crates/lockstep/tests/faults, all of them and several times, and their table in docs/faults.md.
+//! The fault matrix: all tests in crates/lockstep/tests/faults, repeated, and their table in docs/faults.md.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,24 +32,24 @@ const MATRIX: Matrix = Matrix {
     binary: "faults",
     test: "matrix::all",
     begin: "=== table of faults ===",
-    // Matrices of many repeats take hours.
+    // Matrices with many repeats take hours.
     limit: Duration::from_secs(12 * 60 * 60),
 };
 
-/// How much of it.
+/// Which faults to run.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How often each fault is done.
+    /// Number of repeats of each fault.
     #[arg(long, default_value_t = 5)]
     repeats: u32,
-    /// Only these faults; the table is shown then, and docs/faults.md stays as it is.
+    /// Only these faults; the table is then only printed, and docs/faults.md stays unchanged.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 }
 
 /// Runs the matrix.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
-    // Now, and not at the end: the checkout may go on meanwhile.
+    // Read now, because the checkout may change during the run.
     let revision = machine::revision(layout);
     let venv = venv::ensure(layout)?;
     let settings = [
@@ -61,7 +61,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     if options.only.is_empty() {
         keep(layout, options, &revision, &table, well)?;
     } else {
-        say("faults", "only a whole matrix is kept in docs/faults.md");
+        say(
+            "faults",
+            "docs/faults.md is unchanged: it contains only complete matrices",
+        );
     }
     Ok(exit_code(well))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask lab golden REV`: folders and a backup as an earlier revision writes them, for the tests that open them.
+//! `cargo xtask lab golden REV`: folders and a backup that an earlier revision writes, for the tests that open them.
 //!
 //! The recorder is an ignored test of crates/lockstep (`golden::record`), run with the binary of that revision.
 
@@ -23,12 +23,12 @@ const SHORT: usize = 7;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The revision that writes: anything that `git rev-parse` takes.
+    /// The revision that writes: anything that `git rev-parse` accepts.
     #[arg(value_name = "REV")]
     revision: String,
 }
 
-/// Records into `crates/lockstep/tests/data/golden/REVISION`. Refuses to replace what was recorded before.
+/// Records into `crates/lockstep/tests/data/golden/REVISION`. Refuses to replace an earlier recording.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let sha = revision::resolve(layout, &options.revision)?;
     let folder = layout
@@ -42,7 +42,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         );
     }
     let venv = venv::ensure(layout)?;
-    // A debug binary would look for the probe and the recipes in a checkout that is gone.
+    // A debug binary would search the probe and the recipes in a checkout that is gone.
     let binary = revision::binary_of(layout, &sha, Profile::Release)?;
     ignored_test(layout, "lab-golden", RECORDER, LIMIT, &venv)?
         .env("LOCKSTEP_TEST_BINARY", binary)

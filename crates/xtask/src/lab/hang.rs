@@ -1,5 +1,5 @@
-//! Hangs: the test in crates/lockstep/tests/faults/hang.rs, and its table in docs/faults.md. Trials that are done are kept by revision, so
-//! that a run that was cut off goes on where it was.
+//! Hangs: the test in crates/lockstep/tests/faults/hang.rs, and its table in docs/faults.md. Finished trials are stored per revision, so
+//! that an interrupted command continues.
 
 use std::process::ExitCode;
 use std::time::Duration;

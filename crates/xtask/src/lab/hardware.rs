@@ -1,5 +1,5 @@
-//! `cargo xtask lab hardware`: one folder for a machine with NVIDIA GPUs and PyTorch that may have no network: Lockstep, and checks of what
-//! it reads and says there. The checks are Python, in crates/xtask/hardware.
+//! `cargo xtask lab hardware`: one folder for a machine with NVIDIA GPUs and PyTorch that may have no network. It contains Lockstep, and
+//! checks of what Lockstep reads and reports there. The checks are Python, in crates/xtask/hardware.
 //!
 //! ```text
 //! target/hardware/
@@ -7,7 +7,7 @@
 //!   checks/                    the steps
 //!   bin/                       lockstep, libsim_nvml.so, libnccl_probe.so
 //!   inject/                    the probe, for trainings that are started without Lockstep
-//!   measuring/                 modules of the probe's own tests: the model that the planner is held against, intervals of medians
+//!   measuring/                 modules of the probe's own tests: the model for checks of the planner, intervals of medians
 //! ```
 
 use std::fs;
@@ -37,20 +37,20 @@ const PACKAGES: [&str; 6] = [
     "--package",
     "nccl-probe",
 ];
-/// Machines that are lent take 64 MiB with the rest of what is carried there.
+/// Borrowed machines accept 64 MiB of files in total.
 const BYTES_MAX: u64 = 50_000_000;
-/// The second number of the glibc that the binaries may ask for: Debian 12, Ubuntu 22.10.
+/// The second number of the newest glibc that the binaries may need: Debian 12, Ubuntu 22.10.
 const GLIBC_MINOR_MAX: u32 = 36;
-/// Of a new file; the one in the repository says more.
+/// The introduction of a new file; the file in the repository has a longer one.
 const INTRODUCTION: &str = "# What hardware has confirmed\n";
 
 /// What to do.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Puts results that came back from a machine into docs/hardware.md and docs/hardware/, instead of building the folder.
+    /// Puts the results from a machine into docs/hardware.md and docs/hardware/, instead of building the folder.
     #[arg(long, value_name = "DIR")]
     results: Option<PathBuf>,
-    /// Takes the release build that exists.
+    /// Uses the existing release build.
     #[arg(long, conflicts_with = "results")]
     no_build: bool,
 }
@@ -58,13 +58,13 @@ pub(crate) struct Options {
 /// How the binaries get into the folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Binaries {
-    /// Copied without symbols, to be carried away.
+    /// Copied without symbols, for another machine.
     Stripped,
-    /// As links to where cargo put them, to be run here.
+    /// Links to cargo's output, for use on this machine.
     Linked,
 }
 
-/// Builds the folder, or keeps results.
+/// Builds the folder, or stores results.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     if let Some(results) = &options.results {
         return keep(layout, results);
@@ -101,7 +101,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts everything in place. What was in the folder before goes.
+/// Fills the folder. Removes its previous contents.
 pub(crate) fn assemble(layout: &Layout, folder: &Path, built: &Path, binaries: Binaries) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -133,7 +133,7 @@ pub(crate) fn assemble(layout: &Layout, folder: &Path, built: &Path, binaries: B
     Ok(())
 }
 
-/// Copies a folder's files, without what Python compiled and without tests.
+/// Copies the files of a folder, without compiled Python files and without tests.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
@@ -164,7 +164,7 @@ fn size(folder: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The largest N of `GLIBC_2.N` in a binary's table of strings.
+/// Returns the largest N of `GLIBC_2.N` in a binary's table of strings.
 fn newest_glibc(binary: &[u8]) -> u32 {
     const PREFIX: &[u8] = b"GLIBC_2.";
     let places = binary.windows(PREFIX.len()).enumerate();
@@ -203,11 +203,11 @@ fn keep(layout: &Layout, results: &Path) -> Result<ExitCode> {
     }
     let text = table.split_once('\n').map_or("", |(_, text)| text.trim_start());
     section::keep(&layout.root.join("docs/hardware.md"), INTRODUCTION, heading, text)?;
-    result(&format!("kept in docs/hardware.md and {}", raw.display()));
+    result(&format!("written to docs/hardware.md and {}", raw.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// `1-nvidia-h200` of `1 × NVIDIA H200`.
+/// Returns `1-nvidia-h200` for `1 × NVIDIA H200`.
 fn file_name(heading: &str) -> String {
     let words = heading.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words: Vec<_> = words

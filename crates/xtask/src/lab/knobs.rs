@@ -12,7 +12,7 @@ use crate::measure::{machine, section};
 use crate::progress::result;
 use crate::toolchain::venv;
 
-/// The document is written by hand but for this section.
+/// The document is written by hand, except for this section.
 const HEADING: &str = "What was measured";
 const MATRIX: Matrix = Matrix {
     step: "lab-knobs",
@@ -22,13 +22,13 @@ const MATRIX: Matrix = Matrix {
     limit: Duration::from_secs(60 * 60),
 };
 
-/// Nothing to choose: each knob needs the steps before and behind it.
+/// There are no options: each knob needs the steps before and after it.
 #[derive(Args)]
 pub(crate) struct Options {}
 
-/// Turns them all.
+/// Changes all knobs.
 pub(crate) fn run(layout: &Layout, Options {}: &Options) -> Result<ExitCode> {
-    // Now, and not at the end: the checkout may go on meanwhile.
+    // Read now, because the checkout may change during the run.
     let revision = machine::revision(layout);
     let venv = venv::ensure(layout)?;
     let (table, well) = MATRIX.run(layout, &venv, &[])?;

@@ -1,4 +1,4 @@
-//! Every recipe under one release of PyTorch: the test in crates/lockstep/tests/first_light/recipes, and its tables in docs/recipes.md.
+//! Every recipe with one release of PyTorch: the test in crates/lockstep/tests/first_light/recipes, and its tables in docs/recipes.md.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,24 +30,24 @@ const MATRIX: Matrix = Matrix {
     binary: "first_light",
     test: "recipes::table::all",
     begin: "=== table of recipes ===",
-    // Minutes on two cores; a machine that is busy gets its time.
+    // Minutes on two cores; a busy machine needs longer.
     limit: Duration::from_secs(2 * 60 * 60),
 };
 
-/// With what.
+/// Which release and recipes to run.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A release of PyTorch, such as 2.7; it gets an environment of its own. Without it the one that all tests use.
+    /// A release of PyTorch, such as 2.7; it gets its own environment. Default: the release that all tests use.
     #[arg(long, value_name = "RELEASE", value_parser = release)]
     torch: Option<String>,
-    /// Only these recipes; the table is shown then, and docs/recipes.md stays as it is.
+    /// Only these recipes; the table is then only printed, and docs/recipes.md stays unchanged.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 }
 
-/// Runs them all.
+/// Runs the recipes.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
-    // Now, and not at the end: the checkout may go on meanwhile.
+    // Read now, because the checkout may change during the run.
     let revision = machine::revision(layout);
     let (release, venv) = match &options.torch {
         Some(release) => (release.clone(), venv::with_torch(layout, release)?),
@@ -63,7 +63,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     if options.only.is_empty() {
         keep(layout, options, &release, &revision, &table, well)?;
     } else {
-        say("recipes", "only a whole table is kept in docs/recipes.md");
+        say(
+            "recipes",
+            "docs/recipes.md is unchanged: it contains only complete tables",
+        );
     }
     Ok(exit_code(well))
 }
@@ -97,7 +100,7 @@ fn keep(
     )
 }
 
-/// `2.15` of `2.15.0`: a section is about what may differ, and patches fix.
+/// Returns `2.15` for `2.15.0`: sections are per minor release, because patch releases only fix bugs.
 fn minor(release: &str) -> String {
     release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".")
 }

@@ -1,4 +1,4 @@
-//! Trials of a revision that are done: a command that was cut off goes on where it was.
+//! Finished trials of a revision: an interrupted command continues with the next one.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use clap::Args;
 
 use crate::layout::Layout;
 
-/// Nothing to choose but whether to begin anew.
+/// Whether to start again.
 #[derive(Args)]
 pub(crate) struct Trials {
-    /// Does all trials again, also those of this revision that are done.
+    /// Runs all trials again, also the finished ones of this revision.
     #[arg(long)]
     again: bool,
 }
 
 impl Trials {
-    /// The file of a command's trials.
+    /// Returns the file of a command's trials.
     pub(super) fn file(&self, layout: &Layout, command: &str, revision: &str) -> Result<PathBuf> {
         let file = layout.logs().join(format!("{command}-{revision}.jsonl"));
         fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;

@@ -14,9 +14,9 @@ use crate::measure::{machine, section};
 use crate::progress::{result, say};
 use crate::toolchain::venv;
 
-/// The last release: what is out there when this version comes.
+/// The last release, from which users upgrade to this version.
 const RELEASED: &str = "b49bf1d";
-/// The document that says how to upgrade; this program writes its last section.
+/// The document about upgrades; this program writes its last section.
 const DOCUMENT: &str = "docs/upgrade.md";
 const MATRIX: Matrix = Matrix {
     step: "lab-upgrade",
@@ -28,19 +28,19 @@ const MATRIX: Matrix = Matrix {
 /// The test that writes a recording.
 const RECORDER: &str = "upgrade::record::a_conversation_of_the_old_programs";
 
-/// From which release.
+/// From which release to upgrade.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The revision that is upgraded from; built from a git worktree on the first call.
+    /// The revision to upgrade from; built from a git worktree on the first call.
     #[arg(long, value_name = "REVISION", default_value = RELEASED)]
     from: String,
-    /// A binary of that revision, instead of building one. The table is shown then, and the document stays as it is.
+    /// A binary of that revision, instead of building one. The table is then only printed, and the document stays unchanged.
     #[arg(long, value_name = "FILE")]
     old_binary: Option<PathBuf>,
     /// Builds that revision with full optimisation, as users have it. Takes several times as long.
     #[arg(long)]
     release: bool,
-    /// Records a conversation of two programs of that revision into this file, for crates/wire/testdata/recorded, and does nothing else.
+    /// Only records a conversation of two programs of that revision into this file, for crates/wire/testdata/recorded.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
@@ -55,13 +55,13 @@ impl Options {
     }
 }
 
-/// Runs every row; fails when one is not as it must be.
+/// Runs every row. Fails if a check of a row failed.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
-    // Now, and not at the end: the checkout may go on meanwhile.
+    // Read now, because the checkout may change during the run.
     let revision = machine::revision(layout);
     let venv = venv::ensure(layout)?;
     let old = match &options.old_binary {
-        Some(binary) => std::path::absolute(binary).context("--old-binary is no usable path")?,
+        Some(binary) => std::path::absolute(binary).context("--old-binary is not a valid path")?,
         None => revision::binary_of(layout, &options.from, options.profile())?,
     };
     if let Some(file) = &options.record {
@@ -82,7 +82,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 }
 
 fn record(layout: &Layout, venv: &Path, old: &Path, file: &Path) -> Result<ExitCode> {
-    let file = std::path::absolute(file).context("--record is no usable path")?;
+    let file = std::path::absolute(file).context("--record is not a valid path")?;
     let recorder = (MATRIX.binary, RECORDER);
     ignored_test(layout, "lab-upgrade-record", recorder, MATRIX.limit, venv)?
         .env("LOCKSTEP_TEST_OLD_BINARY", old)

@@ -1,4 +1,4 @@
-//! What has to be built before it can be measured.
+//! Builds the programs to measure.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::progress::say;
 /// A cold release build of everything on two slow cores.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Builds with full optimisation what `args` name, as cargo takes them. Together, so that what they share is built once.
+/// Builds what the cargo arguments `args` name, with full optimisation. One call builds shared dependencies only once.
 pub(crate) fn release(layout: &Layout, args: &[&str]) -> Result<()> {
-    // The collector embeds the dashboard; none is as good as one here, but its folder must be there.
+    // The collector embeds the dashboard. It may be empty here, but its folder must exist.
     crate::web::ensure_folder(layout)?;
     say("build", &format!("cargo build --release {}", args.join(" ")));
     Child::new(layout, "build-release", "cargo", LIMIT)
@@ -24,7 +24,7 @@ pub(crate) fn release(layout: &Layout, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A program that was built so.
+/// Returns the path of a program built this way.
 pub(crate) fn program(layout: &Layout, name: &str) -> PathBuf {
     layout.target().join("release").join(name)
 }

@@ -1,4 +1,4 @@
-//! Folders for what is measured: an empty one, and what one takes on disk.
+//! Folders for measurements: creates empty ones, and reads their size on disk.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result};
 
 use crate::fingerprint;
 
-/// `stat` counts blocks of 512 bytes, whatever the file system's own are.
+/// `stat` counts blocks of 512 bytes, whatever block size the file system has.
 const BLOCK_BYTES: u64 = 512;
 
-/// Empties a folder, or makes it.
+/// Empties a folder, or creates it.
 pub(crate) fn empty(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -19,8 +19,8 @@ pub(crate) fn empty(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
-/// Bytes of all files below a folder whose path satisfies `counts`, as the disk sees them. A file that vanishes meanwhile (a
-/// merge ended) counts nothing.
+/// Returns the bytes on disk of all files below a folder whose path satisfies `counts`. A file that disappears meanwhile (after a merge)
+/// counts as 0.
 pub(crate) fn bytes(folder: &Path, counts: impl Fn(&Path) -> bool) -> Result<u64> {
     let files = listed(folder)?;
     let blocks = files
@@ -31,7 +31,7 @@ pub(crate) fn bytes(folder: &Path, counts: impl Fn(&Path) -> bool) -> Result<u64
     Ok(blocks.sum::<u64>() * BLOCK_BYTES)
 }
 
-/// A folder that vanishes while it is listed makes the list fail; merges end, so the next try succeeds.
+/// Lists a folder. A folder that disappears during the listing causes an error; merges end, so the next try succeeds.
 fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
     const TRIES: usize = 20;
     for _ in 1..TRIES {

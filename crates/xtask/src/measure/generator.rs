@@ -1,4 +1,4 @@
-//! Runs `loadgen` against a server and reads the line of JSON it prints.
+//! Runs `loadgen` against a server and reads the line of JSON that it prints.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::server::Server;
 use crate::child::Child;
 use crate::layout::Layout;
 
-/// As vmagent sends on two cores: twice as many connections as cores, ten thousand samples a request.
+/// The settings of vmagent on two cores: twice as many connections as cores, ten thousand samples per request.
 pub(crate) const CONNECTIONS: &str = "--connections=4";
 /// See [`CONNECTIONS`].
 pub(crate) const REQUEST: &str = "--samples-per-request=10000";
@@ -20,19 +20,19 @@ pub(crate) const REQUEST: &str = "--samples-per-request=10000";
 /// Nodes × GPUs × metrics.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Fleet {
-    /// Nodes.
+    /// Number of nodes.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) nodes: u64,
-    /// GPUs in each node.
+    /// GPUs per node.
     #[arg(long, default_value_t = 8)]
     pub(crate) gpus: u64,
-    /// Metrics of each GPU.
+    /// Metrics per GPU.
     #[arg(long, default_value_t = 30)]
     pub(crate) metrics: u64,
 }
 
 impl Fleet {
-    /// The fleet most is measured with: nodes of 8 GPUs × 30 metrics.
+    /// The usual size in measurements: nodes of 8 GPUs × 30 metrics.
     pub(crate) const fn of_nodes(nodes: u64) -> Self {
         Self {
             nodes,
@@ -45,8 +45,8 @@ impl Fleet {
         self.nodes * self.gpus * self.metrics
     }
 
-    /// As `loadgen` and `cargo xtask soak` take it.
-    pub(crate) fn in_words(self) -> String {
+    /// Returns the arguments for `loadgen` and `cargo xtask soak`.
+    pub(crate) fn to_arguments(self) -> String {
         format!(
             "--nodes {} --gpus {} --metrics {}",
             self.nodes, self.gpus, self.metrics
@@ -54,14 +54,14 @@ impl Fleet {
     }
 }
 
-/// A run of the generator, made ready.
+/// A prepared run of the generator.
 pub(crate) struct Generator {
     command: String,
     child: Child,
 }
 
 impl Generator {
-    /// One of `loadgen`'s subcommands; `args` are added.
+    /// Prepares a subcommand of `loadgen`; `args` are added.
     pub(crate) fn new(
         layout: &Layout,
         server: &Server,
@@ -73,7 +73,7 @@ impl Generator {
         let program = build::program(layout, "loadgen");
         let mut child = Child::new(layout, &format!("{}-{command}", server.step()), program, limit)
             .args([command, "--url", &server.url()])
-            .args(fleet.in_words().split(' '))
+            .args(fleet.to_arguments().split(' '))
             .args(args);
         for (name, secret) in server.secrets()? {
             child = child.env(name, secret);
@@ -84,7 +84,7 @@ impl Generator {
         })
     }
 
-    /// Runs it to its end. Losses are figures too: the caller decides what they mean.
+    /// Runs the generator until it ends. Losses are results too: the caller decides what they mean.
     pub(crate) fn run(self) -> Result<Value> {
         let ended = self.child.end()?;
         let printed =
@@ -101,7 +101,7 @@ impl Generator {
     }
 }
 
-/// Runs one from begin to end. When the server died meanwhile, that is the error.
+/// Runs the generator from start to end. Returns an error if the server died meanwhile.
 pub(crate) fn run(
     layout: &Layout,
     server: &mut Server,
@@ -120,19 +120,19 @@ fn outcome(printed: &str) -> Option<Value> {
     serde_json::from_str(line).ok()
 }
 
-/// A number of an outcome.
+/// Returns a number of an outcome.
 pub(crate) fn number(outcome: &Value, pointer: &str) -> Result<f64> {
     let found = outcome.pointer(pointer).and_then(Value::as_f64);
     found.with_context(|| format!("loadgen printed no {pointer}: {outcome}"))
 }
 
-/// The time of the first tick.
+/// Returns the time of the first tick.
 pub(crate) fn start_ms(outcome: &Value) -> Result<i64> {
     let found = outcome["start_ms"].as_i64();
     found.with_context(|| format!("loadgen printed no start: {outcome}"))
 }
 
-/// Samples that were lost, changed, doubled or strange when all was read back.
+/// Returns the number of samples that were lost, changed, duplicated or unknown when all were read back.
 pub(crate) fn damaged(outcome: &Value) -> Result<f64> {
     ["/lost", "/changed", "/doubled", "/strange"]
         .into_iter()

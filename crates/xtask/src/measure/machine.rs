@@ -1,4 +1,4 @@
-//! On what, from what and when something was run.
+//! The machine, the revision and the date of a measurement.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::process;
 use crate::child;
 use crate::layout::Layout;
 
-/// Cores, memory, processor and kernel, in one line.
+/// Returns cores, memory, processor and kernel, in one line.
 pub(crate) fn describe() -> String {
     let cores = cores();
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
@@ -22,7 +22,7 @@ pub(crate) fn describe() -> String {
     )
 }
 
-/// How busy and how full it is just now, in one line; `folder` says of which disk.
+/// Returns current load and free space in one line; `folder` selects the disk.
 pub(crate) fn state(folder: &Path) -> String {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let load = read("/proc/loadavg");
@@ -37,13 +37,13 @@ pub(crate) fn state(folder: &Path) -> String {
     )
 }
 
-/// The revision, and whether the checkout differs from it. Ask before a long run: the checkout may go on meanwhile.
+/// Returns the revision, and whether the checkout differs from it. Call it before a long run, because the checkout may change meanwhile.
 pub(crate) fn revision(layout: &Layout) -> String {
     let git = |args: &[&str]| child::output(Command::new("git").args(args).current_dir(&layout.root));
     let Ok(revision) = git(&["rev-parse", "--short=12", "HEAD"]) else {
         return "unknown (no git)".to_owned();
     };
-    // The documents are written by this program and say nothing about the code.
+    // This program writes these documents; they do not affect the code.
     match git(&[
         "status",
         "--porcelain",
@@ -62,7 +62,7 @@ pub(crate) fn revision(layout: &Layout) -> String {
     }
 }
 
-/// CPU seconds all processes of the machine have used so far.
+/// Returns the CPU seconds that all processes of the machine have used so far.
 pub(crate) fn cpu_s() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     // user nice system idle iowait irq softirq steal, in ticks; guests are in user already.
@@ -77,18 +77,18 @@ pub(crate) fn cpu_s() -> Option<f64> {
     Some((ticks.iter().take(8).sum::<f64>() - idle) / process::USER_HZ)
 }
 
-/// How many cores there are.
+/// Returns the number of cores.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The date, UTC.
+/// Returns the date, UTC.
 pub(crate) fn today() -> String {
     child::output(Command::new("date").args(["-u", "+%Y-%m-%d"]))
         .unwrap_or_else(|_| "an unknown day".to_owned())
 }
 
-/// A line of /proc/meminfo, which is in KiB.
+/// Returns a line of /proc/meminfo, which is in KiB.
 fn gib(meminfo: &str, name: &str) -> f64 {
     let kib = field(meminfo, name).and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok());
     kib.unwrap_or_default() / (1_024.0 * 1_024.0)

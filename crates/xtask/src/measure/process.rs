@@ -1,4 +1,4 @@
-//! What a process has cost so far, and what it holds, from /proc.
+//! The resource use of a process, from /proc.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,30 +9,29 @@ use anyhow::{Context as _, Result};
 
 use crate::progress::say;
 
-/// Ticks of `/proc/PID/stat` in a second: USER_HZ is 100 on every architecture Linux has for us.
+/// Ticks per second in `/proc/PID/stat`: USER_HZ is 100 on every architecture that Linux supports for us.
 pub(crate) const USER_HZ: f64 = 100.0;
-/// A server is quiet when it used less than this share of one core over [`QUIET_FOR`]: its own housekeeping goes on for ever.
+/// A server is quiet if it used less than this share of one core over [`QUIET_FOR`]. It is not 0, because housekeeping never ends.
 const QUIET_SHARE: f64 = 0.06;
 /// See [`QUIET_SHARE`].
 const QUIET_FOR: Duration = Duration::from_secs(3);
-/// How long to wait for quiet; what has not ended then is counted as it is, and said.
+/// How long to wait for quiet. Work that has not ended then is counted so far, with a note.
 const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
-/// CPU seconds of a process and of its children that ended.
+/// Returns the CPU seconds of a process and of its children that ended.
 pub(crate) fn cpu_s(pid: u32) -> Result<f64> {
     ticks(pid, 11, 4)
 }
 
-/// Seconds of some fields of `/proc/PID/stat`. After the name: state is field 3; utime, stime, cutime, cstime are 14 to 17.
+/// Returns seconds of some fields of `/proc/PID/stat`. After the name: state is field 3; utime, stime, cutime, cstime are 14 to 17.
 fn ticks(pid: u32, skip: usize, take: usize) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process is gone")?;
-    let (_, fields) = stat.rsplit_once(')').context("/proc shows no name")?;
+    let (_, fields) = stat.rsplit_once(')').context("/proc has no name")?;
     let ticks = fields.split_whitespace().skip(skip).take(take);
     Ok(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / USER_HZ)
 }
 
-/// CPU nanoseconds of each thread of a process, and CPU seconds of its children that ended: for what uses so little that ticks are
-/// too coarse.
+/// CPU nanoseconds of each thread of a process, and CPU seconds of its children that ended: for loads so small that ticks are too coarse.
 #[derive(Debug, Clone)]
 pub(crate) struct Threads {
     of_threads: HashMap<u32, u64>,
@@ -40,7 +39,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Now.
+    /// Reads the current values.
     pub(crate) fn now(pid: u32) -> Result<Self> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).context("the process is gone")?;
         let names = tasks.flatten().map(|task| (task.file_name(), task.path()));
@@ -56,7 +55,7 @@ impl Threads {
         })
     }
 
-    /// CPU seconds since an earlier look; what a thread that ended meanwhile did since then is not in them.
+    /// Returns CPU seconds since an earlier reading. The work of a thread that ended since then is missing.
     pub(crate) fn since(&self, before: &Self) -> f64 {
         let spent = self.of_threads.iter().map(|(thread, now)| {
             let then = before.of_threads.get(thread).copied().unwrap_or(0);
@@ -66,40 +65,40 @@ impl Threads {
     }
 }
 
-/// The most memory a process ever had resident, in MiB.
+/// Returns the peak resident memory of a process in MiB.
 pub(crate) fn peak_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "VmHWM:")
 }
 
-/// Lets [`peak_mib`] begin again at what is resident now (proc(5): 5 in `clear_refs`).
-pub(crate) fn forget_peak(pid: u32) -> Result<()> {
-    fs::write(format!("/proc/{pid}/clear_refs"), "5").context("cannot forget a process' peak of memory")
+/// Resets [`peak_mib`] to the memory that is resident now (proc(5): 5 in `clear_refs`).
+pub(crate) fn reset_peak(pid: u32) -> Result<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").context("cannot reset the peak memory of a process")
 }
 
-/// The memory a process has resident now, in MiB.
+/// Returns the current resident memory of a process in MiB.
 pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "VmRSS:")
 }
 
-/// How many files, sockets and the like a process has open.
+/// Returns the number of open files, sockets and other descriptors of a process.
 pub(crate) fn descriptors(pid: u32) -> Result<usize> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).context("the process is gone")?;
     Ok(open.count())
 }
 
-/// The part of that which is the process' own: what it allocated, not the program's and libraries' pages, which are in the page
-/// cache anyway.
+/// Returns the part of the resident memory that the process allocated, in MiB. The pages of the program and its libraries are in the page
+/// cache anyway and do not count.
 pub(crate) fn own_mib(pid: u32) -> Result<f64> {
     status_mib(pid, "RssAnon:")
 }
 
-/// How many threads a process has.
+/// Returns the number of threads of a process.
 pub(crate) fn threads(pid: u32) -> Result<usize> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).context("the process is gone")?;
     Ok(tasks.count())
 }
 
-/// Waits until a process has nothing to do any more; its CPU seconds then.
+/// Waits until a process is quiet. Returns its CPU seconds then.
 pub(crate) fn quiet(pid: u32, name: &str) -> Result<f64> {
     let begin = Instant::now();
     let mut before = cpu_s(pid)?;
@@ -127,7 +126,7 @@ fn status_mib(pid: u32, name: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the process is gone")?;
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kib.with_context(|| format!("/proc shows no {name}"))? / 1_024.0)
+    Ok(kib.with_context(|| format!("/proc has no {name}"))? / 1_024.0)
 }
 
 #[cfg(test)]
@@ -149,7 +148,7 @@ mod tests {
         assert!(large.iter().step_by(4_096).all(|byte| *byte == 7));
         drop(large);
         let before_mib = peak_mib(pid).unwrap();
-        forget_peak(pid).unwrap();
+        reset_peak(pid).unwrap();
         assert!(peak_mib(pid).unwrap() < before_mib - 32.0);
         let deadline = Instant::now() + Duration::from_secs(20);
         let (before, threads) = (cpu_s(pid).unwrap(), Threads::now(pid).unwrap());

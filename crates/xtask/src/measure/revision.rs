@@ -3,12 +3,12 @@
 //! ```text
 //! CACHE/revisions/
 //!   target/                    what cargo compiles; shared, so a second revision compiles only our own crates
-//!   SHA/tree/                  a git worktree of the revision; stays, because a debug build reads what it embeds from there when it runs
+//!   SHA/tree/                  a git worktree of the revision; kept, because a debug build reads embedded files from it at run time
 //!   SHA/debug/lockstep
 //!   SHA/release/lockstep       the result; a later call returns it without building
 //! ```
-//! The revision never shares a target folder with this checkout: cargo gives the same crate of two worktrees the same file names, so
-//! each build would replace the other's results.
+//! The revision never shares a target folder with this checkout: cargo gives the same crate of two worktrees the same file names, so each
+//! build would replace the other's results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub(crate) fn binary_of(layout: &Layout, revision: &str, profile: Profile) -> Re
     Ok(binary)
 }
 
-/// The full hash of a revision.
+/// Returns the full hash of a revision.
 pub(crate) fn resolve(layout: &Layout, revision: &str) -> Result<String> {
     let commit = format!("{revision}^{{commit}}");
     child::output(git(layout).args(["rev-parse", "--verify", "--quiet", &commit])).with_context(|| {
@@ -80,7 +80,7 @@ fn git(layout: &Layout) -> Command {
     git
 }
 
-/// Makes the worktree, or takes the one that is there: of the other profile, or of a build that was interrupted.
+/// Creates the worktree, or uses the existing one: of the other profile, or of an interrupted build.
 fn add_worktree(layout: &Layout, tree: &Path, sha: &str) -> Result<()> {
     let mut head = Command::new("git");
     head.args(["rev-parse", "HEAD"]).current_dir(tree);
@@ -98,7 +98,7 @@ fn add_worktree(layout: &Layout, tree: &Path, sha: &str) -> Result<()> {
     Ok(())
 }
 
-/// Succeeds when there is none.
+/// Removes the worktree. Succeeds if there is none.
 fn remove_worktree(layout: &Layout, tree: &Path) {
     let removed = child::output(git(layout).args(["worktree", "remove", "--force"]).arg(tree));
     if removed.is_err() {
@@ -125,7 +125,7 @@ fn build(layout: &Layout, tree: &Path, target: &Path, profile: Profile) -> Resul
     Ok(built)
 }
 
-/// Copies under another name first, so that an interrupted copy is never taken for the binary.
+/// Copies under another name first, so that an interrupted copy is never used as the binary.
 fn keep(built: &Path, binary: &Path) -> Result<()> {
     let folder = binary.parent().context("a binary lies in a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// A repository with one package `lockstep` without dependencies.
+    /// Creates a repository with one package `lockstep` without dependencies.
     fn repository(name: &str) -> Layout {
         let root = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
         let layout = Layout {

@@ -1,13 +1,12 @@
-//! A document of sections, one a benchmark or a part of a soak. A later run replaces its own section and leaves the others as
-//! they are.
+//! A document of sections, one per benchmark or part of a soak. A later run replaces its own section and keeps the others.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// Puts a section in the place of the one with the same heading, or at the end; a new file begins with the introduction. Of a
-/// heading counts what stands before a colon: what follows says how it went this time.
+/// Replaces the section with the same heading, or appends it; a new file starts with the introduction. Headings are compared up to a colon:
+/// the rest describes the result of this run.
 pub(crate) fn keep(file: &Path, introduction: &str, heading: &str, text: &str) -> Result<()> {
     let before = if file.exists() {
         fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?
@@ -29,13 +28,13 @@ fn replaced(before: &str, heading: &str, text: &str) -> String {
     format!("{}\n", parts.join("\n\n"))
 }
 
-/// The first line, up to a colon.
+/// Returns the first line, up to a colon.
 fn name(section: &str) -> &str {
     let heading = section.lines().next().unwrap_or_default();
     heading.split(':').next().unwrap_or_default()
 }
 
-/// What stands before the first section, then each section.
+/// Returns the text before the first section, then each section.
 fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for line in text.lines() {

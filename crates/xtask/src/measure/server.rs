@@ -1,5 +1,4 @@
-//! A server on loopback, in a folder of its own: started, asked, killed and started again. A collector, or one that is measured
-//! beside it.
+//! A server on loopback, in its own folder: started, queried, killed and restarted. A collector, or a server that it is compared with.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,35 +13,35 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::ask::Address;
 use super::build;
+use super::http::Address;
 use crate::child;
 use crate::layout::Layout;
 use crate::progress::block;
 
-/// How long a server may take to be ready; the longest part is the replay of another one's log.
+/// The longest time until a server is ready; mainly the replay of another server's log.
 const READY_WITHIN: Duration = Duration::from_secs(180);
-/// How often readiness is asked for; start-up times are as exact as this.
+/// Poll interval for readiness, which is the precision of start-up times.
 const READY_POLL: Duration = Duration::from_millis(2);
 
 /// How a server is started.
 pub(crate) struct Plan {
-    /// Names its log, and the logs of what is run against it.
+    /// Names its log, and the logs of programs that run against it.
     pub(crate) step: String,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
-    /// What it is told besides, or instead.
+    /// Additional environment variables.
     pub(crate) variables: Vec<(&'static str, OsString)>,
-    /// Where it is started.
+    /// The folder in which it is started.
     pub(crate) folder: PathBuf,
-    /// On the port that its arguments name. Whoever has a token is a collector.
+    /// The port is the one in its arguments. A server with a token is a collector.
     pub(crate) address: Address,
-    /// Answers 200 as soon as it is ready.
+    /// The path that returns 200 as soon as the server is ready.
     pub(crate) ready: &'static str,
 }
 
 impl Plan {
-    /// The collector of the last release build, on a data folder, with options besides that and its address.
+    /// The collector of the last release build on a data folder, with these options besides the data folder and its address.
     pub(crate) fn collector(layout: &Layout, step: &str, data: &Path, options: &[&str]) -> Result<Self> {
         let (port, token) = (free_port()?, Some(secret()?));
         let mut arguments = vec![
@@ -63,7 +62,7 @@ impl Plan {
     }
 }
 
-/// One that was started. Killed when dropped.
+/// A started server. Killed when dropped.
 pub(crate) struct Server {
     plan: Plan,
     log: PathBuf,
@@ -72,11 +71,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one and waits until it is ready.
+    /// Starts a server and waits until it is ready.
     pub(crate) fn start(layout: &Layout, plan: Plan) -> Result<Self> {
         let log = layout.logs().join(format!("{}.log", plan.step));
         fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;
-        // Restarts add to the log, a new server begins it.
+        // Restarts append to the log; a new server starts a new log.
         File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut server = Self {
             plan,
@@ -88,12 +87,12 @@ impl Server {
         Ok(server)
     }
 
-    /// How long it took to be ready for the first time.
+    /// Returns how long the first start took until the server was ready.
     pub(crate) fn first_start(&self) -> Duration {
         self.first_start
     }
 
-    /// Starts the process again; returns how long it took from there until it was ready.
+    /// Starts the process again. Returns how long it took until the server was ready.
     pub(crate) fn start_again(&mut self) -> Result<Duration> {
         let ready = self.plan.ready;
         self.start_until("ready", |address| {
@@ -101,7 +100,7 @@ impl Server {
         })
     }
 
-    /// The same until something else is so; `what` names it.
+    /// Starts the process again and waits for another condition; `what` names it.
     pub(crate) fn start_until(&mut self, what: &str, is_so: impl Fn(&Address) -> bool) -> Result<Duration> {
         let began = Instant::now();
         self.spawn()?;
@@ -116,12 +115,12 @@ impl Server {
         Ok(began.elapsed())
     }
 
-    /// Stops it until [`Server::resume`]: it takes no part of the machine meanwhile.
+    /// Pauses the server until [`Server::resume`], so that it uses no CPU meanwhile.
     pub(crate) fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it run again.
+    /// Resumes the server.
     pub(crate) fn resume(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
@@ -132,21 +131,21 @@ impl Server {
         kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.step()))
     }
 
-    /// kill -9: a power switch, as far as a process can feel it.
+    /// Sends SIGKILL: for the process, the same as a power loss.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have ended meanwhile: nothing to do then.
+            // The process may have ended meanwhile.
             process.kill().ok();
             process.wait().ok();
         }
     }
 
-    /// An error with the end of its log when it does not run any more.
+    /// Returns an error with the end of its log if the server does not run.
     pub(crate) fn check(&mut self) -> Result<()> {
         let Some(process) = &mut self.process else {
             bail!("{} does not run", self.step());
         };
-        if let Some(status) = process.try_wait().context("cannot ask for the server's end")? {
+        if let Some(status) = process.try_wait().context("cannot read the server's status")? {
             self.show_log()?;
             bail!(
                 "{} died ({status}); its log is {}",
@@ -157,7 +156,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whom to ask.
+    /// Returns the address of the server.
     pub(crate) fn address(&self) -> &Address {
         &self.plan.address
     }
@@ -166,7 +165,7 @@ impl Server {
         format!("http://127.0.0.1:{}", self.plan.address.port)
     }
 
-    /// What names its log.
+    /// Returns the name of its log.
     pub(crate) fn step(&self) -> &str {
         &self.plan.step
     }
@@ -176,7 +175,7 @@ impl Server {
         pid.with_context(|| format!("{} does not run", self.step()))
     }
 
-    /// What the generator must know of a collector, for its environment: arguments are visible to everybody on the machine.
+    /// Returns what the generator needs from a collector, as environment variables: other users of the machine can see arguments.
     pub(crate) fn secrets(&self) -> Result<Vec<(&'static str, String)>> {
         let Some(token) = &self.plan.address.token else {
             return Ok(Vec::new());
@@ -186,8 +185,8 @@ impl Server {
             .address()
             .post(path, r#"{"role":"join","expires_s":86400}"#)?
             .success(path)?;
-        let made: Value = serde_json::from_str(&made).context("the answer is no JSON")?;
-        let join = made["token"].as_str().context("the answer has no token")?;
+        let made: Value = serde_json::from_str(&made).context("the response is not JSON")?;
+        let join = made["token"].as_str().context("the response has no token")?;
         Ok(vec![
             ("LOCKSTEP_TOKEN", token.clone()),
             ("LOCKSTEP_JOIN", join.to_owned()),
@@ -230,13 +229,13 @@ impl Drop for Server {
     }
 }
 
-/// A port that was free a moment ago; a collision shows as a server that dies.
+/// Returns a port that was free a moment ago. After a collision the server fails to start.
 pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
     Ok(listener.local_addr().context("a bound port has a number")?.port())
 }
 
-/// An admin token nobody else on the machine can guess.
+/// Returns an admin token that no other user of the machine can guess.
 fn secret() -> Result<String> {
     let mut bytes = [0; 24];
     let mut random = File::open("/dev/urandom").context("cannot open /dev/urandom")?;

@@ -1,5 +1,5 @@
-//! An agent that reads eight simulated GPUs once a second, and ten times a second for its burst, with a collector behind it, for
-//! an hour: neither its memory nor what it has open may grow.
+//! An agent reads eight simulated GPUs once per second, and ten times per second for its burst, with a collector, for one hour. Neither its
+//! memory nor its open files may grow.
 //!
 //! ```text
 //! minute 0          5: the ring is full   5:30 a fault: the burst is sent    7 …………………………………… the end
@@ -13,35 +13,35 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use super::report::Seen;
+use super::report::PartReport;
 use super::{COLLECTOR, folder_of};
 use crate::layout::Layout;
-use crate::measure::ask::{Address, escape};
+use crate::measure::http::{Address, escape};
 use crate::measure::server::{Plan, Server, free_port};
 use crate::measure::{build, folder, process};
 use crate::progress::say;
 
-/// Until the ring of five minutes is full and the burst after the fault has left.
+/// Until the ring of five minutes is full and the burst after the fault was sent.
 const SETTLE: Duration = Duration::from_secs(7 * 60);
-/// One GPU is lost after five and a half minutes, for a while.
+/// One GPU is lost after five and a half minutes, for some seconds.
 const SIMULATED: &str = "h100x8:lost,gpu=3,after=330s,for=10s";
-/// How often the agent is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// What the allocator may keep more at the end than at the beginning: a spool segment comes and goes every ten minutes.
+/// The interval of the measurements of the agent.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum growth of memory between start and end, for the allocator: a spool segment is written and removed every ten minutes.
 const GROWTH_MAX_MIB: f64 = 1.0;
-/// Files and sockets that come and go: the spool's segments, a scrape.
+/// Files and sockets that are open for a short time: segments of the spool, a scrape.
 const DESCRIPTORS_MORE_MAX: usize = 2;
-/// Readings of the burst that must reach the collector, of each GPU: five minutes at ten a second, the beats that the machine
-/// was late for and the time a GPU was lost aside.
+/// Minimum number of burst samples of each GPU that must reach the collector: five minutes at ten per second, without late samples and the
+/// time in which a GPU was lost.
 const BURST_READINGS_MIN: f64 = 2_500.0;
 
-/// For how long, and of what build.
+/// How long to run, and which build.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Minutes in all; the first seven are for settling.
+    /// Total minutes; the first seven are for settling.
     #[arg(long, default_value_t = 60)]
     minutes: u64,
-    /// A folder with `lockstep` and `libsim_nvml.so` that were built already, instead of a release build.
+    /// A folder with `lockstep` and `libsim_nvml.so`, used instead of a release build.
     #[arg(long, value_name = "DIR")]
     built: Option<PathBuf>,
 }
@@ -55,25 +55,25 @@ impl Default for Options {
     }
 }
 
-/// What one look showed.
+/// One measurement of the agent.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct AgentSample {
     resident_mib: f64,
     descriptors: usize,
 }
 
-/// Runs the agent and looks at it.
-pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
+/// Runs the agent and measures it.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let whole = Duration::from_secs(options.minutes * 60);
     ensure!(
-        whole > SETTLE + LOOK_EVERY * 20,
+        whole > SETTLE + SAMPLE_INTERVAL * 20,
         "the first {} minutes are for settling; take at least {}",
         SETTLE.as_secs() / 60,
         SETTLE.as_secs() / 60 + 3
     );
-    let mut seen = Seen::new("agent", format!("agent --minutes {}", options.minutes));
+    let mut report = PartReport::new("agent", format!("agent --minutes {}", options.minutes));
     if let Some(built) = &options.built {
-        seen.note(format!(
+        report.note(format!(
             "With the build in {}.",
             built.file_name().unwrap_or_default().display()
         ));
@@ -88,11 +88,11 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
     folder::empty(&home)?;
     let mut collector = collector(layout, &programs, &home)?;
     let mut agent = agent(layout, &programs, &home, &collector)?;
-    let (looks, cores) = watch(&mut agent, &mut collector, whole)?;
-    judge(&mut seen, &looks, cores);
-    judge_burst(&mut seen, &collector)?;
-    judge_own(&mut seen, agent.address())?;
-    Ok(seen)
+    let (samples, cores) = watch(&mut agent, &mut collector, whole)?;
+    check_growth(&mut report, &samples, cores);
+    check_burst(&mut report, &collector)?;
+    check_own_metrics(&mut report, agent.address())?;
+    Ok(report)
 }
 
 fn collector(layout: &Layout, programs: &Path, home: &Path) -> Result<Server> {
@@ -129,55 +129,60 @@ fn agent(layout: &Layout, programs: &Path, home: &Path, collector: &Server) -> R
     Server::start(layout, plan)
 }
 
-/// Looks at the agent after it has settled; gives the looks, and the share of a core it used meanwhile.
-fn watch(agent: &mut Server, collector: &mut Server, whole: Duration) -> Result<(Vec<Look>, f64)> {
+/// Measures the agent after it has settled. Returns the measurements, and the share of a core that it used meanwhile.
+fn watch(agent: &mut Server, collector: &mut Server, whole: Duration) -> Result<(Vec<AgentSample>, f64)> {
     let pid = agent.pid()?;
     let began = Instant::now();
     say("agent", &format!("settles for {} min", SETTLE.as_secs() / 60));
     while began.elapsed() < SETTLE {
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(SAMPLE_INTERVAL);
         agent.check()?;
         collector.check()?;
     }
     let (settled, cpu_s) = (Instant::now(), process::cpu_s(pid)?);
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     while began.elapsed() < whole {
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(SAMPLE_INTERVAL);
         agent.check()?;
         collector.check()?;
-        // Somebody scrapes it meanwhile, as in life.
+        // Scrapes the agent meanwhile, as in production.
         agent.address().get("/metrics")?.success("/metrics")?;
-        looks.push(Look {
+        samples.push(AgentSample {
             resident_mib: process::resident_mib(pid)?,
             descriptors: process::descriptors(pid)?,
         });
     }
     let cores = (process::cpu_s(pid)? - cpu_s) / settled.elapsed().as_secs_f64();
-    Ok((looks, cores))
+    Ok((samples, cores))
 }
 
-fn judge(seen: &mut Seen, looks: &[Look], cores: f64) {
-    let fifth = (looks.len() / 5).max(1);
-    let (first, last) = (&looks[..fifth], &looks[looks.len() - fifth..]);
-    let mean = |looks: &[Look]| looks.iter().map(|look| look.resident_mib).sum::<f64>() / looks.len() as f64;
-    let most = |looks: &[Look]| {
-        looks
+fn check_growth(report: &mut PartReport, samples: &[AgentSample], cores: f64) {
+    let fifth = (samples.len() / 5).max(1);
+    let (first, last) = (&samples[..fifth], &samples[samples.len() - fifth..]);
+    let mean = |samples: &[AgentSample]| {
+        samples.iter().map(|sample| sample.resident_mib).sum::<f64>() / samples.len() as f64
+    };
+    let most = |samples: &[AgentSample]| {
+        samples
             .iter()
-            .map(|look| look.descriptors)
+            .map(|sample| sample.descriptors)
             .max()
             .unwrap_or_default()
     };
-    let peak = looks.iter().map(|look| look.resident_mib).fold(0.0, f64::max);
-    seen.must(
+    let peak = samples
+        .iter()
+        .map(|sample| sample.resident_mib)
+        .fold(0.0, f64::max);
+    report.check(
         mean(last) <= mean(first) + GROWTH_MAX_MIB,
         format!(
-            "Resident memory over the first fifth after settling: {:.2} MiB; over the last: {:.2} MiB; at most {peak:.2} MiB, in {} looks.",
+            "Resident memory over the first fifth after settling: {:.2} MiB; over the last: {:.2} MiB; at most {peak:.2} MiB, in {} samples.",
             mean(first),
             mean(last),
-            looks.len()
+            samples.len()
         ),
     );
-    seen.must(
+    report.check(
         most(last) <= most(first) + DESCRIPTORS_MORE_MAX,
         format!(
             "Open descriptors: at most {} in the first fifth, {} in the last.",
@@ -185,28 +190,28 @@ fn judge(seen: &mut Seen, looks: &[Look], cores: f64) {
             most(last)
         ),
     );
-    seen.note(format!("Processor: {:.2} % of a core.", cores * 100.0));
+    report.note(format!("Processor: {:.2} % of a core.", cores * 100.0));
 }
 
-/// The burst around the fault must be there.
-fn judge_burst(seen: &mut Seen, collector: &Server) -> Result<()> {
-    let readings = asked(collector, "min(count_over_time(gpu_burst_power_watts[24h]))")?;
-    seen.must(
+/// Checks that the burst around the fault was stored.
+fn check_burst(report: &mut PartReport, collector: &Server) -> Result<()> {
+    let readings = query(collector, "min(count_over_time(gpu_burst_power_watts[24h]))")?;
+    report.check(
         readings >= BURST_READINGS_MIN,
         format!("Of each GPU the collector has at least {readings} readings around the fault."),
     );
     Ok(())
 }
 
-/// The agent's own words.
-fn judge_own(seen: &mut Seen, agent: &Address) -> Result<()> {
+/// Checks the agent's own metrics.
+fn check_own_metrics(report: &mut PartReport, agent: &Address) -> Result<()> {
     let text = agent.get("/metrics")?.success("/metrics")?;
     let own = |metric: &str| {
         let line = text.lines().find(|line| line.starts_with(metric));
         let value = line.and_then(|line| line.rsplit_once(' '));
         value
             .and_then(|(_, value)| value.parse::<f64>().ok())
-            .with_context(|| format!("the agent does not tell {metric}"))
+            .with_context(|| format!("the agent does not export {metric}"))
     };
     let (period, burst) = (
         own("lockstep_agent_nvml_period_seconds")?,
@@ -216,10 +221,10 @@ fn judge_own(seen: &mut Seen, agent: &Address) -> Result<()> {
         own("lockstep_agent_readings_cut")?,
         own("lockstep_agent_spool_dropped_samples_total")?,
     );
-    seen.must(
+    report.check(
         period <= 1.0 && burst > 0.0 && cut == 0.0 && dropped == 0.0,
         format!(
-            "At the end: a round every {period} s, a beat every {burst} s, {} series, {dropped} samples dropped, {} rounds left out.",
+            "At the end: a round every {period} s, a burst row every {burst} s, {} series, {dropped} samples dropped, {} rounds left out.",
             own("lockstep_agent_series")?,
             own("lockstep_agent_rounds_late_total")?
         ),
@@ -227,11 +232,11 @@ fn judge_own(seen: &mut Seen, agent: &Address) -> Result<()> {
     Ok(())
 }
 
-/// The one value of a query.
-fn asked(collector: &Server, query: &str) -> Result<f64> {
+/// Returns the single value of a query.
+fn query(collector: &Server, query: &str) -> Result<f64> {
     let path = format!("/api/v1/query?query={}", escape(query));
     let answer = collector.address().get(&path)?.success(&path)?;
-    let answer: serde_json::Value = serde_json::from_str(&answer).context("the answer is no JSON")?;
+    let answer: serde_json::Value = serde_json::from_str(&answer).context("the response is not JSON")?;
     let value = answer["data"]["result"][0]["value"][1].as_str();
     value
         .and_then(|value| value.parse().ok())

@@ -1,5 +1,5 @@
-//! A data folder on a small file system that fills up while agents send: ingest stops and says so, queries go on, and with the
-//! space all comes back by itself, with nothing lost that was acknowledged.
+//! A data folder on a small file system that fills up while agents send. Ingest stops and is reported, queries continue, and ingest resumes
+//! by itself when there is space. No acknowledged sample is lost.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 
-use super::report::Seen;
+use super::report::PartReport;
 use super::{COLLECTOR, folder_of};
 use crate::child;
 use crate::layout::Layout;
@@ -20,11 +20,11 @@ use crate::measure::server::{Plan, Server};
 use crate::measure::{build, folder};
 use crate::progress::say;
 
-/// What `/-/ready` says while samples are refused.
+/// The text of `/-/ready` while samples are refused.
 const BLOCKED: &str = "takes no samples";
-/// What the metrics say then.
+/// The metric at that time.
 const BLOCKED_METRIC: &str = "lockstep_store_ingest_blocked{reason=\"disk_full\"} 1";
-/// How long the collector may take to notice a full disk, or a freed one; its senders' patience is of that size.
+/// How long the collector may take to notice a full disk, or a freed one; the timeouts of its senders are similar.
 const NOTICE_WITHIN: Duration = Duration::from_secs(90);
 /// How long the disk stays full: long enough for every agent to be refused.
 const FULL_FOR: Duration = Duration::from_secs(10);
@@ -32,13 +32,13 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 const TICKS_BEFORE: u64 = 10;
 const VERIFY_LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// How large.
+/// The size of the test.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Size of the file system.
     #[arg(long, default_value_t = 256)]
     mib: u64,
-    /// Nodes that send, of 8 GPUs × 30 metrics.
+    /// Number of nodes that send, with 8 GPUs × 30 metrics each.
     #[arg(long, default_value_t = 20)]
     nodes: u64,
     /// Seconds at 1 Hz.
@@ -56,10 +56,10 @@ impl Default for Options {
     }
 }
 
-/// Fills a disk under a collector, and frees it.
-pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
+/// Fills the disk of a collector, and frees it.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let Options { mib, nodes, ticks } = options;
-    let mut seen = Seen::new(
+    let mut report = PartReport::new(
         "disk",
         format!("disk --mib {mib} --nodes {nodes} --ticks {ticks}"),
     );
@@ -72,10 +72,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
     let generator = Generator::new(layout, &collector, fleet, "agents", &args, limit)?;
     let outcome = thread::scope(|scope| {
         let sending = scope.spawn(|| generator.run());
-        let seen = fill_and_free(&collector, &disk, &mut seen);
-        // Whatever happened, the generator can only end when there is room.
+        let filled = fill_and_free(&collector, &disk, &mut report);
+        // Whatever happened, the generator can end only when there is space.
         disk.free();
-        seen?;
+        filled?;
         sending
             .join()
             .map_err(|_| anyhow!("the generator's thread panicked"))?
@@ -85,7 +85,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
         number(&outcome, "/refused")?,
         number(&outcome, "/unacknowledged")?,
     );
-    seen.must(
+    report.check(
         left == 0.0,
         format!(
             "{} samples acknowledged in the end, {left} batches never; {refused} refused meanwhile and sent again.",
@@ -98,19 +98,19 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
     ];
     let found = generator::run(layout, &mut collector, fleet, "verify", &args, VERIFY_LIMIT)?;
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
-    seen.must(
+    report.check(
         expected > 0.0 && damaged == 0.0,
         format!("{expected} samples read back: {damaged} lost, changed, doubled or strange."),
     );
     drop(collector);
-    Ok(seen)
+    Ok(report)
 }
 
-fn fill_and_free(collector: &Server, disk: &SmallDisk, seen: &mut Seen) -> Result<()> {
+fn fill_and_free(collector: &Server, disk: &SmallDisk, report: &mut PartReport) -> Result<()> {
     thread::sleep(Duration::from_secs(TICKS_BEFORE));
     disk.fill()?;
     let took = until(|| is_blocked(collector))?;
-    seen.must(
+    report.check(
         took.is_some(),
         match took {
             Some(took) => format!(
@@ -124,7 +124,7 @@ fn fill_and_free(collector: &Server, disk: &SmallDisk, seen: &mut Seen) -> Resul
         },
     );
     let metrics = collector.address().get("/metrics")?.body;
-    seen.must(
+    report.check(
         metrics.contains(BLOCKED_METRIC),
         format!("/metrics has `{BLOCKED_METRIC}`."),
     );
@@ -132,11 +132,11 @@ fn fill_and_free(collector: &Server, disk: &SmallDisk, seen: &mut Seen) -> Resul
         .address()
         .get("/api/v1/query?query=count(DCGM_FI_DEV_GPU_TEMP)")?;
     let answered = answer.status == 200 && answer.body.contains("\"value\"");
-    seen.must(answered, "A query is answered meanwhile.");
+    report.check(answered, "A query is answered meanwhile.");
     thread::sleep(FULL_FOR);
     disk.free();
     let took = until(|| Ok(!is_blocked(collector)?))?;
-    seen.must(
+    report.check(
         took.is_some(),
         match took {
             Some(took) => format!(
@@ -156,11 +156,11 @@ fn is_blocked(collector: &Server) -> Result<bool> {
     Ok(collector.address().get("/-/ready")?.body.contains(BLOCKED))
 }
 
-/// Waits for a condition; how long it took, or nothing when it did not come.
-fn until(is_so: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
+/// Waits for a condition. Returns how long it took, or `None` after the limit.
+fn until(condition: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
     let began = Instant::now();
     while began.elapsed() < NOTICE_WITHIN {
-        if is_so()? {
+        if condition()? {
             return Ok(Some(began.elapsed()));
         }
         thread::sleep(Duration::from_millis(100));
@@ -168,7 +168,7 @@ fn until(is_so: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
     Ok(None)
 }
 
-/// A small file system in memory, gone at the end.
+/// A small file system in memory, removed on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -176,8 +176,14 @@ impl SmallDisk {
         let folder = folder_of(layout, "disk");
         folder::empty(&folder)?;
         let size = format!("size={mib}m");
-        child::output(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&folder))
-            .context("no file system can be mounted here, so no disk can be filled; run this as root, outside a container that forbids it")?;
+        child::output(
+            Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+                .arg(&folder),
+        )
+        .context(
+            "cannot mount a file system to fill; run this as root, outside a container that forbids mounts",
+        )?;
         say("disk", &format!("{mib} MiB at {}", folder.display()));
         Ok(Self(folder))
     }
@@ -190,13 +196,13 @@ impl SmallDisk {
         self.0.join("filler")
     }
 
-    /// Writes until nothing more goes in.
+    /// Writes until the file system is full.
     fn fill(&self) -> Result<()> {
         let mut file = File::create(self.filler()).context("cannot make the file that fills the disk")?;
         let mut piece = vec![0_u8; 1 << 20];
         loop {
             match file.write(&piece) {
-                Ok(0) => bail!("the disk takes nothing and does not say why"),
+                Ok(0) => bail!("cannot write to the disk, and it reports no error"),
                 Ok(_) => {}
                 // The last megabyte in smaller pieces.
                 Err(error) if error.kind() == std::io::ErrorKind::StorageFull && piece.len() > 4_096 => {
@@ -209,7 +215,7 @@ impl SmallDisk {
     }
 
     fn free(&self) {
-        // Free already when it is not there.
+        // Already free if the file does not exist.
         fs::remove_file(self.filler()).ok();
     }
 }

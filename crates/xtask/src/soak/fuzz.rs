@@ -1,5 +1,5 @@
-//! libFuzzer on every door for bytes from outside. Its targets are in `fuzz/`, a workspace of its own that only the nightly compiler
-//! builds; what they found stays in `fuzz/corpus`, and ordinary tests run that corpus on every change.
+//! libFuzzer on every parser of bytes from outside. The targets are in `fuzz/`, a separate workspace that only the nightly compiler builds.
+//! Findings stay in `fuzz/corpus`, and ordinary tests run that corpus on every change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
-use super::report::Seen;
+use super::report::PartReport;
 use crate::child::{self, Child};
 use crate::layout::Layout;
 use crate::progress::say;
 
-/// A file each in `fuzz/fuzz_targets`.
+/// One file each in `fuzz/fuzz_targets`.
 const TARGETS: [&str; 4] = ["remote_write", "wal_batch", "chunk", "wire_batch"];
 /// Building cargo-fuzz, or everything with the sanitizer.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// The largest input: larger ones find nothing that these do not.
+/// The largest input: larger ones find no more than these.
 const INPUT_BYTES_MAX: &str = "-max_len=65536";
-/// A run that takes longer on one input has found something.
+/// A run that takes longer on one input is a finding.
 const INPUT_SECONDS_MAX: &str = "-timeout=20";
 
-/// How long.
+/// How long to run.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seconds for each target.
@@ -44,13 +44,13 @@ impl Default for Options {
 }
 
 /// Fuzzes one target after the other.
-pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let only: String = options
         .only
         .iter()
         .map(|target| format!(" --only {target}"))
         .collect();
-    let mut seen = Seen::new("fuzz", format!("fuzz --seconds {}{only}", options.seconds));
+    let mut report = PartReport::new("fuzz", format!("fuzz --seconds {}{only}", options.seconds));
     let cargo_fuzz = cargo_fuzz(layout)?;
     crate::web::ensure_folder(layout)?;
     // The versions that the product is built with; libFuzzer is added to them.
@@ -63,15 +63,21 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
         .iter()
         .filter(|target| options.only.is_empty() || options.only.iter().any(|only| only == *target));
     for target in targets {
-        fuzz(layout, &cargo_fuzz, target, options.seconds, &mut seen)?;
+        fuzz(layout, &cargo_fuzz, target, options.seconds, &mut report)?;
     }
-    if seen.lines.is_empty() {
-        bail!("there is no such target; there are {}", TARGETS.join(", "));
+    if report.lines.is_empty() {
+        bail!("no such target; available targets: {}", TARGETS.join(", "));
     }
-    Ok(seen)
+    Ok(report)
 }
 
-fn fuzz(layout: &Layout, cargo_fuzz: &Path, target: &str, seconds: u64, seen: &mut Seen) -> Result<()> {
+fn fuzz(
+    layout: &Layout,
+    cargo_fuzz: &Path,
+    target: &str,
+    seconds: u64,
+    report: &mut PartReport,
+) -> Result<()> {
     let arguments = |command: &str| -> Vec<String> {
         let target_dir = layout.target().join("fuzz").display().to_string();
         [command, "--fuzz-dir", "fuzz", "--target-dir", &target_dir, target]
@@ -87,7 +93,7 @@ fn fuzz(layout: &Layout, cargo_fuzz: &Path, target: &str, seconds: u64, seen: &m
         .args(arguments("build"))
         .succeed()?;
     let seeds = layout.root.join("fuzz/corpus").join(target);
-    // libFuzzer writes what it finds into its first folder: thousands of files that no one wants in the repository.
+    // libFuzzer writes its findings into its first folder: thousands of files that do not belong in the repository.
     let grown = layout.target().join("fuzz-corpus").join(target);
     let crashes = layout.target().join("fuzz-crashes").join(target);
     for folder in [&grown, &crashes] {
@@ -110,7 +116,7 @@ fn fuzz(layout: &Layout, cargo_fuzz: &Path, target: &str, seconds: u64, seen: &m
     let kept = keep(&crashes, &seeds)?;
     let runs = final_stat(&printed, "number_of_executed_units").unwrap_or_default();
     if ended.status.success() && kept.is_empty() {
-        seen.must(
+        report.check(
             runs > 0,
             format!("`{target}`: {runs} inputs in {seconds} s, no crash."),
         );
@@ -121,7 +127,7 @@ fn fuzz(layout: &Layout, cargo_fuzz: &Path, target: &str, seconds: u64, seen: &m
             ended.log.display()
         );
     } else {
-        seen.must(
+        report.check(
             false,
             format!(
                 "`{target}`: crashed on {}; why is in {}",
@@ -133,19 +139,19 @@ fn fuzz(layout: &Layout, cargo_fuzz: &Path, target: &str, seconds: u64, seen: &m
     Ok(())
 }
 
-/// Copies crashing inputs into the corpus, so that the tests run them from now on; returns their names.
+/// Copies crashing inputs into the corpus, so that the tests run them from now on. Returns their names.
 fn keep(crashes: &Path, seeds: &Path) -> Result<Vec<String>> {
     let mut kept = Vec::new();
     for file in fs::read_dir(crashes).with_context(|| format!("cannot read {}", crashes.display()))? {
         let file = file.context("cannot read a folder")?;
-        fs::rename(file.path(), seeds.join(file.file_name())).context("cannot keep a crashing input")?;
+        fs::rename(file.path(), seeds.join(file.file_name())).context("cannot store a crashing input")?;
         kept.push(file.file_name().to_string_lossy().into_owned());
     }
     kept.sort_unstable();
     Ok(kept)
 }
 
-/// A number that libFuzzer prints at its end.
+/// Returns a number that libFuzzer prints at its end.
 fn final_stat(printed: &str, name: &str) -> Option<u64> {
     let line = printed
         .lines()
@@ -153,17 +159,17 @@ fn final_stat(printed: &str, name: &str) -> Option<u64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// cargo-fuzz, installed into the cache folder where there is none.
+/// Returns cargo-fuzz; installs it into the cache folder if there is none.
 fn cargo_fuzz(layout: &Layout) -> Result<PathBuf> {
     child::output(Command::new("rustup").args(["run", "nightly", "rustc", "--version"]))
-        .context("libFuzzer needs the nightly compiler; `rustup toolchain install nightly --profile minimal` brings it")?;
+        .context("libFuzzer needs the nightly compiler; install it with `rustup toolchain install nightly --profile minimal`")?;
     if let Some(installed) = child::on_path("cargo-fuzz") {
         return Ok(installed);
     }
     let root = layout.cache.join("cargo-fuzz");
     let program = root.join("bin/cargo-fuzz");
     if !program.is_file() {
-        say("fuzz", "installs cargo-fuzz");
+        say("fuzz", "installing cargo-fuzz");
         Child::new(layout, "soak-cargo-fuzz", "cargo", BUILD_LIMIT)
             .args(["install", "cargo-fuzz", "--locked", "--root"])
             .args([&root])

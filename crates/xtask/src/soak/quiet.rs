@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 
-use super::report::Seen;
+use super::report::PartReport;
 use crate::lab::Matrix;
 use crate::layout::Layout;
 use crate::toolchain::venv;
@@ -19,10 +19,10 @@ const MATRIX: Matrix = Matrix {
     limit: Duration::from_secs(13 * 60 * 60),
 };
 
-/// How long.
+/// How long to run.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Minutes in which new runs begin.
+    /// Minutes in which new runs start.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=720))]
     minutes: u32,
 }
@@ -33,23 +33,23 @@ impl Default for Options {
     }
 }
 
-/// Runs it.
-pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
+/// Runs the test.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let venv = venv::ensure(layout)?;
-    let (table, well) = table(layout, &venv, options.minutes)?;
-    let mut seen = Seen::new("quiet", format!("quiet --minutes {}", options.minutes));
-    seen.must(
-        well,
+    let (table, passed) = table(layout, &venv, options.minutes)?;
+    let mut report = PartReport::new("quiet", format!("quiet --minutes {}", options.minutes));
+    report.check(
+        passed,
         format!(
             "two runs at a time for {} minutes, with upgrades of an agent; alerts above info: see the table",
             options.minutes
         ),
     );
-    seen.note(format!("by work:\n\n{table}\n"));
-    Ok(seen)
+    report.note(format!("by work:\n\n{table}\n"));
+    Ok(report)
 }
 
-/// What fired by kind of work, and whether nothing did.
+/// Returns which alerts fired by kind of work, and whether none fired.
 pub(crate) fn table(layout: &Layout, venv: &Path, minutes: u32) -> Result<(String, bool)> {
     let settings = [("LOCKSTEP_QUIET_MINUTES", minutes.to_string())];
     MATRIX.run(layout, venv, &settings)

@@ -1,4 +1,4 @@
-//! docs/soak.md: a section a part, with when, from what, how and where it was run. A later run replaces its own section.
+//! docs/soak.md: one section per part, with date, revision, command and machine. A later run replaces its own section.
 
 use anyhow::Result;
 
@@ -10,56 +10,56 @@ const INTRODUCTION: &str = "# Soak runs
 Written by `cargo xtask soak`, which runs what takes too long for every change; each run replaces its own section.
 ";
 
-/// What a part saw.
+/// The results of a part.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct PartReport {
     /// The part.
     pub(crate) name: &'static str,
-    /// How it was called, without `cargo xtask soak`.
+    /// Its command, without `cargo xtask soak`.
     pub(crate) command: String,
-    /// What happened, in sentences with figures.
+    /// The results, in sentences with numbers.
     pub(crate) lines: Vec<String>,
-    /// Whether all was as it must be.
-    pub(crate) well: bool,
+    /// Whether all checks passed.
+    pub(crate) passed: bool,
 }
 
-impl Seen {
-    /// Nothing seen yet.
+impl PartReport {
+    /// Creates empty results.
     pub(crate) fn new(name: &'static str, command: String) -> Self {
         Self {
             name,
             command,
             lines: Vec::new(),
-            well: true,
+            passed: true,
         }
     }
 
-    /// A part that could not be run to its end.
+    /// Creates the results of a part that could not run to its end.
     pub(crate) fn failed(name: &'static str, why: &str) -> Self {
-        let mut seen = Self::new(name, name.to_owned());
-        seen.must(false, why.lines().collect::<Vec<_>>().join(" "));
-        seen
+        let mut report = Self::new(name, name.to_owned());
+        report.check(false, why.lines().collect::<Vec<_>>().join(" "));
+        report
     }
 
-    /// Notes something that is neither right nor wrong.
+    /// Adds a line that is not a check.
     pub(crate) fn note(&mut self, line: impl Into<String>) {
         self.lines.push(line.into());
     }
 
-    /// Notes something that must be.
-    pub(crate) fn must(&mut self, is_so: bool, line: impl Into<String>) {
+    /// Adds the result of a check.
+    pub(crate) fn check(&mut self, passed: bool, line: impl Into<String>) {
         let line = line.into();
-        self.lines.push(if is_so {
+        self.lines.push(if passed {
             line
         } else {
             format!("**Failed:** {line}")
         });
-        self.well &= is_so;
+        self.passed &= passed;
     }
 
-    /// For the screen.
-    pub(crate) fn in_words(&self) -> String {
-        let verdict = if self.well { "passed" } else { "FAILED" };
+    /// Returns the results as text for the terminal.
+    pub(crate) fn to_text(&self) -> String {
+        let verdict = if self.passed { "passed" } else { "FAILED" };
         format!("{} {verdict}\n  {}", self.name, self.lines.join("\n  "))
     }
 
@@ -75,14 +75,14 @@ impl Seen {
     }
 }
 
-/// Puts a section in the place of the part's last one, or at the end.
-pub(crate) fn keep(layout: &Layout, seen: &Seen, revision: &str) -> Result<()> {
-    let verdict = if seen.well { "passed" } else { "failed" };
+/// Replaces the section of the part, or appends it.
+pub(crate) fn keep(layout: &Layout, report: &PartReport, revision: &str) -> Result<()> {
+    let verdict = if report.passed { "passed" } else { "failed" };
     section::keep(
         &layout.root.join("docs/soak.md"),
         INTRODUCTION,
-        &format!("{}: {verdict}", seen.name),
-        &seen.section(revision),
+        &format!("{}: {verdict}", report.name),
+        &report.section(revision),
     )
 }
 
@@ -92,11 +92,11 @@ mod tests {
 
     #[test]
     fn one_thing_that_must_be_and_is_not_fails_the_part() {
-        let mut seen = Seen::new("kill", "kill".to_owned());
-        seen.must(true, "a");
-        assert!(seen.well);
-        seen.must(false, "b");
-        seen.note("c");
-        assert!(!seen.well && seen.in_words().contains("**Failed:** b"));
+        let mut report = PartReport::new("kill", "kill".to_owned());
+        report.check(true, "a");
+        assert!(report.passed);
+        report.check(false, "b");
+        report.note("c");
+        assert!(!report.passed && report.to_text().contains("**Failed:** b"));
     }
 }

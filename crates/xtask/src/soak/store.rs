@@ -1,4 +1,4 @@
-//! The store's own crash tests, for longer than a change can wait: they are the same tests, told to run more rounds.
+//! The crash tests of the store with more rounds than tests of a change can run.
 
 use std::fs;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::report::Seen;
+use super::report::PartReport;
 use crate::child::Child;
 use crate::layout::Layout;
 
-/// Hours, for whoever asks for a hundred thousand rounds.
+/// Hours, for a hundred thousand rounds.
 const LIMIT: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// How often to kill.
 #[derive(Args)]
 pub(crate) struct KillOptions {
-    /// Kills.
+    /// Number of kills.
     #[arg(long, default_value_t = 500)]
     rounds: u64,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -27,13 +27,13 @@ pub(crate) struct KillOptions {
 /// How often to lose power.
 #[derive(Args)]
 pub(crate) struct PowerOptions {
-    /// Power losses.
+    /// Number of power losses.
     #[arg(long, default_value_t = 400)]
     rounds: u64,
-    /// Series of steps on a disk that fails.
+    /// Number of series of steps on a disk that fails.
     #[arg(long, default_value_t = 400)]
     cases: u64,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -55,8 +55,8 @@ impl Default for PowerOptions {
 }
 
 /// kill -9 at random points.
-pub(crate) fn kill(layout: &Layout, options: &KillOptions) -> Result<Seen> {
-    let mut seen = Seen::new(
+pub(crate) fn kill(layout: &Layout, options: &KillOptions) -> Result<PartReport> {
+    let mut report = PartReport::new(
         "kill",
         format!("kill --rounds {} --seed {}", options.rounds, options.seed),
     );
@@ -67,19 +67,19 @@ pub(crate) fn kill(layout: &Layout, options: &KillOptions) -> Result<Seen> {
             ("LOCKSTEP_SOAK_SEED", options.seed),
         ],
     };
-    let printed = test.run(layout, "soak-kill", &mut seen)?;
+    let printed = test.run(layout, "soak-kill", &mut report)?;
     if let Some([kills, appends]) = figures(&printed, "kills") {
-        seen.note(format!(
+        report.note(format!(
             "{kills} kills at random points; {appends} appends acknowledged, each there after every one, once and unchanged."
         ));
     }
-    Ok(seen)
+    Ok(report)
 }
 
 /// Power losses, the proof that the model can fail, and disks that fail.
-pub(crate) fn lose_power(layout: &Layout, options: &PowerOptions) -> Result<Seen> {
+pub(crate) fn lose_power(layout: &Layout, options: &PowerOptions) -> Result<PartReport> {
     let PowerOptions { rounds, cases, seed } = options;
-    let mut seen = Seen::new(
+    let mut report = PartReport::new(
         "power",
         format!("power --rounds {rounds} --cases {cases} --seed {seed}"),
     );
@@ -90,9 +90,9 @@ pub(crate) fn lose_power(layout: &Layout, options: &PowerOptions) -> Result<Seen
             ("LOCKSTEP_SOAK_SEED", *seed),
         ],
     };
-    let printed = losses.run(layout, "soak-power", &mut seen)?;
+    let printed = losses.run(layout, "soak-power", &mut report)?;
     if let Some([losses, appends]) = figures(&printed, "power") {
-        seen.note(format!(
+        report.note(format!(
             "{losses} power losses at random calls; {appends} appends acknowledged, each there afterwards, once and unchanged."
         ));
     }
@@ -100,17 +100,17 @@ pub(crate) fn lose_power(layout: &Layout, options: &PowerOptions) -> Result<Seen
         name: "power::without_full_synchronisation_a_power_loss_loses_acknowledged_samples",
         variables: [("LOCKSTEP_SOAK_SEED", *seed)],
     };
-    teeth.run(layout, "soak-power-normal", &mut seen)?;
-    seen.note("With journals that are not synchronised (`synchronous=NORMAL`) the same rounds lose samples, as they must.");
+    teeth.run(layout, "soak-power-normal", &mut report)?;
+    report.note("With journals that are not synchronised (`synchronous=NORMAL`) the same rounds lose samples, as they must.");
     let faults = Test {
         name: "faults::a_failing_disk_loses_nothing_that_was_acknowledged",
         variables: [("LOCKSTEP_SOAK_FAULT_CASES", *cases)],
     };
-    faults.run(layout, "soak-faults", &mut seen)?;
-    seen.note(format!(
+    faults.run(layout, "soak-faults", &mut report)?;
+    report.note(format!(
         "{cases} random series of appends, seals, restarts and faults (EIO, ENOSPC, short writes, fsyncs that lose pages)."
     ));
-    Ok(seen)
+    Ok(report)
 }
 
 struct Test<const N: usize> {
@@ -119,8 +119,8 @@ struct Test<const N: usize> {
 }
 
 impl<const N: usize> Test<N> {
-    /// Runs one test of the store and returns what it printed.
-    fn run(&self, layout: &Layout, step: &str, seen: &mut Seen) -> Result<String> {
+    /// Runs one test of the store. Returns its output.
+    fn run(&self, layout: &Layout, step: &str, report: &mut PartReport) -> Result<String> {
         let mut child = Child::new(layout, step, "cargo", LIMIT)
             .args(["test", "--locked", "--package", "store", "--test", "store", "--"])
             .args(["--exact", self.name, "--nocapture"]);
@@ -131,7 +131,7 @@ impl<const N: usize> Test<N> {
         let printed =
             fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
         let ran = printed.contains("1 passed");
-        seen.must(
+        report.check(
             ended.status.success() && ran,
             if ran {
                 format!("`{}` passed.", self.name)
@@ -143,7 +143,7 @@ impl<const N: usize> Test<N> {
     }
 }
 
-/// The two numbers of the line that begins so.
+/// Returns the two numbers of the line that starts with `begin`.
 fn figures(printed: &str, begin: &str) -> Option<[u64; 2]> {
     let line = printed.lines().find(|line| line.starts_with(begin))?;
     let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());

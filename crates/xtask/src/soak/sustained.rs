@@ -1,5 +1,5 @@
-//! A thousand nodes × 8 GPUs × 30 metrics at 1 Hz for ten minutes, with the generator on the same machine; then the same with the
-//! collector killed twice.
+//! A thousand nodes × 8 GPUs × 30 metrics at 1 Hz for ten minutes, with the generator on the same machine; then the same with the collector
+//! killed twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::Value;
 
-use super::report::Seen;
+use super::report::PartReport;
 use super::{COLLECTOR, folder_of};
 use crate::layout::Layout;
 use crate::measure::generator::{self, Fleet, Generator, damaged, number, start_ms};
@@ -17,20 +17,20 @@ use crate::measure::server::{Plan, Server};
 use crate::measure::{build, folder, process};
 use crate::progress::say;
 
-/// The acknowledgement of a batch takes no longer, but for one in a hundred.
+/// Maximum of the 99th percentile of the time until a batch is acknowledged.
 const ACK_P99_MS_MAX: f64 = 1_000.0;
-/// From the third of ten looks on, memory changes by no more.
+/// Maximum change of memory from the third of ten measurements on.
 const RESIDENT_SPREAD_MAX: f64 = 1.10;
-/// Looks at the memory in a run: one a minute in the long one.
-const LOOKS: u32 = 10;
-/// After a restart all agents are back within this time, although they come from one address.
+/// Number of memory measurements per run: one per minute in the long run.
+const MEMORY_SAMPLES: u32 = 10;
+/// After a restart all agents are back within this time, although they have the same address.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
-/// Joining, sending and draining besides the ticks themselves.
+/// Joining, sending and draining, besides the ticks themselves.
 const SEND_SLACK: Duration = Duration::from_secs(10 * 60);
 /// Reading 144 million samples back as JSON.
 const VERIFY_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// How large and how long.
+/// The size and length of the runs.
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// Seconds at 1 Hz.
     #[arg(long, default_value_t = 600)]
     ticks: u64,
-    /// Reads back one node in so many.
+    /// Reads back one of N nodes.
     #[arg(long, default_value_t = 1)]
     every: u64,
 }
@@ -53,19 +53,22 @@ impl Default for Options {
     }
 }
 
-/// Both runs.
-pub(crate) fn run(layout: &Layout, options: &Options) -> Result<Seen> {
+/// Runs both runs.
+pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let Options { fleet, ticks, every } = options;
-    let command = format!("sustained {} --ticks {ticks} --every {every}", fleet.in_words());
-    let mut seen = Seen::new("sustained", command);
+    let command = format!(
+        "sustained {} --ticks {ticks} --every {every}",
+        fleet.to_arguments()
+    );
+    let mut report = PartReport::new("sustained", command);
     build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     for kills in [0, 2] {
-        send_and_verify(layout, options, kills, &mut seen)?;
+        send_and_verify(layout, options, kills, &mut report)?;
     }
-    Ok(seen)
+    Ok(report)
 }
 
-fn send_and_verify(layout: &Layout, options: &Options, kills: u32, seen: &mut Seen) -> Result<()> {
+fn send_and_verify(layout: &Layout, options: &Options, kills: u32, report: &mut PartReport) -> Result<()> {
     let Options { fleet, ticks, every } = options;
     let data = folder_of(layout, "sustained");
     folder::empty(&data)?;
@@ -76,7 +79,7 @@ fn send_and_verify(layout: &Layout, options: &Options, kills: u32, seen: &mut Se
     );
     let (outcome, watched) = send(layout, options, &mut collector, kills)?;
     collector.check()?;
-    note_sent(seen, options, kills, &outcome, &watched)?;
+    note_sent(report, options, kills, &outcome, &watched)?;
     let args = [
         format!("--start-ms={}", start_ms(&outcome)?),
         format!("--ticks={ticks}"),
@@ -85,21 +88,21 @@ fn send_and_verify(layout: &Layout, options: &Options, kills: u32, seen: &mut Se
     let found = generator::run(layout, &mut collector, *fleet, "verify", &args, VERIFY_LIMIT)?;
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
     let verdict = format!("{expected} samples read back: {damaged} lost, changed, doubled or strange.");
-    seen.must(expected > 0.0 && damaged == 0.0, verdict);
+    report.check(expected > 0.0 && damaged == 0.0, verdict);
     if damaged > 0.0 {
-        seen.note(format!("The first: {}", found["first"]));
+        report.note(format!("The first: {}", found["first"]));
     }
     drop(collector);
     std::fs::remove_dir_all(data).ok();
     Ok(())
 }
 
-/// What was seen while the generator ran.
+/// The results while the generator ran.
 #[derive(Default)]
 struct Watched {
     resident_mib: Vec<f64>,
     restarts: Vec<Duration>,
-    /// From a start of the collector until all agents were connected again.
+    /// Times from a start of the collector until all agents were connected again.
     returns: Vec<Duration>,
 }
 
@@ -129,17 +132,17 @@ fn send(layout: &Layout, options: &Options, collector: &mut Server, kills: u32) 
     })
 }
 
-/// Looks at the collector's memory ten times, and kills it at equal distances.
+/// Measures the collector's memory ten times, and kills it at equal intervals.
 fn watch(collector: &mut Server, options: &Options, kills: u32, ended: &AtomicBool) -> Result<Watched> {
     let lasts = Duration::from_secs(options.ticks);
     let mut watched = Watched::default();
     let began = Instant::now();
-    let mut looks = 0;
+    let mut samples = 0;
     let mut killed = 0;
     while !ended.load(Ordering::Acquire) {
         collector.check()?;
-        if looks < LOOKS && began.elapsed() >= lasts * (looks + 1) / LOOKS {
-            looks += 1;
+        if samples < MEMORY_SAMPLES && began.elapsed() >= lasts * (samples + 1) / MEMORY_SAMPLES {
+            samples += 1;
             let resident = process::resident_mib(collector.pid()?)?;
             watched.resident_mib.push(resident);
             say("sustained", &format!("{resident:.0} MiB resident"));
@@ -151,15 +154,15 @@ fn watch(collector: &mut Server, options: &Options, kills: u32, ended: &AtomicBo
             watched.restarts.push(ready);
             watched
                 .returns
-                .push(ready + all_back(collector, options.fleet.nodes, ended)?);
+                .push(ready + wait_reconnected(collector, options.fleet.nodes, ended)?);
         }
         thread::sleep(Duration::from_millis(100));
     }
     Ok(watched)
 }
 
-/// Waits until all agents are connected again, but not much longer than they may take.
-fn all_back(collector: &mut Server, nodes: u64, ended: &AtomicBool) -> Result<Duration> {
+/// Waits until all agents are connected again, up to a limit slightly above the accepted time.
+fn wait_reconnected(collector: &mut Server, nodes: u64, ended: &AtomicBool) -> Result<Duration> {
     let began = Instant::now();
     while began.elapsed() < 2 * BACK_WITHIN && !ended.load(Ordering::Acquire) {
         collector.check()?;
@@ -176,7 +179,7 @@ fn all_back(collector: &mut Server, nodes: u64, ended: &AtomicBool) -> Result<Du
 }
 
 fn note_sent(
-    seen: &mut Seen,
+    report: &mut PartReport,
     options: &Options,
     kills: u32,
     outcome: &Value,
@@ -189,7 +192,7 @@ fn note_sent(
     } else {
         format!(", the collector killed {kills} times")
     };
-    seen.must(
+    report.check(
         refused + unacknowledged == 0.0,
         format!(
             "{} series at 1 Hz for {} s{times}: {} samples acknowledged, {refused} batches refused, {unacknowledged} not acknowledged, {} connections made again.",
@@ -218,7 +221,7 @@ fn note_sent(
             .iter()
             .map(|took| format!("{:.2} s", took.as_secs_f64()))
             .collect();
-        seen.must(
+        report.check(
             watched.restarts.len() == kills as usize,
             format!("Ready again after {}.", took.join(" and ")),
         );
@@ -227,7 +230,7 @@ fn note_sent(
             .iter()
             .map(|took| format!("{:.1} s", took.as_secs_f64()))
             .collect();
-        seen.must(
+        report.check(
             watched.returns.iter().all(|took| *took <= BACK_WITHIN),
             format!(
                 "All agents, behind one address, connected again {} after the start; they were asked to come back later {} times.",
@@ -235,16 +238,16 @@ fn note_sent(
                 what("/busy")?
             ),
         );
-        seen.note(latencies);
-        seen.note(resident);
+        report.note(latencies);
+        report.note(resident);
         return Ok(());
     }
-    seen.must(what("/ack/p99_ms")? <= ACK_P99_MS_MAX, latencies);
-    seen.must(is_steady(&watched.resident_mib), resident);
+    report.check(what("/ack/p99_ms")? <= ACK_P99_MS_MAX, latencies);
+    report.check(is_steady(&watched.resident_mib), resident);
     Ok(())
 }
 
-/// Whether memory stays within a tenth from the third look on.
+/// Returns true if memory stays within a tenth from the third measurement on.
 fn is_steady(resident_mib: &[f64]) -> bool {
     let steady = resident_mib.get(2..).unwrap_or_default();
     let (least, most) = steady
@@ -263,6 +266,6 @@ mod tests {
     fn memory_is_steady_when_it_changes_by_a_tenth_at_most() {
         assert!(is_steady(&[10.0, 300.0, 500.0, 549.0, 520.0]));
         assert!(!is_steady(&[10.0, 300.0, 500.0, 551.0]));
-        assert!(!is_steady(&[10.0, 300.0]), "too few looks to tell");
+        assert!(!is_steady(&[10.0, 300.0]), "too few samples to tell");
     }
 }

@@ -1,4 +1,4 @@
-//! Counts of tests, read from what each test runner prints.
+//! Counts of tests, read from the output of each test runner.
 
 use crate::test::table::Count;
 
@@ -12,7 +12,7 @@ pub(crate) fn nextest(log: &str) -> Option<Count> {
     Some(words(counts))
 }
 
-/// `cargo test`, one line a binary: `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
+/// `cargo test`, one line per binary: `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
 pub(crate) fn libtest(log: &str) -> Option<Count> {
     let mut lines = log
         .lines()
@@ -37,7 +37,7 @@ pub(crate) fn pytest(log: &str) -> Option<Count> {
     ))
 }
 
-/// sim-nvml's clients, one line a simulated machine: `h100x8: 412 values, 0 wrong`.
+/// Clients of sim-nvml, one line per simulated machine: `h100x8: 412 values, 0 wrong`.
 pub(crate) fn nvml_clients(log: &str) -> Option<Count> {
     let wrongs = log.lines().filter_map(|line| {
         line.rsplit_once(" values, ")?
@@ -56,8 +56,8 @@ pub(crate) fn nvml_clients(log: &str) -> Option<Count> {
     (count != Count::default()).then_some(count)
 }
 
-/// The checks for machines with GPUs, one line per part: `part 1: 140 agrees, 1 differs, 12 not available, 0 failed; 21 s; …`. A difference in
-/// small work on simulated GPUs means nothing.
+/// The checks for machines with GPUs, one line per part: `part 1: 140 agrees, 1 differs, 12 not available, 0 failed; 21 s; …`. Differences
+/// do not count, because small work on simulated GPUs causes them.
 pub(crate) fn confirm(log: &str) -> Option<Count> {
     let parts = log.lines().filter_map(|line| {
         let (_, counts) = line.strip_prefix("part ")?.split_once(": ")?;
@@ -97,7 +97,7 @@ pub(crate) fn node(log: &str) -> Option<Count> {
     })
 }
 
-/// Sums `NUMBER WORD` pairs by what the word means.
+/// Sums `NUMBER WORD` pairs by the meaning of the word.
 fn words(text: &str) -> Count {
     let mut count = Count::default();
     for pair in text.split([',', ';', '.', '(']) {

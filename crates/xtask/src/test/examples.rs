@@ -1,14 +1,14 @@
-//! Whether there are examples in doc comments, which rustdoc would try.
+//! Finds examples in doc comments that rustdoc would run.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// Tags of code fences that rustdoc takes for Rust, as the empty one.
+/// Tags of code fences that rustdoc treats as Rust, as it does the empty tag.
 const RUST: [&str; 5] = ["rust", "no_run", "should_panic", "compile_fail", "edition"];
 
-/// Whether a Rust source below the folder has one.
+/// Returns true if a Rust source below the folder has an example.
 pub(super) fn any_below(folder: &Path) -> Result<bool> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     for entry in entries {

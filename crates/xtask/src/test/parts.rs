@@ -21,18 +21,18 @@ use crate::test::{Part, count, examples, rules};
 use crate::toolchain::{npm, venv};
 use crate::web;
 
-// Against what hangs: three times what two ordinary cores take, for there are slow ones, and those that are shared.
+// Limits against hangs: three times the duration on two ordinary cores, because some machines are slow or shared.
 const SHORT: Duration = Duration::from_secs(3 * 60);
 const MEDIUM: Duration = Duration::from_secs(15 * 60);
 const CLIPPY: Duration = Duration::from_secs(20 * 60);
 const PYTHON: Duration = Duration::from_secs(30 * 60);
 const RUST: Duration = Duration::from_secs(50 * 60);
-/// Most tests of the agent wait for a reading, not for a core.
+/// Most tests of the agent wait for a sample, not for a core.
 const TESTS_PER_CORE: usize = 3;
-/// Two cores' worth of pytest.
+/// Two lanes of pytest, for two cores.
 const PYTHON_LANES: [usize; 2] = [0, 1];
 
-/// Runs one part. An error is a part that could not run; failed tests are counted, not errors.
+/// Runs one part. An error means that the part could not run; failed tests are counted and are not errors.
 pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     match part {
         Part::Fmt => check(Child::new(layout, "fmt", "cargo", SHORT).args([
@@ -68,7 +68,7 @@ fn clippy(layout: &Layout) -> Result<Count> {
     check(Child::new(layout, "clippy", "cargo", CLIPPY).args(args))
 }
 
-/// The one part that depends on a tool nobody needs to have: its settings are checked where it is installed.
+/// The only part with an optional tool: its settings are checked where the tool is installed.
 fn deny(layout: &Layout) -> Result<Count> {
     if child::on_path("cargo-deny").is_none() {
         let note = "cargo-deny is not installed: licences, bans and sources were not checked (`cargo install cargo-deny`)";
@@ -119,7 +119,7 @@ fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
             // .config/nextest.toml says which tests may share a core.
             .args([format!("--test-threads={}", TESTS_PER_CORE * machine::cores())])
     } else {
-        say("rust", "cargo-nextest is not installed; cargo test does it");
+        say("rust", "cargo-nextest is not installed; using cargo test");
         child.args(["test", "--locked", "--workspace", "--tests", "--no-fail-fast"])
     };
     let ended = child.args(filter).end()?;
@@ -131,7 +131,7 @@ fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     count.map(|count| count.plus(missing))
 }
 
-/// To find that there is nothing to try, rustdoc needs every crate built once more.
+/// Skips rustdoc if there are no examples, because rustdoc builds every crate once more to find none.
 fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
     if !examples::any_below(&layout.root.join("crates"))? {
         return Ok(Count {
@@ -151,7 +151,7 @@ fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count>
     let python = venv::python(setup.venv.path()?);
     let files = python_tests(layout)?;
     let lanes = match filter {
-        // A lane whose tests are all left out is an error to pytest.
+        // pytest reports an error if all tests of a lane are left out.
         Some(_) => vec![files],
         None => PYTHON_LANES.map(|lane| dealt(&files, lane)).to_vec(),
     };
@@ -191,7 +191,7 @@ fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count>
     })
 }
 
-/// Every second file.
+/// Returns every second file.
 fn dealt(files: &[PathBuf], lane: usize) -> Vec<PathBuf> {
     files
         .iter()
@@ -217,7 +217,7 @@ fn python_tests(layout: &Layout) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The clients ask the loader for `libnvidia-ml.so.1`, so the simulator gets that name in a folder of its own.
+/// The clients load `libnvidia-ml.so.1`, so the simulator gets that name in its own folder.
 fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
     let simulator = setup
         .native
@@ -246,7 +246,8 @@ fn nvml_clients(layout: &Layout, setup: &Setup) -> Result<Count> {
     Ok(counted(&ended, count::nvml_clients, |_| Vec::new())?.plus(all_smi))
 }
 
-/// The folder that `cargo xtask lab hardware` builds, with the binaries of the tests: every step must come to its end, whatever its rows say.
+/// The folder that `cargo xtask lab hardware` builds, with the binaries of the tests: every step must run to its end, whatever its rows
+/// say.
 fn hardware(layout: &Layout, setup: &Setup) -> Result<Count> {
     let native = setup.native.path().context("the binary could not be compiled")?;
     let venv = setup.venv.path()?;
@@ -284,7 +285,7 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
         .filter(|file| file.to_string_lossy().ends_with(".test.mjs"))
         .collect();
     if tests.is_empty() {
-        bail!("no test lies in {}", folder.display());
+        bail!("no test in {}", folder.display());
     }
     let ended = Child::new(layout, "browser", npm::node()?, MEDIUM)
         .args(["--test", "--test-reporter=tap"])
@@ -300,12 +301,12 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
     counted(&ended, count::node, slowest::node)
 }
 
-/// A child that is one test by itself.
+/// Runs a child that counts as one test.
 fn check(child: Child) -> Result<Count> {
     child.succeed().map(|_| Count::one_passed())
 }
 
-/// Reads counts and times from the log, and shows its end when something failed.
+/// Reads counts and times from the log. Shows the end of the log after a failure.
 fn counted(
     ended: &Ended,
     read: impl Fn(&str) -> Option<Count>,

@@ -1,5 +1,5 @@
-//! The shipped rules and their tests, by promtool and by `lockstep rules`: both must say the same, also of tests that are
-//! wrong on purpose.
+//! The shipped rules and their tests, with promtool and with `lockstep rules`. Both tools must agree, also about tests that are wrong on
+//! purpose.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::test::table::Count;
 
 const LIMIT: Duration = Duration::from_secs(2 * 60);
 
-/// Checks the rule files, runs each test file, and sees each wrong one fail: each is a test.
+/// Checks the rule files, runs each test file, and expects each wrong one to fail. Each of these counts as a test.
 pub(crate) fn run(layout: &Layout, setup: &Setup) -> Result<Count> {
     let folder = layout.root.join("crates/domain/rules");
     let tests = folder.join("tests");
@@ -44,7 +44,7 @@ struct Tools<'a> {
 }
 
 impl Tools<'_> {
-    /// Whether both tools accept the files, or (where they are wrong) both refuse them with exit code 1.
+    /// Counts whether both tools accept the files or, if the files are wrong, both refuse them with exit code 1.
     fn both(&self, action: &str, files: &[PathBuf], are_right: bool) -> Result<Count> {
         let mut count = Count::default();
         for (program, words) in [
@@ -78,13 +78,13 @@ impl Tools<'_> {
     }
 }
 
-/// The files below a folder whose name ends so; there must be some.
+/// Returns the files below a folder whose name ends with `ending`; an error if there are none.
 fn named(folder: &Path, without: &[&Path], ending: &str) -> Result<Vec<PathBuf>> {
     let without: Vec<PathBuf> = without.iter().map(|path| path.to_path_buf()).collect();
     let mut files = fingerprint::files(folder, &without)?;
     files.retain(|file| file.to_string_lossy().ends_with(ending));
     if files.is_empty() {
-        bail!("no file {ending} lies in {}", folder.display());
+        bail!("no file {ending} in {}", folder.display());
     }
     Ok(files)
 }

@@ -1,4 +1,4 @@
-//! Everything the chosen parts need, in three lanes at once.
+//! Sets up everything that the chosen parts need, in three lanes at once.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::toolchain::{all_smi, apt, container, npm, venv};
 /// A cold build of all targets with their tests, on two cores that also build the dashboard.
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// What was found or made, or why not. What was not asked for is not looked for.
+/// The result of the set-up per need, or the reason why it failed. What no part needs is not set up.
 #[derive(Default)]
 pub(crate) struct Setup {
     pub(crate) venv: Need,
@@ -26,12 +26,12 @@ pub(crate) struct Setup {
     pub(crate) alertmanager: Need,
     pub(crate) victoria_metrics: Need,
     pub(crate) chromium: Need,
-    /// A root file system for Podman; where there can be none, tests of containers say so and are skipped.
+    /// A root file system for Podman. If it cannot be created, tests of containers say so and are skipped.
     pub(crate) container_root: Need,
     pub(crate) node_modules: Need,
-    /// Used when there, built only for who asks for its part by name.
+    /// Used if it exists; built only if its part is requested by name.
     pub(crate) all_smi: Need,
-    /// Whether everything native, tests included, is compiled.
+    /// Whether all native code, including tests, is compiled.
     pub(crate) native: Need,
 }
 
@@ -45,12 +45,12 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// The thing, or the reason why the part that needs it fails.
+    /// Returns its path, or the reason why the part that needs it fails.
     pub(crate) fn path(&self) -> Result<&PathBuf> {
         match self {
             Self::Here(path) => Ok(path),
             Self::Missing(why) => Err(anyhow!("{why}")),
-            Self::NotAsked => Err(anyhow!("was not set up, although it is needed")),
+            Self::NotAsked => Err(anyhow!("is needed but was not set up")),
         }
     }
 
@@ -68,7 +68,7 @@ impl Need {
 }
 
 impl Setup {
-    /// The variables by which tests find what was set up.
+    /// Returns the variables with which tests find what was set up.
     pub(crate) fn variables(&self) -> Vec<(&'static str, PathBuf)> {
         let named = [
             ("LOCKSTEP_TEST_VENV", &self.venv),
@@ -88,19 +88,19 @@ impl Setup {
     }
 }
 
-/// Checks that need no set-up but their own run while the rest is set up.
+/// Returns true for checks that need no set-up and run during the set-up of the others.
 pub(crate) fn is_done_in_setup(part: Part) -> bool {
     matches!(part, Part::Fmt | Part::Clippy | Part::Deny | Part::Web)
 }
 
-/// Runs the three lanes and returns the parts that they contained.
+/// Runs the three lanes. Returns the parts that ran in them.
 pub(crate) fn run(layout: &Layout, parts: &[Part]) -> (Vec<Row>, Setup) {
     thread::scope(|scope| {
         let fetched = scope.spawn(|| fetch(layout, parts));
         let dashboard = scope.spawn(|| checks(layout, parts, &[Part::Web]));
         let mut rows = checks(layout, parts, &[Part::Fmt, Part::Deny, Part::Clippy]);
         let native = build(layout, parts);
-        // A panic in a lane is a fault of this program: let it show.
+        // A panic in a lane is a bug of this program and must be visible.
         rows.extend(dashboard.join().expect("the lane of the dashboard ends"));
         let setup = Setup {
             native,
@@ -151,7 +151,7 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
     setup
 }
 
-/// Compiles everything native with its tests in one go, so that features are unified once and nothing is built twice.
+/// Compiles all native code with its tests in one step, so that features are unified once and nothing is built twice.
 fn build(layout: &Layout, parts: &[Part]) -> Need {
     if !parts.iter().any(|part| {
         matches!(
@@ -161,7 +161,7 @@ fn build(layout: &Layout, parts: &[Part]) -> Need {
     }) {
         return Need::NotAsked;
     }
-    say("build", "everything native, with its tests");
+    say("build", "compiling all native code and tests");
     let built = Child::new(layout, "build", "cargo", BUILD_LIMIT)
         .args(["build", "--locked", "--workspace", "--all-targets"])
         .succeed();

@@ -1,8 +1,8 @@
-//! How long each test took, read from what each test runner prints, and the table of the slowest.
+//! The duration of each test, read from the output of each test runner, and the table of the slowest.
 
 use std::time::Duration;
 
-/// Rows of the table.
+/// Number of rows of the table.
 const SHOWN: usize = 20;
 
 /// One test and its wall-clock time.
@@ -29,7 +29,7 @@ pub(crate) fn nextest(log: &str) -> Vec<TestTime> {
 
 fn nextest_line(line: &str) -> Option<TestTime> {
     let (verdict, rest) = line.trim_start().split_once(" [")?;
-    // A slow test also has `SLOW [> 60.000s]` lines while it runs; only the line of its end counts.
+    // A slow test also has `SLOW [> 60.000s]` lines while it runs; only its last line counts.
     if !matches!(
         verdict.trim(),
         "PASS" | "FAIL" | "TIMEOUT" | "LEAK" | "LEAK-FAIL" | "ABORT"
@@ -44,7 +44,7 @@ fn nextest_line(line: &str) -> Option<TestTime> {
     TestTime::new(name.trim(), seconds.trim())
 }
 
-/// pytest with `--durations=0`: `1.25s call     crates/torch-probe/tests/test_x.py::name`. Set-up and tear-down are rows of their own.
+/// pytest with `--durations=0`: `1.25s call     crates/torch-probe/tests/test_x.py::name`. Set-up and tear-down have their own rows.
 pub(crate) fn pytest(log: &str) -> Vec<TestTime> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -81,7 +81,7 @@ pub(crate) fn node(log: &str) -> Vec<TestTime> {
     times
 }
 
-/// The slowest tests, slowest first, one line per test.
+/// Renders the slowest tests, slowest first, one line per test.
 pub(crate) fn table(mut times: Vec<TestTime>) -> String {
     times.sort_by_key(|time| std::cmp::Reverse(time.took));
     let lines = times.iter().take(SHOWN);

@@ -1,4 +1,4 @@
-//! What each part counted, and the table at the end.
+//! The counts of each part, and the table at the end.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use crate::progress::result;
 use crate::test::Part;
 use crate::test::slowest::{self, TestTime};
 
-/// How many tests did what.
+/// Numbers of tests by result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    /// Tests that excused themselves; the table shows them, so that nobody takes them for passed.
+    /// Skipped tests. The table shows them, so that they are not mistaken for passed ones.
     pub(crate) skipped: u64,
-    /// What a reader should know, such as why a part could not run.
+    /// A note for the reader, such as why a part could not run.
     pub(crate) note: String,
-    /// How long each test took, where the runner says it.
+    /// The duration of each test, if the runner reports it.
     pub(crate) times: Vec<TestTime>,
 }
 
 impl Count {
-    /// A check that is one test by itself.
+    /// A check that is one passed test.
     pub(crate) fn one_passed() -> Self {
         Self {
             passed: 1,
@@ -38,7 +38,7 @@ impl Count {
         }
     }
 
-    /// Both together.
+    /// Adds two counts.
     pub(crate) fn plus(self, other: Self) -> Self {
         let note = [self.note, other.note]
             .into_iter()
@@ -54,7 +54,7 @@ impl Count {
         }
     }
 
-    /// A part whose process failed although no test was seen to fail did fail: it crashed, or did not compile.
+    /// Adds a failure if the process failed but no test did: it crashed, or did not compile.
     pub(crate) fn with_exit(mut self, succeeded: bool) -> Self {
         if !succeeded && self.failed == 0 {
             self.failed = 1;
@@ -63,7 +63,7 @@ impl Count {
         self
     }
 
-    /// In words.
+    /// Returns the counts as text.
     pub(crate) fn summary(&self) -> String {
         format!(
             "{} passed, {} failed, {} skipped",
@@ -79,7 +79,7 @@ pub(crate) struct Row {
     pub(crate) took: Duration,
 }
 
-/// Prints the table and its sum; any failure fails the command, and so does having run nothing.
+/// Prints the table and its sum. The command fails if any test failed, or if nothing ran.
 pub(crate) fn print(rows: &[Row], took: Duration) -> ExitCode {
     result(&format!(
         "\n{:<14} {:<7} {:>7} {:>7} {:>8} {:>8}",

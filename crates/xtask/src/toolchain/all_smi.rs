@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! all-smi-0.22.0/bin/all-smi      as its authors publish it: release profile, locked versions
-//!               /bin/nvidia-smi   one line of shell: all-smi asks it whether there is an NVIDIA GPU before it tries NVML,
-//!                                 so this folder comes first on PATH of whoever starts all-smi
-//! apt/all-smi-build/              Debian's protoc and libdrm, unpacked, where the machine lacks them
+//!               /bin/nvidia-smi   one line of shell: all-smi calls it to check for an NVIDIA GPU before it tries NVML,
+//!                                 so this folder must be first on PATH of a process that starts all-smi
+//! apt/all-smi-build/              Debian's protoc and libdrm, unpacked, if the machine lacks them
 //! ```
 //!
-//! The build takes minutes (one code unit, link-time optimisation), so only who asks for it gets it: [`found`] is for tests
-//! that use it when it is there, [`ensure`] for those that need it.
+//! The build takes minutes (one code unit, link-time optimisation), so it runs only on request: [`found`] is for tests that use it if it
+//! exists, [`ensure`] for those that need it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,20 +24,20 @@ use crate::lock;
 use crate::progress;
 use crate::toolchain::apt;
 
-/// The release that the published comparison names.
+/// The release in the published comparison.
 const VERSION: &str = "0.22.0";
-/// Six minutes on two idle cores; a machine that is busy or slower gets its time.
+/// Six minutes on two idle cores; a busy or slow machine needs longer.
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const STEP: &str = "all-smi";
 const PACKAGES: &str = "all-smi-build";
 
-/// The program, if it was built before.
+/// Returns the program, if it was built before.
 pub(crate) fn found(layout: &Layout) -> Option<PathBuf> {
     let program = program(layout);
     program.is_file().then_some(program)
 }
 
-/// The program, built now if it was not before. Its folder belongs first on PATH of whoever starts it.
+/// Returns the program; builds it if needed. Its folder must be first on PATH of the process that starts it.
 pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
     let _lock = lock::hold(&layout.cache, STEP)?;
     if let Some(program) = found(layout) {
@@ -60,7 +60,7 @@ fn program(layout: &Layout) -> PathBuf {
     home(layout).join("bin/all-smi")
 }
 
-/// Its build compiles a protocol definition and links against libdrm.
+/// Returns true if the machine has what the build needs: a protocol compiler and libdrm.
 fn builds_with_what_is_here() -> bool {
     let libdrm = Command::new("pkg-config")
         .args(["--exists", "libdrm_amdgpu"])
@@ -78,7 +78,7 @@ fn build(layout: &Layout, packages: Option<&Packages>) -> Result<()> {
         fs::remove_dir_all(&unfinished).with_context(|| format!("cannot remove {}", unfinished.display()))?;
     }
     fs::create_dir_all(&unfinished).with_context(|| format!("cannot make {}", unfinished.display()))?;
-    // Not in the checkout, whose cargo settings are not theirs.
+    // Not in the checkout, because its cargo settings are not for this build.
     let mut cargo = Child::new(layout, STEP, "cargo", BUILD_LIMIT)
         .folder(&unfinished)
         .args(["install", "all-smi", "--locked", "--bin", "all-smi"])
@@ -86,17 +86,17 @@ fn build(layout: &Layout, packages: Option<&Packages>) -> Result<()> {
         .args([&unfinished])
         .env("CARGO_TARGET_DIR", unfinished.join("target"));
     if let Some(packages) = packages {
-        cargo = packages.lend(cargo)?;
+        cargo = packages.configure(cargo)?;
     }
     cargo.succeed()?;
     fs::remove_dir_all(unfinished.join("target")).context("cannot remove what all-smi's build left")?;
-    put_gate(&unfinished.join("bin"))?;
+    write_nvidia_smi(&unfinished.join("bin"))?;
     let home = home(layout);
     fs::rename(&unfinished, &home).with_context(|| format!("cannot put {} in place", home.display()))
 }
 
-/// What all-smi asks before it believes in a GPU.
-fn put_gate(folder: &Path) -> Result<()> {
+/// Writes the program that all-smi calls to check for a GPU.
+fn write_nvidia_smi(folder: &Path) -> Result<()> {
     let path = folder.join("nvidia-smi");
     fs::write(&path, "#!/bin/sh\necho 'GPU 0: simulated'\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -132,8 +132,8 @@ impl Packages {
         Ok(Packages(folder))
     }
 
-    /// Makes a build use them. The library's place goes into the program, which then also runs where libdrm is not installed.
-    fn lend(&self, cargo: Child) -> Result<Child> {
+    /// Makes a build use them. The program contains the library's path, so it also runs if libdrm is not installed.
+    fn configure(&self, cargo: Child) -> Result<Child> {
         let libraries = libraries(&self.0.join("usr/lib"))?;
         let folder = libraries.display();
         let flags = format!("-Lnative={folder}\x1f-Clink-arg=-Wl,-rpath,{folder}");
@@ -144,7 +144,7 @@ impl Packages {
     }
 }
 
-/// The packages, with the libraries that go with their programs in this Debian.
+/// Returns the packages, with the libraries of their programs in this Debian.
 fn names() -> Result<Vec<String>> {
     let protoc = apt::dependency("protobuf-compiler", "libprotoc")?;
     let protobuf = apt::dependency(&protoc, "libprotobuf")?;
@@ -162,14 +162,14 @@ fn names() -> Result<Vec<String>> {
         .collect())
 }
 
-/// Debian keeps libraries in a folder named for the machine's kind.
+/// Returns the folder of Debian's libraries, which is named after the architecture.
 fn libraries(folder: &Path) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     entries
         .flatten()
         .map(|entry| entry.path())
         .find(|path| path.join("libdrm.so").exists())
-        .with_context(|| format!("no libdrm.so lies below {}", folder.display()))
+        .with_context(|| format!("no libdrm.so below {}", folder.display()))
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
         fs::write(bin.join("all-smi"), "").unwrap();
         assert_eq!(found(&layout), Some(bin.join("all-smi")));
 
-        put_gate(&bin).unwrap();
+        write_nvidia_smi(&bin).unwrap();
         let answer = child::output(Command::new(bin.join("nvidia-smi")).arg("-L")).unwrap();
         assert!(answer.starts_with("GPU 0:"), "{answer}");
         fs::remove_dir_all(folder).unwrap();

@@ -1,7 +1,7 @@
-//! Debian packages: unpacked into the cache folder where that is enough, installed where it is not.
+//! Debian packages: unpacked into the cache folder if that is enough, else installed.
 //!
-//! Servers that tests start by themselves (Prometheus, Alertmanager, VictoriaMetrics) are only unpacked: that needs no root
-//! and starts no daemon on the machine. Chromium needs some hundred libraries, so it is installed.
+//! Servers that tests start (Prometheus, Alertmanager, VictoriaMetrics) are only unpacked: this needs no root and starts no daemon on the
+//! machine. Chromium needs about a hundred libraries, so it is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::layout::Layout;
 use crate::lock;
 use crate::progress;
 
-/// A mirror at 1 MB/s still brings the largest set (137 MB) in time.
+/// Enough for the largest set (137 MB) from a mirror at 1 MB/s.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(300);
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 const UNPACK_LIMIT: Duration = Duration::from_secs(120);
@@ -67,12 +67,12 @@ pub(crate) const DEBOOTSTRAP: Tool = Tool {
     program: "debootstrap",
 };
 
-/// Whether this system has Debian's package tools.
+/// Returns true if this system has Debian's package tools.
 pub(crate) fn is_debian() -> bool {
     child::on_path("apt-get").is_some() && child::on_path("dpkg-deb").is_some()
 }
 
-/// A program that runs from where it was unpacked: from PATH, else from the cache folder, else fetched into it.
+/// Returns a program that runs without installation: from PATH, else from the cache folder, else downloaded into it.
 pub(crate) fn unpacked(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     if let Some(found) = child::on_path(tool.program) {
         return Ok(found);
@@ -103,7 +103,7 @@ pub(crate) fn unpacked(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A program that needs its package installed with all it depends on.
+/// Returns a program whose package must be installed with its dependencies.
 pub(crate) fn installed(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     if let Some(found) = child::on_path(tool.program) {
         return Ok(found);
@@ -130,7 +130,7 @@ pub(crate) fn installed(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     child::on_path(tool.program).with_context(|| format!("{} was installed but is not on PATH", tool.package))
 }
 
-/// Whether apt knows a version of the package to fetch.
+/// Returns true if apt has a version of the package.
 pub(crate) fn offers(package: &str) -> bool {
     let policy = child::output(
         Command::new("apt-cache")
@@ -140,7 +140,7 @@ pub(crate) fn offers(package: &str) -> bool {
     policy.is_ok_and(|text| candidate(&text).is_some())
 }
 
-/// What a package depends on directly: the first name with that prefix.
+/// Returns a direct dependency of a package: the first name with that prefix.
 pub(crate) fn dependency(package: &str, prefix: &str) -> Result<String> {
     let listed = child::output(
         Command::new("apt-cache")
@@ -153,19 +153,19 @@ pub(crate) fn dependency(package: &str, prefix: &str) -> Result<String> {
         .with_context(|| format!("Debian's package {package} depends on no {prefix}…"))
 }
 
-/// Fetches the lists of packages, which a fresh image lacks. Only root may.
+/// Downloads the lists of packages, which a fresh image lacks. Needs root.
 pub(crate) fn update(layout: &Layout) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    progress::say("apt", "fetching the lists of packages");
+    progress::say("apt", "downloading the package lists");
     Child::new(layout, "apt-update", "apt-get", DOWNLOAD_LIMIT)
         .args(["update"])
         .succeed()
         .map(drop)
 }
 
-/// Downloads packages and unpacks them together into a fresh folder, which the caller moves into place.
+/// Downloads packages and unpacks them together into a new folder, which the caller moves into place.
 pub(crate) fn unpack(layout: &Layout, step: &str, packages: &[String]) -> Result<PathBuf> {
     let folder = layout.cache.join(format!("{step}.unfinished"));
     let downloads = folder.join("downloads");

@@ -1,10 +1,10 @@
-//! What tests of containers need: Podman, and a root file system of this Debian to import as an image.
+//! Requirements of the container tests: Podman, and a root file system of this Debian to import as an image.
 //!
 //! ```text
 //! container-root-bookworm.tar      debootstrap's smallest variant: a shell and a C library, no Python, no PyTorch
 //! ```
-//! PyTorch comes into the container as a mount of the tests' virtual environment, so no image of gigabytes is fetched. Making
-//! the root takes about a minute, beside the build; it is kept.
+//! The container mounts the tests' virtual environment with PyTorch, so no image of gigabytes is downloaded. Creating the root takes about
+//! one minute, in parallel with the build; it is reused.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ use crate::lock;
 use crate::progress;
 use crate::toolchain::apt;
 
-/// A mirror at 1 MB/s brings the forty megabytes in time.
+/// Enough for forty megabytes from a mirror at 1 MB/s.
 const MAKE_LIMIT: Duration = Duration::from_secs(600);
 const PACK_LIMIT: Duration = Duration::from_secs(120);
 const STEP: &str = "container-root";
 
-/// The root file system as a tar archive, made now if it was not before.
+/// Returns the root file system as a tar archive; creates it if needed.
 pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
     if !apt::is_debian() || !rustix::process::geteuid().is_root() {
-        bail!("containers are tried only as root on Debian, where Podman and debootstrap can be installed");
+        bail!("container tests need root on Debian, where Podman and debootstrap can be installed");
     }
     for tool in [&apt::PODMAN, &apt::RUNC, &apt::DEBOOTSTRAP] {
         apt::installed(layout, tool)?;
@@ -65,12 +65,12 @@ pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// `bookworm`, from `/etc/os-release`.
+/// Returns `bookworm`, from `/etc/os-release`.
 fn suite() -> Result<String> {
     let text = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
     let name = text
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     name.map(str::to_owned)
-        .context("/etc/os-release names no release of Debian")
+        .context("/etc/os-release contains no Debian release")
 }

@@ -1,7 +1,7 @@
-//! Packages from npm: the page's style sheet compiler, its chart library, wasm-opt, and the browser driver of the tests.
+//! Packages from npm: the compiler of the style sheet, the chart library, wasm-opt, and the browser driver of the tests.
 //!
-//! A folder of the checkout states them with a lock file; they are installed into the cache folder under the hash of that
-//! lock, never into the checkout.
+//! A folder of the checkout lists them in a lock file. They are installed into the cache folder under the hash of that lock file, never
+//! into the checkout.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::progress;
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
-/// The `node_modules` that belongs to `folder`'s package-lock.json.
+/// Returns the `node_modules` for `folder`'s package-lock.json.
 pub(crate) fn ensure(layout: &Layout, folder: &str) -> Result<PathBuf> {
     let source = layout.root.join(folder);
     let lock_file = source.join("package-lock.json");
@@ -32,7 +32,7 @@ pub(crate) fn ensure(layout: &Layout, folder: &str) -> Result<PathBuf> {
     Ok(modules)
 }
 
-/// Node itself, which nothing here can bring.
+/// Returns Node, which this program cannot install.
 pub(crate) fn node() -> Result<PathBuf> {
     child::on_path("node").context("node is not on PATH; the dashboard's build needs Node 20 or newer with npm (Debian: apt-get install nodejs npm)")
 }
@@ -41,15 +41,18 @@ fn install(layout: &Layout, name: &str, source: &Path, home: &Path) -> Result<()
     if child::on_path("npm").is_none() {
         bail!("npm is not on PATH; install Node 20 or newer with npm (Debian: apt-get install nodejs npm)");
     }
-    progress::say(&format!("npm-{name}"), "fetching what package-lock.json names");
+    progress::say(
+        &format!("npm-{name}"),
+        "installing the packages in package-lock.json",
+    );
     let unfinished = home.with_extension(format!("unfinished-{}", process::id()));
     fs::create_dir_all(&unfinished).with_context(|| format!("cannot make {}", unfinished.display()))?;
     for file in ["package.json", "package-lock.json"] {
         fs::copy(source.join(file), unfinished.join(file)).with_context(|| format!("cannot copy {file}"))?;
     }
-    // Versions and checksums come from the lock file all the same; `npm ci` would also insist on the packages for other
-    // systems, which a site's mirror may lack.
-    // No install scripts: none of these packages needs one, and they are other people's code.
+    // Versions and checksums still come from the lock file. `npm ci` would also require the packages for other systems, which a site's
+    // mirror may lack.
+    // No install scripts: none of these packages needs one, and they are third-party code.
     Child::new(layout, &format!("npm-{name}"), "npm", INSTALL_LIMIT)
         .folder(&unfinished)
         .args([

@@ -1,9 +1,9 @@
-//! The Python environment of managed runs and of the Python tests: PyTorch, pytest, and other people's NVML clients. And small
-//! ones, for programs that are only measured.
+//! The Python environment of managed runs and of the Python tests: PyTorch, pytest, and other NVML clients. Also small environments for
+//! programs that are only measured.
 //!
-//! `venv` is a link to a folder named after the requirements' hash. A changed requirement makes a new folder and moves the
-//! link, so a training process that runs from the old one is not pulled apart. A stamp, written last, says that a folder is
-//! complete; a `venv` folder made by hand is completed in place and stamped.
+//! `venv` is a link to a folder named after the hash of the requirements. Changed requirements create a new folder and move the link, so
+//! that a training process keeps the old folder while it runs. A stamp, written last, marks a complete folder. A `venv` folder created by
+//! hand is completed in place and stamped.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,13 +19,13 @@ use crate::layout::Layout;
 use crate::lock;
 use crate::progress;
 
-/// PyTorch with CUDA is some 5 GB; on a slow line that takes its time.
+/// PyTorch with CUDA has about 5 GB, which takes long on a slow connection.
 const INSTALL_LIMIT: Duration = Duration::from_secs(20 * 60);
 const CREATE_LIMIT: Duration = Duration::from_secs(120);
 const STAMP: &str = ".lockstep-complete";
 const STEP: &str = "venv";
 
-/// The environment's folder, complete with all that the requirements name.
+/// Returns the environment's folder with all requirements installed.
 pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
     let requirements = layout.root.join("crates/torch-probe/requirements-test.txt");
     let wanted = Fingerprint::default().contents(&requirements)?.hex();
@@ -48,7 +48,7 @@ pub(crate) fn ensure(layout: &Layout) -> Result<PathBuf> {
     Ok(venv)
 }
 
-/// An environment like it with another release of PyTorch, `2.7` or `2.7.1`: for who looks whether all runs there as well.
+/// Returns an environment with another release of PyTorch, `2.7` or `2.7.1`, for tests with that release.
 pub(crate) fn with_torch(layout: &Layout, release: &str) -> Result<PathBuf> {
     let ours = layout.root.join("crates/torch-probe/requirements-test.txt");
     let ours = fs::read_to_string(&ours).with_context(|| format!("cannot read {}", ours.display()))?;
@@ -67,24 +67,24 @@ pub(crate) fn with_torch(layout: &Layout, release: &str) -> Result<PathBuf> {
     Ok(home)
 }
 
-/// The release of PyTorch that the requirements name.
+/// Returns the release of PyTorch in the requirements.
 pub(crate) fn torch_release(layout: &Layout) -> Result<String> {
     let requirements = layout.root.join("crates/torch-probe/requirements-test.txt");
     let text = fs::read_to_string(&requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
     let release = text.lines().find_map(|line| line.strip_prefix("torch=="));
     Ok(release
-        .context("the requirements name no torch==…")?
+        .context("the requirements contain no torch==…")?
         .trim()
         .to_owned())
 }
 
-/// The same tools beside it: only the line of PyTorch differs.
+/// The requirements are the same except for the line of PyTorch.
 fn requirements_with_torch(ours: &str, release: &str) -> Result<String> {
     if !ours.lines().any(|line| line.starts_with("torch==")) {
-        bail!("the requirements name no torch==…, so no other release can stand in its place");
+        bail!("the requirements contain no torch==…, so it cannot be replaced by another release");
     }
-    // A release of two parts is whatever patch of it is the newest.
+    // A release of two parts means its newest patch.
     let any_patch = if release.matches('.').count() == 1 {
         ".*"
     } else {
@@ -97,7 +97,7 @@ fn requirements_with_torch(ours: &str, release: &str) -> Result<String> {
     Ok(lines.collect())
 }
 
-/// A program from the Python package index, with an environment of its own: PyTorch's stays as its tests need it.
+/// A program from the Python package index, in its own environment, so that PyTorch's environment stays as the tests need it.
 pub(crate) struct Tool {
     pub(crate) package: &'static str,
     /// The package's program.
@@ -105,21 +105,21 @@ pub(crate) struct Tool {
     pub(crate) version: &'static str,
 }
 
-/// Somebody else's exporter of NVML.
+/// A third-party exporter of NVML.
 pub(crate) const NVITOP_EXPORTER: Tool = Tool {
     package: "nvitop-exporter",
     program: "nvitop-exporter",
     version: "1.7.2",
 };
 
-/// Somebody else's diagnosis of slow training.
+/// A third-party diagnosis of slow training.
 pub(crate) const TRACEML: Tool = Tool {
     package: "traceml-ai",
     program: "traceml",
     version: "0.5.0",
 };
 
-/// The program of a package, installed now if it was not before.
+/// Returns the program of a package; installs it if needed.
 pub(crate) fn tool(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     let _lock = lock::hold(&layout.cache, tool.package)?;
     let home = layout.cache.join(format!("{}-{}", tool.package, tool.version));
@@ -130,7 +130,7 @@ pub(crate) fn tool(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     if !python(&home).exists() {
         create(layout, &home)?;
     }
-    progress::say(tool.package, "installing it from the package index, once");
+    progress::say(tool.package, "installing it from the package index");
     let package = format!("{}=={}", tool.package, tool.version);
     pip(
         layout,
@@ -142,7 +142,7 @@ pub(crate) fn tool(layout: &Layout, tool: &Tool) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The interpreter of an environment.
+/// Returns the interpreter of an environment.
 pub(crate) fn python(venv: &Path) -> PathBuf {
     venv.join("bin/python")
 }
@@ -196,7 +196,7 @@ fn create(layout: &Layout, home: &Path) -> Result<()> {
         .map(drop)
 }
 
-/// Moves the link in one step, so that it always leads to a complete environment; the one before stays for who still runs from it.
+/// Moves the link in one step, so that it always points to a complete environment. The old environment stays for processes that use it.
 fn point(venv: &Path, home: &Path) -> Result<()> {
     let fresh = venv.with_extension("fresh");
     fs::remove_file(&fresh).ok();

@@ -1,8 +1,8 @@
 //! A compiler that can build the dashboard to WebAssembly.
 //!
-//! The ordinary one is the installed toolchain with the target `wasm32-unknown-unknown`, which rustup adds. Where rustup can
-//! download nothing (a cluster without internet, but with a Debian mirror), Debian's `rustc-web` with its library source
-//! does: its packages are unpacked into the cache folder, nothing is installed, and cargo builds the standard library itself.
+//! Usually this is the installed toolchain with the target `wasm32-unknown-unknown`, which rustup adds. If rustup cannot download it (a
+//! cluster without internet, but with a Debian mirror), Debian's `rustc-web` with its library source is used: its packages are unpacked
+//! into the cache folder, nothing is installed, and cargo builds the standard library itself.
 
 use std::env;
 use std::fs;
@@ -21,21 +21,21 @@ use crate::toolchain::apt;
 
 /// The target of the dashboard.
 pub(crate) const TARGET: &str = "wasm32-unknown-unknown";
-/// A rustup that reaches its server needs seconds; one that does not should not hold the rest up for long.
+/// rustup takes seconds if it reaches its server; otherwise it must not delay the rest for long.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(90);
 const STEP: &str = "wasm-toolchain";
 
-/// How the dashboard can be compiled here.
+/// How the dashboard can be compiled on this machine.
 #[derive(Debug)]
 pub(crate) enum Toolchain {
-    /// The toolchain in use has the target.
+    /// The current toolchain has the target.
     Installed,
-    /// Another compiler with library source; the installed toolchain lends its linker.
+    /// Another compiler with library source, and the linker of the installed toolchain.
     WithSource { rustc: PathBuf, linker: PathBuf },
 }
 
 impl Toolchain {
-    /// One word for the fingerprint and for people.
+    /// Returns one word for the fingerprint and for users.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Installed => "the installed toolchain",
@@ -44,7 +44,7 @@ impl Toolchain {
     }
 }
 
-/// Finds or makes a toolchain. `LOCKSTEP_WASM_TOOLCHAIN=debian` passes the installed one by, which tests this very path.
+/// Finds or creates a toolchain. `LOCKSTEP_WASM_TOOLCHAIN=debian` ignores the installed one; tests use this.
 pub(crate) fn ensure(layout: &Layout) -> Result<Toolchain> {
     let debian_wanted = env::var_os("LOCKSTEP_WASM_TOOLCHAIN").is_some_and(|wish| wish == "debian");
     if !debian_wanted && target_is_installed() {
@@ -92,7 +92,7 @@ fn with_source(folder: &Path) -> Result<Toolchain> {
     })
 }
 
-/// The linker that every rustup toolchain carries for its host.
+/// Returns the linker that every rustup toolchain contains for its host.
 fn linker() -> Result<PathBuf> {
     let sysroot = child::output(Command::new("rustc").args(["--print", "sysroot"]))?;
     let host = child::output(Command::new("rustc").args(["--print", "host-tuple"]))?;
@@ -130,7 +130,7 @@ fn unpack_debian(layout: &Layout, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The compiler, its library for this machine (build scripts, macros), the library's source, and the LLVM they share.
+/// Returns the compiler, its library for this machine (build scripts, macros), the library's source, and the LLVM that they share.
 fn packages(layout: &Layout) -> Result<Vec<String>> {
     let lacking = "the dashboard needs Rust's target wasm32-unknown-unknown: rustup could not add it, and apt offers no rustc-web \
                    (Debian 12 has it in its security archive)";
@@ -143,7 +143,7 @@ fn packages(layout: &Layout) -> Result<Vec<String>> {
     Ok(named.into_iter().chain([library, llvm]).collect())
 }
 
-/// The compiler finds its own LLVM; programs that it starts inherit the path, which does them no harm.
+/// Writes a wrapper with the path of LLVM. Programs that the compiler starts inherit the path, which is harmless.
 fn write_wrapper(unfinished: &Path, home: &Path) -> Result<()> {
     let path = unfinished.join("rustc");
     let home = home.display();

@@ -1,4 +1,4 @@
-//! What is served as it is: the page, the chart library, and everything in `web/public`.
+//! Files that are served unchanged: the page, the chart library, and everything in `web/public`.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use crate::fingerprint;
 use crate::layout::Layout;
 
-/// From node_modules to the name it is served under.
+/// From node_modules to the name in the address.
 const LIBRARIES: [(&str, &str); 2] = [
     ("uplot/dist/uPlot.iife.min.js", "uplot.js"),
     ("uplot/dist/uPlot.min.css", "uplot.css"),

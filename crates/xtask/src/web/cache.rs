@@ -1,4 +1,4 @@
-//! Built dashboards by the fingerprint of their inputs, in the cache folder: a fresh clone of known inputs builds nothing.
+//! Built dashboards by the fingerprint of their inputs, in the cache folder. A fresh clone with known inputs builds nothing.
 //!
 //! ```text
 //! CACHE/web/FINGERPRINT/     the files of one web/dist
@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use crate::fingerprint;
 use crate::layout::Layout;
 
-/// Dashboards that are kept, a few MB each: those of the branches that somebody works on.
+/// Number of dashboards kept, a few MB each: enough for the branches in use.
 const KEPT: usize = 4;
 
 /// Copies a cached dashboard into the empty folder `stage`. Returns false if there is none.
@@ -29,7 +29,7 @@ pub(super) fn restore(layout: &Layout, inputs: &str, stage: &Path) -> Result<boo
 /// Adds a dashboard and removes the oldest ones.
 pub(super) fn keep(layout: &Layout, inputs: &str, dist: &Path) -> Result<()> {
     let all = folder(layout);
-    // Renamed when it is whole, so that an interrupted copy is never taken for a dashboard.
+    // Renamed when complete, so that an interrupted copy is never used.
     let unfinished = all.join(format!("unfinished-{}", std::process::id()));
     fs::create_dir_all(&unfinished).with_context(|| format!("cannot make {}", unfinished.display()))?;
     copy(dist, &unfinished)?;

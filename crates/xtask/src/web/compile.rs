@@ -9,14 +9,14 @@ use crate::child::Child;
 use crate::layout::Layout;
 use crate::toolchain::wasm::{TARGET, Toolchain};
 
-/// Two loaded cores need some four minutes, standard library included.
+/// Two loaded cores need about four minutes, including the standard library.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Compiles the package `web` and returns the program.
 pub(crate) fn run(layout: &Layout, toolchain: &Toolchain, fast: bool) -> Result<PathBuf> {
     let profile = if fast { "wasm-fast" } else { "wasm" };
-    // A folder of its own within cargo's: two compilers in one would rebuild each other's work, and two checkouts with one
-    // would take each other's crates for their own.
+    // A separate folder within cargo's target folder: two compilers in one folder would rebuild each other's work, and two checkouts with
+    // one folder would use each other's crates.
     let target = layout.target().join("wasm");
     let cargo = Child::new(layout, "wasm", "cargo", LIMIT)
         .args([
@@ -40,7 +40,7 @@ fn with_toolchain(cargo: Child, toolchain: &Toolchain) -> Child {
         Toolchain::WithSource { rustc, linker } => cargo
             .args(["-Zbuild-std=std,panic_abort"])
             .env("RUSTC", rustc)
-            // Debian's compiler is a stable one; building the library from source is what needs this.
+            // Debian's compiler is a stable one; building the library from source needs this.
             .env("RUSTC_BOOTSTRAP", "1")
             .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker),
     }

@@ -1,7 +1,7 @@
-//! Compressed copies beside each file, so that the collector serves them without compressing anything itself.
+//! Compressed copies beside each file, so that the collector does not compress while serving.
 //!
-//! Node does it: it carries both codecs compiled with optimisation, is needed for the style sheet anyway, and saves this program
-//! two crates that would take minutes at brotli's highest level in an unoptimised build.
+//! Node does this: it contains both codecs compiled with optimisation, and the style sheet needs it anyway. Two crates for it would take
+//! minutes at brotli's highest level in an unoptimised build.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::toolchain::npm;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Reads names from its arguments: first the brotli level, then the files.
+/// Its arguments: first the brotli level, then the files.
 const SCRIPT: &str = r#"
 const { readFileSync, writeFileSync } = require("node:fs");
 const { brotliCompressSync, gzipSync, constants } = require("node:zlib");
@@ -29,11 +29,11 @@ for (const file of files) {
 }
 "#;
 
-/// What a served file weighs, in bytes.
+/// The sizes of a served file, in bytes.
 pub(crate) struct Sizes {
     /// Its path below the dashboard's root.
     pub(crate) name: String,
-    /// As it is.
+    /// Uncompressed.
     pub(crate) plain: u64,
     /// With gzip.
     pub(crate) gzip: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Sizes {
     pub(crate) brotli: u64,
 }
 
-/// Compresses every file of the stage that gains by it.
+/// Compresses every file of the stage that becomes smaller.
 pub(crate) fn run(layout: &Layout, stage: &Path, fast: bool) -> Result<Vec<Sizes>> {
     let files = fingerprint::files(stage, &[])?;
     let gaining: Vec<_> = files.iter().filter(|file| gains(file)).collect();
@@ -52,7 +52,7 @@ pub(crate) fn run(layout: &Layout, stage: &Path, fast: bool) -> Result<Vec<Sizes
     files.iter().map(|file| sizes(stage, file)).collect()
 }
 
-/// Pictures and fonts are compressed already.
+/// Returns false for images and fonts, which are compressed already.
 fn gains(file: &Path) -> bool {
     let ending = file
         .extension()

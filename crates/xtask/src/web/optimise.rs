@@ -1,4 +1,4 @@
-//! wasm-opt, which takes another half off the program.
+//! wasm-opt, which halves the size of the program.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::toolchain::npm;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What rustc emits by default since 1.82 and every browser of the last three years reads. wasm-opt refuses a program that
-/// uses a feature it was not told of, so a new default of rustc shows as an error here, not in somebody's browser.
+/// The features that rustc uses by default since 1.82 and that every browser of the last three years supports. wasm-opt refuses a program
+/// with another feature, so a new default of rustc causes an error here, not in a user's browser.
 const FEATURES: [&str; 7] = [
     "--enable-bulk-memory",
     "--enable-bulk-memory-opt",
@@ -24,7 +24,7 @@ const FEATURES: [&str; 7] = [
     "--enable-sign-ext",
 ];
 
-/// Shrinks the program in place; a fast build goes without.
+/// Shrinks the program in place; does nothing in a fast build.
 pub(crate) fn run(layout: &Layout, modules: &Path, stage: &Path, fast: bool) -> Result<()> {
     if fast {
         return Ok(());
@@ -33,10 +33,10 @@ pub(crate) fn run(layout: &Layout, modules: &Path, stage: &Path, fast: bool) -> 
     let smaller = stage.join("web_bg.wasm.smaller");
     Child::new(layout, "wasm-opt", npm::node()?, LIMIT)
         .args([modules.join("binaryen/bin/wasm-opt")])
-        // Rust puts its stack first: nothing lies below 1 KiB, and addresses may be folded into loads and stores.
+        // Rust puts its stack first: nothing lies below 1 KiB, so addresses may be folded into loads and stores.
         .args(["-Oz", "--strip-debug", "--strip-producers", "--low-memory-unused"])
         .args(FEATURES)
         .args([program.as_path(), Path::new("-o"), smaller.as_path()])
         .succeed()?;
-    fs::rename(&smaller, &program).context("cannot replace the program by the smaller one")
+    fs::rename(&smaller, &program).context("cannot replace the program with the smaller one")
 }

@@ -1,4 +1,4 @@
-//! The style sheet: Tailwind collects the classes that the sources name; daisyUI gives them themes and components.
+//! The style sheet: Tailwind collects the classes that the sources name; daisyUI provides themes and components.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) fn run(layout: &Layout, modules: &Path, stage: &Path) -> Result<()> {
     let (input, output) = (layout.web().join("style.css"), stage.join("web.css"));
     Child::new(layout, "style", npm::node()?, LIMIT)
         .folder(&layout.web())
-        // The packages lie outside the checkout; this is where its imports and plug-ins are looked up.
+        // The packages are outside the checkout; imports and plug-ins are resolved here.
         .env("NODE_PATH", modules)
         .args([modules.join("@tailwindcss/cli/dist/index.mjs")])
         .args([

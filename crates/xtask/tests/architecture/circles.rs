@@ -5,10 +5,10 @@ use std::path::Path;
 
 use syn::{Attribute, Item, UseTree, Visibility};
 
-/// A module's place: the names from the crate's root on.
+/// The path of a module: the names from the crate's root.
 type Place = Vec<String>;
 
-/// What the files of a crate import of each other.
+/// The imports between the files of a crate.
 #[derive(Default)]
 pub(crate) struct Imports {
     modules: BTreeMap<Place, Module>,
@@ -17,7 +17,7 @@ pub(crate) struct Imports {
 #[derive(Default)]
 struct Module {
     uses: BTreeSet<Place>,
-    /// What it hands on from elsewhere, by the name that it has here. An import of it is one from there.
+    /// Re-exports: the original path by the name here. An import of the name counts as an import of the original.
     handed_on: BTreeMap<String, Place>,
 }
 
@@ -65,7 +65,7 @@ impl Imports {
         }
     }
 
-    /// The largest circle of files, in words.
+    /// Returns the files of the largest circle.
     pub(crate) fn largest_circle(&self) -> Vec<String> {
         let reached: BTreeMap<&Place, BTreeSet<&Place>> = self
             .modules
@@ -101,7 +101,7 @@ impl Imports {
         used.filter(move |place| *place != from)
     }
 
-    /// The module that defines what a path names.
+    /// Returns the module that defines what a path names.
     fn module_of(&self, path: &[String]) -> Option<&Place> {
         let length = (0..=path.len())
             .rev()
@@ -160,7 +160,7 @@ impl Module {
     }
 }
 
-/// `cfg(test)`, also among other conditions.
+/// Returns true for `cfg(test)`, also among other conditions.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     let is_for_tests = |attribute: &Attribute| match &attribute.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string().contains("test"),
@@ -169,7 +169,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(is_for_tests)
 }
 
-/// A path from the crate's root on; `None` where it leads out of the crate.
+/// Returns a path from the crate's root; `None` if it leaves the crate.
 fn absolute(place: &Place, path: &[String], known: &BTreeSet<Place>) -> Option<Place> {
     let first = path.first()?;
     let mut from = place.clone();

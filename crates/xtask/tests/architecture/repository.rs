@@ -1,11 +1,11 @@
-//! What the files of the repository must say, and must not.
+//! Checks what the files of the repository must and must not contain.
 
 use std::process::Command;
 
 use crate::workspace::root;
 
-/// Addresses of package registries, in halves so that this file does not contain them. A mirror's address in a file would
-/// send every reader to somebody's private network, or past their own mirror.
+/// Addresses of package registries, in halves so that this file does not contain them. The address of a mirror in a file would send readers
+/// to a private network, or past their own mirror.
 const REGISTRIES: [(&str, &str); 5] = [
     ("://registry", "."),
     ("://index", ".crates.io"),
@@ -44,7 +44,7 @@ fn the_readme_gives_the_two_commands_and_ci_runs_the_one_it_gives() {
     );
 }
 
-/// Every text that git tracks, or, in an unpacked release without git, nothing.
+/// Returns all text files that git tracks; none in an unpacked release without git.
 fn tracked_texts() -> Vec<(String, String)> {
     let output = Command::new("git")
         .args(["ls-files", "-z"])

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The root of the checkout.
+/// Returns the root of the checkout.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -16,12 +16,12 @@ pub(crate) fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// The names of our crates.
+/// Returns the names of our crates.
 pub(crate) fn own_crates() -> Vec<String> {
     packages().iter().map(|package| text(&package["name"])).collect()
 }
 
-/// What a crate links in its product; what its tests and its build script use does not count.
+/// Returns what a crate links in its product, without the dependencies of its tests and its build script.
 pub(crate) fn dependencies(name: &str) -> Vec<String> {
     let package = packages().iter().find(|package| package["name"] == name).unwrap();
     let linked = package["dependencies"]
@@ -32,7 +32,7 @@ pub(crate) fn dependencies(name: &str) -> Vec<String> {
     linked.map(|dependency| text(&dependency["name"])).collect()
 }
 
-/// Every version of a crate in Cargo.lock.
+/// Returns every version of a crate in Cargo.lock.
 pub(crate) fn locked_versions(name: &str) -> Vec<String> {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
     let head = format!("[[package]]\nname = \"{name}\"\nversion = \"");
@@ -41,14 +41,14 @@ pub(crate) fn locked_versions(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// All that a crate links by way of whatever it uses, its tests' crates among it, as Cargo.lock has it.
+/// Returns all direct and indirect dependencies of a crate in Cargo.lock, including those of its tests.
 pub(crate) fn locked_dependencies(name: &str) -> BTreeSet<String> {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
     let (mut found, mut todo) = (BTreeSet::new(), vec![name.to_owned()]);
     while let Some(name) = todo.pop() {
         for (at, head) in lock.match_indices(&format!("[[package]]\nname = \"{name}\"\n")) {
             let package = lock[at + head.len()..].split("[[package]]").next().unwrap();
-            // ` "NAME",` or, of several versions, ` "NAME VERSION",`.
+            // ` "NAME",` or, for several versions, ` "NAME VERSION",`.
             let used = package.lines().filter_map(|line| line.strip_prefix(" \""));
             let used = used.filter_map(|line| line.split(['"', ' ']).next());
             todo.extend(
@@ -60,7 +60,7 @@ pub(crate) fn locked_dependencies(name: &str) -> BTreeSet<String> {
     found
 }
 
-/// The Rust files below a crate's `src`, with their text.
+/// Returns the Rust files below a crate's `src`, with their text.
 pub(crate) fn sources(name: &str) -> Vec<(String, String)> {
     let mut folders = vec![root().join("crates").join(name).join("src")];
     let mut found = Vec::new();

@@ -1,13 +1,13 @@
-//! What the palette can open.
+//! The entries of the palette.
 
 use super::fuzzy::score;
 use crate::app::keys::PAGES;
 use crate::ui::highest_first;
 
-/// Entries shown at once.
+/// Maximum number of entries shown.
 const SHOWN_MAX: usize = 12;
 
-/// One thing to open.
+/// One entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) kind: &'static str,
@@ -15,7 +15,7 @@ pub(super) struct Entry {
     pub(super) href: String,
 }
 
-/// Everything there is: pages, then runs newest first, nodes, rules.
+/// Returns all entries: pages, then runs (newest first), nodes, rules.
 pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<Entry> {
     let entry = |kind, name: &str, href| Entry {
         kind,
@@ -35,7 +35,7 @@ pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<En
     pages.chain(runs).chain(nodes).chain(rules).collect()
 }
 
-/// The best answers to what was typed; equally good ones keep their order.
+/// Returns the best matches for the typed text; matches with the same score keep their order.
 pub(super) fn found(entries: &[Entry], typed: &str) -> Vec<Entry> {
     let (mut scores, mut matching) = (Vec::new(), Vec::new());
     for entry in entries {

@@ -1,12 +1,12 @@
-//! How well a text answers to a few typed letters.
+//! Scores how well a text matches a few typed letters.
 
-/// A letter that begins a word counts more, and one that follows the letter before.
+/// A letter scores more if it starts a word or follows the previous match.
 const BEGINS_WORD: i32 = 8;
 const FOLLOWS: i32 = 5;
-/// Each letter that is skipped counts against the text.
+/// The penalty for each skipped letter.
 const SKIPPED: i32 = 1;
 
-/// The better, the higher; `None` where the letters are not all there, in their order. Spaces are ignored.
+/// Returns the score; higher is better. `None` if the text does not contain all letters in their order. Spaces are ignored.
 pub(super) fn score(typed: &str, text: &str) -> Option<i32> {
     let text: Vec<char> = text.chars().flat_map(char::to_lowercase).collect();
     let (mut score, mut at, mut last) = (0, 0, None);
@@ -30,7 +30,7 @@ pub(super) fn score(typed: &str, text: &str) -> Option<i32> {
     Some(score)
 }
 
-/// The next letter if it is the one, else the next beginning of a word with it, else its next place.
+/// Returns the next position if it has the letter, else the next start of a word with the letter, else its next position.
 fn best_place(text: &[char], from: usize, letter: char, last: Option<usize>) -> Option<usize> {
     let places = || (from..text.len()).filter(|place| text[*place] == letter);
     if last.is_some() && text.get(from) == Some(&letter) {

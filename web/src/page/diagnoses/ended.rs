@@ -1,5 +1,5 @@
-//! Diagnoses that have ended: asked for when the page opens and whenever one begins or ends, since the stream carries the firing ones
-//! only.
+//! Diagnoses that have ended. They are requested when the page opens and whenever a diagnosis starts or ends, because the stream contains
+//! only firing ones.
 
 use domain::api::alerts::Diagnosis;
 use leptos::prelude::*;
@@ -7,13 +7,13 @@ use leptos::task::spawn_local;
 
 use crate::api::{ApiError, unreadable};
 use crate::live::{List, Live, read_diagnoses};
-use crate::session::Who;
-use crate::ui::whenever;
+use crate::session::UserSession;
+use crate::ui::effect;
 
-/// How many are listed.
+/// The request, with the number of diagnoses listed.
 const PATH: &str = "/api/diagnoses?state=resolved&limit=100";
 
-/// The list, and why it could not be had. Cheap to copy.
+/// The list, and the error of the last request. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub(super) list: List<Diagnosis>,
@@ -21,25 +21,25 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Asks for as long as the current owner lives.
+    /// Requests the list while the current owner lives.
     pub(super) fn of() -> Self {
         let live = expect_context::<Live>();
-        let who = expect_context::<Who>();
+        let session = expect_context::<UserSession>();
         let ended = Self {
             list: List::new(),
             problem: RwSignal::new(None),
         };
-        whenever(move || {
+        effect(move || {
             live.connected.track();
             let _changes = live.diagnoses.rows();
-            spawn_local(async move { ended.take(asked(who).await) });
+            spawn_local(async move { ended.take(request(session).await) });
         });
         ended
     }
 
     fn take(self, answer: Result<Vec<Diagnosis>, ApiError>) {
         let problem = answer.as_ref().err().map(|error| error.message.clone());
-        // The page may be another one by now.
+        // The user may have left the page.
         if self.problem.try_set(problem).is_none()
             && let Ok(all) = answer
         {
@@ -48,7 +48,7 @@ impl Ended {
     }
 }
 
-async fn asked(who: Who) -> Result<Vec<Diagnosis>, ApiError> {
-    let answer = who.fetch(PATH).await?;
+async fn request(session: UserSession) -> Result<Vec<Diagnosis>, ApiError> {
+    let answer = session.fetch(PATH).await?;
     read_diagnoses(&answer).map_err(|error| unreadable(&error))
 }

@@ -1,17 +1,17 @@
-//! A diagnosis in the list: one line on a desk, a few on a phone.
+//! A diagnosis in the list: one line on a desktop, a few on a phone.
 
 use domain::api::alerts::Diagnosis;
 use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
 use crate::live::Row;
-use crate::ui::{Ago, changing, diagnosis_href, severity_class, severity_word};
+use crate::ui::{Ago, diagnosis_href, dynamic_view, severity_class, severity_word};
 
-/// The line, made anew when the diagnosis changes.
+/// Renders the line; again when the diagnosis changes.
 pub(super) fn row(row: &Row<Diagnosis>) -> AnyView {
     let diagnosis = row.signal();
     let rule = row.peek(|diagnosis| diagnosis.alert.rule.clone());
-    view! { <li data-testid="diagnosis-row" data-rule=rule>{changing(move || diagnosis.with(line))}</li> }
+    view! { <li data-testid="diagnosis-row" data-rule=rule>{dynamic_view(move || diagnosis.with(line))}</li> }
         .into_any()
 }
 
@@ -42,7 +42,7 @@ fn line(diagnosis: &Diagnosis) -> AnyView {
     .into_any()
 }
 
-/// Whether a diagnosis has these words, which are in lower case, somewhere in what its line says.
+/// Returns true if the text of the line contains all of `words`, which are in lower case.
 pub(super) fn matches(diagnosis: &Diagnosis, words: &str) -> bool {
     let labels = diagnosis.alert.labels.to_string();
     let texts = [
@@ -60,14 +60,14 @@ fn since(diagnosis: &Diagnosis) -> i64 {
     diagnosis.alert.fired_ms.unwrap_or(diagnosis.alert.active_ms)
 }
 
-/// `, lasted 4m`, of one that has ended.
+/// Returns `, lasted 4m` for a diagnosis that has ended.
 fn lasted(diagnosis: &Diagnosis) -> Option<String> {
     let ended_ms = diagnosis.alert.resolved_ms?;
     let whole_seconds_ms = (ended_ms - since(diagnosis)).max(0) / 1_000 * 1_000;
     Some(format!(", lasted {}", DisplayDuration(whole_seconds_ms)))
 }
 
-/// What people did about it, behind the rule's name.
+/// Returns the handling, shown after the rule's name.
 fn handling(diagnosis: &Diagnosis) -> String {
     let handling = &diagnosis.handling;
     let mut words = String::new();

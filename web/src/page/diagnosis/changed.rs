@@ -1,23 +1,23 @@
-//! What happened to the run and the node in the hour before.
+//! Changes to the run and the node in the hour before the diagnosis.
 
 use domain::api::diagnoses::ChangeBefore;
 use leptos::prelude::*;
 
-use super::loaded::Loaded;
+use super::diagnosis_state::DiagnosisState;
 use crate::ui::{Heading, clock, severity_word};
 
-/// The newest first; a sentence where nothing is known to have changed.
+/// The changes, newest first; a sentence if none are known.
 #[component]
-pub(super) fn ChangedBefore(loaded: Loaded) -> AnyView {
-    loaded.shown(|view| {
+pub(super) fn ChangedBefore(state: DiagnosisState) -> AnyView {
+    state.shown(|view| {
         let changes: Vec<AnyView> = view.changed_before.iter().map(change).collect();
-        let nothing = changes
+        let empty = changes
             .is_empty()
-            .then(|| view! { <p class="opacity-70">"Nothing that is known."</p> });
+            .then(|| view! { <p class="opacity-70">"No known changes."</p> });
         view! {
             <section class="min-w-0" data-testid="changed-before">
-                <Heading text="What changed before" hint="Events of its run and node, and what people did, in the hour before it began." />
-                {nothing}
+                <Heading text="What changed before" hint="Events and user actions on its run and node in the hour before it began." />
+                {empty}
                 <ul class="grid gap-1 text-sm">{changes}</ul>
             </section>
         }

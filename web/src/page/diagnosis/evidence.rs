@@ -1,18 +1,18 @@
-//! The evidence: charts of the time around the diagnosis with the culprit's line and its peers', and lines of logs.
+//! The evidence: charts of the period around the diagnosis with the culprit's line and its peers' lines, and log lines.
 
 use domain::api::alerts::Evidence;
 use domain::api::diagnoses::EvidenceChart;
 use domain::metric::Unit;
 use leptos::prelude::*;
 
-use super::loaded::Loaded;
-use super::words::since_ms;
+use super::diagnosis_state::DiagnosisState;
+use super::text::since_ms;
 use crate::chart::{Chart, Levels, Marks, Naming, Window};
-use crate::ui::{Heading, MeasuredValues, When, changing};
+use crate::ui::{Heading, MeasuredValues, When, dynamic_view};
 
-/// Charts that are shown at first.
+/// Number of charts shown at first.
 const SHOWN: usize = 4;
-/// Endings of metrics' names, and what they say of the values.
+/// Endings of metric names, and the units that they imply.
 const UNITS: [(&str, Unit); 6] = [
     ("_seconds", Unit::Seconds),
     ("_ratio", Unit::Ratio),
@@ -21,19 +21,19 @@ const UNITS: [(&str, Unit); 6] = [
     ("_watts", Unit::Watts),
     ("_hertz", Unit::Hertz),
 ];
-/// Peers that are drawn one by one; a band stands for more.
+/// Maximum number of peers drawn separately; a band summarises more.
 const PEERS: usize = 4;
 
-/// The section.
+/// The section with the evidence.
 #[component]
-pub(super) fn EvidenceCharts(loaded: Loaded) -> impl IntoView {
-    // The charts of an incident that lasts would be made anew with each second: they stand as first asked for.
+pub(super) fn EvidenceCharts(state: DiagnosisState) -> impl IntoView {
+    // The charts of an active diagnosis would be rebuilt each second, so they stay as first loaded.
     let charts = StoredValue::new(
-        loaded
+        state
             .view
             .with_untracked(|view| view.as_ref().map(|view| view.charts.clone()).unwrap_or_default()),
     );
-    let began: Marks = loaded.view.with_untracked(|view| {
+    let began: Marks = state.view.with_untracked(|view| {
         let began = view
             .as_ref()
             .map(|view| (since_ms(&view.diagnosis), "began".to_owned()));
@@ -42,7 +42,7 @@ pub(super) fn EvidenceCharts(loaded: Loaded) -> impl IntoView {
     let marks = Signal::stored(began);
     let all = RwSignal::new(false);
     let count = charts.with_value(Vec::len);
-    let shown = changing(move || {
+    let shown = dynamic_view(move || {
         let most = if all.get() { usize::MAX } else { SHOWN };
         let charts = charts.get_value().into_iter().take(most);
         charts
@@ -52,18 +52,18 @@ pub(super) fn EvidenceCharts(loaded: Loaded) -> impl IntoView {
     });
     view! {
         <section class="min-w-0" data-testid="evidence-charts">
-            <Heading text="Evidence" hint="The time around it. The culprit's line is bold; the band is what 80 % of its peers do, the dashed line their median." />
+            <Heading text="Evidence" hint="The culprit's line is bold; the band covers 80 % of its peers, and the dashed line is their median." />
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{shown}</div>
             <When on=move || (count > SHOWN) && !all.get()>
                 <button class="btn btn-sm mt-2" on:click=move |_| all.set(true)>{format!("Show all {count} charts")}</button>
             </When>
-            {loaded.shown(|view| {
+            {state.shown(|view| {
                 let logs = view.diagnosis.alert.evidence.iter().filter(|one| !one.lines.is_empty());
                 logs.map(log).collect::<Vec<AnyView>>().into_any()
             })}
             <details class="mt-3">
-                <summary class="cursor-pointer">"Values when it began"</summary>
-                {loaded.shown(|view| {
+                <summary class="cursor-pointer">"Values at its start"</summary>
+                {state.shown(|view| {
                     let evidence = view.diagnosis.alert.evidence.iter().cloned();
                     evidence.map(|evidence| view! { <MeasuredValues evidence /> }.into_any()).collect::<Vec<AnyView>>().into_any()
                 })}
@@ -90,7 +90,7 @@ fn chart(chart: EvidenceChart, marks: Signal<Marks>) -> AnyView {
     .into_any()
 }
 
-/// The unit of the first metric that a query names: the last word of its name.
+/// Returns the unit of the first metric in a query: the last word of its name.
 fn unit(query: &str) -> Unit {
     let query = query.trim_start_matches("last_over_time(");
     let end = query.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');

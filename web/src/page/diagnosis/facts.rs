@@ -1,17 +1,17 @@
-//! The first screen: what, who, since when, how sure, why, what to do.
+//! The first screen: summary, culprit, start, confidence, reasons, advice.
 
 use domain::api::diagnoses::DiagnosisView;
 use leptos::prelude::*;
 
-use super::loaded::Loaded;
-use super::words::{confidence, culprit, duration, since_ms};
+use super::diagnosis_state::DiagnosisState;
+use super::text::{confidence, culprit, duration, since_ms};
 use crate::live::Live;
 use crate::ui::{Ago, alert_badge, clock, severity_class, severity_word, text};
 
-/// The facts, in the order in which one asks for them.
+/// The facts, in the order in which users need them.
 #[component]
-pub(super) fn Facts(loaded: Loaded) -> AnyView {
-    loaded.shown(facts)
+pub(super) fn Facts(state: DiagnosisState) -> AnyView {
+    state.shown(facts)
 }
 
 fn facts(view: &DiagnosisView) -> AnyView {
@@ -39,11 +39,11 @@ fn facts(view: &DiagnosisView) -> AnyView {
             </p>
             <h1 class="text-xl font-bold break-words" data-testid="what">{diagnosis.summary.clone()}</h1>
             <dl class="grid gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
-                <dt class="font-semibold">"Who"</dt>
+                <dt class="font-semibold">"Culprit"</dt>
                 <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt}</dd>
                 <dt class="font-semibold">"Since"</dt>
                 <dd data-testid="since">{since(view)}</dd>
-                <dt class="font-semibold">"How sure"</dt>
+                <dt class="font-semibold">"Confidence"</dt>
                 <dd data-testid="how-sure">{confidence(&diagnosis.confidence)}</dd>
                 <dt class="font-semibold">"Why"</dt>
                 <dd data-testid="why"><ul class="list-disc ml-5">{reasons}</ul></dd>
@@ -55,7 +55,7 @@ fn facts(view: &DiagnosisView) -> AnyView {
     .into_any()
 }
 
-/// When it began, and how long it lasts or lasted.
+/// Renders the start of the diagnosis and its duration.
 fn since(view: &DiagnosisView) -> AnyView {
     let begun_ms = since_ms(&view.diagnosis);
     let ended_ms = view.diagnosis.alert.resolved_ms;

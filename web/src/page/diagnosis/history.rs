@@ -1,39 +1,34 @@
-//! Earlier diagnoses of the same rule with what was done about them, and what people did about this one.
+//! Earlier diagnoses of the same rule with their handling, and the timeline of this diagnosis.
 
 use domain::api::diagnoses::{SimilarDiagnosis, TimelineEntry};
 use leptos::prelude::*;
 
-use super::loaded::Loaded;
-use super::words::deed;
-use crate::ui::{Heading, clock, nothing};
+use super::diagnosis_state::DiagnosisState;
+use super::text::timeline_verb;
+use crate::ui::{Heading, clock, empty_view};
 
-/// Nothing where there was none in the last 30 days.
+/// Earlier diagnoses; nothing if there were none in the last 30 days.
 #[component]
-pub(super) fn Similar(loaded: Loaded) -> AnyView {
-    loaded.shown(|view| {
+pub(super) fn Similar(state: DiagnosisState) -> AnyView {
+    state.shown(|view| {
         let lines: Vec<AnyView> = view.similar.iter().map(one).collect();
-        let hint = "Diagnoses of the same rule in the 30 days before, and what was done about them.";
+        let hint = "Diagnoses of the same rule in the 30 days before, with their handling.";
         section("Similar", hint, "similar", lines)
     })
 }
 
-/// Nothing where no one did anything.
+/// The timeline; nothing if it is empty.
 #[component]
-pub(super) fn Timeline(loaded: Loaded) -> AnyView {
-    loaded.shown(|view| {
+pub(super) fn Timeline(state: DiagnosisState) -> AnyView {
+    state.shown(|view| {
         let lines: Vec<AnyView> = view.timeline.iter().map(entry).collect();
-        section(
-            "Timeline",
-            "What people did about it, oldest first.",
-            "timeline",
-            lines,
-        )
+        section("Timeline", "What people did, oldest first.", "timeline", lines)
     })
 }
 
 fn section(title: &'static str, hint: &'static str, id: &'static str, lines: Vec<AnyView>) -> AnyView {
     if lines.is_empty() {
-        return nothing();
+        return empty_view();
     }
     view! {
         <section class="min-w-0" data-testid=id>
@@ -73,7 +68,11 @@ fn entry(entry: &TimelineEntry) -> AnyView {
     let verdict = entry.verdict.as_ref().map_or_else(String::new, |verdict| {
         format!(". Before and after: {}", verdict.summary)
     });
-    let words = format!("{} {}{until}{note}{verdict}", entry.who, deed(&entry.kind));
+    let words = format!(
+        "{} {}{until}{note}{verdict}",
+        entry.who,
+        timeline_verb(&entry.kind)
+    );
     view! {
         <li class="break-words"><span class="font-mono opacity-80">{clock(entry.at_ms)}</span> " " {words}</li>
     }

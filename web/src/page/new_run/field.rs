@@ -1,21 +1,21 @@
-//! A field of the form: its label, what may be in it, and what is wrong with it.
+//! A field of the form: its label, hint, value and errors.
 
-use crate::ui::{changing, text};
+use crate::ui::{dynamic_view, text};
 use domain::run::spec::FieldError;
 use leptos::prelude::*;
 
-/// One line.
+/// A field with one line.
 #[component]
 pub(super) fn Text(
-    /// Above the field.
+    /// The label above the field.
     label: &'static str,
-    /// Beside the label.
+    /// The hint beside the label.
     hint: &'static str,
     /// The field's name in the spec.
     field: &'static str,
-    /// What stands in it.
+    /// The current text.
     value: RwSignal<String>,
-    /// Everything that is wrong with the form.
+    /// All errors of the form.
     problems: Memo<Vec<FieldError>>,
 ) -> impl IntoView {
     view! {
@@ -35,18 +35,18 @@ pub(super) fn Text(
     }
 }
 
-/// Several lines.
+/// A field with several lines.
 #[component]
 pub(super) fn Area(
-    /// Above the field.
+    /// The label above the field.
     label: &'static str,
-    /// Beside the label.
+    /// The hint beside the label.
     hint: &'static str,
     /// The field's name in the spec.
     field: &'static str,
-    /// What stands in it.
+    /// The current text.
     value: RwSignal<String>,
-    /// Everything that is wrong with the form.
+    /// All errors of the form.
     problems: Memo<Vec<FieldError>>,
 ) -> impl IntoView {
     view! {
@@ -67,12 +67,12 @@ pub(super) fn Area(
     }
 }
 
-/// What is wrong with a field, `set` also standing for `set.NAME`.
+/// The errors of a field; `set` also shows those of `set.NAME`.
 #[component]
 pub(super) fn Mistakes(
     /// The field's name in the spec.
     field: &'static str,
-    /// Everything that is wrong with the form.
+    /// All errors of the form.
     problems: Memo<Vec<FieldError>>,
 ) -> impl IntoView {
     let sentences = Memo::new(move |_| {
@@ -83,7 +83,7 @@ pub(super) fn Mistakes(
                 .collect::<Vec<_>>()
         })
     });
-    let shown = changing(move || {
+    let shown = dynamic_view(move || {
         let one =
             |sentence| view! { <p class="wrong text-sm" data-testid="mistake">{sentence}</p> }.into_any();
         let all: Vec<AnyView> = sentences.get().into_iter().map(one).collect();

@@ -1,4 +1,4 @@
-//! What stands in the form, and the spec it asks for.
+//! The values of the form, and the spec that they describe.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use domain::run::recipe::RECIPES;
 use domain::run::spec::{FieldError, Spec};
 use leptos::prelude::*;
 
-/// The recipe field's value for "a script of one's own".
+/// The recipe field's value for "your own script".
 pub(super) const OWN_SCRIPT: &str = "";
 
-/// A signal each.
+/// One signal per field.
 #[derive(Clone, Copy)]
 pub(super) struct Fields {
     pub(super) name: RwSignal<String>,
@@ -25,7 +25,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// A run that works as it stands.
+    /// Creates a form whose values are a valid run.
     pub(super) fn new() -> Self {
         let text = |value: &str| RwSignal::new(value.to_owned());
         Self {
@@ -42,12 +42,12 @@ impl Fields {
         }
     }
 
-    /// Whether a script is asked for instead of a recipe; tracked.
+    /// Returns true if the user has chosen a script instead of a recipe; tracked.
     pub(super) fn is_own_script(self) -> bool {
         self.recipe.with(|recipe| recipe == OWN_SCRIPT)
     }
 
-    /// The spec, and what cannot be read as one; tracked.
+    /// Returns the spec, and errors for text that cannot be parsed; tracked.
     pub(super) fn spec(self) -> (Spec, Vec<FieldError>) {
         let mut problems = Vec::new();
         let mut number =

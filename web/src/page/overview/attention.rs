@@ -1,4 +1,4 @@
-//! *Needs you*: one line per active diagnosis, worst first.
+//! *Needs attention*: one line per active diagnosis, worst first.
 
 use domain::api::alerts::Diagnosis;
 use leptos::prelude::*;
@@ -6,14 +6,14 @@ use leptos::prelude::*;
 use crate::live::{Live, Row, each};
 use crate::ui::{Ago, When, diagnosis_href, severity_word, text};
 
-/// The list; absent while nothing is wrong.
+/// The list; hidden if there are no active diagnoses.
 #[component]
 pub(super) fn Attention() -> impl IntoView {
     let all = expect_context::<Live>().diagnoses;
     view! {
         <When on=move || all.is_known() && !all.is_empty()>
-            <section class="min-w-0" aria-label="Needs you">
-                <h2 class="font-bold mb-1">"Needs you"</h2>
+            <section class="min-w-0" aria-label="Needs attention">
+                <h2 class="font-bold mb-1">"Needs attention"</h2>
                 <ul class="border-t border-base-300" data-testid="diagnoses">
                     {each(move || all.rows(), |row| view! { <Line row /> }.into_any())}
                 </ul>
@@ -22,7 +22,7 @@ pub(super) fn Attention() -> impl IntoView {
     }
 }
 
-/// Who and what at a glance; opened, why and what to do.
+/// One diagnosis: culprit and summary; if opened, reasons and advice.
 #[component]
 fn Line(row: Row<Diagnosis>) -> impl IntoView {
     let diagnosis = row.signal();

@@ -1,4 +1,4 @@
-//! The first steps of a new installation: they tick off by themselves, and are gone when all are done.
+//! The first steps of a new installation. Each is marked as done automatically; the list disappears when all are done.
 
 use domain::api::session::{NewToken, Role};
 use leptos::prelude::*;
@@ -7,26 +7,26 @@ use serde::Serialize;
 use wasm_bindgen::prelude::*;
 
 use crate::live::Live;
-use crate::session::Who;
-use crate::ui::{Trouble, When, keep, recall, text};
+use crate::session::UserSession;
+use crate::ui::{ErrorMessage, When, keep, recall, text};
 
 #[wasm_bindgen]
 extern "C" {
-    /// Puts a text where it can be pasted from; false where the browser does not let it.
+    /// Copies text to the clipboard. Returns false if the browser refuses.
     #[wasm_bindgen(js_name = lockstepCopy)]
     fn copy(text: &str) -> bool;
 }
 
-/// What a token for agents is asked for with; the collector fills in the rest.
+/// The request for a join token; the collector sets the other fields.
 #[derive(Serialize)]
 struct CreateJoin {
     note: &'static str,
 }
 
-/// The name under which the browser keeps that the steps are not wanted.
+/// The key in the browser's storage for a hidden list.
 const KEY: &str = "lockstep-first-steps";
 
-/// Three steps, as long as one is open and the viewer has not put them away.
+/// Three steps, shown until all are done or the user hides them.
 #[component]
 pub(super) fn FirstSteps() -> impl IntoView {
     let live = expect_context::<Live>();
@@ -51,7 +51,7 @@ pub(super) fn FirstSteps() -> impl IntoView {
                     <button class="btn btn-ghost btn-sm" on:click=hide>"Hide"</button>
                 </div>
                 <ol class="grid gap-2">
-                    <li><span class="state state-ok">"The collector runs"</span></li>
+                    <li><span class="state state-ok">"Collector running"</span></li>
                     <li>
                         <span class=step_class(nodes) data-testid="step-node">{connected}</span>
                         <When on=move || nodes.get() == 0><Join /></When>
@@ -76,10 +76,10 @@ fn step_class(done: Memo<usize>) -> Signal<String> {
     })
 }
 
-/// How an agent joins: the command, for admins with a token in it.
+/// The command that connects a node; for admins with a token in it.
 #[component]
 fn Join() -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let token = RwSignal::new(None::<String>);
     let (problem, copied) = (RwSignal::new(None), RwSignal::new("Copy"));
     let origin = window().location().origin().unwrap_or_default();
@@ -89,8 +89,8 @@ fn Join() -> impl IntoView {
             let body = CreateJoin {
                 note: "made on the overview",
             };
-            let made = who.post::<NewToken>("/api/tokens/join", &body).await;
-            // The page may be another one by now.
+            let made = session.post::<NewToken>("/api/tokens/join", &body).await;
+            // The user may have left the page.
             let _gone = match made {
                 Ok(made) => token.try_set(Some(made.token)).map(|_| ()),
                 Err(error) => problem.try_set(Some(error.message)).map(|_| ()),
@@ -101,22 +101,22 @@ fn Join() -> impl IntoView {
         copied.set(if copy(&command.get_untracked()) {
             "Copied"
         } else {
-            "Select it and copy"
+            "Select and copy it"
         })
     };
     view! {
-        <p class="text-muted">"On each node, with Lockstep's one binary:"</p>
+        <p class="text-muted">"Install Lockstep and run on each node:"</p>
         <p class="flex flex-wrap gap-2 items-center">
             <code class="bg-base-200 px-2 py-1 break-all select-all" data-testid="join-command">{command}</code>
-            <When on=move || token.read().is_none() && who.may(Role::Admin)>
-                <button class="btn btn-sm" on:click=make>"Make a token"</button>
+            <When on=move || token.read().is_none() && session.may(Role::Admin)>
+                <button class="btn btn-sm" on:click=make>"Create token"</button>
             </When>
             <When on=move || token.read().is_some()>
                 <button class="btn btn-sm" on:click=put>{copied}</button>
             </When>
         </p>
-        <When on=move || token.read().is_some()><p class="text-muted">"The token lets agents in for an hour. Agents that joined stay."</p></When>
-        <Trouble what=problem />
+        <When on=move || token.read().is_some()><p class="text-muted">"Valid for one hour. Agents that have joined stay connected."</p></When>
+        <ErrorMessage what=problem />
     }
 }
 

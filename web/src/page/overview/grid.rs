@@ -1,7 +1,7 @@
-//! Every GPU at a glance: one cell each, coloured by the difference to its peers, with rings around culprits.
+//! The GPU grid: one cell per GPU, coloured by the difference to its peers, with rings around culprits.
 //!
-//! Values never pass through signals: with ten thousand GPUs that would be ten thousand of them. They stand in plain lists in
-//! [`Picture`], and `grid.js` paints what changed.
+//! Values are not stored in signals, because ten thousand GPUs would need ten thousand signals. They are in plain lists in [`Picture`], and
+//! `grid.js` paints the changes.
 
 mod controls;
 mod fleet;
@@ -19,9 +19,9 @@ use domain::api::stream::{Column, Request};
 use leptos::html::Div;
 use leptos::prelude::*;
 
-use crate::live::{Live, News};
+use crate::live::{Live, StreamMessage};
 use crate::route::Route;
-use crate::ui::{When, changing, nothing, text, whenever};
+use crate::ui::{When, dynamic_view, effect, empty_view, text};
 use controls::{Controls, Legend};
 use fleet::{GpuKey, Grouping, Node};
 use measure::{Measure, Shows, measure};
@@ -30,11 +30,11 @@ use picture::{Canvas, Picture};
 use pointer::Pointer;
 use worst::Worst;
 
-/// How often it is asked which run has which GPU.
+/// The interval at which the grid requests which run uses which GPU.
 const ASSIGNMENT_STEP_MS: i64 = 15_000;
 const ASSIGNMENT: &str = "group by (node, gpu, run) (gpu_assignment_info{run!=\"\"})";
 
-/// What the viewer chose; the address holds it. Cheap to copy.
+/// The user's choices, stored in the address. Cheap to copy.
 #[derive(Clone, Copy)]
 struct Choices {
     measure: Memo<Option<String>>,
@@ -78,15 +78,15 @@ impl Choices {
     }
 }
 
-/// The grid with its controls, or the table in its place.
+/// The grid with its controls, or the table instead.
 #[component]
 pub(super) fn GpuGrid() -> impl IntoView {
     let nodes = expect_context::<Live>().nodes;
     let choices = Choices::of(expect_context::<Route>());
     let grid = Grid::watched(choices);
     let gpus = grid.gpus;
-    let shown = changing(move || match (gpus.get(), choices.is_table()) {
-        (0, _) => nothing(),
+    let shown = dynamic_view(move || match (gpus.get(), choices.is_table()) {
+        (0, _) => empty_view(),
         (_, true) => view! { <Worst grid /> }.into_any(),
         (_, false) => view! { <Cells grid /> }.into_any(),
     });
@@ -94,7 +94,7 @@ pub(super) fn GpuGrid() -> impl IntoView {
     view! {
         <section class="min-w-0" aria-label="GPUs">
             <Controls choices gpus />
-            <When on=none><p class="text-muted">"No GPU is known. Nodes bring theirs when they connect."</p></When>
+            <When on=none><p class="text-muted">"No GPUs yet. Connect a node to see its GPUs."</p></When>
             <When on=move || !nodes.is_known()><p class="text-muted">"Loading…"</p></When>
             {shown}
             <Notices />
@@ -102,19 +102,19 @@ pub(super) fn GpuGrid() -> impl IntoView {
     }
 }
 
-/// What the grid shows. Cheap to copy.
+/// The data of the grid. Cheap to copy.
 #[derive(Clone, Copy)]
 struct Grid {
     choices: Choices,
     picture: StoredValue<Picture, LocalStorage>,
-    /// Counts what changed in the picture, for the parts that are not on a canvas.
+    /// Counts changes of the picture, for the parts outside the canvas.
     version: RwSignal<u32>,
-    /// How many GPUs there are.
+    /// The number of GPUs.
     gpus: Memo<usize>,
 }
 
 impl Grid {
-    /// Follows nodes, runs, culprits and the chosen measure for as long as the current owner lives.
+    /// Tracks nodes, runs, culprits and the chosen measure while the current owner lives.
     fn watched(choices: Choices) -> Self {
         let live = expect_context::<Live>();
         let picture = StoredValue::new_local(Picture::default());
@@ -136,30 +136,32 @@ impl Grid {
                 range_ms: ASSIGNMENT_STEP_MS,
                 step_ms: ASSIGNMENT_STEP_MS,
             },
-            move |news| {
-                if let News::Frame { series, .. } = news {
+            move |message| {
+                if let StreamMessage::Frame { series, .. } = message {
                     grid.change(|picture| picture.assign(assigned(&series)));
                 }
             },
         );
-        // One owner per measure: another one ends the watch of the one before.
-        whenever(move || {
+        // One owner per measure: the next measure ends the watch of this one.
+        effect(move || {
             let query = choices.measure().query.to_owned();
             grid.change(Picture::forget_values);
             live.watch(
                 |id| Request::WatchInstant { id, query },
-                move |news| match news {
-                    News::Frame { series, .. } => grid.change(|picture| picture.take(values(&series))),
+                move |message| match message {
+                    StreamMessage::Frame { series, .. } => {
+                        grid.change(|picture| picture.take(values(&series)))
+                    }
                     _ => grid.change(Picture::forget_values),
                 },
             );
         });
-        whenever(move || {
+        effect(move || {
             let rows = live.nodes.rows();
             let nodes = rows.iter().map(|row| Node::from(&row.get())).collect();
             grid.change(|picture| picture.arrange(nodes, choices.grouping()));
         });
-        whenever(move || {
+        effect(move || {
             let rows = live.diagnoses.rows();
             let named = rows
                 .iter()
@@ -176,7 +178,7 @@ impl Grid {
     }
 }
 
-/// The GPU that a diagnosis names, or all GPUs of the node that a run has its trouble with. A full disk is no matter of GPUs.
+/// Returns the GPU that a diagnosis names, or the node (all its GPUs) if a run has a problem there. A full disk does not concern GPUs.
 fn culprit(labels: &domain::series::Labels) -> Option<(String, Option<u32>)> {
     let gpu = labels.get("gpu").and_then(|gpu| gpu.parse().ok());
     if gpu.is_none() && labels.get("run").is_none() {
@@ -206,7 +208,7 @@ fn gpu(column: &Column) -> Option<GpuKey> {
     Some((column.labels.get("node")?.to_owned(), index))
 }
 
-/// The picture, with pointer and keyboard.
+/// The canvas, with mouse and keyboard control.
 #[component]
 fn Cells(grid: Grid) -> impl IntoView {
     let place = NodeRef::<Div>::new();
@@ -223,14 +225,14 @@ fn Cells(grid: Grid) -> impl IntoView {
         resized.remove();
         canvas.update_value(|canvas| *canvas = None);
     });
-    whenever(move || {
+    effect(move || {
         if let Some(element) = place.get() {
             canvas.set_value(Some(Canvas::on(&element)));
             measure_width();
         }
     });
     let height = RwSignal::new(0);
-    whenever(move || {
+    effect(move || {
         grid.version.track();
         let (width, shows, measure) = (width.get(), grid.choices.shows(), grid.choices.measure());
         let pointed = pointer.pointed.get();
@@ -253,7 +255,7 @@ fn Cells(grid: Grid) -> impl IntoView {
             style:height=text(move || format!("{}px", height.get()))
             role="grid"
             tabindex="0"
-            aria-label="GPUs. Arrow keys go from GPU to GPU, Enter opens its run."
+            aria-label="GPUs. Arrow keys select a GPU, Enter opens its run."
             aria-activedescendant="gpu-pointed"
             data-testid="gpu-grid"
             data-version=move || grid.version.get()

@@ -1,4 +1,4 @@
-//! The five indicators against their healthy bands: the median, and the worst by name. Never an average alone.
+//! The five indicators with their healthy bands: the median, and the worst by name. There is no average, because it hides the worst.
 
 mod summary;
 mod table;
@@ -8,14 +8,14 @@ use leptos::prelude::*;
 
 use crate::live::Live;
 use crate::route::Route;
-use crate::ui::{changing, fixed, show, text, whenever};
+use crate::ui::{dynamic_view, effect, fixed, show, text};
 use summary::{Summary, Watched};
-use table::{INDICATORS, Indicator, Place};
+use table::{BandPosition, INDICATORS, Indicator};
 
-/// Runs that can be chosen; a longer list is no help.
+/// Maximum number of runs to choose from; a longer list would not help.
 const RUNS_MAX: usize = 50;
 
-/// One tile for each, of all runs or of one.
+/// One tile per indicator, for all runs or one run.
 #[component]
 pub(super) fn Indicators() -> impl IntoView {
     let route = expect_context::<Route>();
@@ -28,7 +28,7 @@ pub(super) fn Indicators() -> impl IntoView {
             .map(|row| row.key.clone())
             .collect::<Vec<_>>()
     });
-    let options = changing(move || {
+    let options = dynamic_view(move || {
         let chosen = chosen.get();
         let option = |run: String| {
             let selected = chosen.as_deref() == Some(run.as_str());
@@ -64,18 +64,18 @@ pub(super) fn Indicators() -> impl IntoView {
 #[component]
 fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl IntoView {
     let watched = Watched::new();
-    // One owner per choice: another one ends the watches of the one before.
-    whenever(move || watched.follow(indicator, chosen.get().as_deref()));
+    // One owner per choice: the next choice ends the watches of this one.
+    effect(move || watched.follow(indicator, chosen.get().as_deref()));
     let shown = move || watched.first();
     let number =
         text(move || shown().map_or("–".to_owned(), |(_, summary)| show(summary.median, Unit::Ratio)));
-    let place = move || {
+    let position = move || {
         let judged = shown().filter(|(source, _)| indicator.sources[*source].judged);
-        judged.map(|(_, summary)| indicator.place(summary.median))
+        judged.map(|(_, summary)| indicator.position(summary.median))
     };
     let (class, word) = (
-        text(move || place().map_or("hidden", Place::class)),
-        text(move || place().map_or("", Place::word)),
+        text(move || position().map_or("hidden", BandPosition::class)),
+        text(move || position().map_or("", BandPosition::word)),
     );
     let source = text(move || match shown() {
         Some((source, summary)) => format!(
@@ -85,7 +85,7 @@ fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl Int
         ),
         None => "not measured now".to_owned(),
     });
-    // The link stays while its words change: it may have the focus.
+    // The link is kept while its text changes, because it may have the focus.
     let worst = move || shown().and_then(|(_, summary)| summary.worst);
     let (name, href) = (
         text(move || worst().map(|worst| worst.name).unwrap_or_default()),
@@ -107,7 +107,7 @@ fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl Int
     }
 }
 
-/// The band, the median and the worst on a line from 0 to 100 %; the words say the same.
+/// The band, the median and the worst on a scale from 0 to 100 %; the text shows the same.
 #[component]
 fn Scale(indicator: &'static Indicator, watched: Watched) -> impl IntoView {
     let percent = |value: f64| value.clamp(0.0, 1.0) * 100.0;

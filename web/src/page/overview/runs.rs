@@ -1,4 +1,4 @@
-//! The runs that matter now: those that need somebody, those that are active, and the newest of the others.
+//! The most relevant runs: those that need attention, active runs, and the newest others.
 
 mod spark;
 
@@ -10,17 +10,17 @@ use leptos::prelude::*;
 
 use super::newest::{ByRun, newest_by_run};
 use crate::live::{Live, Row, each};
-use crate::ui::{Ago, StateBadge, When, changing, fixed, nothing, show, text};
+use crate::ui::{Ago, StateBadge, When, dynamic_view, empty_view, fixed, show, text};
 use spark::{Sparks, spark};
 
-/// Rows shown at first; the rest is one click away.
+/// Number of rows shown at first; one click shows the rest.
 const ROWS: usize = 20;
 
 const STEP: &str = "max by (run) (train_step)";
 const STEP_TIME: &str = "quantile by (run) (0.5, train_step_seconds)";
 const SYNC_SHARE: &str = "quantile by (run) (0.5, train_sync_seconds / train_step_seconds)";
 
-/// What is measured of all runs. Cheap to copy.
+/// The values measured for all runs. Cheap to copy.
 #[derive(Clone, Copy)]
 struct Figures {
     step: RwSignal<ByRun>,
@@ -29,7 +29,7 @@ struct Figures {
     sparks: RwSignal<Sparks>,
 }
 
-/// The table.
+/// The table of runs.
 #[component]
 pub(super) fn Runs() -> impl IntoView {
     let live = expect_context::<Live>();
@@ -53,16 +53,17 @@ pub(super) fn Runs() -> impl IntoView {
         }
         runs
     });
-    let is_whole = RwSignal::new(false);
+    let shows_all = RwSignal::new(false);
     let count = Memo::new(move |_| all.rows().len());
     let sorted = move || {
         let (all, needing) = (all.rows(), needing.get());
         let mut rows = Vec::with_capacity(all.len());
-        for wanted in PLACES {
-            let here = |row: &&Row<RunSummary>| place(needing.contains(&row.key), row.get().state) == wanted;
+        for wanted in RUN_ORDER {
+            let here =
+                |row: &&Row<RunSummary>| run_order(needing.contains(&row.key), row.get().state) == wanted;
             rows.extend(all.iter().filter(here).cloned());
         }
-        if !is_whole.get() {
+        if !shows_all.get() {
             rows.truncate(ROWS);
         }
         rows
@@ -74,7 +75,7 @@ pub(super) fn Runs() -> impl IntoView {
                 <a href="/runs/new" class="off-wall btn btn-sm ml-auto">"New run"</a>
             </div>
             <When on=move || !all.is_known()><p class="text-muted">"Loading…"</p></When>
-            <When on=move || all.is_empty()><p class="text-muted">"No run so far."</p></When>
+            <When on=move || all.is_empty()><p class="text-muted">"No runs yet."</p></When>
             <When on=move || all.is_known() && !all.is_empty()>
                 <table class="rows" data-testid="runs">
                     <thead>
@@ -84,7 +85,7 @@ pub(super) fn Runs() -> impl IntoView {
                             <th class="number hidden sm:table-cell">"Step"</th>
                             <th class="number">"Step time"</th>
                             <th class="hidden md:table-cell">"Last 10 minutes"</th>
-                            <th class="number hidden sm:table-cell" title="Exposed wait for gradient synchronisation, median of the ranks">"Sync"</th>
+                            <th class="number hidden sm:table-cell" title="Exposed wait for gradient synchronisation, median over ranks">"Sync"</th>
                             <th class="hidden lg:table-cell">"Program"</th>
                             <th class="number hidden lg:table-cell">"Ranks"</th>
                             <th class="hidden lg:table-cell">"Nodes"</th>
@@ -95,28 +96,28 @@ pub(super) fn Runs() -> impl IntoView {
                     <tbody>{each(sorted, move |row| view! { <RunRow row figures needing /> }.into_any())}</tbody>
                 </table>
             </When>
-            <When on=move || { count.get() > ROWS && !is_whole.get() }>
-                <button class="off-wall btn btn-ghost btn-sm" on:click=move |_| is_whole.set(true)>"Show all " {count} " runs"</button>
+            <When on=move || { count.get() > ROWS && !shows_all.get() }>
+                <button class="off-wall btn btn-ghost btn-sm" on:click=move |_| shows_all.set(true)>"Show all " {count} " runs"</button>
             </When>
         </section>
     }
 }
 
-/// Where a run stands among the others; those of one place keep their order, newest first.
+/// The order of runs; runs of the same position keep their order, newest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RunOrder {
     NeedsYou,
     Active,
     Ended,
 }
 
-const PLACES: [Place; 3] = [Place::NeedsYou, Place::Active, Place::Ended];
+const RUN_ORDER: [RunOrder; 3] = [RunOrder::NeedsYou, RunOrder::Active, RunOrder::Ended];
 
-fn place(needs_you: bool, state: RunState) -> Place {
+fn run_order(needs_you: bool, state: RunState) -> RunOrder {
     match (state.is_final(), needs_you) {
-        (true, _) => Place::Ended,
-        (false, true) => Place::NeedsYou,
-        (false, false) => Place::Active,
+        (true, _) => RunOrder::Ended,
+        (false, true) => RunOrder::NeedsYou,
+        (false, false) => RunOrder::Active,
     }
 }
 
@@ -143,16 +144,16 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
             value.map_or_else(|| "–".to_owned(), written)
         })
     };
-    let line = changing(move || {
+    let line = dynamic_view(move || {
         figures
             .sparks
-            .with(|sparks| id.with_value(|id| sparks.get(id).map_or_else(nothing, spark)))
+            .with(|sparks| id.with_value(|id| sparks.get(id).map_or_else(empty_view, spark)))
     });
     let path = format!("/runs/{}", row.key);
     view! {
         <tr data-run=row.key.clone()>
             <td>
-                <When on=move || needs_you.get()><span class="state state-warning" title="A diagnosis names this run"><span class="sr-only">"needs you"</span></span> " "</When>
+                <When on=move || needs_you.get()><span class="state state-warning" title="A diagnosis names this run"><span class="sr-only">"needs attention"</span></span> " "</When>
                 <StateBadge state />
             </td>
             <td class="max-w-56 sm:max-w-96">
@@ -178,8 +179,8 @@ mod tests {
 
     #[test]
     fn runs_that_need_somebody_come_first_and_ended_ones_last() {
-        assert_eq!(place(true, RunState::Running), Place::NeedsYou);
-        assert_eq!(place(false, RunState::Queued), Place::Active);
-        assert_eq!(place(true, RunState::Failed), Place::Ended);
+        assert_eq!(run_order(true, RunState::Running), RunOrder::NeedsYou);
+        assert_eq!(run_order(false, RunState::Queued), RunOrder::Active);
+        assert_eq!(run_order(true, RunState::Failed), RunOrder::Ended);
     }
 }

@@ -1,4 +1,4 @@
-//! The one sentence: how many runs need somebody, and the worst diagnosis in the words of the server.
+//! One sentence: how many runs need attention, and the summary of the worst diagnosis.
 
 use domain::api::alerts::Diagnosis;
 use domain::event::Severity;
@@ -7,11 +7,11 @@ use leptos::prelude::*;
 use crate::live::{Live, Row};
 use crate::ui::{diagnosis_href, severity_word, text};
 
-/// What the sentence is made of.
+/// The data of the sentence.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Standing {
+struct StatusSummary {
     active_runs: usize,
-    /// Active runs that a diagnosis of warning or worse names.
+    /// Active runs with a diagnosis of severity warning or higher.
     affected_runs: usize,
     diagnoses: usize,
     worst: Option<Worst>,
@@ -25,12 +25,12 @@ struct Worst {
     href: String,
 }
 
-/// The sentence, read out when it changes.
+/// The sentence; a screen reader announces changes.
 #[component]
 pub(super) fn Sentence() -> impl IntoView {
     let live = expect_context::<Live>();
     let known = move || live.runs.is_known() && live.diagnoses.is_known();
-    let standing = move || {
+    let status = move || {
         let active: Vec<String> = live
             .runs
             .rows()
@@ -39,15 +39,15 @@ pub(super) fn Sentence() -> impl IntoView {
             .map(|row| row.key.clone())
             .collect();
         let diagnoses: Vec<Diagnosis> = live.diagnoses.rows().iter().map(Row::get).collect();
-        known().then(|| Standing::of(&active, &diagnoses))
+        known().then(|| StatusSummary::of(&active, &diagnoses))
     };
-    let worst = move || standing().and_then(|standing| standing.worst);
-    let class = text(move || match standing().map(|standing| standing.worst) {
+    let worst = move || status().and_then(|status| status.worst);
+    let class = text(move || match status().map(|status| status.worst) {
         Some(Some(worst)) => severity_word(worst.severity).0,
         Some(None) => "state state-ok",
         None => "",
     });
-    let words = text(move || standing().map_or("Loading…".to_owned(), |standing| standing.words()));
+    let words = text(move || status().map_or("Loading…".to_owned(), |status| status.words()));
     let href = text(move || worst().map(|worst| worst.href).unwrap_or_default());
     view! {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-base sm:text-lg" data-testid="sentence">
@@ -59,7 +59,7 @@ pub(super) fn Sentence() -> impl IntoView {
     }
 }
 
-impl Standing {
+impl StatusSummary {
     fn of(active: &[String], diagnoses: &[Diagnosis]) -> Self {
         let mut affected: Vec<&str> = Vec::new();
         for diagnosis in diagnoses {
@@ -84,17 +84,17 @@ impl Standing {
     fn words(&self) -> String {
         let Some(worst) = &self.worst else {
             return match self.active_runs {
-                0 => "Nothing is wrong that a rule knows of. No run is active.".to_owned(),
-                1 => "Nothing is wrong that a rule knows of. 1 run is active.".to_owned(),
-                many => format!("Nothing is wrong that a rule knows of. {many} runs are active."),
+                0 => "No problems found. No runs are active.".to_owned(),
+                1 => "No problems found. 1 run is active.".to_owned(),
+                many => format!("No problems found. {many} runs are active."),
             };
         };
         let count = match (self.affected_runs, self.active_runs, self.diagnoses) {
             (0, _, 1) => "1 diagnosis.".to_owned(),
             (0, _, many) => format!("{many} diagnoses."),
-            (1, 1, _) => "The active run needs you.".to_owned(),
-            (1, of, _) => format!("1 of {of} runs needs you."),
-            (many, of, _) => format!("{many} of {of} runs need you."),
+            (1, 1, _) => "The active run needs attention.".to_owned(),
+            (1, of, _) => format!("1 of {of} runs needs attention."),
+            (many, of, _) => format!("{many} of {of} runs need attention."),
         };
         let end = if worst.summary.ends_with(['.', '!', '?']) {
             ""
@@ -109,8 +109,8 @@ impl Standing {
 mod tests {
     use super::*;
 
-    fn standing(affected_runs: usize, active_runs: usize, summary: Option<&str>) -> Standing {
-        Standing {
+    fn status(affected_runs: usize, active_runs: usize, summary: Option<&str>) -> StatusSummary {
+        StatusSummary {
             active_runs,
             affected_runs,
             diagnoses: usize::from(summary.is_some()),
@@ -124,30 +124,24 @@ mod tests {
 
     #[test]
     fn the_sentence_says_how_many_and_who() {
-        for (standing, expected) in [
+        for (status, expected) in [
+            (status(0, 0, None), "No problems found. No runs are active."),
+            (status(0, 6, None), "No problems found. 6 runs are active."),
             (
-                standing(0, 0, None),
-                "Nothing is wrong that a rule knows of. No run is active.",
+                status(1, 1, Some("rank 3 is late")),
+                "The active run needs attention. rank 3 is late.",
             ),
             (
-                standing(0, 6, None),
-                "Nothing is wrong that a rule knows of. 6 runs are active.",
+                status(1, 6, Some("rank 3 is late.")),
+                "1 of 6 runs needs attention. rank 3 is late.",
             ),
             (
-                standing(1, 1, Some("rank 3 is late")),
-                "The active run needs you. rank 3 is late.",
+                status(2, 6, Some("rank 3 is late")),
+                "2 of 6 runs need attention. rank 3 is late.",
             ),
-            (
-                standing(1, 6, Some("rank 3 is late.")),
-                "1 of 6 runs needs you. rank 3 is late.",
-            ),
-            (
-                standing(2, 6, Some("rank 3 is late")),
-                "2 of 6 runs need you. rank 3 is late.",
-            ),
-            (standing(0, 6, Some("disk is full")), "1 diagnosis. disk is full."),
+            (status(0, 6, Some("disk is full")), "1 diagnosis. disk is full."),
         ] {
-            assert_eq!(standing.words(), expected);
+            assert_eq!(status.words(), expected);
         }
     }
 }

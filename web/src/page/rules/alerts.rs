@@ -1,4 +1,4 @@
-//! Alerts: those that are active, then those of late.
+//! Alerts: active ones, then recent ones.
 
 use domain::api::alerts::AlertView;
 use leptos::prelude::*;
@@ -7,17 +7,17 @@ use super::polled::{Absence, Polled};
 use crate::live::{Row, each};
 use crate::ui::{Ago, Heading, When, alert_badge, clock, severity_word, text};
 
-/// The table.
+/// The table of alerts.
 #[component]
 pub(super) fn Alerts(
-    /// Active alerts and those of late.
+    /// Active and recent alerts.
     alerts: Polled<AlertView>,
 ) -> impl IntoView {
     let shown = move || alerts.list.is_known() && !alerts.list.is_empty();
     view! {
         <section class="min-w-0" aria-label="Alerts">
-            <Heading text="Alerts" hint="Active ones, and the last 50 that ended." />
-            <Absence of=alerts empty="No alert so far." />
+            <Heading text="Alerts" hint="Active, and the last 50 that ended." />
+            <Absence of=alerts empty="No alerts yet." />
             <When on=shown>
                 <table class="rows" data-testid="alerts">
                     <thead>

@@ -1,31 +1,31 @@
-//! Which rules the table shows.
+//! The filter of the table of rules.
 
 use domain::api::alerts::{RuleKind, RuleView};
 use domain::event::Severity;
 
-/// Where a rule stands, the gravest first.
+/// The state of a rule, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
-    /// It could not be evaluated.
+pub(super) enum RuleState {
+    /// The evaluation failed.
     Error,
-    /// An alert of it fires.
+    /// An alert of the rule is firing.
     Firing,
-    /// A condition holds, but not for long enough yet.
+    /// A condition is true, but not yet for long enough.
     Pending,
-    /// Nothing.
+    /// No alerts.
     Quiet,
 }
 
-/// All of them, with their words.
-pub(super) const STANDINGS: [(Standing, &str); 4] = [
-    (Standing::Error, "error"),
-    (Standing::Firing, "firing"),
-    (Standing::Pending, "pending"),
-    (Standing::Quiet, "quiet"),
+/// All states with their words.
+pub(super) const RULE_STATES: [(RuleState, &str); 4] = [
+    (RuleState::Error, "error"),
+    (RuleState::Firing, "firing"),
+    (RuleState::Pending, "pending"),
+    (RuleState::Quiet, "quiet"),
 ];
 
-impl Standing {
-    /// Where this rule stands.
+impl RuleState {
+    /// Returns the state of this rule.
     pub(super) fn of(rule: &RuleView) -> Self {
         let fires = rule.alerts.iter().any(|alert| alert.fired_ms.is_some());
         match (&rule.error, fires, rule.alerts.is_empty()) {
@@ -36,15 +36,15 @@ impl Standing {
         }
     }
 
-    /// Its word.
+    /// Returns the state as a word.
     pub(super) fn word(self) -> &'static str {
-        STANDINGS
+        RULE_STATES
             .iter()
             .find(|(one, _)| *one == self)
             .map_or("", |(_, word)| *word)
     }
 
-    /// Colour and shape.
+    /// Returns the CSS class for colour and shape.
     pub(super) fn class(self) -> &'static str {
         match self {
             Self::Error => "state state-critical",
@@ -55,7 +55,7 @@ impl Standing {
     }
 }
 
-/// The severity of a rule's alerts: `None` where the rule records series, or leaves it to its labels' templates.
+/// Returns the severity of a rule's alerts. `None` if the rule records series or takes the severity from label templates.
 pub(super) fn severity(rule: &RuleView) -> Option<Severity> {
     match rule.labels.get("severity") {
         Some("critical") => Some(Severity::Critical),
@@ -66,22 +66,22 @@ pub(super) fn severity(rule: &RuleView) -> Option<Severity> {
     }
 }
 
-/// What the viewer asks for; empty parts ask for nothing.
+/// The user's filter; empty fields match everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// Words that name, group, expression or texts contain, all of them.
+    /// Words that name, group, expression or texts must all contain.
     pub(super) words: String,
-    /// The word of a [`Standing`].
-    pub(super) standing: String,
+    /// The word of a [`RuleState`].
+    pub(super) state: String,
     /// The word of a severity.
     pub(super) severity: String,
 }
 
 impl Filter {
-    /// Whether the table shows this rule.
+    /// Returns true if the rule matches the filter.
     pub(super) fn takes(&self, rule: &RuleView) -> bool {
         let severity = || severity(rule).map_or("", |severity| crate::ui::severity_word(severity).1);
-        (self.standing.is_empty() || self.standing == Standing::of(rule).word())
+        (self.state.is_empty() || self.state == RuleState::of(rule).word())
             && (self.severity.is_empty() || self.severity == severity())
             && self
                 .words
@@ -131,7 +131,7 @@ mod tests {
         let quiet = rule("LossNaN", "critical");
         let mut broken = rule("DiskFull", "warning");
         broken.error = Some("no".into());
-        for (words, standing, severity, takes) in [
+        for (words, state, severity, takes) in [
             ("", "", "", [true, true]),
             ("loss nan", "", "", [true, false]),
             ("TRAIN", "", "", [true, true]),
@@ -141,7 +141,7 @@ mod tests {
         ] {
             let filter = Filter {
                 words: words.into(),
-                standing: standing.into(),
+                state: state.into(),
                 severity: severity.into(),
             };
             assert_eq!([filter.takes(&quiet), filter.takes(&broken)], takes, "{filter:?}");

@@ -1,4 +1,4 @@
-//! A list that the stream does not carry: asked for again whenever an alert comes or goes, and every few seconds.
+//! A list that the stream does not contain. It is requested again when an alert starts or ends, and every few seconds.
 
 use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
@@ -6,17 +6,17 @@ use leptos::task::spawn_local;
 use serde::de::DeserializeOwned;
 
 use crate::live::{Keyed, List, Live};
-use crate::session::Who;
-use crate::ui::{Trouble, When, whenever};
+use crate::session::UserSession;
+use crate::ui::{ErrorMessage, When, effect};
 
-/// Rules are evaluated each second, but no one reads faster than this.
+/// Interval between requests. Rules are evaluated each second, but users do not read faster than this.
 const AGAIN_MS: u32 = 5_000;
 
-/// The list, and why it could not be had. Cheap to copy.
+/// The list, and the error of the last request. Cheap to copy.
 pub(super) struct Polled<T: 'static> {
     pub(super) list: List<T>,
     pub(super) problem: RwSignal<Option<String>>,
-    asked: RwSignal<u32>,
+    request_count: RwSignal<u32>,
 }
 
 impl<T> Clone for Polled<T> {
@@ -28,24 +28,24 @@ impl<T> Clone for Polled<T> {
 impl<T> Copy for Polled<T> {}
 
 impl<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 'static> Polled<T> {
-    /// Asks for as long as the current owner lives.
+    /// Requests the list while the current owner lives.
     pub(super) fn of(path: &'static str) -> Self {
         let live = expect_context::<Live>();
-        let who = expect_context::<Who>();
+        let session = expect_context::<UserSession>();
         let polled = Self {
             list: List::new(),
             problem: RwSignal::new(None),
-            asked: RwSignal::new(0),
+            request_count: RwSignal::new(0),
         };
-        whenever(move || {
-            polled.asked.track();
-            // Also when the stream is back: whatever happened meanwhile is news.
+        effect(move || {
+            polled.request_count.track();
+            // Also runs after a reconnect, because changes may have been missed.
             if live.connected.get() {
                 let _changes = live.diagnoses.rows();
             }
             spawn_local(async move {
-                let answer = who.get::<Vec<T>>(path).await;
-                // The page may be another one by now.
+                let answer = session.get::<Vec<T>>(path).await;
+                // The user may have left the page.
                 if polled
                     .problem
                     .try_set(answer.as_ref().err().map(|error| error.message.clone()))
@@ -60,8 +60,8 @@ impl<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 'static> Polled<T> 
             loop {
                 TimeoutFuture::new(AGAIN_MS).await;
                 if polled
-                    .asked
-                    .try_update(|asked| *asked = asked.wrapping_add(1))
+                    .request_count
+                    .try_update(|request_count| *request_count = request_count.wrapping_add(1))
                     .is_none()
                 {
                     return;
@@ -71,22 +71,23 @@ impl<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 'static> Polled<T> 
         polled
     }
 
-    /// Asks again now.
+    /// Requests the list now.
     pub(super) fn again(self) {
-        self.asked.update(|asked| *asked = asked.wrapping_add(1));
+        self.request_count
+            .update(|request_count| *request_count = request_count.wrapping_add(1));
     }
 }
 
-/// What is shown while there is nothing to show.
+/// The text shown while the list is empty.
 #[component]
 pub(super) fn Absence<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 'static>(
     /// The list.
     of: Polled<T>,
-    /// What an empty list means.
+    /// The text for an empty list.
     empty: &'static str,
 ) -> impl IntoView {
     view! {
-        <Trouble what=of.problem />
+        <ErrorMessage what=of.problem />
         <When on=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="text-muted">"Loading…"</p></When>
         <When on=move || of.list.is_empty()><p class="text-muted">{empty}</p></When>
     }

@@ -1,27 +1,27 @@
-//! The rules as a dense table: what each looks for, where it stands, and opened, what is to be done when it fires.
+//! The rules as a table: condition and state; if opened, what to do when the rule fires.
 
 use domain::api::alerts::{AlertView, RuleView};
 use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
-use super::filter::{Filter, STANDINGS, Standing, severity};
+use super::filter::{Filter, RULE_STATES, RuleState, severity};
 use super::polled::{Absence, Polled};
 use crate::live::{Row, each};
 use crate::route::Route;
-use crate::ui::{Ago, When, changing, fixed, nothing, severity_word, text};
+use crate::ui::{Ago, When, dynamic_view, empty_view, fixed, severity_word, text};
 
-/// The table with its filter; the address holds the filter.
+/// The table with its filter; the address contains the filter.
 #[component]
 pub(super) fn Rules(
-    /// Active alerts and those of late.
+    /// Active and recent alerts.
     alerts: Polled<AlertView>,
 ) -> impl IntoView {
     let rules = Polled::<RuleView>::of("/api/rules");
     let route = expect_context::<Route>();
-    let (words, standing, grave) = (route.param("q"), route.param("state"), route.param("severity"));
+    let (words, state, grave) = (route.param("q"), route.param("state"), route.param("severity"));
     let filter = move || Filter {
         words: words.get().unwrap_or_default(),
-        standing: standing.get().unwrap_or_default(),
+        state: state.get().unwrap_or_default(),
         severity: grave.get().unwrap_or_default(),
     };
     let shown = move || {
@@ -31,7 +31,7 @@ pub(super) fn Rules(
         rows
     };
     let count = text(move || format!("{} of {}", shown().len(), rules.list.rows().len()));
-    let standings = STANDINGS.map(|(_, word)| word);
+    let states = RULE_STATES.map(|(_, word)| word);
     view! {
         <section class="min-w-0" aria-label="Rules">
             <div class="flex flex-wrap gap-x-3 gap-y-1 items-center mb-1">
@@ -46,11 +46,11 @@ pub(super) fn Rules(
                         on:input=move |event| route.set_param("q", Some(event_target_value(&event).as_str()).filter(|words| !words.is_empty()))
                         data-testid="rules-filter"
                     />
-                    {choice("State", "state", standing, "any state", &standings)}
+                    {choice("State", "state", state, "any state", &states)}
                     {choice("Severity", "severity", grave, "any severity", &["critical", "warning", "info"])}
                 </div>
             </div>
-            <Absence of=rules empty="No rule is loaded." />
+            <Absence of=rules empty="No rules loaded." />
             <table class="rows" data-testid="rules">
                 <thead>
                     <tr>
@@ -60,7 +60,7 @@ pub(super) fn Rules(
                         <th class="hidden sm:table-cell" title="How long the condition must hold before the rule fires">"For"</th>
                         <th class="hidden sm:table-cell" title="Among the alerts listed below">"Last fired"</th>
                         <th class="hidden md:table-cell">"Group"</th>
-                        <th class="number hidden lg:table-cell" title="Time of the last evaluation">"Took"</th>
+                        <th class="number hidden lg:table-cell" title="Duration of the last evaluation">"Took"</th>
                     </tr>
                 </thead>
                 {each(shown, move |row| view! { <Rule row alerts /> }.into_any())}
@@ -69,7 +69,7 @@ pub(super) fn Rules(
     }
 }
 
-/// A list whose first entry asks for nothing.
+/// A select box whose first entry matches everything.
 fn choice(
     label: &'static str,
     param: &'static str,
@@ -99,11 +99,11 @@ fn choice(
     .into_any()
 }
 
-/// A row, and below it what the rule says, while it is open.
+/// A row, and the details of the rule below it while it is open.
 #[component]
 fn Rule(row: Row<RuleView>, alerts: Polled<AlertView>) -> impl IntoView {
     let rule = row.signal();
-    let standing = move || rule.with(Standing::of);
+    let state = move || rule.with(RuleState::of);
     let firing = Memo::new(move |_| rule.with(|rule| rule.alerts.len()));
     let open = RwSignal::new(false);
     let took = text(move || rule.with(|rule| format!("{} ms", fixed(rule.duration_s * 1_000.0, 1))));
@@ -121,23 +121,23 @@ fn Rule(row: Row<RuleView>, alerts: Polled<AlertView>) -> impl IntoView {
             fired.filter_map(|alert| alert.fired_ms).max()
         })
     };
-    let last = changing(move || match fired_ms.get() {
+    let last = dynamic_view(move || match fired_ms.get() {
         Some(at_ms) => view! { <Ago at_ms /> }.into_any(),
         None => "–".into_any(),
     });
-    let details = changing(move || {
+    let details = dynamic_view(move || {
         if open.get() {
             view! { <Details rule /> }.into_any()
         } else {
-            nothing()
+            empty_view()
         }
     });
     view! {
-        <tbody data-testid="rule" data-rule=name.clone() data-state=text(move || standing().word())>
+        <tbody data-testid="rule" data-rule=name.clone() data-state=text(move || state().word())>
             <tr>
                 <td>
-                    <span class=text(move || standing().class())>
-                        {text(move || standing().word())}
+                    <span class=text(move || state().class())>
+                        {text(move || state().word())}
                         <When on=move || { firing.get() > 1 }><span>{firing}</span></When>
                     </span>
                 </td>
@@ -171,8 +171,8 @@ fn Details(rule: RwSignal<RuleView>) -> impl IntoView {
                 <div class="grid grid-cols-1 gap-1 py-2 max-w-5xl" data-testid="rule-details">
                     <p class="wrong empty:hidden">{error}</p>
                     <pre class="bg-base-200 p-2 text-xs whitespace-pre-wrap break-words">{expr}</pre>
-                    {annotation("Says", "summary")}
-                    {annotation("Why", "cause")}
+                    {annotation("Summary", "summary")}
+                    {annotation("Cause", "cause")}
                     {annotation("What to do", "advice")}
                     <p class="text-xs text-muted">"evaluated " <Ago at_ms=evaluated_ms /></p>
                 </div>

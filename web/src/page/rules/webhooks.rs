@@ -1,4 +1,4 @@
-//! Webhooks: who is told about alerts. For admins.
+//! The webhooks that receive notifications. For admins.
 
 use domain::api::alerts::{CreateWebhook, NewWebhook, WebhookView};
 use leptos::prelude::*;
@@ -6,16 +6,16 @@ use leptos::task::spawn_local;
 
 use super::polled::{Absence, Polled};
 use crate::live::{Row, each};
-use crate::session::Who;
-use crate::ui::{Ago, Heading, changing, nothing};
+use crate::session::UserSession;
+use crate::ui::{Ago, Heading, dynamic_view, empty_view};
 
-/// The list and a form for one more.
+/// The list, and a form to add one.
 #[component]
 pub(super) fn Webhooks() -> impl IntoView {
     let webhooks = Polled::<WebhookView>::of("/api/webhooks");
     view! {
         <section class="min-w-0">
-            <Heading text="Webhooks" hint="Each alert that fires or resolves is posted there in Alertmanager's format, signed as Standard Webhooks asks." />
+            <Heading text="Webhooks" hint="Firing and resolved alerts are posted in Alertmanager's format, signed according to Standard Webhooks." />
             <Absence of=webhooks empty="No webhooks configured." />
             <ul class="grid grid-cols-1 gap-1">
                 {each(move || webhooks.list.rows(), move |row| view! { <Webhook row webhooks /> }.into_any())}
@@ -27,38 +27,38 @@ pub(super) fn Webhooks() -> impl IntoView {
 
 #[component]
 fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let url = RwSignal::new(String::new());
     let said = RwSignal::new(None::<Result<String, String>>);
     let create = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
-        let wish = CreateWebhook {
+        let body = CreateWebhook {
             url: url.get_untracked(),
             secret: None,
         };
         spawn_local(async move {
-            let answer = who.post::<NewWebhook>("/api/webhooks", &wish).await;
+            let answer = session.post::<NewWebhook>("/api/webhooks", &body).await;
             let answer = answer.map(|made| made.secret).map_err(|error| {
                 let field = error.fields.into_iter().next();
                 field.map_or(error.message, |field| field.message)
             });
             if answer.is_ok() {
-                // The page may be another one by now.
+                // The user may have left the page.
                 let _gone = url.try_set(String::new());
                 webhooks.again();
             }
             let _gone = said.try_set(Some(answer));
         });
     };
-    let answer = changing(move || {
-        said.get().map_or_else(nothing, |answer| match answer {
-            Ok(secret) => view! { <p class="alert alert-success mt-2 break-all">"Added. Its signing secret, shown this once: " <code>{secret}</code></p> }.into_any(),
+    let answer = dynamic_view(move || {
+        said.get().map_or_else(empty_view, |answer| match answer {
+            Ok(secret) => view! { <p class="alert alert-success mt-2 break-all">"Added. Signing secret, shown only once: " <code>{secret}</code></p> }.into_any(),
             Err(message) => view! { <p class="alert alert-error mt-2">{message}</p> }.into_any(),
         })
     });
     view! {
         <form class="flex flex-wrap gap-2 mt-2" on:submit=create>
-            <input class="input grow" type="url" name="webhook" placeholder="https://…" aria-label="Address of a new webhook" required bind:value=url />
+            <input class="input grow" type="url" name="webhook" placeholder="https://…" aria-label="URL of the new webhook" required bind:value=url />
             <button class="btn" type="submit">"Add"</button>
         </form>
         <div aria-live="polite">{answer}</div>
@@ -67,19 +67,19 @@ fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
 
 #[component]
 fn Webhook(row: Row<WebhookView>, webhooks: Polled<WebhookView>) -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let webhook = row.signal();
     let path = format!("/api/webhooks/{}", row.key);
     let remove = move |_| {
         let path = path.clone();
         spawn_local(async move {
-            match who.delete(&path).await {
+            match session.delete(&path).await {
                 Ok(()) => webhooks.again(),
                 Err(error) => _ = webhooks.problem.try_set(Some(error.message)),
             }
         });
     };
-    let state = changing(move || {
+    let state = dynamic_view(move || {
         webhook.with(|webhook| match (&webhook.last_error, webhook.delivered_ms) {
             (Some(error), _) => view! { {format!("{} waiting; {error}", webhook.pending)} }.into_any(),
             (None, Some(at_ms)) => view! { "last delivered " <Ago at_ms /> }.into_any(),

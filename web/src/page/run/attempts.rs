@@ -1,4 +1,4 @@
-//! Attempts of a run: why each was made, from where it went on, what it ran on, how it ended and who began that.
+//! Attempts of a run: cause, checkpoint, nodes, outcome and the rank that failed first.
 
 mod change;
 mod followed;
@@ -9,18 +9,18 @@ use domain::api::runs::{AttemptView, ExcludedNode, ResumedFrom};
 use domain::ident::Rank;
 use leptos::prelude::*;
 
-use super::known::Known;
+use super::run_signal::RunSignal;
 use crate::live::{Row, each};
-use crate::ui::{Heading, changing, clock, nothing, text};
+use crate::ui::{Heading, clock, dynamic_view, empty_view, text};
 use followed::followed;
 use node::Node;
 use provenance::shown as provenance_shown;
 
-/// The last attempt open, those before it folded.
+/// The list of attempts: the last one is open, earlier ones are folded.
 #[component]
 pub(super) fn Attempts(
     /// The run.
-    run: Known,
+    run: RunSignal,
 ) -> impl IntoView {
     let attempts = followed(move || {
         run.with(|run| {
@@ -41,13 +41,13 @@ pub(super) fn Attempts(
     };
     view! {
         <section class="min-w-0">
-            <Heading text="Attempts and ranks" hint="Each start of the run, its processes on each node, and how they ended. The rank that failed first is marked; ranks that only fell with it are pale." />
+            <Heading text="Attempts and ranks" hint="Each start of the run, its processes per node, and how they ended. The rank that failed first is marked; ranks that failed because of it are pale." />
             <div class="grid grid-cols-1 gap-2">{each(newest_first, move |row| view! { <Attempt open=is_last(&row.key) row /> }.into_any())}</div>
         </section>
     }
 }
 
-/// `open`: when it is first shown; from then on the viewer decides.
+/// `open`: the initial state; afterwards the user decides.
 #[component]
 fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
     let attempt = row.signal();
@@ -63,10 +63,10 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
                 <b>"Attempt " {row.key.clone()}</b> " (" {of(|attempt| attempt.cause.clone())} "): " {of(outcome)}
             </summary>
             <p class="text-sm opacity-80 mt-1 break-words" data-testid="attempt-facts">{of(facts)}</p>
-            {changing(move || change::shown(&change.get()))}
-            {changing(move || excluded.get().iter().map(not_given).collect::<Vec<AnyView>>().into_any())}
+            {dynamic_view(move || change::shown(&change.get()))}
+            {dynamic_view(move || excluded.get().iter().map(not_given).collect::<Vec<AnyView>>().into_any())}
             {each(move || nodes.rows(), move |row| view! { <Node row root /> }.into_any())}
-            {changing(move || provenance.get().as_ref().map_or_else(nothing, provenance_shown))}
+            {dynamic_view(move || provenance.get().as_ref().map_or_else(empty_view, provenance_shown))}
         </details>
     }
 }
@@ -76,15 +76,15 @@ fn outcome(attempt: &AttemptView) -> String {
         .outcome
         .as_ref()
         .map(|outcome| outcome.message.to_string());
-    message.unwrap_or_else(|| "under way".to_owned())
+    message.unwrap_or_else(|| "active".to_owned())
 }
 
-/// Where its failure began.
+/// Returns the rank that failed first.
 fn root_cause(attempt: &AttemptView) -> Option<Rank> {
     attempt.outcome.as_ref().and_then(|outcome| outcome.rank)
 }
 
-/// When it was, how far it came and from where.
+/// Returns when the attempt ran, its last step, and its checkpoint.
 fn facts(attempt: &AttemptView) -> String {
     let ended = attempt
         .ended_ms
@@ -98,10 +98,10 @@ fn facts(attempt: &AttemptView) -> String {
 
 fn resumed(from: &ResumedFrom) -> String {
     let step = from.step.map_or(String::new(), |step| format!("step {step}, "));
-    format!(" · went on from {step}{}", from.path)
+    format!(" · resumed from {step}{}", from.path)
 }
 
 fn not_given(excluded: &ExcludedNode) -> AnyView {
-    view! { <p class="text-sm break-words">"Not given " <span class="font-mono">{excluded.node.clone()}</span> ": " {excluded.reason.clone()}</p> }
+    view! { <p class="text-sm break-words">"Excluded " <span class="font-mono">{excluded.node.clone()}</span> ": " {excluded.reason.clone()}</p> }
         .into_any()
 }

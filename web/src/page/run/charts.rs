@@ -6,14 +6,14 @@ use domain::metric::Unit;
 use domain::series::Labels;
 use leptos::prelude::*;
 
-use super::known::Known;
 use super::logged::Logged;
+use super::run_signal::RunSignal;
 use super::span::SPANS;
 use crate::chart::{Chart, Marks, Naming, Window};
 use crate::live::{Live, Row};
 use crate::ui::Heading;
 
-/// Parts of a step, as one query: `(series, name of the part)`.
+/// Parts of a step for one query: `(series, name of the part)`.
 const PARTS: [(&str, &str); 7] = [
     ("train_data_seconds", "data"),
     ("train_forward_seconds", "forward"),
@@ -24,25 +24,25 @@ const PARTS: [(&str, &str); 7] = [
     ("train_host_seconds", "other"),
 ];
 
-/// How those parts are drawn: on top of each other.
+/// The parts are stacked.
 const STACK: Naming = Naming::by("part")
     .ordered(&[
         PARTS[0].1, PARTS[1].1, PARTS[2].1, PARTS[3].1, PARTS[4].1, PARTS[5].1, PARTS[6].1,
     ])
     .stacked();
 
-/// Charts that are left out where a run does not measure them.
+/// Charts that are hidden if a run does not measure them.
 const OPTIONAL: [&str; 2] = ["Learning rate", "MFU"];
 
 /// One line per rank.
 const RANKS: Naming = Naming::by("rank");
 
-/// The charts of the summary, on one time axis.
+/// The charts of the summary, with a common time axis.
 #[component]
 pub(super) fn Charts(
     /// The run's id.
     id: String,
-    /// Which time they show.
+    /// The period shown.
     view: View,
 ) -> impl IntoView {
     let View { window, marks, .. } = view;
@@ -60,7 +60,7 @@ pub(super) fn Charts(
     let charts = [
         (
             "Step time",
-            "What a step is spent on, mean over the ranks.",
+            "Time per step by phase, mean over ranks.",
             Unit::Seconds,
             split,
             STACK,
@@ -76,7 +76,7 @@ pub(super) fn Charts(
         ),
         (
             "Loss",
-            "Falls while the model learns. A red triangle: not a number.",
+            "Falls while the model learns. A red triangle: NaN or infinite.",
             Unit::Number,
             of("train_loss"),
             RANKS,
@@ -84,7 +84,7 @@ pub(super) fn Charts(
         ),
         (
             "Gradient norm",
-            "Before clipping. A leap of ten times and more is an explosion.",
+            "Before clipping. A tenfold increase or more is an explosion.",
             Unit::Number,
             of("train_grad_norm"),
             RANKS,
@@ -92,7 +92,7 @@ pub(super) fn Charts(
         ),
         (
             OPTIONAL[0],
-            "The rate that the optimizer stepped with; of several groups the highest.",
+            "Used by the optimizer; the highest of its parameter groups.",
             Unit::Number,
             of("train_learning_rate"),
             RANKS,
@@ -108,7 +108,7 @@ pub(super) fn Charts(
         ),
         (
             "Waiting for gradient sync",
-            "Share of a step. The rank that waits less than the others is the late one.",
+            "Share of a step. The rank that waits less than the others is the straggler.",
             Unit::Ratio,
             sync,
             RANKS,
@@ -137,7 +137,7 @@ pub(super) fn Charts(
     let charts: Vec<AnyView> = charts.into_iter().map(chart).collect();
     view! {
         <section class="min-w-0">
-            <Heading text="Charts" hint="One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag over a stretch of time to look closer, in all charts at once; double-click to go back.">
+            <Heading text="Charts" hint="One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag to zoom in on a period in all charts; double-click to reset.">
                 <ChooseSpan view />
             </Heading>
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
@@ -146,19 +146,19 @@ pub(super) fn Charts(
     }
 }
 
-/// Which time the charts of a page show. Cheap to copy.
+/// The period that the charts of a page show. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct View {
-    /// The time.
+    /// The period.
     pub(super) window: Memo<Window>,
-    /// Where attempts began.
+    /// The starts of attempts.
     pub(super) marks: Memo<Marks>,
     chosen: RwSignal<usize>,
 }
 
 impl View {
-    /// Of a run, for the current owner.
-    pub(super) fn of(run: Known) -> Self {
+    /// Creates the view of a run for the current owner.
+    pub(super) fn of(run: RunSignal) -> Self {
         let chosen = RwSignal::new(0_usize);
         let marks = Memo::new(move |_| {
             run.with(|run| {
@@ -175,7 +175,7 @@ impl View {
     }
 }
 
-/// How much of the run is shown.
+/// The choice of the period.
 #[component]
 pub(super) fn ChooseSpan(view: View) -> impl IntoView {
     let option = |(n, (_, words)): (usize, &(_, &'static str))| {
@@ -193,7 +193,7 @@ pub(super) fn ChooseSpan(view: View) -> impl IntoView {
     }
 }
 
-/// The ranks that a diagnosis of this run names, by labels.
+/// Returns the labels of the ranks that a diagnosis of this run names.
 fn named_ranks(id: String) -> Memo<Vec<Labels>> {
     let all = expect_context::<Live>().diagnoses;
     Memo::new(move |_| {
@@ -208,7 +208,7 @@ fn named_ranks(id: String) -> Memo<Vec<Labels>> {
     })
 }
 
-/// Where another attempt began: what is left of it was an earlier one's.
+/// Returns the start of each attempt except the first: data left of a mark belongs to earlier attempts.
 fn beginnings(attempts: &[AttemptView]) -> Marks {
     let later = attempts.iter().skip(1);
     later
@@ -216,8 +216,8 @@ fn beginnings(attempts: &[AttemptView]) -> Marks {
         .collect()
 }
 
-/// The window as the run and the choice ask for it.
-fn shown(run: Known, chosen: RwSignal<usize>) -> Memo<Window> {
+/// Returns the window for the run and the chosen period.
+fn shown(run: RunSignal, chosen: RwSignal<usize>) -> Memo<Window> {
     let now_ms = expect_context::<Live>().now_ms;
     Memo::new(move |_| {
         let (span, _) = SPANS[chosen.get().min(SPANS.len() - 1)];

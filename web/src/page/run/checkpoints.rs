@@ -1,4 +1,4 @@
-//! What a run has saved: how far, how large, whether it can be used; keeping one, and removing what nobody needs.
+//! The checkpoints of a run: step, size and state; pin one, or prune them.
 
 mod prune;
 
@@ -6,58 +6,56 @@ use domain::api::checkpoints::{CheckpointView, PinCheckpoint, PruneAnswer};
 use domain::api::session::Role;
 use leptos::prelude::*;
 
-use super::known::Known;
-use super::saved::{Saved, name};
+use super::checkpoint_list::{CheckpointList, name};
+use super::run_signal::RunSignal;
 use crate::live::{Row, each};
-use crate::session::Who;
-use crate::ui::{Ago, Heading, Trouble, When, Wish, bytes, changing, nothing, text};
+use crate::session::UserSession;
+use crate::ui::{Ago, ErrorMessage, Heading, PendingRequest, When, bytes, dynamic_view, empty_view, text};
 use prune::PruneButton;
 
-/// The section.
+/// The section with the checkpoints.
 #[component]
 pub(super) fn Checkpoints(
     /// The run's id.
     id: String,
     /// The run.
-    run: Known,
-    /// What it has saved.
-    saved: Saved,
+    run: RunSignal,
+    /// The checkpoints of the run.
+    checkpoints: CheckpointList,
 ) -> impl IntoView {
-    let who = expect_context::<Who>();
-    let may = Memo::new(move |_| who.may(Role::Operator) && !is_watched(run));
-    let pin = Wish::new();
-    let folder = text(move || match saved.folder.get() {
-        Some((folder, Some(free))) => format!("In {folder}; {} are free there.", bytes(free)),
+    let session = expect_context::<UserSession>();
+    let may = Memo::new(move |_| session.may(Role::Operator) && !is_watched(run));
+    let pin = PendingRequest::new();
+    let folder = text(move || match checkpoints.folder.get() {
+        Some((folder, Some(free))) => format!("In {folder}; {} free.", bytes(free)),
         Some((folder, None)) => format!("In {folder}."),
         None => String::new(),
     });
-    let trouble = text(move || {
-        let problem = saved.problem.get();
-        problem.map_or(String::new(), |problem| {
-            format!("Not all can be listed: {problem}")
-        })
+    let problem = text(move || {
+        let problem = checkpoints.problem.get();
+        problem.map_or(String::new(), |problem| format!("Not all are listed: {problem}"))
     });
-    let there = Memo::new(move |_| saved.list.is_known() && !saved.list.is_empty());
+    let there = Memo::new(move |_| checkpoints.list.is_known() && !checkpoints.list.is_empty());
     let path = StoredValue::new(id);
     let row = move |row| {
-        view! { <Saving row saved may pin path=format!("/api/runs/{}/checkpoints/pin", path.get_value()) /> }
+        view! { <Saving row checkpoints may pin path=format!("/api/runs/{}/checkpoints/pin", path.get_value()) /> }
             .into_any()
     };
     view! {
         <section class="min-w-0" data-testid="checkpoints">
-            <Heading text="Checkpoints" hint="What the run has saved, the furthest first. A run resumes by itself only from a complete checkpoint of its own, and only what it provably wrote is ever removed.">
-                <When on=move || may.get() && there.get()><PruneButton id=path.get_value() saved /></When>
+            <Heading text="Checkpoints" hint="Latest step first. A run resumes automatically only from its own complete checkpoints. Only checkpoints that it provably wrote are removed.">
+                <When on=move || may.get() && there.get()><PruneButton id=path.get_value() checkpoints /></When>
             </Heading>
             <p class="text-sm break-all" data-testid="checkpoint-folder">{folder}</p>
-            <Trouble what=pin.problem />
-            <When on=move || saved.list.is_empty()><p class="opacity-70">"Nothing has been saved yet."</p></When>
-            <p class="text-sm break-words empty:hidden" data-testid="checkpoint-trouble">{trouble}</p>
-            <When on=move || !saved.list.is_known() && saved.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+            <ErrorMessage what=pin.problem />
+            <When on=move || checkpoints.list.is_empty()><p class="opacity-70">"No checkpoints yet."</p></When>
+            <p class="text-sm break-words empty:hidden" data-testid="checkpoint-trouble">{problem}</p>
+            <When on=move || !checkpoints.list.is_known() && checkpoints.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
             <When on=move || there.get()>
                 <div class="overflow-x-auto" tabindex="0" role="region" aria-label="Table of checkpoints">
                     <table class="table table-sm">
                         <thead><tr><th>"Checkpoint"</th><th>"Content"</th><th>"Size"</th><th>"Took"</th><th>"Saved"</th><th>"State"</th><th>"On prune"</th><th>"Keep"</th></tr></thead>
-                        <tbody>{each(move || saved.list.rows(), row)}</tbody>
+                        <tbody>{each(move || checkpoints.list.rows(), row)}</tbody>
                     </table>
                 </div>
             </When>
@@ -65,32 +63,42 @@ pub(super) fn Checkpoints(
     }
 }
 
-fn is_watched(run: Known) -> bool {
+fn is_watched(run: RunSignal) -> bool {
     run.with(|run| run.as_ref().is_some_and(|run| run.more.watched))
 }
 
 #[component]
-fn Saving(row: Row<CheckpointView>, saved: Saved, may: Memo<bool>, pin: Wish, path: String) -> impl IntoView {
+fn Saving(
+    row: Row<CheckpointView>,
+    checkpoints: CheckpointList,
+    may: Memo<bool>,
+    pin: PendingRequest,
+    path: String,
+) -> impl IntoView {
     let one = row.signal();
     let of = move |part: fn(&CheckpointView) -> String| text(move || one.with(part));
-    let finished = changing(move || match one.with(|one| one.finished_ms) {
+    let finished = dynamic_view(move || match one.with(|one| one.finished_ms) {
         Some(at_ms) => view! { <Ago at_ms /> }.into_any(),
         None => "–".into_any(),
     });
-    let problem = changing(move || match one.with(|one| one.problem.clone()) {
+    let problem = dynamic_view(move || match one.with(|one| one.problem.clone()) {
         Some(problem) => view! { <p class="text-xs break-words max-w-sm">{problem}</p> }.into_any(),
-        None => nothing(),
+        None => empty_view(),
     });
     let pinned = Signal::derive(move || one.with(|one| one.pinned));
     let listed = row.key.clone();
-    let retention = text(move || saved.retention.with(|retention| on_prune(&listed, retention)));
+    let retention = text(move || {
+        checkpoints
+            .retention
+            .with(|retention| on_prune(&listed, retention))
+    });
     let key = row.key.clone();
     let keep = move |event| {
-        let wish = PinCheckpoint {
+        let body = PinCheckpoint {
             path: key.clone(),
             pinned: event_target_checked(&event),
         };
-        pin.send(path.clone(), &wish, move |_| saved.again());
+        pin.send(path.clone(), &body, move |_| checkpoints.again());
     };
     let label = text(move || format!("Keep {}", one.with(name)));
     view! {
@@ -107,7 +115,7 @@ fn Saving(row: Row<CheckpointView>, saved: Saved, may: Memo<bool>, pin: Wish, pa
     }
 }
 
-/// What a prune by the run's own rules would do with a checkpoint now, as a dry run says it.
+/// Returns what a prune by the run's own rules would do with a checkpoint now, from a dry run.
 fn on_prune(path: &str, retention: &PruneAnswer) -> String {
     let removed = retention.removed.iter().map(|line| ("Remove", line));
     let kept = retention.kept.iter().map(|line| ("Keep", line));
@@ -128,10 +136,10 @@ fn content(one: &CheckpointView) -> String {
     }
 }
 
-/// What it takes alone stands beside what its files say when they share something.
+/// Returns the size of the files. If a checkpoint shares files, also the size of those that it does not share.
 fn size(one: &CheckpointView) -> String {
     if one.own_bytes < one.bytes {
-        format!("{}, {} its own", bytes(one.bytes), bytes(one.own_bytes))
+        format!("{}, {} unshared", bytes(one.bytes), bytes(one.own_bytes))
     } else {
         bytes(one.bytes)
     }
@@ -188,7 +196,7 @@ mod tests {
             ..CheckpointView::default()
         };
         assert_eq!(content(&shared), "model only, best");
-        assert_eq!(size(&shared), "4.0 KiB, 1.0 KiB its own");
+        assert_eq!(size(&shared), "4.0 KiB, 1.0 KiB unshared");
         let alone = CheckpointView {
             own_bytes: 4_096,
             ..shared

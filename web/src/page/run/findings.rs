@@ -1,4 +1,4 @@
-//! What the analysers have found: who holds the run up, in which phase, why, and the measurements that say so.
+//! Findings of the analysers: which rank slows the run down, in which phase and why, with the evidence.
 
 use domain::event::Severity;
 use gloo_timers::future::TimeoutFuture;
@@ -6,15 +6,15 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::Deserialize;
 
-use super::known::Known;
+use super::run_signal::RunSignal;
 use crate::live::Live;
-use crate::session::Who;
-use crate::ui::{Ago, Heading, changing, fixed, severity_class, severity_word, whenever};
+use crate::session::UserSession;
+use crate::ui::{Ago, Heading, dynamic_view, effect, fixed, severity_class, severity_word};
 
-/// The analysers decide once per second.
+/// Interval between requests. The analysers decide once per second.
 const AGAIN_MS: u32 = 2_000;
 
-/// What is looked at of [`RunFindings`](domain::api::findings::RunFindings).
+/// The fields of [`RunFindings`](domain::api::findings::RunFindings) that are read.
 #[derive(Default, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 struct Answer {
@@ -22,7 +22,7 @@ struct Answer {
     findings: Vec<Found>,
 }
 
-/// What is shown of a [`FindingView`](domain::api::findings::FindingView).
+/// The fields of a [`FindingView`](domain::api::findings::FindingView) that are shown.
 #[derive(Clone, PartialEq, Deserialize)]
 struct Found {
     sentence: String,
@@ -35,16 +35,16 @@ struct Found {
     is_symptom: bool,
 }
 
-/// Nothing where nothing was found.
+/// The section; nothing if there are no findings.
 #[component]
 pub(super) fn Findings(
     /// The run's id.
     id: String,
     /// The run.
-    run: Known,
+    run: RunSignal,
 ) -> impl IntoView {
     let found = found(&id, run);
-    changing(move || {
+    dynamic_view(move || {
         let found = found.get();
         if found.findings.is_empty() {
             return ().into_any();
@@ -52,12 +52,12 @@ pub(super) fn Findings(
         let hint = if found.over_since_ms.is_some() {
             "The last findings before the attempt ended."
         } else {
-            "Measured by the ranks, the kernel and the GPUs' drivers, and compared while the run goes on."
+            "Measured by the ranks, the kernel and the GPU drivers, and compared during the run."
         };
         let cards: Vec<AnyView> = found.findings.iter().map(card).collect();
         view! {
             <section class="min-w-0" data-testid="findings">
-                <Heading text="Who holds the run up" hint=hint />
+                <Heading text="What slows the run" hint=hint />
                 <div class="grid gap-3">{cards}</div>
             </section>
         }
@@ -70,8 +70,8 @@ fn card(finding: &Found) -> AnyView {
         .since_step
         .map(|step| format!(", step {step}"))
         .unwrap_or_default();
-    let lost = (finding.lost_seconds >= 0.05)
-        .then(|| format!("cost {} s of the run", fixed(finding.lost_seconds, 1)));
+    let lost =
+        (finding.lost_seconds >= 0.05).then(|| format!("cost the run {} s", fixed(finding.lost_seconds, 1)));
     let note = finding
         .is_symptom
         .then_some("Another finding of this run explains it.");
@@ -97,21 +97,21 @@ fn card(finding: &Found) -> AnyView {
     .into_any()
 }
 
-/// The findings, asked for while the page is open and the run may still change.
-fn found(id: &str, run: Known) -> RwSignal<Answer> {
-    let (found, asked) = (RwSignal::new(Answer::default()), RwSignal::new(0_u32));
-    let who = expect_context::<Who>();
+/// Requests the findings while the page is open and the run can change.
+fn found(id: &str, run: RunSignal) -> RwSignal<Answer> {
+    let (found, request_count) = (RwSignal::new(Answer::default()), RwSignal::new(0_u32));
+    let session = expect_context::<UserSession>();
     let connected = expect_context::<Live>().connected;
     let state = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.state)));
     let path = format!("/api/runs/{id}/findings");
-    whenever(move || {
-        asked.track();
+    effect(move || {
+        request_count.track();
         state.track();
         connected.track();
         let path = path.clone();
         spawn_local(async move {
-            // A collector that does not answer is told of elsewhere on the page.
-            if let Ok(answer) = who.get::<Answer>(&path).await
+            // Another part of the page shows when the collector does not respond.
+            if let Ok(answer) = session.get::<Answer>(&path).await
                 && found.try_get_untracked().is_some_and(|shown| shown != answer)
             {
                 found.set(answer);
@@ -128,7 +128,7 @@ fn found(id: &str, run: Known) -> RwSignal<Answer> {
                 return;
             };
             if !is_over {
-                asked.try_update(|asked| *asked = asked.wrapping_add(1));
+                request_count.try_update(|request_count| *request_count = request_count.wrapping_add(1));
             }
         }
     });

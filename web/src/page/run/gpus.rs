@@ -1,4 +1,4 @@
-//! The GPUs that the run's ranks use: how busy, how fast, how hot.
+//! The GPUs of the run's ranks: load, clock, temperature, memory and links.
 
 use domain::metric::{Unit, unit_of};
 use leptos::prelude::*;
@@ -8,8 +8,8 @@ use crate::ui::Heading;
 
 /// One line per rank, which stands for its GPU.
 const RANKS: Naming = Naming::by("rank");
-/// Why there may be nothing to see.
-const NO_GPU: &str = "No GPU of this run reports it: the run has none, or this product does not measure it.";
+/// The text if there is no data.
+const NO_GPU: &str = "No data: the run uses no GPU, or this GPU model does not report it.";
 
 /// The charts: `(title, hint, metric)`.
 const CHARTS: [(&str, &str, &str, Unit); 6] = [
@@ -27,7 +27,7 @@ const CHARTS: [(&str, &str, &str, Unit); 6] = [
     ),
     (
         "Power",
-        "Board power. It says more of the work done than utilization does.",
+        "Board power. It shows the work done better than utilization.",
         "gpu_power_watts",
         unit_of("gpu_power_watts"),
     ),
@@ -54,20 +54,20 @@ const CHARTS: [(&str, &str, &str, Unit); 6] = [
 /// One line per kind of link.
 const LINKS: Naming = Naming::by("link");
 
-/// The charts.
+/// The charts of the GPUs.
 #[component]
 pub(super) fn Gpus(
     /// The run's id.
     id: String,
-    /// Which time is shown.
+    /// The period shown.
     window: Memo<Window>,
-    /// Where attempts began.
+    /// The starts of attempts.
     marks: Memo<Marks>,
 ) -> impl IntoView {
     let busiest = format!("max by (link) ({})", assigned("link_utilization_ratio", &id));
     let links = (
         "Busiest link",
-        "Use of the run's busiest link of each kind, against the most that the link can carry.",
+        "Use of the run's busiest link of each kind, relative to its maximum.",
         busiest,
         Unit::Ratio,
         LINKS,
@@ -87,12 +87,12 @@ pub(super) fn Gpus(
     }
 }
 
-/// A metric of the GPUs that the run uses.
+/// Returns the query of a metric for the GPUs of the run.
 fn assigned(metric: &str, id: &str) -> String {
     format!("{metric} and on (node, gpu) gpu_assignment_info{{run=\"{id}\"}}")
 }
 
-/// The same, each series with the rank that uses the GPU.
+/// The same, with the rank that uses the GPU in each series.
 fn of_ranks(metric: &str, id: &str) -> String {
     format!(
         "{metric} * on (node, gpu) group_left (rank) max by (node, gpu, rank) (gpu_assignment_info{{run=\"{id}\"}})"

@@ -1,16 +1,16 @@
-//! Name, state and outcome of a run, and what can be done with it.
+//! Name, state and outcome of a run, and the actions on it.
 
 use domain::api::session::Role;
 use domain::run::state::RunState;
 use leptos::prelude::*;
 
-use super::known::Known;
+use super::checkpoint_list::CheckpointList;
 use super::resume::ResumeButton;
-use super::saved::Saved;
+use super::run_signal::RunSignal;
 use super::stacks::StacksButton;
 use super::stop::{StopButton, progress};
 use crate::live::Run;
-use crate::session::Who;
+use crate::session::UserSession;
 use crate::ui::{Ago, StateBadge, UnknownAttempts, When, text};
 
 /// The head of the page.
@@ -19,11 +19,11 @@ pub(super) fn Head(
     /// The run's id.
     id: String,
     /// The run.
-    run: Known,
-    /// What it has saved.
-    saved: Saved,
+    run: RunSignal,
+    /// The checkpoints of the run.
+    checkpoints: CheckpointList,
 ) -> impl IntoView {
-    let who = expect_context::<Who>();
+    let session = expect_context::<UserSession>();
     let state =
         Memo::new(move |_| run.with(|run| run.as_ref().map_or(RunState::Draft, |run| run.summary.state)));
     let why = words(run, |run| {
@@ -45,31 +45,31 @@ pub(super) fn Head(
                 .map_or_else(Vec::new, |run| run.more.unknown_attempts.clone())
         })
     });
-    let may = Memo::new(move |_| who.may(Role::Operator) && !watched.get());
+    let may = Memo::new(move |_| session.may(Role::Operator) && !watched.get());
     let can_stop = move || may.get() && !state.get().is_final() && state.get() != RunState::Stopping;
     let can_resume = move || may.get() && state.get().is_final();
-    let can_ask = move || who.may(Role::Operator) && state.get() == RunState::Running;
-    let (stopped, resumed, asked) = (id.clone(), id.clone(), id.clone());
+    let can_ask = move || session.may(Role::Operator) && state.get() == RunState::Running;
+    let (stopped, resumed, inspected) = (id.clone(), id.clone(), id.clone());
     view! {
         <section class="flex flex-wrap gap-x-3 gap-y-1 items-center">
             <h1 class="text-2xl font-bold break-all">{id}</h1>
             <StateBadge state />
-            <When on=can_stop><StopButton id=stopped.clone() run saved /></When>
-            <When on=can_ask><StacksButton id=asked.clone() /></When>
-            <When on=can_resume><ResumeButton id=resumed.clone() saved /></When>
+            <When on=can_stop><StopButton id=stopped.clone() run checkpoints /></When>
+            <When on=can_ask><StacksButton id=inspected.clone() /></When>
+            <When on=can_resume><ResumeButton id=resumed.clone() checkpoints /></When>
             <p class="w-full text-sm opacity-80">{words(run, |run| Some(detail(run)))} "submitted " <Ago at_ms=submitted_ms /></p>
             <p class="w-full break-words empty:hidden" data-testid="run-outcome">{why}</p>
             <p class="w-full break-words empty:hidden" role="status" data-testid="stop-progress">{stopping}</p>
             <UnknownAttempts of=unknown />
             <When on=move || watched.get()>
-                <p class="w-full text-sm" data-testid="watched">"Watched only: it was not started here but by lockstep exec, Slurm or by hand, so it cannot be stopped or resumed here either."</p>
+                <p class="w-full text-sm" data-testid="watched">"Watched run: it was started by lockstep exec, Slurm or by hand, so it cannot be stopped or resumed here."</p>
             </When>
         </section>
     }
 }
 
-/// Something that is said of a run; nothing where there is nothing to say.
-fn words(run: Known, say: fn(&Run) -> Option<String>) -> Signal<String> {
+/// Returns a text about a run; empty if there is none.
+fn words(run: RunSignal, say: fn(&Run) -> Option<String>) -> Signal<String> {
     text(move || run.with(|run| run.as_ref().and_then(say)).unwrap_or_default())
 }
 

@@ -1,39 +1,39 @@
-//! What the ranks print: one of them followed live, a piece of the past, or lines that match in all of them.
+//! The output of the ranks: follow one rank, read a part from a position, or search all ranks.
 
 mod choice;
+mod display;
 mod follow;
-mod look;
-mod past;
-mod place;
+mod part;
 mod plain;
+mod position;
 mod search;
 mod tail;
 
 use domain::api::runs::LogSource;
 use leptos::prelude::*;
 
-use super::known::Known;
-use crate::ui::{Heading, When, changing, nothing};
+use super::run_signal::RunSignal;
+use crate::ui::{Heading, When, dynamic_view, empty_view};
 use choice::{attempts, sources, title};
+use display::LogDisplay;
 use follow::Follow;
-use look::Look;
-use past::Past;
-use place::Place;
+use part::LogPart;
+use position::LogPosition;
 use search::Search;
 
-/// The section.
+/// The section with the logs.
 #[component]
 pub(super) fn Log(
     /// The run's id.
     id: String,
     /// The run.
-    run: Known,
+    run: RunSignal,
 ) -> impl IntoView {
-    let place = RwSignal::new(Place::default());
-    let look = Look {
+    let position = RwSignal::new(LogPosition::default());
+    let display = LogDisplay {
         wrapped: RwSignal::new(true),
     };
-    // The chosen attempt, 0 for the last one.
+    // The chosen attempt; 0 for the last one.
     let attempt = RwSignal::new(0_u32);
     let sources = Memo::new(move |_| {
         run.with(|run| {
@@ -43,7 +43,7 @@ pub(super) fn Log(
         })
     });
     let shown = Memo::new(move |_| {
-        let chosen = place.get();
+        let chosen = position.get();
         let source = chosen
             .source
             .or_else(|| sources.with(|all| all.first().cloned()))?;
@@ -54,9 +54,9 @@ pub(super) fn Log(
             .parse()
             .ok()
             .and_then(|n: usize| sources.with_untracked(|all| all.get(n).cloned()));
-        place.set(Place { source, offset: None });
+        position.set(LogPosition { source, offset: None });
     };
-    let options = changing(move || {
+    let options = dynamic_view(move || {
         let now = shown.get().map(|(source, _)| source);
         let option = |(n, source): (usize, LogSource)| {
             view! { <option value=n.to_string() prop:selected=now.as_ref() == Some(&source)>{title(&source)}</option> }.into_any()
@@ -67,7 +67,7 @@ pub(super) fn Log(
     let numbers = Memo::new(move |_| attempts(run));
     let choose_attempt = move |event| {
         attempt.set(event_target_value(&event).parse().unwrap_or(0));
-        place.set(Place::default());
+        position.set(LogPosition::default());
     };
     let of_attempt = move || {
         let option = |number: u32| {
@@ -84,24 +84,24 @@ pub(super) fn Log(
     };
     let several = Memo::new(move |_| numbers.with(|all| all.len() > 1));
     let run_id = id.clone();
-    let reading = changing(move || match shown.get() {
-        Some((source, None)) => view! { <Follow run=run_id.clone() source look /> }.into_any(),
+    let reading = dynamic_view(move || match shown.get() {
+        Some((source, None)) => view! { <Follow run=run_id.clone() source display /> }.into_any(),
         Some((source, Some(offset))) => {
-            view! { <Past run=run_id.clone() source offset place look /> }.into_any()
+            view! { <LogPart run=run_id.clone() source offset position display /> }.into_any()
         }
-        None => nothing(),
+        None => empty_view(),
     });
     view! {
         <section class="min-w-0">
-            <Heading text="Log" hint="What a rank prints, as it prints it. Scroll up to read; back at the end it follows again.">
+            <Heading text="Log" hint="Output of a rank. Scroll up to read; scroll to the end to follow again.">
                 <div class="flex flex-wrap gap-2 items-center">
-                    <label class="text-sm flex gap-1 items-center"><input type="checkbox" bind:checked=look.wrapped /> "wrap lines"</label>
-                    {changing(move || if several.get() { of_attempt() } else { nothing() })}
+                    <label class="text-sm flex gap-1 items-center"><input type="checkbox" bind:checked=display.wrapped /> "wrap lines"</label>
+                    {dynamic_view(move || if several.get() { of_attempt() } else { empty_view() })}
                     <select class="select select-sm w-auto max-w-full" on:change=choose aria-label="Log of" data-testid="log-of">{options}</select>
                 </div>
             </Heading>
-            <Search run=id place />
-            <When on=move || shown.with(Option::is_none)><p class="opacity-70">"Nothing runs yet."</p></When>
+            <Search run=id position />
+            <When on=move || shown.with(Option::is_none)><p class="opacity-70">"No attempts yet."</p></When>
             {reading}
         </section>
     }

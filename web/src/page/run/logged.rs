@@ -1,20 +1,20 @@
-//! What the script logs itself, to TensorBoard, MLflow or W&B.
+//! Values that the script logs to TensorBoard, MLflow or W&B.
 
 use leptos::prelude::*;
 
 use crate::chart::{Marks, Multiples, Window};
 
-/// Nothing where it logs nothing.
+/// The charts; nothing if the script logs nothing.
 #[component]
 pub(super) fn Logged(
     /// The run's id.
     id: String,
-    /// Which time is shown.
+    /// The period shown.
     window: Memo<Window>,
-    /// Where attempts began.
+    /// The starts of attempts.
     marks: Memo<Marks>,
 ) -> impl IntoView {
-    // The ranks that log a value log the same, or parts of it.
+    // Ranks that log a value log the same value, or parts of it.
     let query = format!("avg by (name) (train_logged_value{{run=\"{id}\"}})");
     view! {
         <Multiples window marks query by="name"

@@ -1,4 +1,4 @@
-//! Memory of the run's ranks by component, and how it is used.
+//! Memory of the run's ranks by component.
 
 use domain::metric::Unit;
 use leptos::prelude::*;
@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use crate::chart::{Chart, Marks, Naming, Window};
 use crate::ui::Heading;
 
-/// Parts of a GPU's memory, as one query: `(query, name of the part)`. Of the rank that holds most.
+/// Parts of a GPU's memory, for one query: `(query, name of the part)`. Of the rank that uses most.
 const STACK: Naming = Naming::by("part")
     .ordered(&[
         "allocated",
@@ -17,17 +17,17 @@ const STACK: Naming = Naming::by("part")
     .stacked();
 /// One line per rank.
 const RANKS: Naming = Naming::by("rank");
-/// Why there may be nothing to see.
+/// The text if there is no data.
 const NO_CUDA: &str = "No rank of this run uses CUDA memory.";
 
-/// The charts.
+/// The charts of memory.
 #[component]
 pub(super) fn Memory(
     /// The run's id.
     id: String,
-    /// Which time is shown.
+    /// The period shown.
     window: Memo<Window>,
-    /// Where attempts began.
+    /// The starts of attempts.
     marks: Memo<Marks>,
 ) -> impl IntoView {
     let of = |metric: &str| format!("{metric}{{run=\"{id}\"}}");
@@ -40,19 +40,19 @@ pub(super) fn Memory(
         ),
         (
             "Allocated",
-            "Peak of a step, in use by tensors.",
+            "Peak per step, in use by tensors.",
             of("train_memory_allocated_bytes"),
             RANKS,
         ),
         (
             "Reserved",
-            "Peak of a step, held by the allocator.",
+            "Peak per step, held by the allocator.",
             of("train_memory_reserved_bytes"),
             RANKS,
         ),
         (
             "Fragmentation",
-            "Held, and unusable because the rest of the piece is in use.",
+            "Reserved, but unusable: the rest of its block is in use.",
             of("train_memory_split_bytes"),
             RANKS,
         ),
@@ -75,13 +75,13 @@ pub(super) fn Memory(
     let charts: Vec<AnyView> = charts.into_iter().map(chart).collect();
     view! {
         <section class="min-w-0" data-testid="memory">
-            <Heading text="Memory" hint="What the ranks hold. Allocated is in use by tensors; reserved is what PyTorch's allocator keeps; the difference is its cache and fragments." />
+            <Heading text="Memory" hint="Allocated memory is in use by tensors. Reserved memory is held by PyTorch's allocator. The difference is its cache and fragments." />
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
         </section>
     }
 }
 
-/// Allocated, cached, others' and free memory of the fullest GPU of the run, each under its name.
+/// Returns the query for allocated, cached, other and free memory of the fullest GPU of the run, each with its name.
 fn components(id: &str) -> String {
     let of = |metric: &str| format!("max({metric}{{run=\"{id}\"}})");
     let (allocated, reserved) = (

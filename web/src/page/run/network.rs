@@ -1,24 +1,24 @@
-//! The network between the nodes of the newest attempt that had it measured: a cell for each way from one node to another.
+//! The network between the nodes of the newest attempt that measured it: one cell per direction between two nodes.
 
 use domain::api::runs::{BandwidthFigure, BandwidthView};
 use domain::run::bandwidth::SLOW_SHARE;
 use leptos::prelude::*;
 
-use super::known::Known;
-use crate::ui::{Heading, changing, fixed, nothing, sorted};
+use super::run_signal::RunSignal;
+use crate::ui::{Heading, dynamic_view, empty_view, fixed, sorted};
 
-/// A table of more nodes would be no picture any more.
+/// Maximum number of nodes in the table; more cannot be read.
 const NODES_MAX: usize = 64;
-/// Of those, so many ways are worth a look.
+/// For more nodes, the number of slowest directions listed.
 const SLOWEST: usize = 20;
-/// The API counts in MiB, the field in gigabytes.
+/// GB per MiB: the API uses MiB, network hardware is specified in GB.
 const GB_A_MIB: f64 = 1_048_576e-9;
 
-/// Nothing where nothing was measured.
+/// The section; nothing if nothing was measured.
 #[component]
 pub(super) fn Network(
     /// The run.
-    run: Known,
+    run: RunSignal,
 ) -> impl IntoView {
     let measured = Memo::new(move |_| {
         run.with(|run| {
@@ -26,10 +26,10 @@ pub(super) fn Network(
             newest.and_then(|mut attempts| attempts.find_map(|attempt| attempt.bandwidth.clone()))
         })
     });
-    changing(move || {
+    dynamic_view(move || {
         let view = measured.get();
         view.filter(|view| !view.figures.is_empty())
-            .map_or_else(nothing, |view| shown(&view))
+            .map_or_else(empty_view, |view| shown(&view))
     })
 }
 
@@ -42,7 +42,7 @@ fn shown(view: &BandwidthView) -> AnyView {
     };
     view! {
         <section class="min-w-0" data-testid="bandwidth">
-            <Heading text="Network between nodes" hint="Gigabytes a second from one node (row) to another (column), as measured before the attempt began: the stronger the colour, the more goes through." />
+            <Heading text="Network between nodes" hint="GB/s from one node (row) to another (column), measured before the attempt began. A stronger colour means more bandwidth." />
             <p class="text-sm mb-2" data-testid="bandwidth-rule">{rule(view)}</p>
             {body}
         </section>
@@ -50,13 +50,13 @@ fn shown(view: &BandwidthView) -> AnyView {
     .into_any()
 }
 
-/// What slow means here, and how far the check has come.
+/// Returns the limit below which a direction is slow, and the progress of the check.
 fn rule(view: &BandwidthView) -> String {
     let limit = view.slow_below_mib_s.map_or(String::new(), |limit| {
         let reason = match (view.slow_as_asked, view.usual_mib_s) {
-            (true, _) => "which is what the run asks for at least".to_owned(),
+            (true, _) => "the minimum that the run requires".to_owned(),
             (false, Some(usual)) => format!(
-                "{} % of the {} that nodes here reach at their best",
+                "{} % of the {} between the fastest nodes",
                 fixed(SLOW_SHARE * 100.0, 0),
                 rate(usual)
             ),
@@ -65,9 +65,9 @@ fn rule(view: &BandwidthView) -> String {
         format!("Slow is less than {}, {reason}.", rate(limit))
     });
     let slow = match view.figures.iter().filter(|figure| figure.slow).count() {
-        0 => " No way is slow.".to_owned(),
-        1 => " One way is slow.".to_owned(),
-        many => format!(" {many} ways are slow."),
+        0 => " No pair is slow.".to_owned(),
+        1 => " One pair is slow.".to_owned(),
+        many => format!(" {many} pairs are slow."),
     };
     let rounds = if view.rounds_done < view.rounds {
         format!(" {} of {} rounds are measured.", view.rounds_done, view.rounds)
@@ -124,7 +124,7 @@ fn slowest(view: &BandwidthView) -> AnyView {
             view! { <tr><td class="font-mono">{from}</td><td class="font-mono">{to}</td>{way(figure, fastest)}</tr> }.into_any()
         })
         .collect();
-    let heads = ["The slowest from", "to", "GB/s"];
+    let heads = ["Slowest pairs, from", "to", "GB/s"];
     let heads: Vec<AnyView> = heads.iter().map(|head| column(head)).collect();
     table(view! { <tr>{heads}</tr> }.into_any(), rows)
 }
@@ -134,7 +134,7 @@ fn column(name: &str) -> AnyView {
 }
 
 fn table(head: AnyView, rows: Vec<AnyView>) -> AnyView {
-    // What can be scrolled must be reachable without a mouse.
+    // A scrollable element must be reachable with the keyboard.
     view! {
         <div class="overflow-x-auto" tabindex="0" role="group" aria-label="Bandwidth between nodes">
             <table class="table table-xs w-auto border-separate border-spacing-0.5">
@@ -146,13 +146,13 @@ fn table(head: AnyView, rows: Vec<AnyView>) -> AnyView {
     .into_any()
 }
 
-/// One way. Its colour says how much of the fastest goes through; a slow one has a frame and a word.
+/// One direction. The colour shows its share of the fastest one; a slow one also has a frame and a word.
 fn way(figure: &BandwidthFigure, fastest: f64) -> AnyView {
     let (share, words) = match figure.mib_s {
         Some(mib_s) => (mib_s / fastest.max(1e-9), fixed(mib_s * GB_A_MIB, digits(mib_s))),
         None => (0.0, "?".to_owned()),
     };
-    // Pale enough at its strongest that the page's own text colour can be read on it.
+    // Pale enough that the page's text colour is readable on it.
     let style = format!(
         "background-color: color-mix(in oklab, var(--color-success) {}%, transparent)",
         fixed(share.clamp(0.0, 1.0) * 40.0, 0)
@@ -182,7 +182,7 @@ fn rate(mib_s: f64) -> String {
     format!("{} GB/s", fixed(mib_s * GB_A_MIB, digits(mib_s)))
 }
 
-/// Fast networks need none behind the point, slow ones two.
+/// Returns the number of decimals: none for fast networks, two for slow ones.
 fn digits(mib_s: f64) -> u32 {
     if mib_s * GB_A_MIB < 10.0 { 2 } else { 1 }
 }
@@ -217,13 +217,13 @@ mod tests {
         };
         assert_eq!(
             rule(&view),
-            "Slow is less than 0.26 GB/s, 25 % of the 1.05 GB/s that nodes here reach at their best. One way is slow."
+            "Slow is less than 0.26 GB/s, 25 % of the 1.05 GB/s between the fastest nodes. One pair is slow."
         );
         (view.slow_as_asked, view.rounds_done) = (true, 2);
         view.figures.truncate(1);
         assert_eq!(
             rule(&view),
-            "Slow is less than 0.26 GB/s, which is what the run asks for at least. No way is slow. 2 of 3 rounds are measured."
+            "Slow is less than 0.26 GB/s, the minimum that the run requires. No pair is slow. 2 of 3 rounds are measured."
         );
     }
 }

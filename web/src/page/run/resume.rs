@@ -1,31 +1,31 @@
-//! Going on with a run that has ended: from one of its checkpoints, or from its start.
+//! Resumes a run that has ended: from one of its checkpoints, or from its start.
 
 use domain::api::checkpoints::{CheckpointView, ResumeRun};
 use leptos::prelude::*;
 
-use super::saved::{Saved, is_usable, is_whole, name};
+use super::checkpoint_list::{CheckpointList, can_resume_exactly, is_usable, name};
 use super::stop::steps_of;
-use crate::ui::{Dialog, Question, Trouble, Wish, bytes, changing, choice};
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, bytes, choice, dynamic_view};
 
-/// Stands for "from the start" among the paths, none of which is empty.
+/// Means "from the start" among the paths, none of which is empty.
 const START: &str = "";
 
-/// The button and its question.
+/// The button and its dialog.
 #[component]
 pub(super) fn ResumeButton(
     /// The run's id.
     id: String,
-    /// What it has saved.
-    saved: Saved,
+    /// The checkpoints of the run.
+    checkpoints: CheckpointList,
 ) -> impl IntoView {
     let dialog = Dialog::new();
-    let wish = Wish::new();
+    let request = PendingRequest::new();
     let chosen = RwSignal::new(START.to_owned());
     let path = format!("/api/runs/{id}/resume");
     let resume = move |_| {
         let checkpoint = Some(chosen.get_untracked()).filter(|path| path != START);
         let from_start = checkpoint.is_none();
-        wish.send(
+        request.send(
             path.clone(),
             &ResumeRun {
                 checkpoint,
@@ -36,35 +36,35 @@ pub(super) fn ResumeButton(
     };
     let resume = StoredValue::new(resume);
     let open = move |_| {
-        chosen.set(untrack(|| furthest(saved)));
-        wish.problem.set(None);
-        saved.again();
+        chosen.set(untrack(|| furthest(checkpoints)));
+        request.problem.set(None);
+        checkpoints.again();
         dialog.open();
     };
     let answers = move || {
-        changing(move || {
-            let mut answers: Vec<AnyView> = saved.all().iter().map(|one| answer(one, chosen)).collect();
-            let words = view! { <b>"From the start"</b> ", as if nothing had been saved" };
+        dynamic_view(move || {
+            let mut answers: Vec<AnyView> = checkpoints.all().iter().map(|one| answer(one, chosen)).collect();
+            let words = view! { <b>"From the start"</b> ", without a checkpoint" };
             answers.push(choice("resume", START.to_owned(), chosen, true, words.into_any()));
             answers.into_any()
         })
     };
     view! {
         <button class="btn btn-primary btn-sm" data-testid="resume" on:click=open>"Resume"</button>
-        <Question dialog title="Go on with this run?" leave="Leave it">
-            <p class="text-sm opacity-70">"Another attempt begins, and trains on from:"</p>
+        <Modal dialog title="Resume this run?" leave="Cancel">
+            <p class="text-sm opacity-70">"A new attempt continues from:"</p>
             <div class="py-2 max-h-80 overflow-y-auto" data-testid="resume-from">{answers()}</div>
-            <Trouble what=wish.problem />
+            <ErrorMessage what=request.problem />
             <div class="text-right">
-                <button class="btn btn-primary" data-testid="confirm-resume" disabled=wish.busy on:click=move |event| resume.with_value(|resume| resume(event))>"Resume it"</button>
+                <button class="btn btn-primary" data-testid="confirm-resume" disabled=request.busy on:click=move |event| resume.with_value(|resume| resume(event))>"Resume it"</button>
             </div>
-        </Question>
+        </Modal>
     }
 }
 
-/// What is offered first: the furthest that the run saved itself, and that training can go on from.
-fn furthest(saved: Saved) -> String {
-    let all = saved.all();
+/// Returns the default: the run's own usable checkpoint with the highest step.
+fn furthest(checkpoints: CheckpointList) -> String {
+    let all = checkpoints.all();
     let usable = all.iter().filter(|one| is_usable(one));
     let furthest = usable.max_by_key(|one| (one.step, one.finished_ms));
     furthest.map_or(START.to_owned(), |one| one.path.clone())
@@ -75,7 +75,7 @@ fn answer(one: &CheckpointView, chosen: RwSignal<String>) -> AnyView {
     choice("resume", one.path.clone(), chosen, one.complete, words.into_any())
 }
 
-/// Its age and size, or why it cannot be chosen.
+/// Returns its age and size, or why it cannot be chosen.
 fn detail(one: &CheckpointView) -> String {
     if !one.complete {
         let problem = one.problem.as_deref().unwrap_or("something is missing");
@@ -86,13 +86,13 @@ fn detail(one: &CheckpointView) -> String {
         Some(steps) => format!("{} behind the last; ", steps_of(steps)),
         None => String::new(),
     };
-    let model = if is_whole(one) {
+    let model = if can_resume_exactly(one) {
         ""
     } else {
-        "; the model only, so the optimizer begins anew"
+        "; model only, so the optimizer state is lost"
     };
     let foreign = if one.foreign {
-        "; it was there before the run"
+        "; existed before the run"
     } else {
         ""
     };
@@ -129,11 +129,11 @@ mod tests {
         assert_eq!(detail(&whole), "1 step behind the last; 2.0 KiB");
         assert_eq!(
             detail(&foreign),
-            "1 step behind the last; 2.0 KiB; it was there before the run"
+            "1 step behind the last; 2.0 KiB; existed before the run"
         );
         assert_eq!(
             detail(&model),
-            "2.0 KiB; the model only, so the optimizer begins anew"
+            "2.0 KiB; model only, so the optimizer state is lost"
         );
         assert_eq!(detail(&torn), "cannot be used: shard 2 of 4 is missing");
     }

@@ -1,4 +1,4 @@
-//! How much of a run its charts show.
+//! The period of a run that its charts show.
 
 use domain::api::runs::RunSummary;
 use domain::time::TimestampMs;
@@ -7,7 +7,7 @@ use crate::chart::Window;
 
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
-/// Lengths that "all of it" grows through while the run goes on: each new one loads the charts anew, so there are few.
+/// The lengths of "all" while the run is active. Each change reloads the charts, so there are few.
 const STEPS_MS: [i64; 9] = [
     10 * MINUTE_MS,
     30 * MINUTE_MS,
@@ -19,19 +19,19 @@ const STEPS_MS: [i64; 9] = [
     3 * 24 * HOUR_MS,
     7 * 24 * HOUR_MS,
 ];
-/// Before the first rank ran nothing was measured, and clocks differ a little.
+/// Margin before the first rank started, because clocks differ slightly.
 const MARGIN_MS: i64 = 2_000;
 
-/// A choice of the viewer.
+/// The user's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Span {
-    /// The end of it.
+    /// The last part of the run.
     Last(i64),
-    /// From begin to end.
+    /// From start to end.
     Whole,
 }
 
-/// What is offered: `(choice, its words)`, the default first.
+/// The choices: `(choice, label)`, the default first.
 pub(super) const SPANS: [(Span, &str); 3] = [
     (Span::Last(10 * MINUTE_MS), "10 minutes"),
     (Span::Last(HOUR_MS), "1 hour"),
@@ -39,7 +39,7 @@ pub(super) const SPANS: [(Span, &str); 3] = [
 ];
 
 impl Span {
-    /// The window of this choice: it moves while the run goes on, and stands when it has ended.
+    /// Returns the window of this choice: it moves while the run is active, and is fixed after its end.
     pub(super) fn window(self, run: &RunSummary, now_ms: TimestampMs) -> Window {
         let begin_ms = run.started_ms.unwrap_or(run.submitted_ms);
         match (run.ended_ms, self) {

@@ -1,4 +1,4 @@
-//! Where the ranks are in their code: asked for when the dialog is opened, ranks in the same place together.
+//! The stacks of the ranks, requested when the dialog opens. Ranks with the same stack are grouped.
 
 use domain::api::inspect::AskRanks;
 use domain::run::inspect::{Frame, StackGroup, rank_list};
@@ -6,26 +6,26 @@ use leptos::prelude::*;
 
 use crate::api::unreadable;
 use crate::json;
-use crate::ui::{Dialog, Question, Trouble, When, Wish, changing};
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view};
 
-/// The button and what it shows.
+/// The button and the dialog.
 #[component]
 pub(super) fn StacksButton(
     /// The run's id.
     id: String,
 ) -> impl IntoView {
     let dialog = Dialog::new();
-    let wish = Wish::new();
+    let request = PendingRequest::new();
     let groups = RwSignal::new(Vec::<StackGroup>::new());
     let path = format!("/api/runs/{id}/stacks");
     let ask = StoredValue::new(move || {
         groups.set(Vec::new());
-        wish.send(
+        request.send(
             path.clone(),
             &AskRanks::default(),
             move |answer| match json::read_field::<Vec<StackGroup>>(&answer, "groups") {
                 Ok(found) => groups.set(found),
-                Err(error) => wish.problem.set(Some(unreadable(&error).message)),
+                Err(error) => request.problem.set(Some(unreadable(&error).message)),
             },
         );
     });
@@ -36,18 +36,18 @@ pub(super) fn StacksButton(
     };
     view! {
         <button class="btn btn-sm" data-testid="stacks" on:click=open>"Stacks"</button>
-        <Question dialog title="Where the ranks are" leave="Close">
+        <Modal dialog title="Stacks of the ranks" leave="Close">
             <div class="py-2 grid gap-2" role="status" data-testid="stack-groups">
-                <When on=wish.busy><p class="opacity-70">"Asking the ranks; one that does not answer is waited for 5 seconds…"</p></When>
-                {changing(move || groups.with(|groups| groups.iter().map(shown).collect_view().into_any()))}
+                <When on=request.busy><p class="opacity-70">"Reading stacks. A rank may take up to 5 seconds to answer…"</p></When>
+                {dynamic_view(move || groups.with(|groups| groups.iter().map(shown).collect_view().into_any()))}
             </div>
-            <Trouble what=wish.problem />
-            <div class="text-right"><button class="btn btn-sm" disabled=wish.busy on:click=again>"Ask again"</button></div>
-        </Question>
+            <ErrorMessage what=request.problem />
+            <div class="text-right"><button class="btn btn-sm" disabled=request.busy on:click=again>"Ask again"</button></div>
+        </Modal>
     }
 }
 
-/// A line for the group; its stack behind it, where there is one.
+/// Renders one line per group, with its stack if there is one.
 fn shown(group: &StackGroup) -> AnyView {
     let line = view! { <b>{rank_list(&group.ranks)}</b> ": " <span class="break-words">{group.doing.clone()}</span> };
     if group.frames.is_empty() {

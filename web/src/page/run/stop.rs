@@ -1,24 +1,24 @@
-//! Stopping a run: now, or where nothing is lost; and how far that is.
+//! Stops a run: now, or at a point where nothing is lost. Shows what would be lost.
 
 use domain::api::runs::{StopAfter, StopRun, StopView};
 use leptos::prelude::*;
 
-use super::known::Known;
-use super::saved::Saved;
-use crate::ui::{Dialog, Question, Trouble, Wish, choice, text};
+use super::checkpoint_list::CheckpointList;
+use super::run_signal::RunSignal;
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, choice, text};
 
-/// The button and its question.
+/// The button and its dialog.
 #[component]
 pub(super) fn StopButton(
     /// The run's id.
     id: String,
     /// The run.
-    run: Known,
-    /// What it has saved.
-    saved: Saved,
+    run: RunSignal,
+    /// The checkpoints of the run.
+    checkpoints: CheckpointList,
 ) -> impl IntoView {
     let dialog = Dialog::new();
-    let wish = Wish::new();
+    let request = PendingRequest::new();
     let chosen = RwSignal::new(String::new());
     let path = format!("/api/runs/{id}/stop");
     let stop = move |_| {
@@ -27,8 +27,8 @@ pub(super) fn StopButton(
             "checkpoint" => Some(StopAfter::Checkpoint),
             _ => None,
         };
-        // The run's own page says what follows.
-        wish.send(
+        // The run's page shows the progress.
+        request.send(
             path.clone(),
             &StopRun {
                 grace_ms: None,
@@ -39,15 +39,15 @@ pub(super) fn StopButton(
     };
     let open = move |_| {
         chosen.set(String::new());
-        wish.problem.set(None);
-        saved.again();
+        request.problem.set(None);
+        checkpoints.again();
         dialog.open();
     };
-    let lost = text(move || loss(run, saved));
+    let lost = text(move || loss(run, checkpoints));
     let answers = move || {
         let now = view! { <b>"Now. "</b> "Its ranks get SIGTERM, and SIGKILL 30 seconds later. " <span data-testid="loss">{lost}</span> };
-        let step = view! { <b>"After this step. "</b> "All ranks end behind the same step, which is when a script that knows how saves." };
-        let checkpoint = view! { <b>"After the next checkpoint. "</b> "It trains on until one is complete, and nothing is lost." };
+        let step = view! { <b>"After this step. "</b> "All ranks end after the same step. A script that supports it saves then." };
+        let checkpoint = view! { <b>"After the next checkpoint. "</b> "Training continues until one is complete; nothing is lost." };
         vec![
             choice("stop", String::new(), chosen, true, now.into_any()),
             choice("stop", "step".to_owned(), chosen, true, step.into_any()),
@@ -63,34 +63,32 @@ pub(super) fn StopButton(
     let stop = StoredValue::new(stop);
     view! {
         <button class="btn btn-error btn-sm" data-testid="stop" on:click=open>"Stop"</button>
-        <Question dialog title="Stop this run?" leave="Let it run">
+        <Modal dialog title="Stop this run?" leave="Cancel">
             <div class="py-2">{answers()}</div>
-            <Trouble what=wish.problem />
+            <ErrorMessage what=request.problem />
             <div class="text-right">
-                <button class="btn btn-error" data-testid="confirm-stop" disabled=wish.busy on:click=move |event| stop.with_value(|stop| stop(event))>"Stop it"</button>
+                <button class="btn btn-error" data-testid="confirm-stop" disabled=request.busy on:click=move |event| stop.with_value(|stop| stop(event))>"Stop it"</button>
             </div>
-        </Question>
+        </Modal>
     }
 }
 
-/// What a stop now costs, in words; tracked.
-fn loss(run: Known, saved: Saved) -> String {
+/// Returns what a stop would lose now; tracked.
+fn loss(run: RunSignal, checkpoints: CheckpointList) -> String {
     let known = run.with(|run| {
         let more = &run.as_ref()?.more;
         let of_stop = more.stop.as_ref().and_then(|stop| stop.steps_lost);
         of_stop.or(more.steps_since_checkpoint)
     });
-    match known.or_else(|| saved.steps_since()) {
+    match known.or_else(|| checkpoints.steps_since()) {
         Some(0) => "Nothing is lost: the last step is saved.".to_owned(),
         Some(steps) => format!("{} since the last checkpoint will be lost.", steps_of(steps)),
-        None if saved.list.is_empty() => {
-            "Nothing has been saved, so everything it learned is lost.".to_owned()
-        }
-        None => "What was not saved is lost.".to_owned(),
+        None if checkpoints.list.is_empty() => "Nothing has been saved: all progress is lost.".to_owned(),
+        None => "Unsaved progress is lost.".to_owned(),
     }
 }
 
-/// How a stop that is wished goes on.
+/// Returns the progress of a requested stop.
 pub(super) fn progress(stop: &StopView) -> String {
     let lost = stop.steps_lost.filter(|steps| *steps > 0);
     let lost = lost.map_or(String::new(), |steps| {
@@ -99,11 +97,11 @@ pub(super) fn progress(stop: &StopView) -> String {
     match (stop.after_step, stop.after_checkpoint) {
         (_, true) => "Stops when the next checkpoint is complete.".to_owned(),
         (Some(step), _) => format!("Stops when every rank has finished step {step}."),
-        (None, false) => format!("Its ranks are told to end.{lost}"),
+        (None, false) => format!("Its ranks are stopping.{lost}"),
     }
 }
 
-/// `1 step`, `12 steps`.
+/// Returns `1 step` or `12 steps`.
 pub(super) fn steps_of(steps: u64) -> String {
     match steps {
         1 => "1 step".to_owned(),
@@ -133,9 +131,9 @@ mod tests {
             ),
             (
                 stop(None, false, Some(1)),
-                "Its ranks are told to end. Lost: 1 step since the last checkpoint.",
+                "Its ranks are stopping. Lost: 1 step since the last checkpoint.",
             ),
-            (stop(None, false, None), "Its ranks are told to end."),
+            (stop(None, false, None), "Its ranks are stopping."),
         ] {
             assert_eq!(progress(&stop), expected);
         }

@@ -1,29 +1,29 @@
-//! The parts of the run's page. The chosen one stands in the address.
+//! The tabs of the run's page. The address contains the chosen one.
 
 use leptos::prelude::*;
 
 use crate::route::Route;
 use crate::ui::text;
 
-/// A part of the page.
+/// A tab of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tab {
-    /// How training goes.
+    /// Training progress.
     Summary,
-    /// Which rank is late, and where each stands.
+    /// Stragglers, and the state of each rank.
     Ranks,
     /// Memory, GPUs and the network between nodes.
     Hardware,
-    /// What the ranks print.
+    /// Output of the ranks.
     Log,
-    /// What was saved.
+    /// Checkpoints.
     Checkpoints,
-    /// What was started, with which settings.
+    /// Attempts and their settings.
     Attempts,
 }
 
 impl Tab {
-    /// In the order of the page, the default first.
+    /// All tabs in the order of the page, the default first.
     const ALL: [Self; 6] = [
         Self::Summary,
         Self::Ranks,
@@ -33,13 +33,13 @@ impl Tab {
         Self::Attempts,
     ];
 
-    /// The tab that an address names; the default for none and for unknown ones.
+    /// Returns the tab with this name; the default for no name or an unknown one.
     fn of(name: Option<&str>) -> Self {
         let named = Self::ALL.into_iter().find(|tab| Some(tab.name()) == name);
         named.unwrap_or(Self::Summary)
     }
 
-    /// In the address.
+    /// Returns the name in the address.
     fn name(self) -> &'static str {
         match self {
             Self::Summary => "summary",
@@ -62,7 +62,7 @@ impl Tab {
         }
     }
 
-    /// The chosen one, as the address has it.
+    /// Returns the tab in the address.
     pub(super) fn chosen() -> Memo<Self> {
         let name = expect_context::<Route>().param("tab");
         Memo::new(move |_| Self::of(name.get().as_deref()))

@@ -1,4 +1,4 @@
-//! How a script has arranged its ranks: the mesh as a grid, with how each rank stands, and the groups along each axis.
+//! The mesh of a script's ranks as a grid, with the state of each rank and the groups along each axis.
 
 mod state;
 
@@ -7,37 +7,37 @@ use std::collections::BTreeMap;
 use domain::api::alerts::RankState;
 use domain::api::nodes::NodeState;
 use domain::ident::Rank;
-use domain::run::mesh::{Mesh, MeshPlace, Plane};
+use domain::run::mesh::{Mesh, MeshPosition, Plane};
 use leptos::prelude::*;
 
-use super::known::Known;
+use super::run_signal::RunSignal;
 use crate::live::Live;
-use crate::ui::{Heading, changing, nothing, text};
-use state::{Around, Standing, State, standings};
+use crate::ui::{Heading, dynamic_view, empty_view, text};
+use state::{RankContext, RankStatus, State, rank_statuses};
 
-/// Beyond that many ranks a picture shows nothing, and a browser works for seconds.
+/// Maximum number of cells: more cannot be read and keep a browser busy for seconds.
 const CELLS_MAX: usize = 2_048;
-/// A row of one axis that is longer is broken into several.
+/// Maximum number of columns; a longer axis is wrapped.
 const COLUMNS_MAX: usize = 16;
 
-/// What is pointed at and chosen. Cheap to copy.
+/// The selection and the chosen axis. Cheap to copy.
 #[derive(Clone, Copy)]
-struct Look {
+struct MeshSelection {
     mesh: StoredValue<Mesh>,
-    standings: Memo<BTreeMap<Rank, Standing>>,
+    statuses: Memo<BTreeMap<Rank, RankStatus>>,
     /// The axis whose groups are shown.
     axis: RwSignal<usize>,
-    /// The rank that is pointed at.
+    /// The selected rank.
     at: RwSignal<Option<Rank>>,
 }
 
-/// Nothing where no rank has told of a mesh.
+/// The section; nothing if no rank has reported a mesh.
 #[component]
 pub(super) fn Topology(
     /// The run's id.
     id: String,
     /// The run.
-    run: Known,
+    run: RunSignal,
 ) -> impl IntoView {
     let mesh = Memo::new(move |_| {
         run.with(|run| {
@@ -45,33 +45,33 @@ pub(super) fn Topology(
                 .and_then(|run| run.more.attempts.last()?.mesh.clone())
         })
     });
-    let standings = followed(id, run);
-    // Built anew when a rank has told of its place; how ranks stand changes within.
-    changing(move || mesh.get().map_or_else(nothing, |mesh| shown(mesh, standings)))
+    let statuses = followed(id, run);
+    // Rebuilt when a rank has reported its position; the states of ranks change in place.
+    dynamic_view(move || mesh.get().map_or_else(empty_view, |mesh| shown(mesh, statuses)))
 }
 
-/// How the ranks of the newest attempt stand.
-fn followed(id: String, run: Known) -> Memo<BTreeMap<Rank, Standing>> {
+/// Returns the state of each rank of the newest attempt.
+fn followed(id: String, run: RunSignal) -> Memo<BTreeMap<Rank, RankStatus>> {
     let live = expect_context::<Live>();
-    let around = Memo::new(move |_| around(live, &id));
+    let context = Memo::new(move |_| rank_context(live, &id));
     Memo::new(move |_| {
-        around.with(|around| {
+        context.with(|context| {
             run.with(|run| {
                 let attempt = run.as_ref().and_then(|run| run.more.attempts.last());
                 attempt
-                    .map(|attempt| standings(attempt, around).into_iter().collect())
+                    .map(|attempt| rank_statuses(attempt, context).into_iter().collect())
                     .unwrap_or_default()
             })
         })
     })
 }
 
-fn around(live: Live, run: &str) -> Around {
-    let mut around = Around::default();
+fn rank_context(live: Live, run: &str) -> RankContext {
+    let mut context = RankContext::default();
     for node in live.nodes.rows() {
         let node = node.get();
         if node.state == NodeState::Down {
-            around.down.insert(node.name);
+            context.down.insert(node.name);
         }
     }
     for diagnosis in live.diagnoses.rows() {
@@ -85,29 +85,29 @@ fn around(live: Live, run: &str) -> Around {
             continue;
         };
         match alert.rank_state() {
-            Some(RankState::Stuck) => around.stuck.insert(rank),
-            Some(RankState::Late) => around.late.insert(rank),
+            Some(RankState::Stuck) => context.stuck.insert(rank),
+            Some(RankState::Late) => context.late.insert(rank),
             None => continue,
         };
     }
-    around
+    context
 }
 
-fn shown(mesh: Mesh, standings: Memo<BTreeMap<Rank, Standing>>) -> AnyView {
+fn shown(mesh: Mesh, statuses: Memo<BTreeMap<Rank, RankStatus>>) -> AnyView {
     let words = mesh.words();
     let ranks = mesh.ranks.len();
     let planes = mesh.planes();
     let axes = mesh.axes.clone();
-    let look = Look {
+    let selection = MeshSelection {
         axis: RwSignal::new(axes.len() - 1),
         at: RwSignal::new(None),
         mesh: StoredValue::new(mesh),
-        standings,
+        statuses,
     };
     let buttons: Vec<AnyView> = axes
         .iter()
         .enumerate()
-        .map(|(n, axis)| choice(n, axis, look))
+        .map(|(n, axis)| choice(n, axis, selection))
         .collect();
     let mut left = CELLS_MAX;
     let drawn: Vec<AnyView> = planes
@@ -117,14 +117,14 @@ fn shown(mesh: Mesh, standings: Memo<BTreeMap<Rank, Standing>>) -> AnyView {
             left = left.saturating_sub(plane.cells.len());
             fits
         })
-        .map(|plane| grid(plane, look))
+        .map(|plane| grid(plane, selection))
         .collect();
     let rest = (drawn.len() < planes.len()).then(|| {
-        view! { <p class="text-sm opacity-70">{format!("Of {ranks} ranks only so many are drawn; the table has the first {CELLS_MAX}.")}</p> }
+        view! { <p class="text-sm opacity-70">{format!("Not all {ranks} ranks are drawn; the table has the first {CELLS_MAX}.")}</p> }
     });
     view! {
         <section class="min-w-0" data-testid="topology">
-            <Heading text="Mesh of ranks" hint="As the script has arranged them. Cells with a stripe of one colour are a group along the chosen axis: their collectives wait for each other." />
+            <Heading text="Mesh of ranks" hint="As the script arranges them. Cells with stripes of one colour are a group along the chosen axis: their collectives wait for each other." />
             <div class="flex flex-wrap gap-x-4 gap-y-2 items-center mb-2 text-sm">
                 <b data-testid="mesh-axes">{words}</b>
                 <span class="flex flex-wrap gap-2 items-center" role="group" aria-label="Groups along">"Groups along " {buttons}</span>
@@ -132,19 +132,19 @@ fn shown(mesh: Mesh, standings: Memo<BTreeMap<Rank, Standing>>) -> AnyView {
             </div>
             <div class="grid gap-3">{drawn}</div>
             {rest}
-            <p class="text-sm mt-2 min-h-[1.5em] break-words" data-testid="mesh-group">{text(move || pointed(look))}</p>
+            <p class="text-sm mt-2 min-h-[1.5em] break-words" data-testid="mesh-group">{text(move || pointed(selection))}</p>
             <details>
                 <summary class="cursor-pointer text-sm">"As a table"</summary>
-                {table(look)}
+                {table(selection)}
             </details>
         </section>
     }
     .into_any()
 }
 
-/// An axis whose groups can be shown.
-fn choice(axis: usize, name: &str, look: Look) -> AnyView {
-    let is_chosen = move || look.axis.get() == axis;
+/// A button for an axis whose groups can be shown.
+fn choice(axis: usize, name: &str, selection: MeshSelection) -> AnyView {
+    let is_chosen = move || selection.axis.get() == axis;
     let class = text(move || {
         if is_chosen() {
             "btn btn-xs btn-neutral"
@@ -153,12 +153,12 @@ fn choice(axis: usize, name: &str, look: Look) -> AnyView {
         }
     });
     let pressed = text(move || is_chosen().to_string());
-    let choose = move |_| look.axis.set(axis);
+    let choose = move |_| selection.axis.set(axis);
     view! { <button class=class aria-pressed=pressed on:click=choose data-testid="mesh-axis">{name.to_owned()}</button> }
         .into_any()
 }
 
-/// What the colours mean; the word stands in the cell as well.
+/// The meaning of the colours; the cell also contains the word.
 #[component]
 fn Key() -> impl IntoView {
     let one = |state: State, word: &'static str| {
@@ -172,7 +172,7 @@ fn Key() -> impl IntoView {
     }
 }
 
-fn grid(plane: &Plane, look: Look) -> AnyView {
+fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
     let (rows, columns) = (plane.rows.len(), plane.columns.len());
     let wraps = rows == 1 && columns > COLUMNS_MAX;
     let style = if wraps {
@@ -196,7 +196,7 @@ fn grid(plane: &Plane, look: Look) -> AnyView {
         }
         all.extend(
             row.iter()
-                .map(|rank| rank.map_or_else(open_cell, |rank| cell(rank, look))),
+                .map(|rank| rank.map_or_else(open_cell, |rank| cell(rank, selection))),
         );
     }
     let title = plane.title.clone();
@@ -216,41 +216,36 @@ fn grid(plane: &Plane, look: Look) -> AnyView {
     .into_any()
 }
 
-/// A place of which no rank has told yet.
+/// A position that no rank has reported.
 fn open_cell() -> AnyView {
     view! { <div class="rounded border border-dashed border-base-300 min-h-12 grid place-items-center opacity-60" title="no rank has told of this place">"?"</div> }
         .into_any()
 }
 
-fn cell(rank: Rank, look: Look) -> AnyView {
-    let place = look
+fn cell(rank: Rank, selection: MeshSelection) -> AnyView {
+    let position = selection
         .mesh
-        .with_value(|mesh| mesh.place(rank).cloned())
+        .with_value(|mesh| mesh.position(rank).cloned())
         .unwrap_or_default();
-    let coordinates = look.mesh.with_value(|mesh| mesh.place_words(&place));
-    let standing = Memo::new(move |_| look.standings.with(|all| all.get(&rank).cloned()));
-    let state = move || {
-        standing.with(|standing| {
-            standing
-                .as_ref()
-                .map_or(State::Awaited, |standing| standing.state)
-        })
-    };
+    let coordinates = selection.mesh.with_value(|mesh| mesh.position_words(&position));
+    let status = Memo::new(move |_| selection.statuses.with(|all| all.get(&rank).cloned()));
+    let state =
+        move || status.with(|status| status.as_ref().map_or(State::NotStarted, |status| status.state));
     let node = text(move || {
-        standing.with(|standing| {
-            standing
+        status.with(|status| {
+            status
                 .as_ref()
-                .map_or("–".to_owned(), |standing| standing.node.clone())
+                .map_or("–".to_owned(), |status| status.node.clone())
         })
     });
-    let own = StoredValue::new(place);
-    // Of the rank that is pointed at: whether this one is in its group. None while nobody points.
+    let own = StoredValue::new(position);
+    // Whether this rank is in the group of the selected rank. `None` if no rank is selected.
     let together = Memo::new(move |_| {
-        let at = look.at.get()?;
-        let axis = look.axis.get();
-        look.mesh.with_value(|mesh| {
-            let group = |place: &MeshPlace| group_number(mesh, place, axis);
-            Some(mesh.place(at).map(group) == Some(own.with_value(group)))
+        let at = selection.at.get()?;
+        let axis = selection.axis.get();
+        selection.mesh.with_value(|mesh| {
+            let group = |position: &MeshPosition| group_number(mesh, position, axis);
+            Some(mesh.position(at).map(group) == Some(own.with_value(group)))
         })
     });
     let class = text(move || {
@@ -265,11 +260,11 @@ fn cell(rank: Rank, look: Look) -> AnyView {
         )
     });
     let style = text(move || {
-        let axis = look.axis.get();
-        let group = look
+        let axis = selection.axis.get();
+        let group = selection
             .mesh
-            .with_value(|mesh| own.with_value(|place| group_number(mesh, place, axis)));
-        // Turned by the golden angle, neighbours differ the most.
+            .with_value(|mesh| own.with_value(|position| group_number(mesh, position, axis)));
+        // Multiples of the golden angle give neighbouring groups the most different colours.
         format!("box-shadow: inset 0 4px 0 oklch(0.65 0.15 {})", group * 137 % 360)
     });
     let title = text(move || {
@@ -277,8 +272,8 @@ fn cell(rank: Rank, look: Look) -> AnyView {
         format!("rank {rank} on {node}: {coordinates}; {}", state().word())
     });
     let word = text(move || if state().stands_out() { state().word() } else { "" });
-    let point = move |_| look.at.set(Some(rank));
-    let leave = move |_| look.at.set(None);
+    let point = move |_| selection.at.set(Some(rank));
+    let leave = move |_| selection.at.set(None);
     view! {
         <div class=class style=style title=title data-testid="mesh-cell" data-rank=rank.to_string() on:pointerenter=point on:pointerleave=leave>
             <div class="font-semibold text-sm leading-tight">{rank.to_string()}</div>
@@ -289,42 +284,45 @@ fn cell(rank: Rank, look: Look) -> AnyView {
     .into_any()
 }
 
-/// Ranks that differ along the axis only have the same number.
-fn group_number(mesh: &Mesh, place: &MeshPlace, axis: usize) -> u32 {
-    let axes = place.coordinates.iter().zip(&mesh.sizes).enumerate();
+/// Returns a number that is the same for ranks that differ only along this axis.
+fn group_number(mesh: &Mesh, position: &MeshPosition, axis: usize) -> u32 {
+    let axes = position.coordinates.iter().zip(&mesh.sizes).enumerate();
     axes.filter(|(n, _)| *n != axis)
         .fold(0, |number, (_, (at, size))| number * size + at)
 }
 
-/// The group of the rank that is pointed at, in words.
-fn pointed(look: Look) -> String {
-    let axis = look.axis.get();
-    let Some(rank) = look.at.get() else {
+/// Returns the group of the selected rank as text.
+fn pointed(selection: MeshSelection) -> String {
+    let axis = selection.axis.get();
+    let Some(rank) = selection.at.get() else {
         return "Point at a rank to see its group.".to_owned();
     };
-    look.mesh.with_value(|mesh| {
+    selection.mesh.with_value(|mesh| {
         let ranks: Vec<String> = mesh.group(rank, axis).iter().map(ToString::to_string).collect();
-        let place = mesh.place(rank).map(|place| mesh.place_words(place));
+        let position = mesh.position(rank).map(|position| mesh.position_words(position));
         let name = mesh.axes.get(axis).cloned().unwrap_or_default();
         format!(
             "Rank {rank} at {}. Its group along {name}: ranks {}.",
-            place.unwrap_or_default(),
+            position.unwrap_or_default(),
             ranks.join(", ")
         )
     })
 }
 
-/// The same for who does not see the grid.
-fn table(look: Look) -> AnyView {
-    let axes = look.mesh.with_value(|mesh| mesh.axes.clone());
+/// The same as a table, for users who cannot see the grid.
+fn table(selection: MeshSelection) -> AnyView {
+    let axes = selection.mesh.with_value(|mesh| mesh.axes.clone());
     let heads: Vec<AnyView> = axes
         .iter()
         .map(|axis| view! { <th scope="col">{axis.clone()}</th> }.into_any())
         .collect();
-    let places = look
+    let positions = selection
         .mesh
         .with_value(|mesh| mesh.ranks.iter().take(CELLS_MAX).cloned().collect::<Vec<_>>());
-    let rows: Vec<AnyView> = places.iter().map(|place| row(place, look)).collect();
+    let rows: Vec<AnyView> = positions
+        .iter()
+        .map(|position| row(position, selection))
+        .collect();
     view! {
         <table class="table table-xs w-auto" data-testid="mesh-table">
             <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col">"Node"</th><th scope="col">"State"</th></tr></thead>
@@ -334,20 +332,21 @@ fn table(look: Look) -> AnyView {
     .into_any()
 }
 
-fn row(place: &MeshPlace, look: Look) -> AnyView {
-    let rank = place.rank;
-    let of = move |part: fn(&Standing) -> String| {
+fn row(position: &MeshPosition, selection: MeshSelection) -> AnyView {
+    let rank = position.rank;
+    let of = move |part: fn(&RankStatus) -> String| {
         text(move || {
-            look.standings
+            selection
+                .statuses
                 .with(|all| all.get(&rank).map_or("–".to_owned(), part))
         })
     };
-    let at: Vec<AnyView> = place
+    let at: Vec<AnyView> = position
         .coordinates
         .iter()
         .map(|at| view! { <td>{at.to_string()}</td> }.into_any())
         .collect();
-    let node = of(|standing| standing.node.clone());
-    let state = of(|standing| standing.state.word().to_owned());
+    let node = of(|status| status.node.clone());
+    let state = of(|status| status.state.word().to_owned());
     view! { <tr><th scope="row">{rank.to_string()}</th>{at}<td class="font-mono">{node}</td><td>{state}</td></tr> }.into_any()
 }

@@ -1,16 +1,16 @@
-//! Reports of the run's nodes that the collector could not read: what they say is missing on this page.
+//! Reports of the run's nodes that the collector could not read; their content is missing on this page.
 
 use domain::api::runs::UnreadReport;
 use leptos::prelude::*;
 
-use super::known::Known;
-use crate::ui::{Heading, When, changing};
+use super::run_signal::RunSignal;
+use crate::ui::{Heading, When, dynamic_view};
 
-/// Nothing where every report was read.
+/// The section; nothing if all reports were read.
 #[component]
 pub(super) fn NotRead(
     /// The run.
-    run: Known,
+    run: RunSignal,
 ) -> impl IntoView {
     let reports = Memo::new(move |_| {
         run.with(|run| {
@@ -24,7 +24,7 @@ pub(super) fn NotRead(
             <section class="min-w-0" data-testid="unread">
                 <Heading text="Reports that could not be read" hint="Agents and collector have different versions. Upgrade the collector first, then the agents." />
                 <ul class="card bg-base-200 border-l-4 border-warning p-3 grid gap-1">
-                    {changing(move || reports.get().iter().map(line).collect::<Vec<AnyView>>().into_any())}
+                    {dynamic_view(move || reports.get().iter().map(line).collect::<Vec<AnyView>>().into_any())}
                 </ul>
             </section>
         </When>

@@ -1,11 +1,11 @@
-//! Whether a file of `torch.save` is whole, by its zip directory; and one of safetensors, by its header.
+//! Checks whether a file of `torch.save` is complete, by its zip directory, and a safetensors file by its header.
 //!
 //! ```text
-//! local header, name, padding, bytes │ … │ directory: one entry a file │ end64 │ locator64 │ end
-//!                                          └ offset, size, name ───────── where, how many ──┘
+//! local header, name, padding, bytes │ … │ directory: one entry per file │ end64 │ locator64 │ end
+//!                                          └ offset, size, name ────────── position, count ───┘
 //! ```
-//! A zip is written from the front, so one that is cut off anywhere has lost its end; one that was put together wrongly
-//! has entries that lie outside of what is there.
+//! A zip is written from front to back, so a truncated one has lost its end. One that was assembled wrongly has entries outside of its
+//! data.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,65 +14,65 @@ use std::path::Path;
 
 use super::pickle;
 
-/// The end of a zip with the longest comment it may have, and what lies before it in large ones.
+/// The end record of a zip with the longest possible comment, and the records before it in large files.
 const TAIL_BYTES: u64 = 22 + 65_535 + 20 + 56;
-/// The directory of a file with half a million tensors.
+/// Maximum size of the directory: that of a file with half a million tensors.
 const DIRECTORY_BYTES_MAX: u64 = 64 << 20;
-/// How much of `data.pkl` is looked through for the names of a training's state.
+/// How much of `data.pkl` is searched for the names of a training's state.
 const PICKLE_BYTES_MAX: u64 = 8 << 20;
-/// Entries whose own header is looked at, evenly spread.
+/// Maximum number of entries whose local header is checked, evenly distributed.
 const HEADERS_MAX: usize = 64;
-/// The header of safetensors; as its own reader allows.
+/// Maximum size of a safetensors header, as in its own reader.
 const SAFETENSORS_HEADER_MAX: u64 = 100 << 20;
-/// How the format before zip begins: a pickle of a magic number.
+/// The first bytes of the format before zip: a pickle of a magic number.
 const OLD_FORMAT: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// What a file is.
+/// The result of checking a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Judged {
-    /// Everything is there.
-    Whole {
-        /// Nothing in it names an optimizer, a step or an epoch; or it is called the best, and names no optimizer.
+pub(super) enum FileCheck {
+    /// The file is complete.
+    Complete {
+        /// It contains no optimizer, step or epoch; or the file's name contains `best`, and it contains no optimizer.
         model_only: bool,
     },
-    /// Something is missing.
-    Torn(String),
-    /// It cannot be told.
+    /// Data is missing.
+    Incomplete(String),
+    /// The check is not possible.
     Uncertain(String),
 }
 
-/// Judges a file by its name's ending and its bytes.
-pub(super) fn judge(path: &Path) -> Judged {
+/// Checks a file by the extension of its name and its bytes.
+pub(super) fn check_file(path: &Path) -> FileCheck {
     let safetensors = path
         .extension()
         .is_some_and(|extension| extension == "safetensors");
-    let judged = File::open(path).and_then(|file| {
+    let check = File::open(path).and_then(|file| {
         let length = file.metadata()?.len();
         match safetensors {
-            _ if length == 0 => Ok(torn("is 0 bytes")),
+            _ if length == 0 => Ok(incomplete("is 0 bytes")),
             true => safetensors_file(&file, length),
             false => zip(&file, length, is_best(path)),
         }
     });
-    judged.unwrap_or_else(|error| Judged::Uncertain(format!("cannot be read: {error}")))
+    check.unwrap_or_else(|error| FileCheck::Uncertain(format!("cannot be read: {error}")))
 }
 
-fn torn(why: &str) -> Judged {
-    Judged::Torn(why.to_owned())
+fn incomplete(why: &str) -> FileCheck {
+    FileCheck::Incomplete(why.to_owned())
 }
 
-fn zip(file: &File, length: u64, best: bool) -> io::Result<Judged> {
+fn zip(file: &File, length: u64, best: bool) -> io::Result<FileCheck> {
     let tail_at = length.saturating_sub(TAIL_BYTES);
     let tail = read_at(file, tail_at, length - tail_at)?;
     let Some(end) = End::find(&tail, tail_at, file)? else {
         let begins = read_at(file, 0, length.min(16))?;
         return Ok(if begins.starts_with(OLD_FORMAT) {
-            Judged::Uncertain(
+            FileCheck::Uncertain(
                 "is in the format of torch.save before 1.6, which cannot be checked without running it"
                     .into(),
             )
         } else {
-            torn("is cut off: the end of the archive is missing")
+            incomplete("is cut off: the end of the archive is missing")
         });
     };
     if end
@@ -80,40 +80,40 @@ fn zip(file: &File, length: u64, best: bool) -> io::Result<Judged> {
         .checked_add(end.directory_bytes)
         .is_none_or(|over| over > end.at)
     {
-        return Ok(torn("is damaged: its directory lies outside of the file"));
+        return Ok(incomplete("is damaged: its directory is outside of the file"));
     }
     if end.directory_bytes > DIRECTORY_BYTES_MAX {
-        return Ok(Judged::Uncertain(
+        return Ok(FileCheck::Uncertain(
             "has a directory that is too large to check".into(),
         ));
     }
     let directory = read_at(file, end.directory_at, end.directory_bytes)?;
     let Some(entries) = entries(&directory, &end) else {
-        return Ok(torn("is damaged: its directory is not whole"));
+        return Ok(incomplete("is damaged: its directory is incomplete"));
     };
     if entries
         .iter()
         .any(|entry| entry.over().is_none_or(|over| over > end.directory_at))
     {
-        return Ok(torn("is damaged: an entry lies outside of the file"));
+        return Ok(incomplete("is damaged: an entry is outside of the file"));
     }
     for entry in entries.iter().step_by(entries.len().div_ceil(HEADERS_MAX).max(1)) {
         if read_at(file, entry.at, 4)? != LOCAL {
-            return Ok(torn("is damaged: an entry is not where the directory says"));
+            return Ok(incomplete("is damaged: an entry is not where the directory says"));
         }
     }
     let Some(pickle) = entries.iter().find(|entry| entry.is_pickle && entry.bytes > 0) else {
-        return Ok(torn("has no data.pkl"));
+        return Ok(incomplete("has no data.pkl"));
     };
     let pickle = pickle.read(file)?;
-    // A script notes the step and the loss beside its best weights: nobody goes on from those.
+    // A script stores the step and the loss with its best weights, but training never resumes from those.
     let best_weights = best && !pickle::names_optimizer(&pickle);
-    Ok(Judged::Whole {
+    Ok(FileCheck::Complete {
         model_only: best_weights || !pickle::names_training(&pickle),
     })
 }
 
-/// `best.pth`, `best_model.pt`, `model-best.pth`: the word alone, or between marks.
+/// Returns true for `best.pth`, `best_model.pt`, `model-best.pth`: the word alone or between separators.
 fn is_best(path: &Path) -> bool {
     let name = path
         .file_name()
@@ -134,7 +134,7 @@ const LOCATOR64_BYTES: usize = 20;
 const END64: &[u8] = b"PK\x06\x06";
 const END64_BYTES: u64 = 56;
 
-/// What the end of a zip says of its directory.
+/// The end record of a zip, which describes its directory.
 struct End {
     at: u64,
     entries: u64,
@@ -191,7 +191,7 @@ impl End {
     }
 }
 
-/// A file within the zip.
+/// One file in the zip.
 struct Entry {
     at: u64,
     name_bytes: u64,
@@ -222,7 +222,7 @@ fn entries(directory: &[u8], end: &End) -> Option<Vec<Entry>> {
     (entries.len() as u64 == end.entries).then_some(entries)
 }
 
-/// Where an entry is and how long; in large files these stand in an extra field, in this order, each only if it is needed.
+/// The position and the size of an entry. In large files they are in an extra field, in this order, each only if needed.
 struct Sizes {
     stored: u64,
     at: u64,
@@ -276,29 +276,29 @@ impl Entry {
     }
 }
 
-/// `length of header, header, data`; the header says where each tensor's data end.
-fn safetensors_file(file: &File, length: u64) -> io::Result<Judged> {
+/// Checks `length of header, header, data`. The header contains where each tensor's data ends.
+fn safetensors_file(file: &File, length: u64) -> io::Result<FileCheck> {
     let head = read_at(file, 0, length.min(8))?;
     let Some(header_bytes) = u64_at(&head, 0).filter(|bytes| *bytes <= SAFETENSORS_HEADER_MAX) else {
-        return Ok(torn("is damaged: it has no header"));
+        return Ok(incomplete("is damaged: it has no header"));
     };
     let Some(data_at) = header_bytes.checked_add(8).filter(|at| *at <= length) else {
-        return Ok(torn("is cut off within its header"));
+        return Ok(incomplete("is cut off within its header"));
     };
     let header = read_at(file, 8, header_bytes)?;
     let Ok(tensors) =
         serde_json::from_slice::<std::collections::BTreeMap<String, serde_json::Value>>(&header)
     else {
-        return Ok(torn("is damaged: its header cannot be read"));
+        return Ok(incomplete("is damaged: its header cannot be read"));
     };
     let ends = tensors
         .values()
         .filter_map(|tensor| tensor["data_offsets"][1].as_u64());
     let data = ends.max().unwrap_or(0);
     Ok(if data_at.checked_add(data).is_none_or(|over| over > length) {
-        torn("is cut off: tensors lie behind its end")
+        incomplete("is cut off: tensors are missing at its end")
     } else {
-        Judged::Whole { model_only: true }
+        FileCheck::Complete { model_only: true }
     })
 }
 
@@ -311,12 +311,12 @@ fn read_at(file: &File, at: u64, length: u64) -> io::Result<Vec<u8>> {
             more => read += more,
         }
     }
-    // It may have become shorter meanwhile: what is missing then shows in what is read.
+    // The file may have become shorter in the meantime; then the missing part shows in what is read.
     bytes.truncate(read);
     Ok(bytes)
 }
 
-/// Reads a small file whole; `None` when it is larger than that.
+/// Reads a small file completely. Returns `None` if it is larger than `bytes_max`.
 pub(super) fn read_small(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
@@ -341,27 +341,27 @@ mod tests {
 
     use super::*;
 
-    /// What PyTorch 2.15 made of `{"model": Linear(4, 4), "optimizer": AdamW, "step": 7}`.
+    /// Written by PyTorch 2.15 from `{"model": Linear(4, 4), "optimizer": AdamW, "step": 7}`.
     const FULL: &[u8] = include_bytes!("../../../testdata/checkpoint/full.pt");
-    /// Of the model's `state_dict` alone.
+    /// From the model's `state_dict` only.
     const MODEL: &[u8] = include_bytes!("../../../testdata/checkpoint/model.pt");
-    /// Of `{"model": …, "step": 7, "val_loss": 2.5, "epoch": 1}`.
+    /// From `{"model": …, "step": 7, "val_loss": 2.5, "epoch": 1}`.
     const BEST: &[u8] = include_bytes!("../../../testdata/checkpoint/best.pt");
     /// With `_use_new_zipfile_serialization=False`.
     const OLD: &[u8] = include_bytes!("../../../testdata/checkpoint/old.pt");
 
-    fn judged(name: &str, bytes: &[u8]) -> Judged {
+    fn check(name: &str, bytes: &[u8]) -> FileCheck {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
-        judge(&path)
+        check_file(&path)
     }
 
     #[test]
-    fn files_of_torch_are_whole_and_a_model_is_told_from_a_training() {
-        assert_eq!(judged("a.pt", FULL), Judged::Whole { model_only: false });
-        assert_eq!(judged("a.pt", MODEL), Judged::Whole { model_only: true });
-        // The recipe `resume` notes the step beside its best weights. A run would have resumed from them, without an optimizer.
+    fn files_of_torch_are_complete_and_a_model_differs_from_a_training() {
+        assert_eq!(check("a.pt", FULL), FileCheck::Complete { model_only: false });
+        assert_eq!(check("a.pt", MODEL), FileCheck::Complete { model_only: true });
+        // The recipe `resume` stores the step with its best weights. A run would have resumed from them, without an optimizer.
         for (name, bytes, model_only) in [
             ("best.pth", BEST, true),
             ("model_best.pt", BEST, true),
@@ -369,9 +369,9 @@ mod tests {
             ("step-7.pt", BEST, false),
             ("best.pth", FULL, false),
         ] {
-            assert_eq!(judged(name, bytes), Judged::Whole { model_only }, "{name}");
+            assert_eq!(check(name, bytes), FileCheck::Complete { model_only }, "{name}");
         }
-        assert!(matches!(judged("a.pt", OLD), Judged::Uncertain(why) if why.contains("before 1.6")));
+        assert!(matches!(check("a.pt", OLD), FileCheck::Uncertain(why) if why.contains("before 1.6")));
     }
 
     #[test]
@@ -381,17 +381,20 @@ mod tests {
         for length in 0..FULL.len() {
             std::fs::write(&path, &FULL[..length]).unwrap();
             assert!(
-                matches!(judge(&path), Judged::Torn(_)),
+                matches!(check_file(&path), FileCheck::Incomplete(_)),
                 "{length} of {} bytes",
                 FULL.len()
             );
         }
-        // As a disk leaves it that was full, or a machine that lost its power: the length is there, the bytes are not.
+        // As after a full disk or a power failure: the length is correct, but bytes are missing.
         for length in (0..FULL.len() - 100).step_by(61) {
             let mut bytes = FULL.to_vec();
             bytes[length..].fill(0);
             std::fs::write(&path, &bytes).unwrap();
-            assert!(matches!(judge(&path), Judged::Torn(_)), "zeros from {length}");
+            assert!(
+                matches!(check_file(&path), FileCheck::Incomplete(_)),
+                "zeros from {length}"
+            );
         }
     }
 
@@ -404,17 +407,17 @@ mod tests {
             let mut bytes = FULL.to_vec();
             bytes[at] ^= 0xff;
             std::fs::write(&path, &bytes).unwrap();
-            let _no_panic = judge(&path);
+            let _no_panic = check_file(&path);
         }
         let mut bytes = FULL.to_vec();
         bytes[directory_at] ^= 0xff;
-        assert!(matches!(judged("a.pt", &bytes), Judged::Torn(_)));
+        assert!(matches!(check("a.pt", &bytes), FileCheck::Incomplete(_)));
         for hostile in [
             &b"PK\x05\x06"[..],
             &[0xff; 300],
             &[b"PK\x06\x07".as_slice(), &[0xff; 16], b"PK\x05\x06", &[0; 18]].concat(),
         ] {
-            assert!(matches!(judged("a.pt", hostile), Judged::Torn(_)));
+            assert!(matches!(check("a.pt", hostile), FileCheck::Incomplete(_)));
         }
     }
 
@@ -423,12 +426,12 @@ mod tests {
         let header = br#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
         let whole = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
         assert_eq!(
-            judged("m.safetensors", &whole),
-            Judged::Whole { model_only: true }
+            check("m.safetensors", &whole),
+            FileCheck::Complete { model_only: true }
         );
         for length in 0..whole.len() {
             assert!(
-                matches!(judged("m.safetensors", &whole[..length]), Judged::Torn(_)),
+                matches!(check("m.safetensors", &whole[..length]), FileCheck::Incomplete(_)),
                 "{length}"
             );
         }

@@ -1,19 +1,20 @@
-//! How far into each shard a `.metadata` of DCP reaches, read from its pickle without running anything of it.
+//! Determines the required length of each shard from a `.metadata` of DCP. It parses the pickle and never executes it.
 //!
-//! For each tensor `.metadata` holds a `_StorageInfo`, whose state is a dictionary written in this order:
+//! For each tensor, `.metadata` contains a `_StorageInfo`, whose state is a dictionary written in this order:
 //!
 //! ```text
 //! "relative_path" "__1_0.distcp"   "offset" 4096   "length" 1280
 //! ```
-//! Texts that came before are references to the memo. So it is enough to walk the opcodes, keep the texts that were memoized,
-//! and look for these six values in a row. A shard that is shorter than the furthest of its ends was cut off.
+//! Strings that occurred before are references to the memo. So it is sufficient to read the opcodes, keep the memoized strings, and search
+//! for these six consecutive values. A shard that is shorter than the largest of its ends was cut off.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Texts that are remembered: a `.metadata` of a hundred thousand tensors has fewer. Later ones are not found again.
+/// Maximum number of memoized strings: a `.metadata` of 100,000 tensors has fewer. Later strings are not resolved.
 const MEMO_MAX: usize = 1 << 20;
 
-/// File name → the bytes it must have at least. What cannot be walked (another protocol, a cut) ends the walk; what was found stays.
+/// Returns file name → minimum length in bytes. Parsing ends at data that cannot be parsed (another protocol, a truncated file); the
+/// results up to there are kept.
 pub(super) fn extents(pickle: &[u8]) -> BTreeMap<&str, u64> {
     let mut walk = Walk {
         rest: pickle,
@@ -31,7 +32,7 @@ pub(super) fn extents(pickle: &[u8]) -> BTreeMap<&str, u64> {
     ends
 }
 
-/// What an opcode puts on the stack, as far as it matters here.
+/// A value that an opcode pushes onto the stack.
 #[derive(Clone, Copy)]
 enum Value<'p> {
     Text(&'p str),
@@ -39,7 +40,7 @@ enum Value<'p> {
     Other,
 }
 
-/// How much of the row of six has been seen.
+/// The state of matching the six consecutive values.
 #[derive(Default)]
 struct Row<'p> {
     seen: usize,
@@ -48,7 +49,7 @@ struct Row<'p> {
 }
 
 impl<'p> Row<'p> {
-    /// The name and the end, with the last of the row.
+    /// Takes the next value. Returns the name and the end after the last of the six.
     fn take(&mut self, value: Value<'p>) -> Option<(&'p str, u64)> {
         let seen = std::mem::take(&mut self.seen);
         self.seen = match (seen, value) {
@@ -74,12 +75,12 @@ struct Walk<'p> {
     rest: &'p [u8],
     memo: HashMap<usize, &'p str>,
     memoized: usize,
-    /// The text on top of the stack, if it is one.
+    /// The string on top of the stack, if there is one.
     on_top: Option<&'p str>,
 }
 
 impl<'p> Walk<'p> {
-    /// The next that is pushed; opcodes that only arrange the stack are passed over.
+    /// Returns the next pushed value. Opcodes that only arrange the stack are skipped.
     fn next_value(&mut self) -> Option<Value<'p>> {
         loop {
             let opcode = self.bytes(1)?[0];
@@ -97,7 +98,7 @@ impl<'p> Walk<'p> {
                     let at = self.length(4)?;
                     self.memoize(at);
                 }
-                // MARK: what follows is the first of several
+                // MARK: the following value is the first of several
                 b'(' => self.on_top = None,
                 _ => {
                     let value = self.pushed(opcode)?;
@@ -128,7 +129,7 @@ impl<'p> Walk<'p> {
                 let length = self.length(1)?;
                 self.number(length)
             }
-            // bytes, BINFLOAT, LONG4, extensions: passed over
+            // bytes, BINFLOAT, LONG4, extensions: skipped
             b'C' | b'U' => self.other_of_length(1),
             b'B' | b'T' | 0x8b => self.other_of_length(4),
             0x8e | 0x96 => self.other_of_length(8),
@@ -136,7 +137,7 @@ impl<'p> Walk<'p> {
             0x82 => self.other(1),
             0x83 => self.other(2),
             0x84 => self.other(4),
-            // STOP, and the opcodes of protocol 0, which end with a line
+            // STOP, and the opcodes of protocol 0, which are terminated by a newline
             b'.' | b'F' | b'I' | b'L' | b'S' | b'V' | b'P' | b'g' | b'p' | b'c' | b'i' => None,
             _ => Some(Value::Other),
         }
@@ -152,7 +153,7 @@ impl<'p> Walk<'p> {
         self.bytes(count).map(|_| ())
     }
 
-    /// A little-endian number without a sign.
+    /// Reads an unsigned little-endian number.
     fn length(&mut self, width: usize) -> Option<usize> {
         match self.number(width)? {
             Value::Number(length) => usize::try_from(length).ok(),
@@ -160,7 +161,7 @@ impl<'p> Walk<'p> {
         }
     }
 
-    /// Offsets and lengths are not negative; what is too large for one is another number.
+    /// Reads a number. Offsets and lengths are not negative; a value beyond 64 bits is another kind of number.
     fn number(&mut self, width: usize) -> Option<Value<'p>> {
         let bytes = self.bytes(width)?;
         let significant = bytes.len() - bytes.iter().rev().take_while(|byte| **byte == 0).count();
@@ -208,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// Of two ranks with a sharded model, its optimizer and each rank's own state; the shards were 25,749 and 47,061 bytes.
+    /// The metadata of two ranks with a sharded model, its optimizer and each rank's own state; the shards had 25,749 and 47,061 bytes.
     const TWO: &[u8] = include_bytes!("../../../testdata/checkpoint/two-ranks.metadata");
 
     #[test]

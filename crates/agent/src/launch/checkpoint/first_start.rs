@@ -1,8 +1,8 @@
-//! What lay in a run's checkpoint folder before its ranks were first started on this node.
+//! The contents of a run's checkpoint folder before its ranks first started on this node.
 //!
-//! What was there then and has not changed is somebody else's: training does not go on from it by itself. With
-//! `checkpoint_dir_is_mine` whatever was not there belongs to the run, so that it may be removed without a save that a probe reported.
-//! That counts only on nodes of the run's very first start, and only if the whole folder could be listed.
+//! Files that existed then and have not changed belong to another program: training does not resume from them automatically. With
+//! `checkpoint_dir_is_mine`, every other file belongs to the run and may be removed even if no probe reported a save of it. This applies
+//! only on nodes of the run's very first start, and only if the whole folder could be listed.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -13,32 +13,33 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::{Identity, Kind};
 
-/// Names that are listed; with more, the list proves nothing. A folder of so many files is not one of checkpoints alone.
+/// Maximum number of listed names. With more, the list proves nothing: a folder with so many files does not contain only checkpoints.
 const NAMES_MAX: usize = 100_000;
-/// Time for the list. The start of the ranks waits for it.
+/// Time limit for the list. The start of the ranks waits for it.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Folders in folders that are listed.
+/// Maximum depth of listed folders.
 const DEPTH_MAX: usize = 32;
 
-/// The list, as it is stored.
+/// The list in its stored form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct FirstStart {
     /// The run's checkpoint folder.
     folder: String,
-    /// The device that the folder lay on. On another one, as when a disk is mounted over it later, the list says nothing.
+    /// The device of the folder. If the device differs later, for example because a disk was mounted over the folder, the list does not
+    /// apply.
     device: u64,
-    /// No attempt of the run was started before on any node.
+    /// No attempt of the run had started before on any node.
     is_first: bool,
-    /// The run's spec declares that the folder is its own.
+    /// The run's spec declares that the folder belongs to the run.
     is_mine: bool,
     /// Everything was listed.
     complete: bool,
-    /// Name below the folder, inode, time of change.
+    /// Path below the folder, inode, modification time in ns.
     there: Vec<(String, u64, i64)>,
 }
 
-/// The list, to be asked.
+/// The list with indexes for lookups.
 #[derive(Debug)]
 pub(super) struct EarlierFiles {
     list: FirstStart,
@@ -47,11 +48,11 @@ pub(super) struct EarlierFiles {
 }
 
 impl FirstStart {
-    /// Lists a folder, links not followed. A folder that is not there is empty.
+    /// Lists a folder without following links. A folder that does not exist is empty.
     pub(super) fn list(folder: &Path, start: &Start) -> Self {
         let mut list = Self::unlisted(folder, start);
         let there = folder.ancestors().find_map(|there| Identity::of(there).ok());
-        // A folder that is itself a link lies where the link leads.
+        // If the folder itself is a link, the target's device counts.
         let meta = std::fs::metadata(folder);
         let device = meta.as_ref().map(|meta| Identity::from_metadata(meta).device);
         let Some(device) = device.ok().or_else(|| there.map(|there| there.device)) else {
@@ -63,7 +64,7 @@ impl FirstStart {
         list
     }
 
-    /// A folder that could not be listed.
+    /// Returns the list of a folder that could not be listed.
     pub(super) fn unlisted(folder: &Path, start: &Start) -> Self {
         Self {
             folder: folder.to_string_lossy().into_owned(),
@@ -83,7 +84,7 @@ impl FirstStart {
             if self.there.len() >= NAMES_MAX || Instant::now() > deadline {
                 return false;
             }
-            // A name that is no text is not missed: what is asked for is compared in the same way.
+            // A lossy conversion of a name is correct here: lookups convert names in the same way.
             let name = format!("{below}{}", entry.file_name().to_string_lossy());
             let path = entry.path();
             let found = match Identity::of(&path) {
@@ -101,7 +102,7 @@ impl FirstStart {
         true
     }
 
-    /// To be asked.
+    /// Builds the indexes.
     pub(super) fn earlier(self) -> EarlierFiles {
         EarlierFiles {
             names: self.there.iter().map(|(name, ..)| name.clone()).collect(),
@@ -116,22 +117,22 @@ impl FirstStart {
 }
 
 impl EarlierFiles {
-    /// Whether what is found at a path now was there before and has not changed, whatever it was called.
+    /// Returns true if the current file existed before and has not changed, even under another name.
     pub(super) fn was_there(&self, found: &Identity) -> bool {
         found.device == self.list.device && self.inodes.get(&found.inode) == Some(&found.changed_ns)
     }
 
-    /// Whether the list names everything that was there.
+    /// Returns true if the list contains everything that existed.
     pub(super) fn is_complete(&self) -> bool {
         self.list.complete
     }
 
-    /// Whether something of this name was there.
+    /// Returns true if this name existed.
     pub(super) fn had(&self, path: &Path) -> bool {
         self.name_of(path).is_some_and(|name| self.names.contains(&name))
     }
 
-    /// Whether the declaration makes what is found at a path the run's.
+    /// Returns true if the declaration makes the current file at a path the run's own.
     pub(super) fn declares(&self, path: &Path, found: &Identity) -> bool {
         let FirstStart {
             is_first,
@@ -149,14 +150,14 @@ impl EarlierFiles {
             && !self.inodes.contains_key(&found.inode)
     }
 
-    /// Why the run's declaration proves nothing on this node, if it does not.
+    /// Returns why the run's declaration has no effect on this node, or `None` if it has.
     pub(super) fn why_not_declared(&self) -> Option<&'static str> {
         if !self.list.is_mine {
             None
         } else if !self.list.is_first {
-            Some("the run was first started elsewhere, so what was in the folder then is not known here")
+            Some("the run was first started elsewhere, so this node has no list of the earlier files")
         } else if !self.list.complete {
-            Some("not all of the folder could be listed when the run was first started")
+            Some("the folder could not be listed completely when the run first started")
         } else {
             None
         }

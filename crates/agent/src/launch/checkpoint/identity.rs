@@ -1,4 +1,4 @@
-//! What a file is, whatever it is called: the facts that its file system tells, without following a link.
+//! The identity of a file, independent of its name: the metadata of its file system, without following a link.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -10,42 +10,42 @@ use std::time::UNIX_EPOCH;
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
-/// What lies under a name.
+/// The kind of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
     Folder,
     Link,
-    /// A pipe, a socket, a device.
+    /// A pipe, a socket or a device.
     Other,
 }
 
-/// A file, a folder or a link, at one moment.
+/// A file, a folder or a link at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) kind: Kind,
     pub(super) bytes: u64,
-    /// When its content changed last, in nanoseconds since the epoch.
+    /// The last modification time, in nanoseconds since the epoch.
     pub(super) changed_ns: i64,
-    /// When the inode was made; `None` where the file system does not tell.
+    /// When the inode was created, in nanoseconds since the epoch; `None` if the file system does not provide it.
     pub(super) born_ns: Option<i64>,
-    /// How many names it has.
+    /// The number of its hard links.
     pub(super) links: u64,
 }
 
-/// A file is made before its last write. One that is younger than its last change was copied with its times. The slack is that of a file
-/// server's and a client's clock.
+/// Tolerance between creation and modification time. A file is created before its last write, so a file that is younger than its last
+/// change is a copy with the original's times. The tolerance covers the difference between the clocks of a file server and a client.
 const BORN_SLACK_NS: i64 = 2_000_000_000;
 
 impl Identity {
-    /// What lies at a path.
+    /// Returns the identity of a path.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         Self::at(CWD, path.as_os_str())
     }
 
-    /// What lies under a name in an open folder.
+    /// Returns the identity of a name in an open folder.
     pub(super) fn at(folder: impl AsFd, name: &OsStr) -> io::Result<Self> {
         let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         match rustix::fs::statx(folder.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW, mask) {
@@ -62,7 +62,7 @@ impl Identity {
                     links: found.stx_nlink.into(),
                 })
             }
-            // An old kernel, or a sandbox that does not know the call.
+            // An old kernel, or a sandbox that does not support the call.
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
                 let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 Ok(Self {
@@ -79,7 +79,7 @@ impl Identity {
         }
     }
 
-    /// What is known from a look that did not follow links.
+    /// Converts metadata that were read without following links.
     pub(super) fn from_metadata(meta: &Metadata) -> Self {
         let born = meta
             .created()
@@ -105,20 +105,20 @@ impl Identity {
         }
     }
 
-    /// Whether it is the same inode with the same content, as far as can be told without reading it.
+    /// Returns true if it is the same inode with the same content, judged without reading it.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let but_names = |one: &Self| Self { links: 0, ..*one };
         but_names(self) == but_names(other)
     }
 
-    /// Whether it is the same folder, whatever was put into it since.
+    /// Returns true if it is the same folder, even if its contents changed.
     pub(super) fn is_same_folder(&self, other: &Self) -> bool {
         self.kind == Kind::Folder
             && other.kind == Kind::Folder
             && (self.device, self.inode, self.born_ns) == (other.device, other.inode, other.born_ns)
     }
 
-    /// A copy that was given the times of its original, by `cp -p`, `rsync -a` or `tar`.
+    /// Returns true for a copy that has the times of its original, made by `cp -p`, `rsync -a` or `tar`.
     pub(super) fn is_copy(&self) -> bool {
         self.born_ns
             .is_some_and(|born| born.saturating_sub(self.changed_ns) > BORN_SLACK_NS)
@@ -134,7 +134,7 @@ fn kind(file_type: FileType) -> Kind {
     }
 }
 
-/// The kernel's count of links has 32 bits on some machines.
+/// Some machines use 32 bits for the kernel's link count.
 fn wide(count: impl Into<u64>) -> u64 {
     count.into()
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_to_look_tell_the_same() {
+    fn both_ways_to_read_an_identity_agree() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("file"), b"12345").unwrap();

@@ -1,18 +1,17 @@
-//! What the bytes of a pickle say without being run: texts lie in them as they are.
+//! Searches the bytes of a pickle without executing it: strings are stored in it unencoded.
 
-/// Keys of an optimizer's or a scheduler's state.
+/// Keys of the state of an optimizer or a scheduler.
 const OPTIMIZER_KEYS: [&str; 3] = ["optim", "opt", "scheduler"];
 
-/// Keys of how far a training has come. Short texts carry their length in one byte, others in four; protocol 2 (`torch.save`) knows only the
-/// latter.
+/// Keys of a training's progress. Short strings have a length of one byte, others of four. Protocol 2 (`torch.save`) uses only the latter.
 const KEYS: [&str; 5] = ["step", "epoch", "iteration", "iter", "global_step"];
 
-/// Whether anything in it is the state of a training and not only of a model: an optimizer, a step, an epoch.
+/// Returns true if it contains the state of a training and not only a model: an optimizer, a step, or an epoch.
 pub(super) fn names_training(bytes: &[u8]) -> bool {
     names_optimizer(bytes) || KEYS.iter().any(|key| names(bytes, key))
 }
 
-/// Whether anything in it is the state of an optimizer.
+/// Returns true if it contains the state of an optimizer.
 pub(super) fn names_optimizer(bytes: &[u8]) -> bool {
     contains(bytes, b"param_groups")
         || contains(bytes, b"optimizer")
@@ -27,7 +26,7 @@ fn names(bytes: &[u8], key: &str) -> bool {
     contains(bytes, &long) || contains(bytes, &short)
 }
 
-/// The shards that a `.metadata` names: `__RANK_N.distcp`.
+/// Returns the shards that a `.metadata` names: `__RANK_N.distcp`.
 pub(super) fn shards(bytes: &[u8]) -> impl Iterator<Item = &str> {
     positions(bytes, SHARD_END).filter_map(|end| {
         let begin = bytes[..end]
@@ -41,7 +40,7 @@ pub(super) fn shards(bytes: &[u8]) -> impl Iterator<Item = &str> {
 
 const SHARD_END: &[u8] = b".distcp";
 
-/// `__3_0.distcp`, but not the helper's or a person's own names.
+/// Returns true for `__3_0.distcp`, but not for names that the helper or a person chose.
 pub(super) fn is_shard(name: &str) -> bool {
     let ranks = name
         .strip_prefix("__")
@@ -59,7 +58,7 @@ fn contains(bytes: &[u8], what: &[u8]) -> bool {
     positions(bytes, what).next().is_some()
 }
 
-/// Where a text begins, each time; quick where its first byte is rare enough.
+/// Returns every position of a byte string. This is fast if its first byte is rare enough.
 fn positions<'a>(bytes: &'a [u8], what: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_alone_is_told_from_a_training() {
+    fn a_model_alone_differs_from_a_training() {
         assert!(names_training(b"..X\x04\x00\x00\x00stepq"));
         assert!(names_training(b"\x8c\x05epoch"));
         assert!(names_training(b"optimizer.state.0.exp_avg"));

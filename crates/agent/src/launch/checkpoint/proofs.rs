@@ -1,14 +1,14 @@
-//! The files that a run's saves wrote on this node, as its probes noted them: the proof that the run may remove them.
+//! The files that a run's saves wrote on this node, as recorded by its probes. They are the proof that Lockstep may remove these files.
 //!
 //! ```text
 //! rank ── saves/RANK.jsonl in the attempt's folder ──▶ Proofs ──▶ files.json in the run's own folder, for all of its attempts
 //! ```
-//! A file is known by device, inode, bytes and time of change, and by its time of birth from the first look on that sees it: so it keeps its
-//! proof when it or its folder is renamed, and loses it when somebody else writes to it. A number of an inode that was freed and given
-//! to another file proves nothing, because the rest differs; and the proof of a file that is gone is dropped.
+//! A file is identified by device, inode, size and modification time, and by its creation time from the first scan on. So it keeps its
+//! proof when the file or its folder is renamed, and loses it when another program writes to the file. If an inode number is reused for
+//! another file, the other values differ and there is no proof. The proof of a deleted file is dropped.
 //!
-//! A file with several names is proven only under the names it was saved as. A link that a person made to keep a checkpoint has none of them,
-//! also once it is the last name. Unchanged shards are links too: the save that made each noted its name.
+//! A file with several names is proven only under the names under which it was saved. A link that a person made to keep a checkpoint is not
+//! one of them, even if it is the last remaining name. Unchanged shards are links too: the save that made each link recorded its name.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -18,18 +18,19 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::{Identity, Kind};
 
-/// Files that are known of one run: ten checkpoints of a thousand ranks with three files each. Beyond, the proofs of the oldest saves are
-/// dropped, so those files are kept.
+/// Maximum number of files per run: ten checkpoints of a thousand ranks with three files each. Beyond this, the proofs of the oldest saves
+/// are dropped, so those files are kept.
 const FILES_MAX: usize = 32_768;
-/// Names of one file: a shard that never changes gets one per checkpoint. Beyond, the oldest are dropped, so those checkpoints are kept.
+/// Maximum number of names per file: a shard that never changes gets one per checkpoint. Beyond this, the oldest names are dropped, so
+/// those checkpoints are kept.
 const NAMES_MAX: usize = 1_024;
-/// A file that was still open when its save ended changes once more, when its last bytes are written; no later than this.
+/// A file that was still open at the end of its save changes once more, when its last bytes are written. This is the limit for that change.
 const SETTLES_WITHIN_NS: i64 = 60_000_000_000;
-/// A file is gone when so many looks did not find it: one look may miss a file that is being renamed.
+/// A file counts as deleted if this many scans did not find it: one scan may miss a file that is being renamed.
 const MISSED_MAX: u8 = 3;
-/// What is read at once of a file that a rank wrote. A rank stops at 16 MiB.
+/// Maximum bytes of one read of a rank's file. A rank stops at 16 MiB.
 const SAVES_BYTES_MAX: u64 = 17 << 20;
-/// Behind the name of a file of saves that is being read.
+/// The suffix of a rank's file while it is processed.
 const TAKEN: &str = ".taken";
 
 /// The proofs of one run.
@@ -47,19 +48,19 @@ struct Proof {
     inode: u64,
     bytes: u64,
     changed_ns: i64,
-    /// It was closed when it was noted, so `changed_ns` is final.
+    /// The file was closed when it was recorded, so `changed_ns` is final.
     exact: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     born_ns: Option<i64>,
-    /// It had several names at some time: only these are proven.
+    /// The file had several names at some time, so only `names` are proven.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     linked: bool,
-    /// The names it was saved as, or renamed to.
+    /// The names under which it was saved, or to which it was renamed.
     names: Vec<String>,
-    /// Looks in a row that did not find it.
+    /// Number of consecutive scans that did not find it.
     #[serde(default, skip_serializing_if = "is_zero")]
     missed: u8,
-    /// Its place in the order of saves.
+    /// Its position in the order of saves.
     order: u64,
 }
 
@@ -68,7 +69,7 @@ fn is_zero(n: &u8) -> bool {
     *n == 0
 }
 
-/// One save, as a rank noted it: see `written.py` of the probe.
+/// One save, as a rank recorded it: see `written.py` of the probe.
 #[derive(Debug, Deserialize)]
 struct Save {
     path: String,
@@ -76,11 +77,11 @@ struct Save {
 }
 
 impl Proofs {
-    /// What earlier looks stored; nothing where there is no such file.
+    /// Reads the stored proofs. Empty if there is no such file.
     pub(super) fn load(path: &Path) -> Self {
         let stored: Vec<Proof> = match std::fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                tracing::error!(path = %path.display(), %error, "the list of files that a run wrote cannot be read; they are kept");
+                tracing::error!(path = %path.display(), %error, "the list of files that a run wrote cannot be read; the files are kept");
                 Vec::new()
             }),
             Err(_) => Vec::new(),
@@ -96,7 +97,7 @@ impl Proofs {
         }
     }
 
-    /// The bytes to store when something changed since the last time.
+    /// Returns the bytes to store if something changed since the last call.
     pub(super) fn take_changes(&mut self) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.changed) {
             return None;
@@ -106,7 +107,7 @@ impl Proofs {
         serde_json::to_vec(&all).ok()
     }
 
-    /// Takes one line of a rank. A line that does not read is passed over: the files it names are kept.
+    /// Takes one line of a rank. A line that cannot be parsed is skipped: the files in it are kept.
     pub(super) fn note(&mut self, line: &[u8]) {
         let Ok(save) = serde_json::from_slice::<Save>(line) else {
             return;
@@ -138,7 +139,7 @@ impl Proofs {
 
     fn insert(&mut self, new: Proof) {
         match self.files.get_mut(&(new.device, new.inode)) {
-            // The same content under one more name.
+            // The same content under an additional name.
             Some(known) if known.bytes == new.bytes && known.may_have(new.changed_ns) => {
                 if !known.exact {
                     (known.changed_ns, known.exact) = (new.changed_ns, new.exact);
@@ -157,7 +158,7 @@ impl Proofs {
     }
 
     fn bound(&mut self) {
-        // Some at a time: finding the oldest costs a look at all.
+        // Several at once, because finding the oldest requires a pass over all.
         const AT_ONCE: usize = FILES_MAX / 16;
         if self.files.len() <= FILES_MAX {
             return;
@@ -167,18 +168,18 @@ impl Proofs {
         let kept_from = orders[orders.len() - (FILES_MAX - AT_ONCE)];
         self.files.retain(|_, proof| proof.order >= kept_from);
         tracing::warn!(
-            "a run saved more than {FILES_MAX} files that are still there; the oldest are not removed by Lockstep any more"
+            "a run saved more than {FILES_MAX} files that still exist; Lockstep will not remove the oldest ones"
         );
     }
 
-    /// Whether a save of the run wrote what lies at a path now.
+    /// Returns true if a save of the run wrote the current file at a path.
     pub(super) fn proves(&self, path: &Path, found: &Identity) -> bool {
         self.files
             .get(&(found.device, found.inode))
             .is_some_and(|proof| proof.holds(path, found))
     }
 
-    /// Compares with what a look found. `all` says that it found everything there is.
+    /// Updates the proofs with the result of a scan. `all` is true if the scan examined everything.
     pub(super) fn settle(&mut self, found: &[(PathBuf, Identity)], all: bool) {
         let mut seen = HashSet::new();
         for (path, identity) in found {
@@ -191,20 +192,20 @@ impl Proofs {
         if all {
             let missing = self.files.iter_mut().filter(|(key, _)| !seen.contains(key));
             for (_, proof) in missing {
-                self.changed |= proof.look_again();
+                self.changed |= proof.update_missed();
             }
             self.files.retain(|_, proof| proof.missed < MISSED_MAX);
         }
     }
 
-    /// A name of a file has been removed.
+    /// Records that a name of a file has been removed.
     pub(super) fn removed(&mut self, path: &Path, identity: &Identity) {
         let key = (identity.device, identity.inode);
         let Some(proof) = self.files.get_mut(&key) else {
             return;
         };
         self.changed = true;
-        // What is left are other names: those that no save made are not the run's.
+        // Other names remain. Those that no save made do not belong to the run.
         proof.linked |= identity.links > 1;
         proof.names.retain(|name| Path::new(name) != path);
         if identity.links <= 1 || proof.names.is_empty() {
@@ -223,7 +224,7 @@ impl Proof {
             && (one_name || self.names.iter().any(|name| Path::new(name) == path))
     }
 
-    /// Whether a time of change is that of the save.
+    /// Returns true if the modification time is that of the save.
     fn may_have(&self, changed_ns: i64) -> bool {
         let last = match self.exact {
             true => self.changed_ns,
@@ -232,7 +233,7 @@ impl Proof {
         (self.changed_ns..=last).contains(&changed_ns)
     }
 
-    /// Notes what only a look can tell. Returns whether anything is new.
+    /// Records what only a scan can determine. Returns true if something changed.
     fn settle(&mut self, path: &Path, found: &Identity) -> bool {
         let before = self.clone();
         if self.holds(path, found) {
@@ -248,8 +249,8 @@ impl Proof {
         *self != before
     }
 
-    /// It is not where checkpoints are looked for: it has a name that is none of a checkpoint, or is gone. Returns whether anything is new.
-    fn look_again(&mut self) -> bool {
+    /// Handles a file that a scan did not find: its name is not that of a checkpoint, or it was deleted. Returns true if something changed.
+    fn update_missed(&mut self) -> bool {
         let is_there = |name: &String| {
             let found = Identity::of(Path::new(name));
             found.is_ok_and(|found| (found.device, found.inode) == (self.device, self.inode))
@@ -263,20 +264,20 @@ impl Proof {
     }
 }
 
-/// Reads what the ranks have noted in an attempt's folder since the last time. What is read is taken away by [`TakenSaves::done`].
+/// Reads what the ranks have recorded in an attempt's folder since the last call. [`TakenSaves::done`] deletes the files that were read.
 #[derive(Debug, Default)]
 pub(super) struct TakenSaves {
     files: Vec<PathBuf>,
 }
 
 impl TakenSaves {
-    /// Adds what is there to the proofs.
+    /// Adds the recorded files to the proofs.
     pub(super) fn take(saves: &Path, proofs: &mut Proofs) -> Self {
         let mut taken = Self::default();
         let Ok(entries) = std::fs::read_dir(saves) else {
             return taken;
         };
-        // By name, so that what an agent before this one left comes first.
+        // Sorted by name, so that files left by a previous agent come first.
         let mut names: BTreeMap<String, PathBuf> = BTreeMap::new();
         for entry in entries.flatten() {
             if let Ok(name) = entry.file_name().into_string() {
@@ -288,7 +289,7 @@ impl TakenSaves {
                 path.clone()
             } else if name.ends_with(".jsonl") && !names.contains_key(&format!("{name}{TAKEN}")) {
                 let aside = saves.join(format!("{name}{TAKEN}"));
-                // A rank makes a new one for its next save.
+                // A rank creates a new file for its next save.
                 if std::fs::rename(path, &aside).is_err() {
                     continue;
                 }
@@ -307,11 +308,11 @@ impl TakenSaves {
         taken
     }
 
-    /// The proofs are stored.
+    /// Deletes the files after the proofs are stored.
     pub(super) fn done(self) {
         for path in self.files {
             if let Err(error) = std::fs::remove_file(&path) {
-                tracing::warn!(path = %path.display(), %error, "what a rank noted of its saves cannot be taken away; it is read again");
+                tracing::warn!(path = %path.display(), %error, "a rank's list of saved files cannot be deleted; it will be read again");
             }
         }
     }

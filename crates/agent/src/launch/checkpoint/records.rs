@@ -1,11 +1,12 @@
-//! What this node knows of the files of one run, for all of its attempts, in the agent's data folder:
+//! The records of the files of one run on this node, for all of its attempts, in the agent's data folder:
 //!
 //! ```text
 //! DATA/proofs/RUN/    0700
 //!   files.json        the files that its saves wrote (proofs)
-//!   first_start.json  what was in its checkpoint folder before its ranks were first started here (first_start)
+//!   first_start.json  the contents of its checkpoint folder before its ranks first started on this node (first_start)
 //! ```
-//! Attempts come and go, and so do their folders; this stays until there are too many runs. Without it everything of the run is kept.
+//! Attempts and their folders are removed, but these records stay until there are too many runs. Without them all files of the run are
+//! kept.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,19 +24,20 @@ use super::identity::Identity;
 use super::proofs::{Proofs, TakenSaves};
 use super::sidecar::Proof;
 
-/// Runs whose records a node keeps. Of more, those that saved longest ago are dropped, so their checkpoints are kept.
+/// Maximum number of runs with records on a node. Beyond this, the runs that saved longest ago lose their records, so their checkpoints are
+/// kept.
 const RUNS_MAX: usize = 1_000;
 const FILES: &str = "files.json";
 const FIRST_START: &str = "first_start.json";
 
-/// Where a run's records lie.
+/// The location of a run's records.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordsFolder {
     run: RunId,
     path: PathBuf,
 }
 
-/// The records of one run, while one look or one removal uses them.
+/// The records of one run, open during one scan or one removal.
 #[derive(Debug)]
 pub(super) struct Records {
     folder: RecordsFolder,
@@ -43,12 +45,12 @@ pub(super) struct Records {
     pub(super) earlier: Option<EarlierFiles>,
 }
 
-/// Held while the records of a run are used: two attempts of it may be looked after at once.
+/// The lock for the records of a run. Two attempts of the run may use them at the same time.
 #[derive(Debug, Clone)]
 pub(super) struct RecordsLock(Arc<Mutex<()>>);
 
 impl RecordsFolder {
-    /// Of the run of an attempt.
+    /// Returns the location for the run of an attempt.
     pub(crate) fn of(run: &RunId, attempt: &Folder) -> Self {
         let data_dir = attempt.path().ancestors().nth(2).unwrap_or(Path::new("/"));
         Self {
@@ -57,17 +59,17 @@ impl RecordsFolder {
         }
     }
 
-    /// Whether what was there before the first start is noted.
+    /// Returns true if the contents before the first start are recorded.
     pub(crate) fn has_first_start(&self) -> bool {
         self.path.join(FIRST_START).exists()
     }
 
-    /// Notes what is in the checkpoint folder, before the ranks are first started here.
+    /// Records the contents of the checkpoint folder, before the ranks first start on this node.
     pub(super) fn note_first_start(&self, list: &FirstStart) -> io::Result<()> {
         self.write(FIRST_START, &serde_json::to_vec(list)?)
     }
 
-    /// Held while the records are used. Each run has its own: a dead file server of one must not hold up the others.
+    /// Returns the lock for the records. Each run has its own lock: a dead file server of one run must not block the others.
     pub(super) fn lock(&self) -> RecordsLock {
         static LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
         let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +90,7 @@ impl RecordsFolder {
 }
 
 impl RecordsLock {
-    /// Does something while no one else uses the records.
+    /// Runs `work` while no other task uses the records.
     pub(super) fn hold<T>(&self, work: impl FnOnce() -> T) -> T {
         let _held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         work()
@@ -96,7 +98,7 @@ impl RecordsLock {
 }
 
 impl Records {
-    /// Reads them; what is not there proves nothing.
+    /// Reads the records. A missing record proves nothing.
     pub(super) fn open(place: &RecordsFolder) -> Self {
         let list = std::fs::read(place.path.join(FIRST_START)).ok();
         let list: Option<FirstStart> = list.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -107,7 +109,7 @@ impl Records {
         }
     }
 
-    /// Takes what the ranks of an attempt have noted of their saves, and stores it.
+    /// Takes what the ranks of an attempt have recorded about their saves, and stores it.
     pub(super) fn take_saves(&mut self, saves: &Path) {
         let taken = TakenSaves::take(saves, &mut self.proofs);
         if self.store() {
@@ -115,14 +117,14 @@ impl Records {
         }
     }
 
-    /// Stores what changed. Relocks false when the disk is full or fails; what is not stored is not removed later.
+    /// Stores the changes. Returns false if the disk is full or fails; files without a stored proof are not removed later.
     pub(super) fn store(&mut self) -> bool {
         let Some(bytes) = self.proofs.take_changes() else {
             return true;
         };
         let written = self.folder.write(FILES, &bytes);
         if let Err(error) = &written {
-            tracing::warn!(run = %self.folder.run, %error, "the files that the run wrote cannot be noted; is the disk full?");
+            tracing::warn!(run = %self.folder.run, %error, "the list of files that the run wrote cannot be stored; is the disk full?");
         }
         written.is_ok()
     }
@@ -132,7 +134,7 @@ impl Records {
         self.folder.run.as_str()
     }
 
-    /// Whether this run provably wrote what lies at a path now. `sidecar` is that of the checkpoint's folder.
+    /// Returns true if this run provably wrote the current file at a path. `sidecar` is that of the checkpoint's folder.
     pub(super) fn prove(&self, path: &Path, found: &Identity, sidecar: Option<&Proof>) -> bool {
         self.proofs.proves(path, found)
             || sidecar.is_some_and(|sidecar| sidecar.proves(path, found))
@@ -143,31 +145,31 @@ impl Records {
     }
 }
 
-/// Lists the run's checkpoint folder, before its ranks are first started here. May take as long as the file server does.
+/// Lists the run's checkpoint folder, before its ranks first start on this node. May block as long as the file server does not answer.
 pub(crate) fn list_before_start(folder: &Path, start: &Start) -> FolderListing {
     FolderListing(FirstStart::list(folder, start))
 }
 
-/// What [`list_before_start`] found.
+/// The result of [`list_before_start`].
 #[derive(Debug)]
 pub(crate) struct FolderListing(FirstStart);
 
 impl FolderListing {
-    /// Of a folder that did not answer in time.
+    /// Returns the listing for a folder that did not answer in time.
     pub(crate) fn none(folder: &Path, start: &Start) -> Self {
         Self(FirstStart::unlisted(folder, start))
     }
 
-    /// Keeps it for all attempts of the run.
+    /// Stores the listing for all attempts of the run.
     ///
     /// # Errors
-    /// When the disk is full or fails.
+    /// If the disk is full or fails.
     pub(crate) fn note(&self, place: &RecordsFolder) -> io::Result<()> {
         place.note_first_start(&self.0)
     }
 }
 
-/// Makes room for one more run.
+/// Removes the records of the oldest runs, so that there is space for one more run.
 fn bound(all: &Path) {
     let Ok(entries) = std::fs::read_dir(all) else {
         return;

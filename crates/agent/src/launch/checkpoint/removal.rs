@@ -1,16 +1,16 @@
-//! Removing checkpoints: only files that this run provably wrote, one at a time, and nothing else with them.
+//! Removes checkpoints: only files that this run provably wrote, one at a time, and no other files.
 //!
 //! ```text
-//! order ─▶ for each: remain whole now? ─▶ below the folder, no link on the way, not in use, quiet? ─▶ every file in it proven?
-//!                        │ no: nothing more is removed     │ no: kept, and says why                       │ no: kept, and says why
+//! order ─▶ for each: `remain` complete now? ─▶ below the folder, no link on the way, not in use, quiet? ─▶ every file in it proven?
+//!                        │ no: nothing more is removed     │ no: kept, and reported why                   │ no: kept, and reported why
 //!                                                                                                         ▼
-//!                                     each file: still the same inode, unchanged? ─▶ unlink ─▶ each folder: empty? ─▶ rmdir
+//!                                     each file: same inode, unchanged? ─▶ unlink ─▶ each folder: empty? ─▶ rmdir
 //! ```
-//! All of it goes by open folders, not by paths: whoever renames a folder or puts a link in its place changes nothing. A file that
-//! somebody adds meanwhile stays, and its folder with it. Linux cannot unlink by inode: between the last look at a file and its removal lie
+//! All operations use open folders, not paths: a folder that is renamed or replaced by a link has no effect. A file that is added in the
+//! meantime stays, and so does its folder. Linux cannot unlink by inode: between the last check of a file and its removal there are
 //! microseconds in which a rename could put another file under the name.
 //!
-//! What a crash leaves is an incomplete checkpoint whose files are still proven: the next order removes it. `.metadata` goes first.
+//! A crash leaves an incomplete checkpoint whose files are still proven; the next order removes it. `.metadata` is removed first.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,78 +20,78 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use domain::run::checkpoint::{Remain, RemovalOrder, UNPROVEN_MAX};
+use domain::run::checkpoint::{RemovalOrder, RequiredCheckpoint, UNPROVEN_MAX};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 
 use super::identity::{Identity, Kind};
-use super::look::{DEPTH_MAX, QUIET, look_at, names_below};
 use super::records::Records;
+use super::scan::{DEPTH_MAX, QUIET, names_below, scan_one};
 use super::sidecar;
 
-/// Files of one checkpoint that are removed: those of a save of ten thousand ranks.
+/// Maximum number of files in a checkpoint to remove: those of a save of ten thousand ranks.
 const FILES_MAX: usize = 100_000;
-/// Folders of one checkpoint: each is held open meanwhile.
+/// Maximum number of folders in a checkpoint; each is held open during the removal.
 const FOLDERS_MAX: usize = 256;
 
 /// Why something was not removed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RemovalError {
-    /// The one that is to remain is not whole.
-    #[error("nothing is removed: the checkpoint that is to remain, {path}, {why}")]
+    /// The checkpoint that must remain is not complete.
+    #[error("nothing was removed: the checkpoint to keep, {path}, {why}")]
     Remain {
-        /// Which one.
+        /// The checkpoint that must remain.
         path: String,
         /// What is wrong with it.
         why: String,
     },
-    /// The order's path is none of ours.
-    #[error("{0} stays: it is not a path below the run's checkpoint folder")]
+    /// The path in the order is not below the run's checkpoint folder.
+    #[error("{0} was kept: it is not a path below the run's checkpoint folder")]
     Outside(String),
-    /// A link could lead anywhere.
-    #[error("{0} stays: a symbolic link is on the way to it")]
+    /// A symbolic link is on the way, and could lead anywhere.
+    #[error("{0} was kept: its path contains a symbolic link")]
     Link(String),
-    /// Another run, or this one.
-    #[error("{0} stays: a run goes on from it")]
+    /// Another run, or this one, resumes from it.
+    #[error("{0} was kept: a run resumes from it")]
     InUse(String),
-    /// It would take along what has to remain.
-    #[error("{0} stays: the checkpoint that is to remain lies in it")]
+    /// The removal would include what must remain.
+    #[error("{0} was kept: it contains the checkpoint to keep")]
     Holds(String),
-    /// It may be in writing.
-    #[error("{0} stays: it is incomplete and changed a moment ago")]
+    /// It may still be in writing.
+    #[error("{0} was kept: it is incomplete and changed a moment ago")]
     Writing(String),
-    /// Somebody else may have written it.
-    #[error("{path} stays: not proven to be this run's: {}", files.join(", "))]
+    /// Another program may have written it.
+    #[error("{path} was kept: not proven to be this run's: {}", files.join(", "))]
     NotProven {
-        /// Which one.
+        /// The checkpoint.
         path: String,
         /// Some of the files without proof.
         files: Vec<String>,
     },
-    /// More than this node looks at before it removes.
-    #[error("{0} stays: it holds more than {FILES_MAX} files or {FOLDERS_MAX} folders")]
+    /// It exceeds the limits of a removal.
+    #[error("{0} was kept: it contains more than {FILES_MAX} files or {FOLDERS_MAX} folders")]
     TooLarge(String),
-    /// Somebody wrote to it meanwhile.
-    #[error("{path} is not removed any further: {name} changed meanwhile")]
+    /// It was changed during the removal.
+    #[error("the removal of {path} was stopped: {name} changed in the meantime")]
     Changed {
-        /// Which one.
+        /// The checkpoint.
         path: String,
-        /// What changed in it.
+        /// The name of the changed file or folder.
         name: String,
     },
-    /// Somebody put a file into it meanwhile.
-    #[error("what this run wrote of {0} is removed; something was added meanwhile, and stays")]
+    /// A file was added during the removal.
+    #[error("this run's files in {0} were removed; files that were added in the meantime were kept")]
     Added(String),
-    /// The file system.
+    /// A file operation failed.
     #[error("{path} cannot be removed: {source}")]
     Io {
-        /// What.
+        /// The checkpoint.
         path: String,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
 }
 
-/// Carries an order out. Returns the first thing that kept something from being removed.
+/// Executes an order. Returns the first reason why something was not removed.
 pub(super) fn carry_out(
     order: &RemovalOrder,
     in_use: &BTreeSet<String>,
@@ -120,10 +120,10 @@ fn remove(
     let names = check_path(order, path, in_use)?;
     let removal = Removal { path, records };
     let Some((above, name)) = removal.open_above(Path::new(&order.folder), &names)? else {
-        // Another node was faster.
+        // Another node has already removed it.
         return Ok(());
     };
-    let Some(found) = removal.look(&above, name)? else {
+    let Some(found) = removal.identity_of(&above, name)? else {
         return Ok(());
     };
     if found.kind == Kind::Link {
@@ -133,28 +133,28 @@ fn remove(
     removal.remove(&above, name, &found)
 }
 
-// === what is checked before ===
+// === checks before the removal ===
 
-/// Now, from the disk, whatever was known of it.
-fn check_remaining(remain: &Remain, node: &str) -> Result<(), RemovalError> {
+/// Checks the checkpoint that must remain, on the disk, whatever was known before.
+fn check_remaining(remain: &RequiredCheckpoint, node: &str) -> Result<(), RemovalError> {
     let not = |why: &str| {
         Err(RemovalError::Remain {
             path: remain.path.clone(),
             why: why.to_owned(),
         })
     };
-    let Some(now) = look_at(Path::new(&remain.path), node) else {
-        return not("is not there");
+    let Some(now) = scan_one(Path::new(&remain.path), node) else {
+        return not("does not exist");
     };
     let Some(sight) = now.seen.get(node) else {
-        return not("cannot be seen");
+        return not("is not visible on this node");
     };
     if now.uncertain {
         return not("cannot be checked");
     }
     if remain.complete && !sight.complete {
         return not(&format!(
-            "is not whole: {}",
+            "is incomplete: {}",
             sight.problem.as_deref().unwrap_or("it changed")
         ));
     }
@@ -164,7 +164,7 @@ fn check_remaining(remain: &Remain, node: &str) -> Result<(), RemovalError> {
     Ok(())
 }
 
-/// The names below the folder that lead to it.
+/// Returns the names below the folder that lead to the checkpoint.
 fn check_path<'p>(
     order: &RemovalOrder,
     path: &'p str,
@@ -173,7 +173,7 @@ fn check_path<'p>(
     let folder = Path::new(&order.folder);
     let outside = || RemovalError::Outside(path.to_owned());
     let names = names_below(Path::new(path), folder).ok_or_else(outside)?;
-    // Compared as real paths too: there may be several ways to one folder.
+    // Real paths are compared too: several paths may lead to the same folder.
     let mut there = std::fs::canonicalize(folder).map_err(|_| outside())?;
     there.extend(&names);
     let holds = |other: &str| {
@@ -190,13 +190,14 @@ fn check_path<'p>(
 }
 
 fn check_quiet(path: &str, node: &str) -> Result<(), RemovalError> {
-    let Some(now) = look_at(Path::new(path), node) else {
+    let Some(now) = scan_one(Path::new(path), node) else {
         return Ok(());
     };
     let changed = now.changed_ms.and_then(|ms| u64::try_from(ms).ok());
     let changed = changed.map(|ms| SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(ms));
-    let lately = changed.is_none_or(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < QUIET));
-    if !now.complete && lately {
+    let changed_recently =
+        changed.is_none_or(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < QUIET));
+    if !now.complete && changed_recently {
         Err(RemovalError::Writing(path.to_owned()))
     } else {
         Ok(())
@@ -206,12 +207,12 @@ fn check_quiet(path: &str, node: &str) -> Result<(), RemovalError> {
 // === the removal of one checkpoint ===
 
 struct Removal<'a> {
-    /// As the order names it.
+    /// The path in the order.
     path: &'a str,
     records: &'a mut Records,
 }
 
-/// A folder of a checkpoint, held open, with what was in it when it was looked at.
+/// A folder of a checkpoint, held open, with its contents at the time of the check.
 struct Tree {
     folder: OwnedFd,
     path: PathBuf,
@@ -219,16 +220,17 @@ struct Tree {
     folders: Vec<(OsString, Identity, Self)>,
 }
 
-/// What a look at a whole tree has found so far.
+/// The results of reading a tree so far.
 #[derive(Default)]
-struct Seen {
+struct TreeSummary {
     files: usize,
     folders: usize,
     unproven: Vec<String>,
 }
 
 impl Removal<'_> {
-    /// Opens the folder that the checkpoint lies in; `None` when it is gone. The run's folder itself may be a link, what is below may not.
+    /// Opens the parent folder of the checkpoint; `None` if it does not exist. The run's folder itself may be a link, folders below it may
+    /// not.
     fn open_above<'n>(
         &self,
         folder: &Path,
@@ -254,8 +256,8 @@ impl Removal<'_> {
         Ok(Some((above, last)))
     }
 
-    /// `None` for what is not there.
-    fn look(&self, folder: impl AsFd, name: &OsStr) -> Result<Option<Identity>, RemovalError> {
+    /// Returns the identity of a name, or `None` if it does not exist.
+    fn identity_of(&self, folder: impl AsFd, name: &OsStr) -> Result<Option<Identity>, RemovalError> {
         match Identity::at(folder, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             found => found.map(Some).map_err(|error| self.io(error)),
@@ -266,12 +268,12 @@ impl Removal<'_> {
         let path = PathBuf::from(self.path);
         if found.kind == Kind::Folder {
             let sidecar = sidecar::Proof::in_folder(&path, self.records.run());
-            let mut seen = Seen::default();
-            let tree = self.read(above, name, found, &path, 0, sidecar.as_ref(), &mut seen)?;
-            if seen.unproven.is_empty() && seen.files == 0 && !self.is_declared(&path, found) {
-                seen.unproven.push("it is empty".into());
+            let mut summary = TreeSummary::default();
+            let tree = self.read(above, name, found, &path, 0, sidecar.as_ref(), &mut summary)?;
+            if summary.unproven.is_empty() && summary.files == 0 && !self.is_declared(&path, found) {
+                summary.unproven.push("it is empty".into());
             }
-            self.proven(seen.unproven)?;
+            self.proven(summary.unproven)?;
             tracing::info!(path = self.path, "a checkpoint of the run is removed");
             return self.remove_tree(above, name, found, &tree);
         }
@@ -284,7 +286,7 @@ impl Removal<'_> {
         let mut name = name.to_owned();
         name.push(sidecar::ENDING);
         let path = path.with_file_name(&name);
-        match self.look(above, &name)? {
+        match self.identity_of(above, &name)? {
             Some(found) if self.records.prove(&path, &found, beside.as_ref()) => {
                 self.unlink(above, &name, &found, &path)
             }
@@ -302,7 +304,7 @@ impl Removal<'_> {
         })
     }
 
-    /// Looks at a whole folder, and asks for the proof of all that is in it.
+    /// Reads a whole folder, and searches the proof of everything in it.
     #[expect(
         clippy::too_many_arguments,
         reason = "the walk's place and its result; a struct of them would be used here alone"
@@ -315,7 +317,7 @@ impl Removal<'_> {
         path: &Path,
         depth: usize,
         sidecar: Option<&sidecar::Proof>,
-        seen: &mut Seen,
+        summary: &mut TreeSummary,
     ) -> Result<Tree, RemovalError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(above, name, flags, Mode::empty()).map_err(|error| self.io(error))?;
@@ -336,55 +338,55 @@ impl Removal<'_> {
                 continue;
             }
             let path = path.join(name);
-            let Some(inside) = self.look(&tree.folder, name)? else {
+            let Some(inside) = self.identity_of(&tree.folder, name)? else {
                 return Err(self.changed(name));
             };
             if inside.kind == Kind::Folder {
-                seen.folders += 1;
-                self.bounded(seen)?;
-                let files_before = seen.files;
-                // Another file system is mounted there, or it lies deeper than checkpoints do.
+                summary.folders += 1;
+                self.bounded(summary)?;
+                let files_before = summary.files;
+                // Another file system is mounted there, or it is deeper than checkpoints are.
                 if inside.device != found.device || depth >= DEPTH_MAX {
-                    self.unproven(&path, seen);
+                    self.unproven(&path, summary);
                     continue;
                 }
-                let inner = self.read(&tree.folder, name, &inside, &path, depth + 1, sidecar, seen)?;
-                let is_empty = seen.files == files_before && inner.folders.is_empty();
+                let inner = self.read(&tree.folder, name, &inside, &path, depth + 1, sidecar, summary)?;
+                let is_empty = summary.files == files_before && inner.folders.is_empty();
                 if is_empty && !self.is_declared(&path, &inside) {
-                    self.unproven(&path, seen);
+                    self.unproven(&path, summary);
                 }
                 tree.folders.push((name.to_owned(), inside, inner));
             } else {
-                seen.files += 1;
-                self.bounded(seen)?;
+                summary.files += 1;
+                self.bounded(summary)?;
                 if !self.records.prove(&path, &inside, sidecar) {
-                    self.unproven(&path, seen);
+                    self.unproven(&path, summary);
                 }
                 tree.files.push((name.to_owned(), inside));
             }
         }
-        // Without it the checkpoint is incomplete for everyone who looks.
+        // Without `.metadata`, every reader sees that the checkpoint is incomplete.
         tree.files.sort_by_key(|(name, _)| name != ".metadata");
         Ok(tree)
     }
 
-    /// The empty folder of a save that did not get further, where the run's spec declares it to be the run's.
+    /// Returns true for the empty folder of an early failed save, if the run's spec declares that the folder belongs to the run.
     fn is_declared(&self, path: &Path, found: &Identity) -> bool {
         let earlier = self.records.earlier.as_ref();
         earlier.is_some_and(|earlier| earlier.declares(path, found))
     }
 
-    fn bounded(&self, seen: &Seen) -> Result<(), RemovalError> {
-        if seen.files > FILES_MAX || seen.folders > FOLDERS_MAX {
+    fn bounded(&self, summary: &TreeSummary) -> Result<(), RemovalError> {
+        if summary.files > FILES_MAX || summary.folders > FOLDERS_MAX {
             return Err(RemovalError::TooLarge(self.path.to_owned()));
         }
         Ok(())
     }
 
-    fn unproven(&self, path: &Path, seen: &mut Seen) {
-        if seen.unproven.len() < UNPROVEN_MAX {
+    fn unproven(&self, path: &Path, summary: &mut TreeSummary) {
+        if summary.unproven.len() < UNPROVEN_MAX {
             let below = path.strip_prefix(self.path).unwrap_or(path);
-            seen.unproven.push(below.display().to_string());
+            summary.unproven.push(below.display().to_string());
         }
     }
 
@@ -402,11 +404,11 @@ impl Removal<'_> {
             self.remove_tree(&tree.folder, name, found, inner)?;
         }
         let earlier = self.records.earlier.as_ref();
-        // A folder that somebody else made stays, empty.
+        // A folder that another program created stays, empty.
         if earlier.is_some_and(|earlier| earlier.had(&tree.path)) {
             return Ok(());
         }
-        match self.look(above.as_fd(), name)? {
+        match self.identity_of(above.as_fd(), name)? {
             Some(now) if now.is_same_folder(found) => {}
             _ => return Err(self.changed(name)),
         }
@@ -427,8 +429,8 @@ impl Removal<'_> {
         proven: &Identity,
         path: &Path,
     ) -> Result<(), RemovalError> {
-        match self.look(folder.as_fd(), name)? {
-            // Another node was faster.
+        match self.identity_of(folder.as_fd(), name)? {
+            // Another node has already removed it.
             None => return Ok(()),
             Some(now) if now.is_same(proven) => {}
             Some(_) => return Err(self.changed(name)),

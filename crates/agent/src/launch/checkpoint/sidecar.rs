@@ -1,4 +1,4 @@
-//! `lockstep.json`: what the script, by our helper, says of a checkpoint; in its folder, or behind a file's name.
+//! `lockstep.json`: the script's description of a checkpoint, written by our helper, in the checkpoint's folder or beside its file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use serde::Deserialize;
 use super::archive::read_small;
 use super::identity::{Identity, Kind};
 
-/// In a checkpoint's folder.
+/// The name in a checkpoint's folder.
 pub(super) const NAME: &str = "lockstep.json";
-/// Behind the name of a checkpoint that is one file.
+/// The suffix after the name of a checkpoint that is a single file.
 pub(super) const ENDING: &str = ".lockstep.json";
-/// Thousands of files fit.
+/// Maximum size: enough for thousands of files.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Each field is taken if it is there.
+/// The content of a sidecar. All fields are optional.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Sidecar {
@@ -24,17 +24,17 @@ pub(super) struct Sidecar {
     pub(super) content: Option<String>,
     pub(super) val_loss: Option<f64>,
     pub(super) seconds: Option<f64>,
-    /// Bytes of each file, by its name in the folder.
+    /// The size of each file in bytes, by its name in the folder.
     pub(super) files: BTreeMap<String, u64>,
     /// The run that wrote it.
     run: Option<String>,
     /// Its own inode.
     inode: Option<u64>,
-    /// Inode, bytes and time of change of each file, by its name in the folder.
+    /// Inode, size in bytes and modification time of each file, by its name in the folder.
     inodes: BTreeMap<String, (u64, u64, i64)>,
 }
 
-/// `None` where there is none; what is wrong with one that cannot be read.
+/// Reads a sidecar. Returns `None` if there is none, and an error message if it is invalid.
 pub(super) fn read(path: &Path) -> Result<Option<Sidecar>, String> {
     match read_small(path, BYTES_MAX) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -42,14 +42,14 @@ pub(super) fn read(path: &Path) -> Result<Option<Sidecar>, String> {
         Ok(None) => Err("lockstep.json is too large".into()),
         Ok(Some(bytes)) => serde_json::from_slice(&bytes)
             .map(Some)
-            .map_err(|_| "lockstep.json cannot be read: it is not whole".into()),
+            .map_err(|_| "lockstep.json cannot be read: it is incomplete".into()),
     }
 }
 
 /// A sidecar that proves which run wrote the files beside it.
 ///
-/// It names its own inode, so a copy of it proves nothing. It proves only the files that it names, as long as each is the inode that was
-/// written: a copy of a folder with its sidecar, and a file that somebody added, are not proven.
+/// It contains its own inode number, so a copy of it proves nothing. It proves only the files that it lists, while each is still the inode
+/// that was written. A copy of a folder with its sidecar is not proven, and neither is a file that was added.
 #[derive(Debug, Clone)]
 pub(super) struct Proof {
     path: PathBuf,
@@ -59,12 +59,12 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// The proof in a checkpoint's folder. `None` when the sidecar is not there, or is another run's, or a copy.
+    /// Reads the proof in a checkpoint's folder. `None` if the sidecar does not exist, belongs to another run, or is a copy.
     pub(super) fn in_folder(folder: &Path, run: &str) -> Option<Self> {
         Self::read(folder.join(NAME), run)
     }
 
-    /// The proof beside a checkpoint that is one file.
+    /// Reads the proof beside a checkpoint that is a single file.
     pub(super) fn beside(path: &Path, run: &str) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         Self::read(path.with_file_name(format!("{name}{ENDING}")), run)
@@ -84,7 +84,7 @@ impl Proof {
         })
     }
 
-    /// Whether it proves what lies at a path now.
+    /// Returns true if it proves the current file at a path.
     pub(super) fn proves(&self, path: &Path, found: &Identity) -> bool {
         if found.kind != Kind::File || found.device != self.device {
             return false;

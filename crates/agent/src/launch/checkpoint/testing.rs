@@ -1,4 +1,4 @@
-//! One node for tests: a data folder, a checkpoint folder, runs, and saves that are noted as the probe notes them.
+//! One node for tests: a data folder, a checkpoint folder, runs, and saves that are recorded as the probe records them.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use domain::ident::RunId;
-use domain::run::checkpoint::{CheckpointReport, Remain, RemovalOrder};
+use domain::run::checkpoint::{CheckpointReport, RemovalOrder, RequiredCheckpoint};
 use domain::run::spec::Spec;
 use domain::run::state::Start;
 use shim::{Folder, files};
 
-use super::look::{Limits, Memory, Place, look};
 use super::records::{Records, RecordsFolder, list_before_start};
 use super::removal::{RemovalError, carry_out};
+use super::scan::{Limits, ScanCache, ScanInput, scan};
 
 pub(super) const FULL: &[u8] = include_bytes!("../../../testdata/checkpoint/full.pt");
 
@@ -40,7 +40,7 @@ impl Disk {
         Self { data }
     }
 
-    /// The folder of checkpoints.
+    /// The checkpoint folder.
     pub(super) fn folder(&self) -> PathBuf {
         self.data.path().join("c")
     }
@@ -49,7 +49,7 @@ impl Disk {
         self.folder().join(name)
     }
 
-    /// A file that no run wrote, with whatever folders it needs.
+    /// Writes a file that no run wrote, and the folders that it needs.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -71,13 +71,13 @@ impl Disk {
         }
     }
 
-    /// All names below the checkpoint folder, sorted; a folder's name ends with `/`.
+    /// Returns all names below the checkpoint folder, sorted; a folder's name ends with `/`.
     pub(super) fn names(&self) -> Vec<String> {
         names_in(&self.folder())
     }
 }
 
-/// All names below a folder, sorted; a folder's name ends with `/`.
+/// Returns all names below a folder, sorted; a folder's name ends with `/`.
 pub(super) fn names_in(folder: &Path) -> Vec<String> {
     fn add(names: &mut Vec<String>, folder: &Path, below: &str) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -98,7 +98,7 @@ pub(super) fn names_in(folder: &Path) -> Vec<String> {
 }
 
 impl Run {
-    /// What was in the folder before the first start is noted, as the follower does it.
+    /// Records the contents of the folder before the first start, as the follower does.
     pub(super) fn first_start(&self, is_first: bool, is_mine: bool) {
         let start = Start {
             spec: Spec {
@@ -111,12 +111,12 @@ impl Run {
         list_before_start(&self.folder, &start).note(&self.place).unwrap();
     }
 
-    /// Notes that a save wrote these files of a path, as the probe does when the save ends; `""` is the path itself.
+    /// Records that a save wrote these files of a path, as the probe does at the end of the save; `""` is the path itself.
     pub(super) fn note(&self, path: &Path, files: &[&str]) {
         self.note_as(path, files, true);
     }
 
-    /// `exact` is false for a file that is still open.
+    /// Like `note`; `exact` is false for a file that is still open.
     pub(super) fn note_as(&self, path: &Path, files: &[&str], exact: bool) {
         let file = |name: &&str| {
             // `join("")` would end with a slash.
@@ -144,7 +144,7 @@ impl Run {
         std::fs::write(self.saves.join("0.jsonl"), [before, line.into_bytes()].concat()).unwrap();
     }
 
-    /// A save to one file, so many seconds ago.
+    /// Saves to one file, this many seconds ago.
     pub(super) fn save(&self, name: &str, bytes: &[u8], age_s: u64) -> String {
         let path = self.folder.join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -154,17 +154,17 @@ impl Run {
         path.display().to_string()
     }
 
-    /// What is known now.
+    /// Returns the current records.
     pub(super) fn records(&self) -> Records {
         let mut records = Records::open(&self.place);
         records.take_saves(&self.saves);
         records
     }
 
-    /// One look, as the watch does it.
-    pub(super) fn look(&self) -> CheckpointReport {
+    /// One scan, as by the watch.
+    pub(super) fn scan(&self) -> CheckpointReport {
         let mut records = self.records();
-        let place = Place {
+        let input = ScanInput {
             node: NODE,
             folder: Some(&self.folder),
             named: &[],
@@ -172,13 +172,13 @@ impl Run {
             over: true,
             limits: Limits::for_nodes(1),
         };
-        let seen = look(&place, &mut Memory::default());
-        records.proofs.settle(&seen.files, !seen.incomplete);
+        let result = scan(&input, &mut ScanCache::default());
+        records.proofs.settle(&result.files, !result.incomplete);
         assert!(records.store());
-        seen.report
+        result.report
     }
 
-    /// Carries out an order, as the watch does it. Returns why something stays.
+    /// Executes an order, as the watch does. Returns why something stays.
     pub(super) fn carry_out(&self, order: &RemovalOrder) -> Option<RemovalError> {
         let mut records = self.records();
         let error = carry_out(order, &std::collections::BTreeSet::new(), NODE, &mut records);
@@ -186,12 +186,12 @@ impl Run {
         error
     }
 
-    /// An order to remove these paths while another remains.
+    /// Returns an order to remove these paths while another one remains.
     pub(super) fn order(&self, remain: &str, remove: &[&str]) -> RemovalOrder {
         RemovalOrder {
             folder: self.folder.display().to_string(),
             remove: remove.iter().map(|path| (*path).to_owned()).collect(),
-            remain: Remain {
+            remain: RequiredCheckpoint {
                 path: remain.to_owned(),
                 complete: true,
                 mark: String::new(),
@@ -200,7 +200,7 @@ impl Run {
     }
 }
 
-/// Sets a file's time of change back, as if it had been saved then.
+/// Sets a file's modification time back, as if it had been saved then.
 pub(super) fn aged(path: &Path, age: Duration) {
     let at = SystemTime::now() - age;
     std::fs::File::options()

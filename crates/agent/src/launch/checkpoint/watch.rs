@@ -1,7 +1,7 @@
-//! Looks after the checkpoints of one attempt on this node: looks again and again, tells what changed, carries out orders.
+//! Watches the checkpoints of one attempt on this node: reads the folder repeatedly, reports changes, and executes removal orders.
 //!
-//! All disk work is done on a thread of its own, one thing at a time: a dead file server stops neither the attempt's follower nor
-//! the agent's end.
+//! All disk work is done on a separate thread, one task at a time: a dead file server blocks neither the attempt's follower nor the end of
+//! the agent.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -17,58 +17,58 @@ use domain::time::TimestampMs;
 use shim::{Folder, files};
 use tokio::sync::oneshot;
 
-use super::look::{Limits, Memory, Place, look};
 use super::records::{Records, RecordsFolder};
 use super::removal::carry_out;
+use super::scan::{Limits, ScanCache, ScanInput, scan};
 use crate::launch::probe::{Phase, Saving};
 use crate::launch::supervise::Attempt;
 use crate::sample::Samples;
 use crate::sample::series::series;
 use crate::uplink::link::now_ms;
 
-/// How often the folder is looked at; slower where a look takes long.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// A look may take this part of the time.
+/// Minimum interval between two scans of the folder. The interval is longer if a scan takes long.
+const SCAN_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval is at least this multiple of the duration of a scan.
 const REST_FACTOR: u32 = 20;
-/// Looks are not further apart than this.
-const LOOK_EVERY_MAX: Duration = Duration::from_secs(120);
-/// Paths the probe named that are looked at on their own; the oldest are forgotten.
+/// Maximum interval between two scans.
+const SCAN_INTERVAL_MAX: Duration = Duration::from_secs(120);
+/// Maximum number of paths outside the folder that the probe named. Each is checked separately; the oldest are forgotten.
 const NAMED_MAX: usize = 64;
-/// Free space that changed by less than this part is not news.
+/// A change of the free space is reported only if it is more than 1/50 of the previous value.
 const FREE_SHARE: u64 = 50;
-/// The last look of an attempt waits for a slow disk so long.
-const LAST_LOOK_WITHIN: Duration = Duration::from_secs(60);
-/// Gaps between saves that the usual one is taken from.
+/// How long the last scan of an attempt waits for a slow disk.
+const LAST_SCAN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Number of intervals between saves from which the usual interval is computed.
 const GAPS: usize = 8;
 
 /// The checkpoints of an attempt.
 pub(crate) struct Watch {
     node: String,
     folder: Option<PathBuf>,
-    /// What is known of the files that the run wrote.
+    /// The records of the files that the run wrote.
     records: RecordsFolder,
     named: VecDeque<PathBuf>,
     limits: Limits,
-    memory: Memory,
+    cache: ScanCache,
     work: Option<oneshot::Receiver<Done>>,
-    next_look: Instant,
+    next_scan: Instant,
     saves: VecDeque<Saving>,
     failure: Option<SaveFailure>,
-    told: Option<CheckpointReport>,
-    trouble: Option<String>,
+    reported: Option<CheckpointReport>,
+    removal_error: Option<String>,
     series: RunSaves,
 }
 
 struct Done {
-    memory: Memory,
+    cache: ScanCache,
     report: CheckpointReport,
-    trouble: Option<String>,
+    removal_error: Option<String>,
     pruned: bool,
     took: Duration,
 }
 
 impl Watch {
-    /// For an attempt that has been started, or that is only to be pruned.
+    /// Creates the watch for an attempt that was started, or that only has an order to remove checkpoints.
     pub(crate) fn new(attempt: &Attempt, node: &str, samples: Samples) -> Self {
         drop_old_order(attempt);
         let start: Option<Start> = attempt.folder().read(files::START).ok();
@@ -77,25 +77,25 @@ impl Watch {
             .as_ref()
             .and_then(|start| run_folder(&start.spec, attempt.folder()))
             .or_else(|| order.map(|order| PathBuf::from(order.folder)));
-        let told = attempt.reported_checkpoints();
+        let reported = attempt.reported_checkpoints();
         Self {
             node: node.to_owned(),
             folder,
             records: RecordsFolder::of(attempt.run(), attempt.folder()),
             named: VecDeque::new(),
             limits: Limits::for_nodes(start.map_or(1, |start| start.nnodes)),
-            memory: Memory::default(),
+            cache: ScanCache::default(),
             work: None,
-            next_look: Instant::now(),
+            next_scan: Instant::now(),
             saves: VecDeque::new(),
-            failure: told.as_ref().and_then(|told| told.failure.clone()),
-            told,
-            trouble: None,
+            failure: reported.as_ref().and_then(|reported| reported.failure.clone()),
+            reported,
+            removal_error: None,
             series: RunSaves::new(attempt.run().as_str(), samples),
         }
     }
 
-    /// A rank tells of a save.
+    /// Takes a rank's record of a save.
     pub(crate) fn note(&mut self, saving: &Saving) {
         let path = PathBuf::from(&saving.path);
         let elsewhere = self
@@ -113,7 +113,7 @@ impl Watch {
                 self.saves.push_back(saving.clone());
                 let over = self.saves.len().saturating_sub(NAMED_MAX);
                 self.saves.drain(..over);
-                self.next_look = Instant::now();
+                self.next_scan = Instant::now();
             }
             Phase::Failure => {
                 self.failure = Some(SaveFailure {
@@ -122,34 +122,34 @@ impl Watch {
                     step: saving.step,
                     error: saving.error.clone().unwrap_or_default(),
                 });
-                self.next_look = Instant::now();
+                self.next_scan = Instant::now();
             }
         }
     }
 
-    /// Time passes. Nothing here waits for the disk.
+    /// Starts or completes disk work. It never waits for the disk.
     pub(crate) fn tick(&mut self, attempt: &Attempt, in_use: impl FnOnce() -> BTreeSet<String>) {
         self.series.tick(now_ms());
         self.take_done(attempt);
         let ordered = attempt.folder().has(files::REMOVAL);
         let nothing_there = self.folder.is_none() && self.named.is_empty();
-        if self.work.is_none() && (ordered || !nothing_there && Instant::now() >= self.next_look) {
+        if self.work.is_none() && (ordered || !nothing_there && Instant::now() >= self.next_scan) {
             self.begin(attempt, in_use(), false);
         }
     }
 
-    /// The ranks have ended: looks once more, and carries out what is still ordered. False when the disk does not answer.
+    /// Scans a last time after the ranks have ended, and executes the remaining order. Returns false if the disk does not answer.
     pub(crate) async fn finish(&mut self, attempt: &Attempt, in_use: &BTreeSet<String>) -> bool {
-        // A look that was begun before the end does not count.
+        // A scan that began before the end of the ranks is not the last one.
         let mut counts = self.work.is_none();
-        let deadline = tokio::time::Instant::now() + LAST_LOOK_WITHIN;
+        let deadline = tokio::time::Instant::now() + LAST_SCAN_TIMEOUT;
         loop {
             if self.work.is_none() {
                 self.begin(attempt, in_use.clone(), true);
             }
             let Some(work) = &mut self.work else { return false };
             let Ok(done) = tokio::time::timeout_at(deadline, work).await else {
-                tracing::warn!(run = %attempt.run(), "the checkpoint folder does not answer; its last state is not known");
+                tracing::warn!(run = %attempt.run(), "the file system of the checkpoint folder does not answer; the final state of the folder is unknown");
                 return false;
             };
             self.work = None;
@@ -163,7 +163,7 @@ impl Watch {
 
     fn begin(&mut self, attempt: &Attempt, in_use: BTreeSet<String>, over: bool) {
         let order: Option<RemovalOrder> = attempt.folder().read(files::REMOVAL).ok();
-        let mut memory = std::mem::take(&mut self.memory);
+        let mut cache = std::mem::take(&mut self.cache);
         let (node, folder, limits) = (self.node.clone(), self.folder.clone(), self.limits);
         let named: Vec<PathBuf> = self.named.iter().cloned().collect();
         let order_file = attempt.folder().file(files::REMOVAL);
@@ -173,16 +173,16 @@ impl Watch {
         self.work = Some(work);
         std::thread::spawn(move || {
             let begun = Instant::now();
-            let (seen, trouble) = records.lock().hold(|| {
+            let (result, removal_error) = records.lock().hold(|| {
                 let mut records = Records::open(&records);
                 records.take_saves(&saves);
-                let trouble = order
+                let removal_error = order
                     .as_ref()
                     .and_then(|order| carry_out(order, &in_use, &node, &mut records));
                 if order.is_some() {
-                    let _next_pass_looks_again = std::fs::remove_file(&order_file);
+                    let _the_next_scan_retries = std::fs::remove_file(&order_file);
                 }
-                let place = Place {
+                let input = ScanInput {
                     node: &node,
                     folder: folder.as_deref(),
                     named: &named,
@@ -190,15 +190,15 @@ impl Watch {
                     over,
                     limits,
                 };
-                let seen = look(&place, &mut memory);
-                records.proofs.settle(&seen.files, !seen.incomplete);
+                let result = scan(&input, &mut cache);
+                records.proofs.settle(&result.files, !result.incomplete);
                 records.store();
-                (seen, trouble)
+                (result, removal_error)
             });
             let _nobody_waits_any_more = done.send(Done {
-                memory,
-                report: seen.report,
-                trouble: trouble.map(|trouble| trouble.to_string()),
+                cache,
+                report: result.report,
+                removal_error: removal_error.map(|error| error.to_string()),
                 pruned: order.is_some(),
                 took: begun.elapsed(),
             });
@@ -216,37 +216,37 @@ impl Watch {
 
     fn took(&mut self, attempt: &Attempt, done: Option<Done>) {
         let Some(done) = done else {
-            tracing::error!(run = %attempt.run(), "a look at the checkpoints failed");
+            tracing::error!(run = %attempt.run(), "the checkpoint folder could not be read");
             return;
         };
-        self.memory = done.memory;
+        self.cache = done.cache;
         let rest = done.took * REST_FACTOR;
-        self.next_look = Instant::now() + rest.clamp(LOOK_EVERY, LOOK_EVERY_MAX);
+        self.next_scan = Instant::now() + rest.clamp(SCAN_INTERVAL, SCAN_INTERVAL_MAX);
         if done.pruned {
-            self.trouble = done.trouble;
+            self.removal_error = done.removal_error;
         }
         let mut report = done.report;
         report.failure.clone_from(&self.failure);
         let refused = attempt.old_order_refused().then(|| OLD_ORDER.to_owned());
-        report.problem = self.trouble.clone().or(refused).or(report.problem);
-        self.add_what_was_said(&mut report.checkpoints);
-        // Also for a complete report that is sent in parts: collectors of protocol 1 take each part for a partial report.
+        report.problem = self.removal_error.clone().or(refused).or(report.problem);
+        self.add_probe_records(&mut report.checkpoints);
+        // Also for a complete report that is sent in parts: collectors of protocol 1 treat each part as a partial report.
         if report.partial || !fits_one_part(&report) {
             report.gone = self.gone(&report);
         }
         self.series.saw(&report, now_ms());
-        if self.is_news(&report) {
-            match attempt.tell_checkpoints(report.clone()) {
-                Ok(()) => self.told = Some(report),
+        if self.has_changed(&report) {
+            match attempt.set_checkpoint_report(report.clone()) {
+                Ok(()) => self.reported = Some(report),
                 Err(error) => {
-                    tracing::warn!(run = %attempt.run(), %error, "checkpoints cannot be told; is the disk full?")
+                    tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full?")
                 }
             }
         }
     }
 
-    /// The probe knows how long it took, and at which step.
-    fn add_what_was_said(&self, checkpoints: &mut [Checkpoint]) {
+    /// Adds the duration and the step of each save, which only the probe's records contain.
+    fn add_probe_records(&self, checkpoints: &mut [Checkpoint]) {
         for checkpoint in checkpoints {
             if let Some(saving) = self
                 .saves
@@ -260,52 +260,62 @@ impl Watch {
                     clippy::cast_sign_loss,
                     reason = "a saturating cast of a duration"
                 )]
-                let said = saving.seconds.map(|seconds| (seconds * 1_000.0) as u64);
-                checkpoint.duration_ms = checkpoint.duration_ms.or(said);
-            } else if let Some(before) = self.told.as_ref().and_then(|told| same(told, &checkpoint.path))
+                let duration_ms = saving.seconds.map(|seconds| (seconds * 1_000.0) as u64);
+                checkpoint.duration_ms = checkpoint.duration_ms.or(duration_ms);
+            } else if let Some(before) = self
+                .reported
+                .as_ref()
+                .and_then(|reported| same(reported, &checkpoint.path))
                 && before.finished_ms == checkpoint.finished_ms
             {
-                // An agent before this one heard it.
+                // A previous agent has read the probe's record.
                 checkpoint.step = checkpoint.step.or(before.step);
                 checkpoint.duration_ms = checkpoint.duration_ms.or(before.duration_ms);
             }
         }
     }
 
-    /// Those told before that are not there any more.
+    /// Returns the reported checkpoints that no longer exist.
     fn gone(&self, report: &CheckpointReport) -> Vec<String> {
-        let before = self.told.as_ref();
+        let before = self.reported.as_ref();
         let gone = |path: &String| same(report, path).is_none() && std::fs::symlink_metadata(path).is_err();
-        let told = before
-            .into_iter()
-            .flat_map(|told| told.checkpoints.iter().map(|one| &one.path).chain(&told.gone));
-        told.filter(|path| gone(path))
-            .take(self.limits.told)
+        let reported = before.into_iter().flat_map(|reported| {
+            reported
+                .checkpoints
+                .iter()
+                .map(|one| &one.path)
+                .chain(&reported.gone)
+        });
+        reported
+            .filter(|path| gone(path))
+            .take(self.limits.checkpoints)
             .cloned()
             .collect()
     }
 
-    fn is_news(&self, report: &CheckpointReport) -> bool {
-        let Some(told) = &self.told else { return true };
-        let far = match (told.free_bytes, report.free_bytes) {
+    fn has_changed(&self, report: &CheckpointReport) -> bool {
+        let Some(reported) = &self.reported else {
+            return true;
+        };
+        let far = match (reported.free_bytes, report.free_bytes) {
             (Some(before), Some(now)) => before.abs_diff(now) > before / FREE_SHARE,
             (before, now) => before != now,
         };
         let same_but_space = CheckpointReport {
-            free_bytes: told.free_bytes,
+            free_bytes: reported.free_bytes,
             ..report.clone()
         };
-        far || same_but_space != *told
+        far || same_but_space != *reported
     }
 }
 
-/// Why an order of an older collector is not carried out.
-pub(crate) const OLD_ORDER: &str = "an order to remove checkpoints was refused: it is of an older collector, which does not ask whether this run \
+/// Why an order of an older collector is not executed.
+pub(crate) const OLD_ORDER: &str = "an order to remove checkpoints was refused: it is of an older collector, which does not check whether this run \
      wrote them. Upgrade the collector, then prune again";
 
 fn drop_old_order(attempt: &Attempt) {
     if std::fs::remove_file(attempt.folder().file(files::PRUNE)).is_ok() {
-        tracing::warn!(run = %attempt.run(), "an order to remove checkpoints that waited since before the upgrade is dropped");
+        tracing::warn!(run = %attempt.run(), "an order to remove checkpoints from before the upgrade is dropped");
     }
 }
 
@@ -313,7 +323,7 @@ fn same<'r>(report: &'r CheckpointReport, path: &str) -> Option<&'r Checkpoint> 
     report.checkpoints.iter().find(|one| one.path == path)
 }
 
-/// The spec's folder; a relative one is relative to where the script runs.
+/// Returns the checkpoint folder of the spec. A relative path is relative to the script's working directory.
 fn run_folder(spec: &Spec, folder: &Folder) -> Option<PathBuf> {
     let named = Path::new(spec.checkpoint_dir.as_deref().filter(|name| !name.is_empty())?);
     if named.is_absolute() {
@@ -323,7 +333,7 @@ fn run_folder(spec: &Spec, folder: &Folder) -> Option<PathBuf> {
     Some(Path::new(&launch.workdir).join(named))
 }
 
-/// What the disk shows, as series of the run.
+/// The state of the checkpoints as series of the run.
 struct RunSaves {
     run: String,
     samples: Samples,
@@ -367,21 +377,21 @@ impl RunSaves {
         let mut gaps: Vec<i64> = times.windows(2).map(|pair| pair[0] - pair[1]).collect();
         gaps.sort_unstable();
         self.gap_ms = gaps.get(gaps.len() / 2).copied();
-        // A file of someone else is no failed save of this run.
+        // A file of another program is not a failed save of this run.
         let is_foreign = |one: &Checkpoint| {
             let mut origins = one.seen.values().map(|sight| sight.origin);
             origins.any(|origin| origin == Some(Origin::BeforeStart))
         };
-        let torn = report
+        let incomplete = report
             .checkpoints
             .iter()
             .filter(|one| !one.complete && !one.writing && !one.uncertain && !is_foreign(one));
-        let torn: BTreeSet<String> = torn.map(|one| one.path.clone()).collect();
-        // What lay there before this attempt is no news of it.
+        let incomplete: BTreeSet<String> = incomplete.map(|one| one.path.clone()).collect();
+        // Incomplete checkpoints from before this attempt are not counted.
         if self.seen_before {
-            self.incomplete_total += torn.difference(&self.incomplete).count() as u64;
+            self.incomplete_total += incomplete.difference(&self.incomplete).count() as u64;
         }
-        (self.incomplete, self.seen_before) = (torn, true);
+        (self.incomplete, self.seen_before) = (incomplete, true);
         self.put(now_ms);
     }
 

@@ -1,4 +1,5 @@
-//! The digest of a rank's Flight Recorders, or why there is none. "The rank has enqueued nothing" accuses it, so it is said only of a rank
+//! Builds the digest of a rank's Flight Recorders, or the reason why there is none. "The rank has enqueued nothing" accuses the rank, so
+//! this is reported only for a rank whose recorder would have recorded something.
 //! whose recorder would have recorded something.
 
 use std::collections::BTreeMap;
@@ -11,10 +12,11 @@ use domain::run::ranks::RankSet;
 use domain::run::torchrun::FLIGHT_RECORDER_VARIABLES;
 use shim::{Folder, environment};
 
-/// The longest file of members that is read: 256 groups of a large job.
+/// Maximum size of the file of group members that is read: 256 groups of a large job.
 const GROUPS_BYTES_MAX: u64 = 256 << 10;
 
-/// `answer.problem` says what went wrong with one of the recorders: what the other one says is no whole picture then, and is left out.
+/// Adds the digest to the answer. If `answer.problem` reports an error of one recorder, the other recorder's data would be incomplete and
+/// is left out.
 pub(super) fn fill(answer: &mut RankAnswer, dumps: &[RecorderDump], folder: &Folder, pid: i32) {
     if dumps.is_empty() || !answer.problem.is_empty() {
         return;
@@ -23,7 +25,7 @@ pub(super) fn fill(answer: &mut RankAnswer, dumps: &[RecorderDump], folder: &Fol
     let members = if hears_all_backends {
         members(folder, answer.rank.0)
     } else {
-        // Groups of another backend than NCCL would seem to have done nothing.
+        // Groups of backends other than NCCL would seem to have done nothing.
         BTreeMap::new()
     };
     let found = digest(dumps, &members);
@@ -33,7 +35,7 @@ pub(super) fn fill(answer: &mut RankAnswer, dumps: &[RecorderDump], folder: &Fol
     }
 }
 
-/// Why there are no operations, where that does not mean that the rank has enqueued none.
+/// Returns why there are no operations, if that does not mean that the rank has enqueued none.
 fn why_nothing(digest: &FlightDigest, hears_all_backends: bool, pid: i32) -> Option<&'static str> {
     if has_operations(digest) {
         return None;
@@ -55,7 +57,7 @@ fn has_operations(digest: &FlightDigest) -> bool {
     groups.any(|group| group.last_enqueued.is_some() || group.oldest_unfinished.is_some())
 }
 
-/// How many operations the rank's recorder keeps, as its environment says. PyTorch takes the first variable that is set.
+/// Returns how many operations the rank's recorder keeps, according to its environment. PyTorch uses the first variable that is set.
 fn kept(pid: i32) -> Option<String> {
     let environment = environment(pid);
     let value = |name: &&str| {
@@ -67,7 +69,7 @@ fn kept(pid: i32) -> Option<String> {
     FLIGHT_RECORDER_VARIABLES.iter().find_map(value)
 }
 
-/// The members of the rank's process groups, as its probe noted them.
+/// Returns the members of the rank's process groups, as its probe recorded them.
 fn members(folder: &Folder, rank: u32) -> BTreeMap<String, RankSet> {
     let file = OpenOptions::new()
         .read(true)

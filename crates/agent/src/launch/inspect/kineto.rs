@@ -1,15 +1,16 @@
-//! Traces of Kineto, PyTorch's profiler, in ranks that run already: we stand in for `dynolog`, the daemon it asks for work.
+//! Traces of Kineto, PyTorch's profiler, in ranks that already run. The agent acts as `dynolog`, the daemon from which Kineto requests
+//! work.
 //!
 //! ```text
-//! rank, about every 5 s  ─ "req" {i32 2, i32 n, i64 job, i32 pids[n]} ─▶ DIR/dynolog             a datagram: u64 size, char type[32], payload
-//!                        ◀─ "req" ACTIVITIES_LOG_FILE=…, how long ───────┘
+//! rank, about every 5 s  ─ "req" {i32 2, i32 n, i64 job, i32 pids[n]} ─▶ DIR/dynolog          a datagram: u64 size, char type[32], payload
+//!                        ◀─ "req" ACTIVITIES_LOG_FILE=…, duration ───────┘
 //! rank                   ─ writes FILE.tmp, renames it to FILE_PID.json
 //! ```
-//! Only while a trace is wanted is anybody there; a rank that finds nobody asks again 5 s later. Traps:
+//! The socket exists only while a trace is requested. A rank that finds no socket tries again 5 s later. Pitfalls:
 //!
-//! - Kineto puts a socket of its own, with a long name, beside `dynolog`, and ends the *process* when an answer comes from a socket in
-//!   another folder. So the folder is short, the same for both, and the agent's user's alone.
-//! - The number of a process is another one in a container: the kernel tells us ours.
+//! - Kineto creates its own socket, with a long name, beside `dynolog`, and ends the *process* if an answer comes from a socket in another
+//!   folder. So the folder has a short path, is the same for both, and belongs to the agent's user only.
+//! - A process in a container has another process id there. The kernel reports the id on this machine.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use domain::ident::Rank;
-use domain::run::inspect::{Answer, RankAnswer, TRACE_BYTES_MAX, TraceFile, TraceWish};
+use domain::run::inspect::{Answer, RankAnswer, TRACE_BYTES_MAX, TraceFile, TraceLength};
 use domain::run::state::Start;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PassCred;
@@ -30,48 +31,48 @@ use rustix::fs::FlockOperation;
 use shim::{Folder, Process, files};
 use tokio::sync::mpsc;
 
-use super::Said;
+use super::AnswerPart;
 use crate::uplink::link::now_ms;
 
-/// Traces, in the attempt's folder.
+/// The socket's name in the meeting folder.
 const SOCKET: &str = "dynolog";
-/// Kineto's own socket: this, and a UUID.
+/// The name of Kineto's own socket: this prefix, and a UUID.
 const CLIENT: &str = "dynoconfigclient";
 const CLIENT_BYTES: usize = CLIENT.len() + 36;
-/// `sun_path` holds 108 bytes with its zero, and there is a `/` between folder and name.
+/// `sun_path` has 108 bytes, including its terminating zero, and there is a `/` between folder and name.
 const FOLDER_BYTES_MAX: usize = 107 - 1 - CLIENT_BYTES;
-/// A message's head: u64 and 32 bytes of type.
+/// Length of a message's header: u64 and 32 bytes of type.
 const HEAD_BYTES: usize = 40;
-/// The messages we know are a tenth of this.
+/// Maximum message size. The known messages are a tenth of this.
 const MESSAGE_BYTES_MAX: usize = 4_096;
 const REQUEST: &[u8] = b"req";
-/// What is asked for: activities, the trace we mean.
+/// The kind of work that Kineto requests: activities, which means a trace.
 const ACTIVITIES: i32 = 2;
-/// A request comes about every 5 s; a warm-up, a busy machine and a large file take the rest.
+/// Time limit for a recording. A request arrives about every 5 s; warm-up, a busy machine and a large file need the rest.
 const WITHIN: Duration = Duration::from_secs(50);
-/// How often files are looked at.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval between checks for files.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why nothing is recorded, in words.
+/// Why nothing is recorded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KinetoError {
-    /// Not asked for.
+    /// The run was started without `kineto`.
     #[error(
-        "the run was not started for traces; submit it with `kineto = true` (--kineto), which has PyTorch's profiler wait for such a wish"
+        "traces are not enabled for this run; submit it with `kineto = true` (--kineto), so that PyTorch's profiler waits for requests"
     )]
     Off,
-    /// Somebody else.
-    #[error("a trace of this run is being recorded already; wait for it")]
+    /// Another recording of the run is in progress.
+    #[error("a trace of this run is being recorded already; wait until it is done")]
     Busy,
-    /// The system.
+    /// A file or socket operation failed.
     #[error("the profilers of the ranks cannot be reached: {0}")]
     Io(#[from] io::Error),
 }
 
-/// The folder in which Kineto and we meet, short for its sake.
+/// Returns the folder in which Kineto and the agent communicate. Its path is short, as Kineto needs.
 ///
 /// # Errors
-/// When it would be too long for Kineto all the same.
+/// If the path is too long for Kineto anyway.
 pub(crate) fn meeting_folder(folder: &Folder) -> Result<PathBuf, String> {
     let path = folder.path();
     let data = path.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
@@ -82,7 +83,7 @@ pub(crate) fn meeting_folder(folder: &Folder) -> Result<PathBuf, String> {
     let length = short.as_os_str().len();
     if length > FOLDER_BYTES_MAX {
         return Err(format!(
-            "the run asks for kineto, whose sockets need a folder of at most {FOLDER_BYTES_MAX} bytes, and {} has {length}; start the \
+            "the run enables kineto, whose sockets need a path of at most {FOLDER_BYTES_MAX} bytes, and {} has {length}; start the \
              agent with a shorter --data-dir",
             short.display()
         ));
@@ -90,22 +91,22 @@ pub(crate) fn meeting_folder(folder: &Folder) -> Result<PathBuf, String> {
     Ok(short)
 }
 
-/// Makes the folder, for the agent's user alone.
+/// Creates the folder, accessible only to the agent's user.
 pub(crate) fn prepare(folder: &Folder) -> Result<PathBuf, String> {
     let meeting = meeting_folder(folder)?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&meeting);
-    made.map_err(|error| format!("{} cannot be made: {error}", meeting.display()))?;
+    made.map_err(|error| format!("{} cannot be created: {error}", meeting.display()))?;
     Ok(meeting)
 }
 
-/// Removes it, once the attempt is over.
+/// Removes the folder after the end of the attempt.
 pub(crate) fn remove(folder: &Folder) {
     if let Ok(meeting) = meeting_folder(folder) {
         let _none = std::fs::remove_dir_all(meeting);
     }
 }
 
-/// Where a trace lies. A name that is none of ours leads nowhere.
+/// Returns the path of a trace. Names that do not belong to a trace are rejected.
 pub(super) fn path_of(folder: &Folder, file: &str) -> io::Result<PathBuf> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let ours = file
@@ -115,18 +116,18 @@ pub(super) fn path_of(folder: &Folder, file: &str) -> io::Result<PathBuf> {
     if !ours {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,
-            format!("{file:?} is no trace's name"),
+            format!("{file:?} is not the name of a trace"),
         ));
     }
     Ok(folder.file(files::TRACES).join(file))
 }
 
-/// Has ranks record, and says of each when its file is there, or why it is not.
+/// Requests a trace from each rank, and sends for each rank either its file or the reason why there is none.
 pub(super) async fn record(
     folder: &Folder,
     ranks: BTreeMap<u32, Process>,
-    wish: TraceWish,
-    said: &mpsc::Sender<Said>,
+    trace_length: TraceLength,
+    answers: &mpsc::Sender<AnswerPart>,
 ) -> Result<(), KinetoError> {
     if !folder
         .read::<Start>(files::START)
@@ -134,9 +135,9 @@ pub(super) async fn record(
     {
         return Err(KinetoError::Off);
     }
-    let recording = Recording::begin(folder, ranks, wish)?;
-    let said = said.clone();
-    let over = tokio::task::spawn_blocking(move || recording.carry_out(&said));
+    let recording = Recording::begin(folder, ranks, trace_length)?;
+    let answers = answers.clone();
+    let over = tokio::task::spawn_blocking(move || recording.carry_out(&answers));
     over.await.map_err(io::Error::other)?.map_err(Into::into)
 }
 
@@ -144,17 +145,21 @@ struct Recording {
     socket: UnixDatagram,
     meeting: PathBuf,
     traces: PathBuf,
-    /// Names the files of this recording.
+    /// A part of the file names of this recording.
     stamp: i64,
-    wish: TraceWish,
-    /// Those that are not done, and whether they have been told.
+    trace_length: TraceLength,
+    /// The ranks that are not finished, and whether each has received the request.
     ranks: BTreeMap<u32, (Process, bool)>,
-    /// Held while it lasts.
+    /// The lock, held during the recording.
     _alone: std::fs::File,
 }
 
 impl Recording {
-    fn begin(folder: &Folder, ranks: BTreeMap<u32, Process>, wish: TraceWish) -> Result<Self, KinetoError> {
+    fn begin(
+        folder: &Folder,
+        ranks: BTreeMap<u32, Process>,
+        trace_length: TraceLength,
+    ) -> Result<Self, KinetoError> {
         let meeting = prepare(folder).map_err(io::Error::other)?;
         let alone = std::fs::File::create(meeting.join("lock"))?;
         rustix::fs::flock(&alone, FlockOperation::NonBlockingLockExclusive).map_err(|_| KinetoError::Busy)?;
@@ -163,14 +168,14 @@ impl Recording {
         let path = meeting.join(SOCKET);
         let _of_an_agent_before = std::fs::remove_file(&path);
         let socket = UnixDatagram::bind(&path)?;
-        socket.set_read_timeout(Some(LOOK))?;
+        socket.set_read_timeout(Some(CHECK_INTERVAL))?;
         setsockopt(&socket, PassCred, &true).map_err(io::Error::from)?;
         Ok(Self {
             socket,
             meeting,
             traces,
             stamp: now_ms(),
-            wish,
+            trace_length,
             ranks: ranks
                 .into_iter()
                 .map(|(rank, process)| (rank, (process, false)))
@@ -179,27 +184,27 @@ impl Recording {
         })
     }
 
-    fn carry_out(mut self, said: &mpsc::Sender<Said>) -> io::Result<()> {
+    fn carry_out(mut self, answers: &mpsc::Sender<AnswerPart>) -> io::Result<()> {
         let until = Instant::now() + WITHIN;
-        while !self.ranks.is_empty() && Instant::now() < until && !said.is_closed() {
-            if let Some((pid, client)) = self.hear()? {
-                self.tell(pid, &client)?;
+        while !self.ranks.is_empty() && Instant::now() < until && !answers.is_closed() {
+            if let Some((pid, client)) = self.receive_request()? {
+                self.send_settings(pid, &client)?;
             }
             for answer in self.finished() {
-                let _nobody_waits = said.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
+                let _nobody_waits = answers.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
             }
         }
         let seconds = WITHIN.as_secs();
-        for (rank, (process, told)) in std::mem::take(&mut self.ranks) {
+        for (rank, (process, requested)) in std::mem::take(&mut self.ranks) {
             let problem = if !process.lives() {
                 "ended before its trace was written".to_owned()
-            } else if told {
+            } else if requested {
                 format!(
-                    "was told to record, and has written no trace within {seconds} s; steps are counted by optimizers of torch's alone, seconds always"
+                    "got the request, but wrote no trace within {seconds} s; only torch's own optimizers count steps, a trace by seconds does not need them"
                 )
             } else {
                 format!(
-                    "has not asked for work within {seconds} s; Kineto does in PyTorch 2.7 and later, once torch is imported"
+                    "did not request work within {seconds} s; Kineto does so in PyTorch 2.7 and later, once torch is imported"
                 )
             };
             let answer = RankAnswer {
@@ -208,42 +213,44 @@ impl Recording {
                 problem,
                 ..RankAnswer::default()
             };
-            let _nobody_waits = said.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
+            let _nobody_waits = answers.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
         }
         Ok(())
     }
 
-    /// Who asks for a trace, by our number of its process, and the name of its socket.
-    fn hear(&self) -> io::Result<Option<(i32, String)>> {
+    /// Receives one request for a trace. Returns the process id on this machine and the path of the sender's socket.
+    fn receive_request(&self) -> io::Result<Option<(i32, String)>> {
         let mut bytes = [0_u8; MESSAGE_BYTES_MAX];
         let mut space = nix::cmsg_space!(UnixCredentials);
         let mut room = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let heard = match recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut room, Some(&mut space), flags) {
-            Ok(heard) => heard,
+        let received = match recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut room, Some(&mut space), flags)
+        {
+            Ok(received) => received,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let pid = heard.cmsgs()?.find_map(|message| match message {
+        let pid = received.cmsgs()?.find_map(|message| match message {
             ControlMessageOwned::ScmCredentials(who) => Some(who.pid()),
             _ => None,
         });
-        let client = heard
+        let client = received
             .address
             .and_then(|address| Some(address.path()?.to_str()?.to_owned()));
-        let length = heard.bytes;
+        let length = received.bytes;
         let asks = asks_for_activities(bytes.get(..length).unwrap_or_default());
         Ok(pid.zip(client).filter(|_| asks))
     }
 
-    /// Only to a socket of Kineto's in our folder: whoever else is there must not be written to, nor ended by it.
-    fn tell(&mut self, pid: i32, client: &str) -> io::Result<()> {
+    /// Sends the settings of the trace to a rank. It answers only to Kineto's sockets in our folder: other sockets must not receive data,
+    /// and their processes must not be ended by it.
+    fn send_settings(&mut self, pid: i32, client: &str) -> io::Result<()> {
         let name = client.rsplit('/').next().unwrap_or_default();
         let path = self.meeting.join(name);
-        let Some((rank, (_, told))) = self
+        let Some((rank, (_, requested))) = self
             .ranks
             .iter_mut()
-            .find(|(_, (process, told))| process.pid == pid && !told)
+            .find(|(_, (process, requested))| process.pid == pid && !requested)
         else {
             return Ok(());
         };
@@ -251,22 +258,22 @@ impl Recording {
             return Ok(());
         }
         let file = self.traces.join(format!("rank-{rank}-{}.json", self.stamp));
-        let length = match self.wish {
-            TraceWish::Seconds(seconds) => {
+        let length = match self.trace_length {
+            TraceLength::Seconds(seconds) => {
                 format!("ACTIVITIES_DURATION_MSECS={}\n", u64::from(seconds) * 1_000)
             }
-            TraceWish::Steps(steps) => {
+            TraceLength::Steps(steps) => {
                 format!(
                     "PROFILE_START_ITERATION=0\nPROFILE_START_ITERATION_ROUNDUP=1\nACTIVITIES_ITERATIONS={steps}\n"
                 )
             }
         };
         let config = format!("ACTIVITIES_LOG_FILE={}\n{length}", file.display());
-        *told = self.socket.send_to(&message(config.as_bytes()), &path).is_ok();
+        *requested = self.socket.send_to(&message(config.as_bytes()), &path).is_ok();
         Ok(())
     }
 
-    /// Ranks whose file is there whole. One that would never be fetched does not stay.
+    /// Returns the ranks whose file is complete. A file that is too large to be fetched is deleted.
     fn finished(&mut self) -> Vec<RankAnswer> {
         let entries = std::fs::read_dir(&self.traces).into_iter().flatten().flatten();
         let files: Vec<(String, u64)> = entries
@@ -290,7 +297,7 @@ impl Recording {
             if bytes > TRACE_BYTES_MAX {
                 let _gone = std::fs::remove_file(self.traces.join(file));
                 answer.problem = format!(
-                    "recorded a trace of {bytes} bytes, more than the {TRACE_BYTES_MAX} that are kept; record fewer steps or seconds"
+                    "recorded a trace of {bytes} bytes, more than the maximum of {TRACE_BYTES_MAX}; record fewer steps or seconds"
                 );
             } else {
                 answer.trace = Some(TraceFile { file, bytes });

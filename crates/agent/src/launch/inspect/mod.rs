@@ -1,7 +1,7 @@
-//! What the ranks of an attempt say when they are asked now: each rank's worker server ([`server`]), Kineto ([`kineto`]), and the kernel
-//! about a rank that does not answer ([`process`]).
+//! Requests to the ranks of an attempt for their current state: to each rank's worker server ([`server`]), to Kineto ([`kineto`]), and to
+//! the kernel for a rank that does not answer ([`process`]).
 //!
-//! Nothing here is kept: a question that cannot be answered in its time is answered with why not.
+//! No answer is stored. If a question cannot be answered in time, the answer contains the reason.
 
 mod digest;
 pub(crate) mod kineto;
@@ -25,29 +25,29 @@ use tokio::sync::{Semaphore, mpsc};
 
 use server::AskError;
 
-/// Questions worked on at once; more are turned away.
+/// Maximum number of questions at the same time. Further questions are rejected.
 const QUESTIONS_MAX: usize = 8;
-static UNDER_WAY: Semaphore = Semaphore::const_new(QUESTIONS_MAX);
-/// Ranks whose Flight Recorders are in memory at once; other answers are small.
+static QUESTION_SLOTS: Semaphore = Semaphore::const_new(QUESTIONS_MAX);
+/// Maximum number of ranks whose Flight Recorders are in memory at the same time. Other answers are small.
 const FLIGHTS_AT_ONCE: usize = 4;
 
-/// An answer, and the piece of a file that goes with it.
-pub(crate) type Said = (Answer, Vec<u8>);
+/// An answer, and the piece of a file that belongs to it.
+pub(crate) type AnswerPart = (Answer, Vec<u8>);
 
-/// Answers a question about an attempt, rank by rank as they answer. Who hears it may go away.
-pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sender<Said>) {
-    let Ok(_slot) = UNDER_WAY.try_acquire() else {
+/// Answers a question about an attempt, one answer per rank, as soon as each is available. The receiver may go away in the meantime.
+pub(crate) async fn answer(folder: &Folder, question: Question, answers: &mpsc::Sender<AnswerPart>) {
+    let Ok(_slot) = QUESTION_SLOTS.try_acquire() else {
         let busy =
-            "this node's agent works on as many questions as it takes at once; ask again in some seconds";
-        return fail(busy, said).await;
+            "this node's agent already answers its maximum number of requests; try again in a few seconds";
+        return fail(busy, answers).await;
     };
     if let What::TracePiece { file, offset } = &question.what {
         let (folder, file, offset) = (folder.clone(), file.clone(), *offset);
         let read = tokio::task::spawn_blocking(move || trace_piece(&folder, &file, offset)).await;
         let answer = read.map_err(io::Error::other).and_then(|read| read);
         match answer {
-            Ok(piece) => drop(said.send(piece).await),
-            Err(error) => fail(&format!("the trace cannot be read on the node: {error}"), said).await,
+            Ok(piece) => drop(answers.send(piece).await),
+            Err(error) => fail(&format!("the trace cannot be read on the node: {error}"), answers).await,
         }
         return;
     }
@@ -55,10 +55,10 @@ pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sen
     if let Some(Rank(wanted)) = question.rank {
         ranks.retain(|rank, _| *rank == wanted);
     }
-    if let What::Trace(wish) = question.what {
-        return match kineto::record(folder, ranks, wish, said).await {
+    if let What::Trace(trace_length) = question.what {
+        return match kineto::record(folder, ranks, trace_length, answers).await {
             Ok(()) => {}
-            Err(error) => fail(&error.to_string(), said).await,
+            Err(error) => fail(&error.to_string(), answers).await,
         };
     }
     let at_once = Semaphore::new(match question.what {
@@ -67,42 +67,43 @@ pub(crate) async fn answer(folder: &Folder, question: Question, said: &mpsc::Sen
     });
     let secrets = match kept_secrets(folder) {
         Ok(secrets) => secrets,
-        Err(error) => return fail(&error.to_string(), said).await,
+        Err(error) => return fail(&error.to_string(), answers).await,
     };
-    let asked = ranks.into_iter().map(|(rank, process)| {
+    let requests = ranks.into_iter().map(|(rank, process)| {
         let (at_once, secrets, what) = (&at_once, &secrets, &question.what);
         async move {
             let answer = ask(folder, (rank, process), what, secrets, at_once).await;
-            let _nobody_waits = said.send((Answer::Rank(Box::new(answer)), Vec::new())).await;
+            let _nobody_waits = answers.send((Answer::Rank(Box::new(answer)), Vec::new())).await;
         }
     });
-    futures::future::join_all(asked).await;
+    futures::future::join_all(requests).await;
 }
 
-/// Says that a question cannot be answered at all.
-pub(crate) async fn fail(message: &str, said: &mpsc::Sender<Said>) {
+/// Sends the message that a question cannot be answered at all.
+pub(crate) async fn fail(message: &str, answers: &mpsc::Sender<AnswerPart>) {
     let message = message.to_owned();
-    let _nobody_waits = said.send((Answer::Failed { message }, Vec::new())).await;
+    let _nobody_waits = answers.send((Answer::Failed { message }, Vec::new())).await;
 }
 
-/// What no answer may hold. Once the attempt is over the values are gone, and nothing is told any more that may hold them.
+/// Returns the secrets that no answer may contain. After the end of the attempt their values are deleted; answers that may contain them are
+/// then refused.
 fn kept_secrets(folder: &Folder) -> io::Result<Secrets> {
     let secrets = Secrets::of(folder);
     if !folder.has(files::START) {
-        // A command of `lockstep exec` has none.
+        // A command of `lockstep exec` has no secrets.
         return Ok(secrets);
     }
     let start: Start = folder.read(files::START)?;
     match start.spec.secrets.keys().find(|name| !secrets.has(name)) {
         None => Ok(secrets),
         Some(name) => Err(io::Error::other(format!(
-            "the value of the secret {name} is not kept any more, so it could not be hidden; ask while the run goes on, or copy the \
+            "the value of the secret {name} is not kept any more, so it could not be hidden; request this while the run is active, or copy the \
              file from the node"
         ))),
     }
 }
 
-/// The ranks of the node that run, as their shim found them.
+/// Returns the running ranks of the node, as their shim found them.
 fn living(folder: &Folder) -> BTreeMap<u32, Process> {
     let (reports, _) = read_from(&folder.file(files::SHIM_REPORTS), 0).unwrap_or_default();
     let started = reports.iter().filter_map(|entry| match entry.report {
@@ -119,7 +120,7 @@ fn living(folder: &Folder) -> BTreeMap<u32, Process> {
     let process = |(rank, pid): (u32, i32)| {
         let process = match noted.get(&rank) {
             Some(noted) if noted.pid == pid => Some(*noted).filter(|noted| noted.lives()),
-            // `lockstep exec` notes none.
+            // `lockstep exec` does not record processes.
             _ => Process::of(pid),
         };
         Some((rank, process?))
@@ -141,7 +142,7 @@ async fn ask(
     };
     if process::is_stopped(process) {
         answer.problem = "cannot answer: its process is stopped, by a signal or a debugger".into();
-        answer.process = process::look(process).await;
+        answer.process = process::read_state(process).await;
         return answer;
     }
     let socket = folder.rank_socket(rank);
@@ -166,26 +167,27 @@ async fn ask(
                 What::Flight | What::FlightDigest => "2.8, or 2.6 with NCCL,",
                 _ => "2.6",
             };
-            answer.problem = format!("its PyTorch does not tell; {since} or later does");
+            answer.problem = format!("its PyTorch does not support this request; {since} or later does");
         }
         Err(error) => {
             drop(one_of_few);
             answer.problem = error.to_string();
-            answer.process = process::look(process).await;
+            answer.process = process::read_state(process).await;
         }
     }
     answer
 }
 
-/// The handler of the recorder of all backends but NCCL.
+/// The handler for the recorder of all backends except NCCL.
 const RECORDER: &str = "fr_trace_json";
-/// The handler of NCCL's own recorder.
+/// The handler for NCCL's own recorder.
 const NCCL_RECORDER: &str = "dump_nccl_trace_json";
 
-/// What a handler says.
+/// The name of a handler and its answer.
 type Body = (&'static str, Vec<u8>);
 
-/// What the rank's server says, and why it does not say all. NCCL records its collectives apart from those of all other backends, and has
+/// Returns the answers of the rank's server, and the error if some are missing. NCCL records its collectives separately from all other
+/// backends and has its own handler for them.
 /// a handler of its own for them.
 async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Body>, Option<AskError>), AskError> {
     let handlers: &[&'static str] = match what {
@@ -194,12 +196,12 @@ async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Body>, Option<AskErro
         _ => &["dump_traceback"],
     };
     let within = Duration::from_millis(ANSWER_WITHIN_MS);
-    let asked = handlers
+    let requests = handlers
         .iter()
         .map(|handler| server::ask(socket, handler, within));
     let (mut bodies, mut problem) = (Vec::new(), None);
-    for (handler, said) in handlers.iter().zip(futures::future::join_all(asked).await) {
-        match said {
+    for (handler, result) in handlers.iter().zip(futures::future::join_all(requests).await) {
+        match result {
             Ok(body) => bodies.push((*handler, body)),
             Err(AskError::NoHandler) => {}
             Err(error) => problem = problem.or(Some(error)),
@@ -211,7 +213,8 @@ async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Body>, Option<AskErro
     Ok((bodies, problem))
 }
 
-/// Takes over what fits. Secrets are looked for in what the JSON means: a value may be escaped in it, and digits may be part of a number.
+/// Stores the answers that fit. Secrets are searched in the parsed JSON: a value may be escaped in the text, and digits may be part of a
+/// number.
 fn fill(answer: &mut RankAnswer, what: &What, bodies: Vec<Vec<u8>>, secrets: &Secrets) {
     if *what == What::Stacks {
         let mut body = bodies.concat();
@@ -228,7 +231,7 @@ fn fill(answer: &mut RankAnswer, what: &What, bodies: Vec<Vec<u8>>, secrets: &Se
                 secrets.redact_names_too(&mut value);
                 values.push(value);
             }
-            Err(error) => answer.problem = format!("answered with what is no JSON: {error}"),
+            Err(error) => answer.problem = format!("answered with invalid JSON: {error}"),
         }
     }
     if values.is_empty() {
@@ -241,13 +244,13 @@ fn fill(answer: &mut RankAnswer, what: &What, bodies: Vec<Vec<u8>>, secrets: &Se
     let length = value.to_string().len();
     if length > JSON_BYTES_MAX {
         answer.problem =
-            format!("answered with {length} bytes, more than the {JSON_BYTES_MAX} that are taken over");
+            format!("answered with {length} bytes, more than the {JSON_BYTES_MAX} that are accepted");
     } else {
         answer.json = Some(value);
     }
 }
 
-/// What the recorders say, as JSON and without secrets.
+/// Returns the recorders' answers as JSON without secrets.
 fn dumps(answer: &mut RankAnswer, bodies: Vec<Body>, secrets: &Secrets) -> Vec<RecorderDump> {
     let mut dumps = Vec::new();
     for (handler, body) in bodies {
@@ -257,20 +260,20 @@ fn dumps(answer: &mut RankAnswer, bodies: Vec<Body>, secrets: &Secrets) -> Vec<R
                 secrets.redact_names_too(&mut json);
                 dumps.push(RecorderDump { backend, json });
             }
-            Err(error) => answer.problem = format!("answered with what is no JSON: {error}"),
+            Err(error) => answer.problem = format!("answered with invalid JSON: {error}"),
         }
     }
     dumps
 }
 
-/// Reads a piece of a trace. Secrets in it are hidden whatever the pieces are.
-fn trace_piece(folder: &Folder, file: &str, offset: u64) -> io::Result<Said> {
+/// Reads a piece of a trace. Secrets in it are hidden, wherever the pieces begin.
+fn trace_piece(folder: &Folder, file: &str, offset: u64) -> io::Result<AnswerPart> {
     let path = kineto::path_of(folder, file)?;
     let mut file = std::fs::File::open(path)?;
     let length = file.metadata()?.len();
     if length > TRACE_BYTES_MAX {
         return Err(io::Error::other(format!(
-            "it has {length} bytes, more than the {TRACE_BYTES_MAX} that are fetched; record fewer steps or seconds, or copy it from the node"
+            "it has {length} bytes, more than the {TRACE_BYTES_MAX} that can be fetched; record fewer steps or seconds, or copy it from the node"
         )));
     }
     let secrets = kept_secrets(folder)?;

@@ -1,8 +1,8 @@
-//! A main thread that reads a pipe which no other process has open. Nothing can arrive there, so the read never ends: the process is not
-//! slow, it is stuck.
+//! Detects a main thread that reads a pipe which no other process has open. No data can arrive there, so the read never ends: the process
+//! is not slow, it is stuck.
 //!
-//! `/proc/PID/syscall` names the system call and the descriptor, and `/proc/*/fd` the processes that have the pipe open. Whatever cannot be
-//! read counts as "perhaps another process writes".
+//! `/proc/PID/syscall` contains the system call and the descriptor, and `/proc/*/fd` shows the processes that have the pipe open. Whatever
+//! cannot be read counts as "perhaps another process writes".
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -10,13 +10,15 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use shim::Process;
 
-/// Descriptors that are looked at. A node with more is not searched to the end, and nothing is said.
+/// Maximum number of descriptors that are examined. On a node with more, the search ends without a result.
 const DESCRIPTORS_MAX: usize = 200_000;
 
-/// The first process of the system. Some systems let no one look at it, not even root, and it writes into no pipe of a training.
+/// The first process of the system. Some systems do not allow anyone to inspect it, not even root, and it never writes to a training's
+/// pipe.
 const INIT: i32 = 1;
 
-/// The pipe that the main thread of a process reads, if no other process has it open. On a thread of its own: it reads many small files.
+/// Returns the pipe that the main thread of a process reads, if no other process has it open. Runs on a separate thread, because it reads
+/// many small files.
 pub(super) async fn without_writer(process: Process) -> Option<String> {
     tokio::task::spawn_blocking(move || find(process.pid))
         .await
@@ -32,7 +34,8 @@ fn find(pid: i32) -> Option<String> {
     (pipe.file_type().is_fifo() && !others_have_open(pid, &pipe).ok()?).then_some(name)
 }
 
-/// The descriptor that a thread reads, from the text of `/proc/PID/syscall`: `0 0x3 0x7ffd… …`, the number of the call and its arguments.
+/// Returns the descriptor that a thread reads, from the text of `/proc/PID/syscall`: `0 0x3 0x7ffd… …`, the number of the call and its
+/// arguments.
 fn read_descriptor(call: &str) -> Option<u32> {
     let mut words = call.split_whitespace();
     let number: libc::c_long = words.next()?.parse().ok()?;
@@ -44,7 +47,7 @@ fn read_descriptor(call: &str) -> Option<u32> {
 /// Returns true if a process other than `pid` has the pipe open.
 ///
 /// # Errors
-/// Not all processes can be looked at.
+/// If not all processes can be examined.
 fn others_have_open(pid: i32, pipe: &Metadata) -> io::Result<bool> {
     let mut left = DESCRIPTORS_MAX;
     for entry in fs::read_dir("/proc")? {
@@ -78,7 +81,7 @@ fn others_have_open(pid: i32, pipe: &Metadata) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Returns true if the process, or its descriptor, is gone.
+/// Returns true if the process or its descriptor does not exist any more.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
@@ -90,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads its standard input, a pipe, for ever.
+    /// A process that reads its standard input, a pipe, forever.
     struct Reader(Child);
 
     impl Reader {
@@ -108,7 +111,7 @@ mod tests {
             self.0.id() as i32
         }
 
-        /// Waits until it is in the read.
+        /// Waits until the process is in the read.
         fn reads(&self) {
             let until = Instant::now() + Duration::from_secs(20);
             let call = || fs::read_to_string(format!("/proc/{}/syscall", self.pid())).unwrap_or_default();

@@ -1,21 +1,21 @@
-//! What the kernel shows of a process that does not answer for itself. Each part may be missing: the stack in the kernel needs root, the others
-//! the process's own user.
+//! The kernel's information about a process that does not answer. Each part may be missing: the kernel stack needs root, the others need
+//! the user of the process.
 
 use std::io::Read;
 
 use domain::run::inspect::ProcessState;
 use shim::{Process, Stat};
 
-/// The most that is read of each file.
+/// Maximum number of bytes that are read from each file.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// Whether a signal or a debugger holds it.
+/// Returns true if a signal or a debugger has stopped the process.
 pub(super) fn is_stopped(process: Process) -> bool {
     Stat::read(process.pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
-/// Looks at the main thread. On a thread of its own: the kernel may take its time.
-pub(super) async fn look(process: Process) -> Option<ProcessState> {
+/// Reads the state of the main thread. Runs on a separate thread, because the kernel may be slow to answer.
+pub(super) async fn read_state(process: Process) -> Option<ProcessState> {
     tokio::task::spawn_blocking(move || read(process))
         .await
         .ok()
@@ -38,7 +38,7 @@ fn read(process: Process) -> Option<ProcessState> {
         syscall: file("syscall"),
         kernel_stack: file("stack"),
     };
-    // Not of another one that has got its number meanwhile.
+    // Discard the result if another process has got the same id in the meantime.
     process.lives().then_some(state)
 }
 

@@ -1,7 +1,7 @@
-//! One question to one rank: `POST /handler/NAME` to PyTorch's worker server, over its UNIX socket.
+//! Sends one request to one rank: `POST /handler/NAME` to PyTorch's worker server, over its UNIX socket.
 //!
-//! The server runs in a process that anything may be wrong with, and the socket may be anybody's of that user: the answer is bounded in time
-//! and size, and nothing in it is trusted or unpickled.
+//! The rank's process may be faulty, and any process of the same user could have created the socket. So the answer is limited in time and
+//! size, and nothing in it is trusted or unpickled.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,43 +17,45 @@ use std::os::fd::AsRawFd;
 use tokio::net::UnixStream;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The longest answer that is read: the Flight Recorder of 10,000 collectives.
+/// Maximum size of an answer: the Flight Recorder of 10,000 collectives.
 const BODY_BYTES_MAX: usize = 8 << 20;
-/// The longest head of an answer.
+/// Maximum size of an answer's HTTP header.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// `sun_path` holds 108 bytes with its zero.
+/// `sun_path` has 108 bytes, including its terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Why there is no answer, in words that follow the rank's name.
+/// Why there is no answer. The text follows the rank's name.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    /// No socket, or nobody behind it.
+    /// There is no socket, or no process listens on it.
     #[error(
         "cannot be asked: it has not imported torch yet, is ending, has a PyTorch before 2.4, or has no worker server \
          (LOCKSTEP_WORKER_SERVER=off, or python -I)"
     )]
     NoServer,
-    /// Time is up.
-    #[error("did not answer within {0} s: its code may hold Python's lock (GIL) and not let go")]
+    /// The time limit was reached.
+    #[error(
+        "did not answer within {0} s: its code may hold Python's interpreter lock (GIL) and not release it"
+    )]
     Silent(u64),
-    /// This torch cannot.
-    #[error("its PyTorch does not tell")]
+    /// This version of torch has no such handler.
+    #[error("its PyTorch does not support this request")]
     NoHandler,
-    /// An HTTP error.
+    /// The server returned an HTTP error.
     #[error("answered with HTTP status {0}")]
     Refused(StatusCode),
-    /// More than is read.
+    /// The answer is longer than the limit.
     #[error("answered with more than {BODY_BYTES_MAX} bytes")]
     TooLong,
-    /// No HTTP, or an end in the middle.
-    #[error("answered with what cannot be read: {0}")]
+    /// The answer is not valid HTTP, or it is incomplete.
+    #[error("answered with invalid HTTP: {0}")]
     Garbled(#[source] hyper::Error),
-    /// The socket.
+    /// A socket operation failed.
     #[error("cannot be asked: {0}")]
     Io(#[source] io::Error),
 }
 
-/// Asks a handler, and reads all it says.
+/// Calls a handler and reads its complete answer.
 pub(super) async fn ask(socket: &Path, handler: &str, within: Duration) -> Result<Vec<u8>, AskError> {
     tokio::time::timeout(within, converse(socket, handler))
         .await
@@ -96,7 +98,7 @@ async fn converse(socket: &Path, handler: &str) -> Result<Vec<u8>, AskError> {
     }
 }
 
-/// By way of the open folder where the path is longer than the kernel takes.
+/// Connects to a socket. If its path is too long for the kernel, it connects through the opened folder.
 async fn connect(socket: &Path) -> io::Result<UnixStream> {
     if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
         return UnixStream::connect(socket).await;

@@ -1,4 +1,4 @@
-//! Ranks that answer, ranks that cannot, and servers that answer with anything.
+//! Tests with ranks that answer, ranks that cannot, and servers that answer with arbitrary data.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use domain::run::inspect::{ProcessState, TraceWish, parse_threads};
+use domain::run::inspect::{ProcessState, TraceLength, parse_threads};
 use domain::run::secret::SecretValue;
 use domain::run::spec::Spec;
 use domain::run::state::Start;
@@ -20,7 +20,7 @@ use crate::launch::companions;
 use crate::launch::testing::python_with_torch;
 
 const SOON: Duration = Duration::from_millis(400);
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The folder of an attempt whose ranks are these processes.
 struct Scene {
@@ -59,7 +59,7 @@ impl Scene {
         pid
     }
 
-    /// A rank's server that answers each question with these bytes, and then holds the connection or closes it.
+    /// Starts a rank's server that answers each request with these bytes, and then holds or closes the connection.
     fn serves(&self, rank: u32, answer: impl Into<Vec<u8>>, holds: bool) {
         serve(&self.folder.rank_socket(rank), answer.into(), holds);
     }
@@ -114,14 +114,14 @@ fn http(status: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn whatever_a_server_answers_is_bounded_and_told_in_words() {
+async fn every_answer_of_a_server_is_bounded_and_explained() {
     let folder = tempfile::tempdir().unwrap();
     let endless = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(9 << 20));
     let endless_head = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(1 << 20));
     for (n, (answer, holds, expected)) in [
         (http("200 OK", "pong"), false, Ok("pong")),
         (endless, false, Err("answered with more than 8388608 bytes")),
-        (endless_head, true, Err("answered with what cannot be read")),
+        (endless_head, true, Err("answered with invalid HTTP")),
         (String::new(), true, Err("did not answer within 0 s")),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc".into(),
@@ -131,14 +131,18 @@ async fn whatever_a_server_answers_is_bounded_and_told_in_words() {
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc".into(),
             false,
-            Err("answered with what cannot be read"),
+            Err("answered with invalid HTTP"),
         ),
         (
             "nonsense\r\n\r\n".into(),
             false,
-            Err("answered with what cannot be read"),
+            Err("answered with invalid HTTP"),
         ),
-        (http("404 Not Found", ""), false, Err("its PyTorch does not tell")),
+        (
+            http("404 Not Found", ""),
+            false,
+            Err("its PyTorch does not support this request"),
+        ),
         (
             http("500 Internal Server Error", "no disk"),
             false,
@@ -151,7 +155,7 @@ async fn whatever_a_server_answers_is_bounded_and_told_in_words() {
         let socket = folder.path().join(format!("{n}.sock"));
         serve(&socket, answer.into_bytes(), holds);
         let silent = matches!(expected, Err(expected) if expected.starts_with("did not answer"));
-        let within = if silent { SOON } else { PATIENCE };
+        let within = if silent { SOON } else { WAIT_MAX };
         match (server::ask(&socket, "ping", within).await, expected) {
             (Ok(body), Ok(expected)) => assert_eq!(body, expected.as_bytes()),
             (Err(error), Err(expected)) => assert!(error.to_string().starts_with(expected), "{n}: {error}"),
@@ -161,7 +165,7 @@ async fn whatever_a_server_answers_is_bounded_and_told_in_words() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_the_likely_reasons_are_named() {
+async fn the_error_for_a_missing_server_names_the_likely_reasons() {
     let folder = tempfile::tempdir().unwrap();
     let left = folder.path().join("left.sock");
     drop(UnixListener::bind(&left).unwrap());
@@ -179,14 +183,14 @@ async fn a_socket_in_a_folder_with_a_long_name_is_reached() {
     let short = folder.path().join("rank-0.sock");
     serve(&short, http("200 OK", "pong").into_bytes(), false);
     std::fs::rename(&short, deep.join("rank-0.sock")).unwrap();
-    let body = server::ask(&deep.join("rank-0.sock"), "ping", PATIENCE)
+    let body = server::ask(&deep.join("rank-0.sock"), "ping", WAIT_MAX)
         .await
         .unwrap();
     assert_eq!(body, b"pong");
 }
 
 #[tokio::test]
-async fn of_a_stopped_rank_the_kernel_is_asked_and_nobody_waits_for_it() {
+async fn a_stopped_rank_is_read_from_the_kernel_without_a_wait() {
     let mut scene = Scene::new();
     let pid = scene.spawn(0, Command::new("sleep").arg("600"));
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
@@ -257,10 +261,10 @@ async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
                 .is_some_and(|text| text.len() == STACKS_BYTES_MAX)
     );
     let counters = of(What::WaitCounters).await;
-    assert!(counters[0].problem.contains("no JSON"), "{:?}", counters[0]);
+    assert!(counters[0].problem.contains("invalid JSON"), "{:?}", counters[0]);
     assert_eq!(counters[1].json.as_ref().unwrap()["b"], "[redacted]");
     assert!(
-        counters[2].problem.contains("no JSON"),
+        counters[2].problem.contains("invalid JSON"),
         "an abyss of brackets: {:?}",
         counters[2].problem
     );
@@ -271,7 +275,7 @@ async fn answers_are_read_as_what_they_are_and_secrets_stay_hidden() {
     );
 }
 
-/// A rank's server with answers by the handler's name.
+/// Starts a rank's server with one answer per handler name.
 fn serve_handlers(path: &Path, answers: &[(&'static str, String)]) {
     let (listener, answers) = (UnixListener::bind(path).unwrap(), answers.to_vec());
     std::thread::spawn(move || {
@@ -287,7 +291,7 @@ fn serve_handlers(path: &Path, answers: &[(&'static str, String)]) {
 }
 
 #[tokio::test]
-async fn what_one_recorder_says_is_told_when_the_other_fails() {
+async fn the_dump_of_one_recorder_is_reported_when_the_other_fails() {
     let gloo = r#"{"entries": [{"record_id": 7}]}"#;
     let failed = http("500 Internal Server Error", "");
     for (answers, expected) in [
@@ -303,7 +307,7 @@ async fn what_one_recorder_says_is_told_when_the_other_fails() {
                 ("fr_trace_json", http("200 OK", "{")),
                 ("dump_nccl_trace_json", http("200 OK", gloo)),
             ],
-            (true, "answered with what is no JSON"),
+            (true, "answered with invalid JSON"),
         ),
         (
             [
@@ -364,7 +368,7 @@ waits_here() if len(sys.argv) == 1 else holds_the_lock()
 ";
 
 #[tokio::test]
-async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_told_of() {
+async fn stacks_of_a_rank_with_torch_and_of_one_that_holds_pythons_lock() {
     let Some(python) = python_with_torch() else { return };
     let mut scene = Scene::new();
     let inject = companions::unpack(scene.data.path()).unwrap().join("inject");
@@ -392,7 +396,7 @@ async fn a_rank_with_torch_tells_its_stacks_and_one_that_holds_pythons_lock_is_t
     let began = Instant::now();
     let (first, second) = loop {
         assert!(
-            began.elapsed() < PATIENCE * 3,
+            began.elapsed() < WAIT_MAX * 3,
             "the ranks never came to their places"
         );
         let answers = if held.exists() {
@@ -462,9 +466,9 @@ fn started(scene: &Scene, spec: Spec) {
 #[tokio::test]
 async fn a_trace_is_refused_where_no_profiler_waits_and_while_another_is_recorded() {
     let scene = Scene::new();
-    let wish = What::Trace(TraceWish::Seconds(1));
+    let what = What::Trace(TraceLength::Seconds(1));
     started_for_traces(&scene, false);
-    let refused = async |expected: &str| match &scene.ask(wish.clone()).await[..] {
+    let refused = async |expected: &str| match &scene.ask(what.clone()).await[..] {
         [Answer::Failed { message }] => assert!(message.contains(expected), "{message}"),
         other => panic!("{other:?}"),
     };
@@ -485,9 +489,9 @@ fn request(kind: i32) -> Vec<u8> {
     message
 }
 
-/// A stand-in for Kineto that asks, among datagrams that mean nothing, and writes what it was told to.
+/// A stand-in for Kineto that sends a request among meaningless datagrams, and writes the requested file.
 #[tokio::test]
-async fn a_profiler_that_asks_is_told_once_and_its_file_is_fetched_in_pieces() {
+async fn a_profiler_gets_its_settings_once_and_its_file_is_fetched_in_pieces() {
     let scene = Scene::new();
     started_for_traces(&scene, true);
     scene.has_rank(3, std::process::id());
@@ -497,15 +501,15 @@ async fn a_profiler_that_asks_is_told_once_and_its_file_is_fetched_in_pieces() {
         socket.set_read_timeout(Some(patience)).unwrap();
         socket
     };
-    let (ours, stranger) = (client("dynoconfigclient-1", PATIENCE), client("another", SOON));
+    let (ours, stranger) = (client("dynoconfigclient-1", WAIT_MAX), client("another", SOON));
     let daemon = meeting.join("dynolog");
     let body = format!("{{\"traceEvents\": [\"{}\"]}}", "x".repeat(3 << 20));
     let expected = body.clone();
     let profiler = std::thread::spawn(move || {
         let began = Instant::now();
-        // A datagram that comes before the daemon is there is lost, as Kineto's are.
+        // A datagram that is sent before the daemon is there is lost, as with Kineto.
         while stranger.send_to(&request(2), &daemon).is_err() {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < WAIT_MAX);
             std::thread::sleep(Duration::from_millis(10));
         }
         for hostile in [&b""[..], b"x", &[0; 40], &[255; 4_000], &request(0)] {
@@ -534,7 +538,7 @@ async fn a_profiler_that_asks_is_told_once_and_its_file_is_fetched_in_pieces() {
         .unwrap();
         config
     });
-    let answer = scene.ask_rank(What::Trace(TraceWish::Steps(3))).await;
+    let answer = scene.ask_rank(What::Trace(TraceLength::Steps(3))).await;
     let config = profiler.join().unwrap();
     assert!(config.contains("ACTIVITIES_ITERATIONS=3"), "{config}");
     let trace = answer.trace.expect(&answer.problem);
@@ -550,7 +554,7 @@ async fn a_profiler_that_asks_is_told_once_and_its_file_is_fetched_in_pieces() {
     assert!(behind.is_empty());
 }
 
-/// Sparse, of a profiler that wrote too much.
+/// The file is sparse. It stands for a trace that is too large.
 #[tokio::test]
 async fn a_trace_that_would_never_be_fetched_does_not_stay() {
     let scene = Scene::new();
@@ -558,11 +562,11 @@ async fn a_trace_that_would_never_be_fetched_does_not_stay() {
     scene.has_rank(0, std::process::id());
     let meeting = kineto::prepare(&scene.folder).unwrap();
     let client = UnixDatagram::bind(meeting.join("dynoconfigclient-1")).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let profiler = std::thread::spawn(move || {
         let began = Instant::now();
         while client.send_to(&request(2), meeting.join("dynolog")).is_err() {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < WAIT_MAX);
             std::thread::sleep(Duration::from_millis(10));
         }
         let mut bytes = [0; 4_096];
@@ -581,7 +585,7 @@ async fn a_trace_that_would_never_be_fetched_does_not_stay() {
         std::fs::rename(begun, &whole).unwrap();
         whole
     });
-    let answer = scene.ask_rank(What::Trace(TraceWish::Seconds(1))).await;
+    let answer = scene.ask_rank(What::Trace(TraceLength::Seconds(1))).await;
     let file = profiler.join().unwrap();
     assert!(
         answer.trace.is_none() && answer.problem.contains("record fewer steps"),
@@ -591,7 +595,7 @@ async fn a_trace_that_would_never_be_fetched_does_not_stay() {
 }
 
 #[test]
-fn a_trace_is_told_without_its_secrets_or_not_at_all() {
+fn a_trace_is_returned_without_secrets_or_not_at_all() {
     let scene = Scene::new();
     let spec = Spec {
         kineto: true,
@@ -635,7 +639,7 @@ fn no_name_leads_out_of_the_folder_of_traces() {
     ] {
         let error = trace_piece(&scene.folder, name, 0).unwrap_err();
         assert!(
-            error.to_string().contains("is no trace's name"),
+            error.to_string().contains("is not the name of a trace"),
             "{name:?}: {error}"
         );
     }
@@ -652,7 +656,7 @@ fn a_folder_too_deep_for_the_profilers_sockets_is_refused_with_what_to_do() {
 
 // === digests of the Flight Recorder ===
 
-/// A recorder's answer with these collectives of the world: number, retired.
+/// A recorder's answer with these collectives of the default process group: number, retired.
 fn recorded(collectives: &[(u64, bool)]) -> String {
     let entry = |(sequence, retired): &(u64, bool)| {
         serde_json::json!({
@@ -665,7 +669,7 @@ fn recorded(collectives: &[(u64, bool)]) -> String {
 }
 
 #[tokio::test]
-async fn a_digest_is_given_only_where_it_accuses_nobody_wrongly() {
+async fn a_digest_is_returned_only_if_it_accuses_no_rank_wrongly() {
     let nothing = recorded(&[]);
     let sleeping = |kept: Option<&str>| {
         let mut command = Command::new("sleep");
@@ -698,7 +702,7 @@ async fn a_digest_is_given_only_where_it_accuses_nobody_wrongly() {
         (
             Some("2000"),
             Some(http("200 OK", "{")),
-            Err("answered with what is no JSON"),
+            Err("answered with invalid JSON"),
         ),
     ] {
         let mut scene = Scene::new();
@@ -747,7 +751,7 @@ if rank == 2:
 dist.all_reduce(torch.ones(2, 3))
 "#;
 
-/// Ranks below a torchrun; killed at the end, whatever their launcher does.
+/// Ranks below a torchrun. They are killed at the end, whatever their launcher does.
 struct Torchrun(Vec<Process>);
 
 impl Drop for Torchrun {
@@ -781,7 +785,7 @@ impl Torchrun {
         scene.children.push(launcher);
         let (mut ranks, began) = (Self(Vec::new()), Instant::now());
         while ranks.0.len() < count as usize {
-            assert!(began.elapsed() < PATIENCE, "torchrun has not started its ranks");
+            assert!(began.elapsed() < WAIT_MAX, "torchrun has not started its ranks");
             for child in shim::children(pid) {
                 let process = Process::of(child).filter(|process| !ranks.0.contains(process));
                 if let (Some(process), Some((_, rank))) = (process, shim::RankProcess::recognise(child)) {
@@ -823,7 +827,7 @@ async fn of_ranks_that_hang_the_digest_tells_who_waits_and_who_has_not_come() {
             break answers;
         }
         assert!(
-            began.elapsed() < PATIENCE * 2,
+            began.elapsed() < WAIT_MAX * 2,
             "the ranks never came to their places: {answers:#?}"
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -869,7 +873,7 @@ async fn of_ranks_that_hang_the_digest_tells_who_waits_and_who_has_not_come() {
         .map(|rank| answers[rank].digest.as_ref().unwrap().groups.len())
         .into();
     assert_eq!(groups, [2, 1, 2]);
-    // The pages say the same of the ranks that can be asked nothing.
+    // The pages also report the ranks that cannot answer.
     let phase = |rank: u32| {
         shim::page::Page::open(&scene.folder, rank)
             .unwrap()

@@ -1,18 +1,18 @@
-//! How fast bytes go between two nodes: plain TCP between their agents, over the interface that the collectives' sockets will use.
+//! The bandwidth between two nodes: plain TCP between their agents, on the interface that the sockets of the collectives will use.
 //!
 //! ```text
-//! comes ──▶ listens   round, way, nonce                 connects to the port leased for the run; two connections, one for each way
+//! comes ──▶ listens   round, way, nonce                 connects to the run's leased port; one connection per direction
 //! comes ◀── listens   nonce, HMAC-SHA256(secret, "listens" · round · way · both nonces)
 //! comes ──▶ listens                  HMAC-SHA256(secret, "comes"   · round · way · both nonces)
 //!           zeros, until the receiver has measured for long enough and closes
 //! ```
-//! Not a small torchrun program: that would import PyTorch on every node for each pair, for minutes in all, and fail in as many ways as
-//! the training itself. This says whether the *network* is at fault, before the user's code is. What it cannot see is RDMA: a fault that
-//! only shows there is seen by its port's rate and state.
+//! This is not a small torchrun program: it would import PyTorch on every node for each pair, take minutes, and could fail in as many ways
+//! as the training itself. This check shows whether the *network* is faulty, before the user's code runs. It cannot measure RDMA: a fault
+//! that only affects RDMA is visible in the rate and state of its port.
 //!
-//! The receiver measures, so neither side has to believe the other, and closes when its time is over, so that a slow link is as
-//! quick to measure as a fast one. Nobody without the run's secret gets a byte in or out; strangers are dropped, and the port is
-//! open to a measurement only while one is asked for.
+//! The receiver measures, so neither side must trust the other. It closes when its time is over, so a slow link takes no more time than a
+//! fast one. Without the run's secret, no payload is sent or received. Other clients are disconnected, and the port accepts measurements
+//! only while one is requested.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,17 +27,17 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::lease::Lease;
 
-/// Read and written at once: large enough for a fast link, small beside the agent.
+/// Size of one read or write: large enough for a fast link, small compared with the agent's memory.
 const BLOCK_BYTES: usize = 256 << 10;
-/// At the most in one direction: what one connection carries in a few seconds, and no more than a metered link forgives.
+/// Maximum bytes in one direction: what one connection transfers in a few seconds, and not too expensive on a metered link.
 const BYTES_MAX: u64 = 16 << 30;
-/// A node that is reached at all is reached in this time, one lost packet included.
+/// A node that is reachable accepts within this time, even after one lost packet.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// Between two tries at a port that nobody listens at yet.
+/// Delay between two attempts to connect to a port on which no process listens yet.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// A stranger that says nothing may keep the door so long.
+/// How long a client without a valid greeting may occupy the listener.
 const GREETING_WITHIN: Duration = Duration::from_secs(2);
-/// A sender stops by itself this long after the receiver should have closed.
+/// A sender stops by itself if the receiver has not closed within this time after its deadline.
 const SENDER_SLACK: Duration = Duration::from_secs(5);
 const NONCE_BYTES: usize = 16;
 const PROOF_BYTES: usize = 32;
@@ -54,11 +54,11 @@ enum Problem {
         address: String,
         source: io::Error,
     },
-    #[error("{0} did not come to be measured in time")]
+    #[error("the measurement with {0} did not finish in time")]
     Absent(String),
-    #[error("{0} does not know this run's secret")]
+    #[error("{0} does not have this run's secret")]
     Stranger(String),
-    #[error("the run gave no secret to measure with")]
+    #[error("the run has no secret for the measurement")]
     NoSecret,
     #[error("the port {port} cannot be opened: {source}")]
     Port { port: u16, source: io::Error },
@@ -66,30 +66,30 @@ enum Problem {
     Broken { peer: String, source: io::Error },
 }
 
-/// Which way the bytes of a connection go.
+/// The direction of a connection's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     ToListener = 0,
     FromListener = 1,
 }
 
-/// A secret for one attempt.
-pub(crate) fn new_door() -> String {
+/// Returns a random secret for one attempt.
+pub(crate) fn new_secret() -> String {
     hex::encode(rand::random::<[u8; 16]>())
 }
 
-/// Measures one pair from this node's side. Comes back within the time it was given, whatever the other does.
-pub(crate) async fn measure(asked: &Measure, lease: &mut Option<Lease>) -> Measured {
-    let within = Duration::from_millis(asked.within_ms);
+/// Measures one pair from this node's side. Returns within the given time, whatever the other node does.
+pub(crate) async fn measure(request: &Measure, lease: &mut Option<Lease>) -> Measured {
+    let within = Duration::from_millis(request.within_ms);
     let pair = Pair {
-        asked,
-        one_way: Duration::from_millis(asked.one_way_ms),
+        request,
+        one_way: Duration::from_millis(request.one_way_ms),
     };
     let measuring = async {
-        if asked.secret.is_empty() {
+        if request.secret.is_empty() {
             return Err(Problem::NoSecret);
         }
-        if asked.listens {
+        if request.listens {
             pair.serve(lease).await
         } else {
             pair.visit().await
@@ -97,59 +97,62 @@ pub(crate) async fn measure(asked: &Measure, lease: &mut Option<Lease>) -> Measu
     };
     let result = timeout(within, measuring)
         .await
-        .unwrap_or_else(|_| Err(Problem::Absent(asked.peer.clone())));
+        .unwrap_or_else(|_| Err(Problem::Absent(request.peer.clone())));
     let (mib_s, problem) = match result {
         Ok(mib_s) => (Some(mib_s), String::new()),
         Err(problem @ Problem::Unreachable { .. }) => (Some(0.0), problem.to_string()),
         Err(problem) => (None, problem.to_string()),
     };
     Measured {
-        round: asked.round,
+        round: request.round,
         mib_s,
         problem,
     }
 }
 
-/// One pair's measurement.
+/// The measurement of one pair.
 struct Pair<'a> {
-    asked: &'a Measure,
+    request: &'a Measure,
     one_way: Duration,
 }
 
 impl Pair<'_> {
     async fn serve(&self, lease: &mut Option<Lease>) -> Result<f64, Problem> {
-        let port = self.asked.port;
+        let port = self.request.port;
         let opened = open(lease, port).map_err(|source| Problem::Port { port, source })?;
-        let mib_s = self.receive(self.admit(&opened, Way::ToListener).await).await?;
-        // What it receives is for the other one to say.
-        self.send(self.admit(&opened, Way::FromListener).await).await;
+        let mib_s = self
+            .receive(self.admit(&opened, Direction::ToListener).await)
+            .await?;
+        // The other node reports what it receives.
+        self.send(self.admit(&opened, Direction::FromListener).await)
+            .await;
         Ok(mib_s)
     }
 
     async fn visit(&self) -> Result<f64, Problem> {
-        self.send(self.connect(Way::ToListener).await?).await;
-        self.receive(self.connect(Way::FromListener).await?).await
+        self.send(self.connect(Direction::ToListener).await?).await;
+        self.receive(self.connect(Direction::FromListener).await?).await
     }
 
-    /// The next connection of the peer, for this round and way.
-    async fn admit(&self, listener: &TcpListener, way: Way) -> TcpStream {
+    /// Accepts the peer's next connection for this round and direction.
+    async fn admit(&self, listener: &TcpListener, direction: Direction) -> TcpStream {
         loop {
             let Ok((mut stream, _)) = listener.accept().await else {
                 sleep(TRY_AGAIN).await;
                 continue;
             };
-            let greeted = timeout(GREETING_WITHIN, self.greet_as_listener(&mut stream, way)).await;
+            let greeted = timeout(GREETING_WITHIN, self.greet_as_listener(&mut stream, direction)).await;
             if matches!(greeted, Ok(Ok(true))) {
                 return stream;
             }
         }
     }
 
-    async fn greet_as_listener(&self, stream: &mut TcpStream, way: Way) -> io::Result<bool> {
+    async fn greet_as_listener(&self, stream: &mut TcpStream, direction: Direction) -> io::Result<bool> {
         let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello).await?;
         let nonce = rand::random::<[u8; NONCE_BYTES]>();
-        if hello[..5] != self.head(way) {
+        if hello[..5] != self.head(direction) {
             return Ok(false);
         }
         stream.write_all(&nonce).await?;
@@ -160,25 +163,25 @@ impl Pair<'_> {
         Ok(self.keyed(b"comes", &hello, &nonce).verify_slice(&proof).is_ok())
     }
 
-    async fn connect(&self, way: Way) -> Result<TcpStream, Problem> {
-        let peer = || self.asked.peer.clone();
+    async fn connect(&self, direction: Direction) -> Result<TcpStream, Problem> {
+        let peer = || self.request.peer.clone();
         let mut stream = self.reach().await.map_err(|source| Problem::Unreachable {
             peer: peer(),
-            address: format!("{}:{}", self.asked.address, self.asked.port),
+            address: format!("{}:{}", self.request.address, self.request.port),
             source,
         })?;
-        match self.greet_as_visitor(&mut stream, way).await {
+        match self.greet_as_visitor(&mut stream, direction).await {
             Ok(true) => Ok(stream),
             Ok(false) => Err(Problem::Stranger(peer())),
             Err(source) => Err(Problem::Broken { peer: peer(), source }),
         }
     }
 
-    /// The port is leased, so there is somebody, but for an agent that is just being replaced.
+    /// Connects to the peer. The port is leased, so an agent listens on it, unless that agent is just being replaced.
     async fn reach(&self) -> io::Result<TcpStream> {
-        let ip: IpAddr = self.asked.address.parse().map_err(io::Error::other)?;
-        let address = SocketAddr::new(ip, self.asked.port);
-        let half = Duration::from_millis(self.asked.within_ms / 2);
+        let ip: IpAddr = self.request.address.parse().map_err(io::Error::other)?;
+        let address = SocketAddr::new(ip, self.request.port);
+        let half = Duration::from_millis(self.request.within_ms / 2);
         let until = Instant::now() + CONNECT_WITHIN.min(half);
         loop {
             match timeout_at(until, TcpStream::connect(address)).await {
@@ -190,9 +193,9 @@ impl Pair<'_> {
         }
     }
 
-    async fn greet_as_visitor(&self, stream: &mut TcpStream, way: Way) -> io::Result<bool> {
+    async fn greet_as_visitor(&self, stream: &mut TcpStream, direction: Direction) -> io::Result<bool> {
         let mut hello = [0; HELLO_BYTES];
-        hello[..5].copy_from_slice(&self.head(way));
+        hello[..5].copy_from_slice(&self.head(direction));
         hello[5..].copy_from_slice(&rand::random::<[u8; NONCE_BYTES]>());
         stream.write_all(&hello).await?;
         let (mut nonce, mut proof) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
@@ -210,21 +213,21 @@ impl Pair<'_> {
         Ok(true)
     }
 
-    fn head(&self, way: Way) -> [u8; 5] {
-        let [a, b, c, d] = self.asked.round.to_be_bytes();
-        [a, b, c, d, way as u8]
+    fn head(&self, direction: Direction) -> [u8; 5] {
+        let [a, b, c, d] = self.request.round.to_be_bytes();
+        [a, b, c, d, direction as u8]
     }
 
     fn keyed(&self, who: &[u8], hello: &[u8], nonce: &[u8]) -> Hmac<Sha256> {
-        let secret = self.asked.secret.expose().as_bytes();
+        let secret = self.request.secret.expose().as_bytes();
         let keyed = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
         keyed.chain_update(who).chain_update(hello).chain_update(nonce)
     }
 
-    /// Counts what comes from the first byte on, then closes.
+    /// Measures from the first received byte on, then closes the connection.
     async fn receive(&self, mut stream: TcpStream) -> Result<f64, Problem> {
         let broken = |source| Problem::Broken {
-            peer: self.asked.peer.clone(),
+            peer: self.request.peer.clone(),
             source,
         };
         let mut block = vec![0; BLOCK_BYTES];
@@ -235,7 +238,7 @@ impl Pair<'_> {
             match timeout_at(began + self.one_way, stream.read(&mut block)).await {
                 Ok(Ok(read)) => more = read,
                 Ok(Err(error)) => return Err(broken(error)),
-                // What came, came: nothing for a whole half second is a figure, too.
+                // The time is over. Receiving nothing more in it is also a result.
                 Err(_) => break,
             }
             bytes += more as u64;
@@ -248,7 +251,7 @@ impl Pair<'_> {
         Ok(mib / began.elapsed().as_secs_f64())
     }
 
-    /// Until the receiver closes, which is its way to say that it has seen enough.
+    /// Sends until the receiver closes the connection, which shows that it has measured enough.
     async fn send(&self, mut stream: TcpStream) {
         let block = vec![0; BLOCK_BYTES];
         let sending = async {
@@ -261,7 +264,7 @@ impl Pair<'_> {
     }
 }
 
-/// The leased port; an agent that was replaced takes the same one again.
+/// Listens on the leased port. A new agent takes the same port again.
 fn open(lease: &mut Option<Lease>, port: u16) -> io::Result<TcpListener> {
     let lease = match lease {
         Some(lease) => lease,
@@ -280,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(listens: bool, port: u16) -> Measure {
+    fn request(listens: bool, port: u16) -> Measure {
         Measure {
             round: 3,
             peer: if listens { "n1" } else { "n0" }.into(),
@@ -300,10 +303,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_ways_are_measured_and_nothing_goes_on_behind() {
+    async fn both_directions_are_measured_and_nothing_runs_on_afterwards() {
         let (mut lease, port) = lease();
         let began = Instant::now();
-        let (here, there) = (asked(true, port), asked(false, port));
+        let (here, there) = (request(true, port), request(false, port));
         let mut none = None;
         let (listened, came) = tokio::join!(measure(&here, &mut lease), measure(&there, &mut none));
         for measured in [&listened, &came] {
@@ -318,10 +321,10 @@ mod tests {
     async fn who_comes_early_waits_and_an_agent_that_lost_its_lease_takes_it_again() {
         let (lease, port) = lease();
         drop(lease);
-        let there = asked(false, port);
+        let there = request(false, port);
         let coming = tokio::spawn(async move { measure(&there, &mut None).await });
         sleep(Duration::from_millis(300)).await;
-        let listened = measure(&asked(true, port), &mut None).await;
+        let listened = measure(&request(true, port), &mut None).await;
         assert!(listened.mib_s > Some(0.0), "{listened:?}");
         assert!(coming.await.unwrap().mib_s > Some(0.0));
     }
@@ -332,9 +335,9 @@ mod tests {
         let stranger = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let wrong = Measure {
             secret: SecretValue::new("guessed"),
-            ..asked(false, port)
+            ..request(false, port)
         };
-        let (here, there) = (asked(true, port), asked(false, port));
+        let (here, there) = (request(true, port), request(false, port));
         let mut intruder = None;
         let (listened, intruded, came) = tokio::join!(
             measure(&here, &mut lease),
@@ -353,12 +356,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_is_nothing_and_nobody_coming_has_an_end() {
+    async fn an_absent_peer_is_reported_within_the_time_limit() {
         let (lease, port) = lease();
         drop(lease);
         let hasty = Measure {
             within_ms: 1_000,
-            ..asked(false, port)
+            ..request(false, port)
         };
         let came = measure(&hasty, &mut None).await;
         assert_eq!(came.mib_s, Some(0.0), "{came:?}");
@@ -369,16 +372,16 @@ mod tests {
         );
         let hasty = Measure {
             within_ms: 200,
-            ..asked(true, port)
+            ..request(true, port)
         };
         let waited = measure(&hasty, &mut None).await;
         assert_eq!(
             (waited.mib_s, waited.problem.as_str()),
-            (None, "n1 did not come to be measured in time")
+            (None, "the measurement with n1 did not finish in time")
         );
         let without = Measure {
             secret: SecretValue::default(),
-            ..asked(true, port)
+            ..request(true, port)
         };
         assert_eq!(measure(&without, &mut None).await.mib_s, None);
     }

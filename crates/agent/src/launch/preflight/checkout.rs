@@ -1,10 +1,11 @@
-//! A clean working copy of a git revision in the attempt's folder, made by the `git` of the node.
+//! Checks out a clean working copy of a git revision in the attempt's folder, with the node's `git`.
 //!
 //! ```text
 //! git init ──▶ fetch --depth=1 REVISION ──▶ checkout ──▶ rename to code/
-//!                └ the server knows no such name: fetch all branches and tags, and look it up
+//!                └ the server does not know that name: fetch all branches and tags, and search there
 //! ```
-//! Nothing of the repository is run: no hooks, no templates; submodules only when asked for. Nobody is there to answer prompts.
+//! No code of the repository is executed: no hooks, no templates; submodules only on request. git must not prompt, because no one can
+//! answer.
 
 use std::io;
 use std::path::Path;
@@ -18,50 +19,52 @@ use shim::Folder;
 use shim::files::CODE;
 use tokio::process::Command;
 
-/// Beside the import of PyTorch, within the collector's five minutes for a preparation.
+/// Time limit: together with the import of PyTorch, it fits into the collector's five minutes for a preparation.
 const WITHIN: Duration = Duration::from_secs(150);
-/// How much of git's complaint is passed on.
+/// Maximum length of git's error output that is passed on.
 const COMPLAINT_CHARS: usize = 600;
 
 /// Why there is no working copy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CheckoutError {
-    /// No git.
-    #[error("this node has no git to check out the run's revision with; install it")]
+    /// git is not installed.
+    #[error("git is not installed on this node, so the run's revision cannot be checked out; install it")]
     NoGit(#[source] io::Error),
-    /// It cannot be had.
+    /// git failed to fetch or check out the revision.
     #[error(
         "git cannot check out revision {revision:?} of {repository}: {complaint}. The agent's user must be able to fetch it \
-         without being asked: by a credential helper, an SSH key, or a path that it may read"
+         without a prompt: with a credential helper, an SSH key, or a path that it may read"
     )]
     Refused {
-        /// Of which.
+        /// The repository.
         repository: String,
-        /// Which.
+        /// The revision.
         revision: String,
-        /// What git said.
+        /// The error output of git.
         complaint: String,
     },
-    /// It takes too long.
+    /// The time limit was reached.
     #[error("checking out {0} took longer than 150 s; is its server reachable?")]
     Slow(String),
-    /// The attempt's folder.
-    #[error("the working copy cannot be put into the attempt's folder")]
+    /// The working copy could not be written.
+    #[error("the working copy cannot be written to the attempt's folder")]
     Folder(#[from] io::Error),
 }
 
-/// Checks out what a run names, once for an attempt; returns the commit. None for a run that names nothing.
+/// Checks out the revision of a run, once per attempt, and returns the commit. Returns `None` if the run names no repository.
 ///
 /// # Errors
-/// When it cannot be had.
+/// If the checkout fails.
 pub(in crate::launch) async fn check_out(
     spec: &Spec,
     folder: &Folder,
 ) -> Result<Option<String>, CheckoutError> {
-    let Some(wish) = &spec.git else { return Ok(None) };
+    let Some(requested) = &spec.git else {
+        return Ok(None);
+    };
     let code = folder.file(CODE);
     if !code.is_dir() {
-        // Under a name of this agent's: what one before it started may still write into its own.
+        // Under a name of this agent process: a git process of a previous agent may still write to its own folder.
         let beside = folder
             .path()
             .join(format!("{}.{}", CODE.as_str(), std::process::id()));
@@ -69,15 +72,15 @@ pub(in crate::launch) async fn check_out(
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let made = tokio::time::timeout(WITHIN, fetch(wish, &beside)).await;
-        made.map_err(|_| CheckoutError::Slow(wish.repository.clone()))??;
+        let made = tokio::time::timeout(WITHIN, fetch(requested, &beside)).await;
+        made.map_err(|_| CheckoutError::Slow(requested.repository.clone()))??;
         std::fs::rename(&beside, &code)?;
     }
-    let git = Git { wish, at: &code };
+    let git = Git { requested, at: &code };
     git.say(&["rev-parse", "HEAD"]).await.map(Some)
 }
 
-/// The run with the working copy as its working directory.
+/// Returns the spec with the working copy as its working directory.
 #[must_use]
 pub(in crate::launch) fn placed(spec: &Spec, folder: &Folder) -> Spec {
     let mut spec = spec.clone();
@@ -92,11 +95,11 @@ pub(in crate::launch) fn placed(spec: &Spec, folder: &Folder) -> Spec {
     spec
 }
 
-async fn fetch(wish: &Checkout, at: &Path) -> Result<(), CheckoutError> {
+async fn fetch(requested: &Checkout, at: &Path) -> Result<(), CheckoutError> {
     std::fs::create_dir_all(at)?;
-    let git = Git { wish, at };
+    let git = Git { requested, at };
     git.say(&["init", "--quiet", "--template="]).await?;
-    let (repository, revision) = (wish.repository.as_str(), wish.revision.as_str());
+    let (repository, revision) = (requested.repository.as_str(), requested.revision.as_str());
     let by_name = [
         "fetch",
         "--quiet",
@@ -115,7 +118,7 @@ async fn fetch(wish: &Checkout, at: &Path) -> Result<(), CheckoutError> {
     };
     git.say(&["checkout", "--quiet", "--detach", "--force", &commit])
         .await?;
-    if wish.submodules {
+    if requested.submodules {
         git.say(&[
             "submodule",
             "--quiet",
@@ -130,12 +133,12 @@ async fn fetch(wish: &Checkout, at: &Path) -> Result<(), CheckoutError> {
 }
 
 struct Git<'a> {
-    wish: &'a Checkout,
+    requested: &'a Checkout,
     at: &'a Path,
 }
 
 impl Git<'_> {
-    /// A short commit, or a name that only means something beside the history: `v1.0~2`.
+    /// Finds a short commit hash, or a name that has a meaning only in the history, such as `v1.0~2`.
     async fn look_up(&self) -> Result<String, CheckoutError> {
         let all = [
             "fetch",
@@ -143,13 +146,13 @@ impl Git<'_> {
             "--no-tags",
             "--no-recurse-submodules",
             "--",
-            &self.wish.repository,
+            &self.requested.repository,
         ];
         let refs = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];
         self.say(&[&all[..], &refs[..]].concat()).await?;
         for name in [
-            format!("refs/remotes/origin/{}", self.wish.revision),
-            self.wish.revision.clone(),
+            format!("refs/remotes/origin/{}", self.requested.revision),
+            self.requested.revision.clone(),
         ] {
             let commit = format!("{name}^{{commit}}");
             let found = self
@@ -214,14 +217,14 @@ impl Git<'_> {
             .take(COMPLAINT_CHARS)
             .collect();
         CheckoutError::Refused {
-            repository: self.wish.repository.clone(),
-            revision: self.wish.revision.clone(),
+            repository: self.requested.repository.clone(),
+            revision: self.requested.revision.clone(),
             complaint,
         }
     }
 }
 
-/// Git and what it started (ssh, helpers, clones of submodules), which must not go on when nobody waits for it any more.
+/// git and its child processes (ssh, helpers, clones of submodules). They are killed if the caller stops waiting.
 struct EndsGroup(Option<Pid>);
 
 impl EndsGroup {
@@ -270,7 +273,7 @@ mod tests {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// A repository with two commits, a branch `main`, and a tag at the first.
+    /// A repository with two commits, a branch `main`, and a tag at the first commit.
     fn repository(at: &Path) -> (String, String) {
         std::fs::create_dir_all(at.join("src")).unwrap();
         git(at, &["init", "-q", "-b", "main"]);
@@ -303,7 +306,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let from = data.path().join("train");
         let (first, second) = repository(&from);
-        // Of the user's own: never taken along.
+        // The user's uncommitted changes are never included.
         std::fs::write(from.join("src/train.py"), "print('not committed')").unwrap();
         let short = &second[..8];
         let parent = format!("{}~1", &second[..10]);
@@ -332,13 +335,13 @@ mod tests {
                     .join(format!("code.{}", std::process::id()))
                     .exists()
             );
-            // Once: what the ranks may have begun with stays.
+            // Only once per attempt: the ranks may have started with the first checkout, so it is kept.
             assert_eq!(check_out(&spec, &folder).await.unwrap().as_ref(), Some(expected));
         }
     }
 
     #[tokio::test]
-    async fn what_cannot_be_had_is_told_with_gits_words_and_leaves_nothing_half() {
+    async fn a_failed_checkout_reports_gits_error_and_leaves_no_partial_files() {
         let data = tempfile::tempdir().unwrap();
         let from = data.path().join("train");
         repository(&from);
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn submodules_come_only_when_asked_for() {
+    async fn submodules_are_fetched_only_on_request() {
         let data = tempfile::tempdir().unwrap();
         let (library, from) = (data.path().join("library"), data.path().join("train"));
         repository(&library);

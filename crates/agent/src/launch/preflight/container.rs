@@ -1,107 +1,108 @@
-//! Whether a run's container could start here: a runtime that answers, the image, and what Python says inside it.
+//! Checks whether a run's container could start on this node: a runtime that answers, the image, and Python inside it.
 
 use std::io;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use domain::container::{Container, Runtime};
-use domain::run::container::{ContainerWish, Place};
+use domain::run::container::{ContainerOptions, Place};
 use domain::run::spec::Spec;
 use serde::Deserialize;
 use shim::{Folder, boot_id, files};
 use tokio::process::Command;
 
-use super::asked::{Asked, Surroundings};
-use crate::launch::container::{self, Needs, Noted, RemovedOnDrop};
+use super::request::{PrepareRequest, Surroundings};
+use crate::launch::container::{self, ContainerNeeds, RemovedOnDrop, StoredContainerCheck};
 
-/// A daemon that works answers at once.
+/// A working daemon answers at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
-/// For a pull, as far as it leaves the check its time.
+/// Time limit for a pull, if enough time is left for the check.
 const PULLED_WITHIN: Duration = Duration::from_secs(180);
-/// PyTorch wants to be imported afterwards, maybe from a cold file system.
+/// Time reserved for importing PyTorch afterwards, possibly from a cold file system.
 const CHECKED_WITHIN: Duration = Duration::from_secs(75);
-/// How much of a runtime's complaint is passed on.
+/// Maximum length of a runtime's error output that is passed on.
 const COMPLAINT_CHARS: usize = 600;
-/// `docker run` itself failed, not what it ran; Podman says the same.
+/// The exit code if `docker run` itself failed, not the program in it; Podman uses the same.
 const RUNTIME_FAILED: i32 = 125;
-/// The program is not there, or none.
+/// The exit codes if the program does not exist or cannot be executed.
 const NO_PROGRAM: [i32; 2] = [126, 127];
-/// Its user may not do what the ranks will have to.
+/// The exit code if the container's user cannot write to the attempt's folder, as the ranks must.
 const CANNOT_WRITE: i32 = 77;
-/// The attempt's folder takes the ranks' logs. A virtual environment is as good as its interpreter.
+/// The check inside the container. It writes to the attempt's folder, as the ranks' logs do, and starts Python from an interpreter or a
+/// virtual environment.
 const ENTER: &str =
     r#"true >"$1" || exit 77; rm -f "$1"; p="$2"; shift 2; [ -d "$p" ] && p="$p/bin/python"; exec "$p" "$@""#;
 
-/// Why there can be no container. Each says how to get what is missing.
+/// Why a container cannot be started. Each message says how to correct it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContainerError {
-    /// Nobody to start it.
+    /// No container runtime answers.
     #[error(
         "no container runtime answers on this node ({0}); install Docker or Podman, start Docker's daemon, and let the agent's \
          user use it (group docker)"
     )]
     NoRuntime(String),
-    /// No image.
+    /// The image is missing.
     #[error(
         "the image {image} is not on this node and could not be fetched: {complaint}. Try `{runtime} pull {image}` there"
     )]
     NoImage {
-        /// Which.
+        /// The image.
         image: String,
-        /// By what.
+        /// The runtime that tried to fetch it.
         runtime: Runtime,
-        /// What it said.
+        /// The error output of the runtime.
         complaint: String,
     },
-    /// It does not start.
+    /// The container does not start.
     #[error(
-        "a container of {image} does not start: {complaint}. For GPUs, a node needs the NVIDIA Container Toolkit, and Podman \
-         `nvidia-ctk cdi generate` besides; `backend = \"gloo\"` asks for none"
+        "a container of {image} does not start: {complaint}. For GPUs, a node needs the NVIDIA Container Toolkit, and with Podman \
+         also `nvidia-ctk cdi generate`; `backend = \"gloo\"` needs none"
     )]
     Start {
-        /// Of which.
+        /// The image of the container.
         image: String,
-        /// What the runtime said.
+        /// The error output of the runtime.
         complaint: String,
     },
-    /// No interpreter.
+    /// The image has no Python interpreter at this path.
     #[error(
         "there is no Python {python} in the image {image}; name the interpreter or virtual environment in it with `python`"
     )]
     NoPython {
-        /// Which was looked for.
+        /// The interpreter.
         python: String,
-        /// Where.
+        /// The image.
         image: String,
     },
-    /// No PyTorch.
+    /// Python cannot import PyTorch.
     #[error(
         "PyTorch cannot be imported by {python} in the image {image}: {complaint}. Choose an image that has it"
     )]
     NoTorch {
-        /// By which interpreter.
+        /// The interpreter.
         python: String,
-        /// Where.
+        /// The image.
         image: String,
-        /// The last of what it said.
+        /// The last line of the error output.
         complaint: String,
     },
-    /// The ids of processes mean something else inside.
+    /// Process ids have another meaning inside the container.
     #[error(
-        "processes of containers are not seen under their ids here: the runtime is another machine's, or this agent is in a \
+        "this agent does not see the processes of containers under their ids: the runtime belongs to another machine, or this agent is in a \
          container that does not share the machine's process ids (--pid=host)"
     )]
     Hidden,
-    /// A user whose processes are not ours to watch.
+    /// The agent cannot watch the processes of this user.
     #[error(
-        "container.user is {0:?}, and this agent, which is not root, could neither watch nor end that user's processes; leave \
-         it out to run as the agent's user"
+        "container.user is {0:?}, but this agent is not root and could neither watch nor end that user's processes; remove \
+         the setting to run as the agent's user"
     )]
     User(String),
-    /// A path.
+    /// A path cannot be mounted.
     #[error("{0}; it cannot be mounted into a container")]
     Mount(String),
-    /// Its user is a stranger to the folder.
+    /// The container's user cannot write to the attempt's folder.
     #[error(
         "the user of a container of {image} cannot write into the attempt's folder: {complaint}; name another in container.user \
          (root, or the agent's own), or run the agent as that user"
@@ -109,61 +110,61 @@ pub(crate) enum ContainerError {
     CannotWrite {
         /// The image.
         image: String,
-        /// What its shell said.
+        /// The error output of its shell.
         complaint: String,
     },
-    /// Something else of the system.
+    /// Another system error.
     #[error("the container could not be prepared")]
     Io(#[from] io::Error),
 }
 
-/// A container that can be started here.
+/// A container that can be started on this node.
 #[derive(Debug)]
 pub(in crate::launch) struct Found {
     place: Place,
-    wish: ContainerWish,
-    /// Its image, by a digest.
+    options: ContainerOptions,
+    /// The image with its digest.
     pub(in crate::launch) image: String,
 }
 
-/// Finds the runtime and the image, which is fetched when it is missing, and notes the runtime for the start.
+/// Finds the runtime and the image, which is pulled if it is missing, and stores the runtime for the start.
 ///
 /// # Errors
-/// When there is none.
+/// If no runtime answers, or the image or a mount is not possible.
 pub(in crate::launch) async fn find(
     spec: &Spec,
-    wish: &ContainerWish,
-    asked: &Asked,
+    options: &ContainerOptions,
+    request: &PrepareRequest,
     around: &Surroundings,
     until: Instant,
 ) -> Result<Found, ContainerError> {
-    let runtime = runtime(wish).await?;
-    check_user(wish, runtime)?;
-    let image = image(runtime, &wish.image, until).await?;
-    let folder = Folder::at(&asked.folder);
-    let needs = Needs {
-        resume_from: asked.resume_from.as_deref(),
-        // What is made at the start only.
-        ..Needs::default()
+    let runtime = runtime(options).await?;
+    check_user(options, runtime)?;
+    let image = image(runtime, &options.image, until).await?;
+    let folder = Folder::at(&request.folder);
+    let needs = ContainerNeeds {
+        resume_from: request.resume_from.as_deref(),
+        // The rest is created only at the start.
+        ..ContainerNeeds::default()
     };
-    let noted = Noted {
+    let check = StoredContainerCheck {
         runtime,
         has_gpus: Some(container::gets_gpus(spec, around)),
     };
-    let place = container::place(spec, noted, &folder, around, needs).map_err(ContainerError::Mount)?;
-    folder.write_json(files::CONTAINER, &noted)?;
+    let place = container::place(spec, check, &folder, around, needs).map_err(ContainerError::Mount)?;
+    folder.write_json(files::CONTAINER, &check)?;
     Ok(Found {
         place,
-        wish: wish.clone(),
+        options: options.clone(),
         image,
     })
 }
 
-/// The first that answers.
-async fn runtime(wish: &ContainerWish) -> Result<Runtime, ContainerError> {
+/// Returns the first runtime that answers.
+async fn runtime(options: &ContainerOptions) -> Result<Runtime, ContainerError> {
     let mut complaints = Vec::new();
-    for runtime in wish.runtime.candidates() {
-        match container::ask(&runtime.answers(), ANSWERS_WITHIN).await {
+    for runtime in options.runtime.candidates() {
+        match container::ask(&runtime.check_command(), ANSWERS_WITHIN).await {
             Ok(output) if output.status.success() => return Ok(*runtime),
             Ok(output) => complaints.push(format!("{runtime}: {}", complaint(&output.stderr))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -175,9 +176,9 @@ async fn runtime(wish: &ContainerWish) -> Result<Runtime, ContainerError> {
     Err(ContainerError::NoRuntime(complaints.join("; ")))
 }
 
-fn check_user(wish: &ContainerWish, runtime: Runtime) -> Result<(), ContainerError> {
+fn check_user(options: &ContainerOptions, runtime: Runtime) -> Result<(), ContainerError> {
     let own = rustix::process::geteuid();
-    let Some(user) = wish.user.as_ref().filter(|_| !own.is_root()) else {
+    let Some(user) = options.user.as_ref().filter(|_| !own.is_root()) else {
         return Ok(());
     };
     let id = user.split(':').next().unwrap_or_default();
@@ -191,7 +192,7 @@ fn check_user(wish: &ContainerWish, runtime: Runtime) -> Result<(), ContainerErr
     Err(ContainerError::User(user.clone()))
 }
 
-/// What a runtime tells of an image.
+/// A runtime's description of an image.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Described {
@@ -199,22 +200,22 @@ struct Described {
     repo_digests: Option<Vec<String>>,
 }
 
-/// The image's digest where it came from a registry, else its name and id.
+/// Returns the image's digest if it came from a registry, otherwise its name and id.
 async fn image(runtime: Runtime, image: &str, until: Instant) -> Result<String, ContainerError> {
     if let Some(described) = describe(runtime, image).await? {
         return Ok(described);
     }
-    tracing::info!(image, %runtime, "a run's image is fetched");
+    tracing::info!(image, %runtime, "pulling a run's image");
     let left = until.saturating_duration_since(Instant::now() + CHECKED_WITHIN);
     let fetched = container::ask(&runtime.pull(image), left.min(PULLED_WITHIN)).await;
     let complaint = match fetched {
         Ok(output) if output.status.success() => match describe(runtime, image).await? {
             Some(described) => return Ok(described),
-            None => "it was fetched, and is not there".to_owned(),
+            None => "it was pulled, but does not exist".to_owned(),
         },
         Ok(output) => complaint(&output.stderr),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            "that takes longer than a preparation may; fetch it before the run".to_owned()
+            "the pull takes longer than a preparation may; pull it before the run".to_owned()
         }
         Err(error) => error.to_string(),
     };
@@ -241,10 +242,10 @@ async fn describe(runtime: Runtime, image: &str) -> Result<Option<String>, Conta
 }
 
 impl Found {
-    /// Has Python answer a question inside. `output` is what it printed.
+    /// Runs Python with these arguments in the container and returns its output.
     ///
     /// # Errors
-    /// When the container does not start, or has no such Python.
+    /// If the container does not start, or has no such Python.
     pub(in crate::launch) async fn ask_python(
         &self,
         python: &str,
@@ -272,11 +273,11 @@ impl Found {
         let env_file = folder.file(files::CONTAINER_CHECK_ENV).display().to_string();
         let check = Container {
             name: Some(name.clone()),
-            // Not where a stray file would be taken for a module.
+            // A folder in which no stray file can be imported as a module.
             workdir: Some("/".into()),
-            ..self.wish.container(&self.place, command, names, &env_file)
+            ..self.options.container(&self.place, command, names, &env_file)
         };
-        // Left by an agent that was killed while it asked.
+        // A previous agent may have left this container if it was killed during the check.
         let _none = container::remove(runtime, &name).await;
         let guard = RemovedOnDrop(runtime, name);
         let words = check.run(runtime);
@@ -288,7 +289,7 @@ impl Found {
         let _gone = folder.remove(files::CONTAINER_CHECK_ENV);
         let Ok(output) = output else {
             return Err(ContainerError::Start {
-                image: self.wish.image.clone(),
+                image: self.options.image.clone(),
                 complaint: format!(
                     "importing PyTorch in it took longer than the {} s that were left for it; are its file systems reachable?",
                     left.as_secs()
@@ -300,17 +301,17 @@ impl Found {
         self.judge(python, output)
     }
 
-    /// Python ended well and said nothing that can be read.
+    /// Returns the error for a Python that succeeded without a readable answer.
     pub(in crate::launch) fn no_answer(&self, python: &str) -> ContainerError {
         ContainerError::NoTorch {
             python: python.to_owned(),
-            image: self.wish.image.clone(),
+            image: self.options.image.clone(),
             complaint: "its answer cannot be read".into(),
         }
     }
 
     fn judge(&self, python: &str, output: Output) -> Result<Output, ContainerError> {
-        let (image, python) = (self.wish.image.clone(), python.to_owned());
+        let (image, python) = (self.options.image.clone(), python.to_owned());
         let complaint = complaint(&output.stderr);
         match output.status.code() {
             Some(0) => Ok(output),
@@ -326,21 +327,21 @@ impl Found {
     }
 }
 
-/// Whether ids of processes mean the same in the container and here: the same start of the same machine, and one namespace.
+/// Returns true if process ids have the same meaning in the container and here: the same boot of the same machine, and the same namespace.
 pub(in crate::launch) fn shares_process_ids(told: &str) -> bool {
     let own = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     told == format!("{} {}", boot_id(), own.display())
 }
 
-/// The last line says what is wrong.
+/// Returns the last line, which contains the error.
 fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let said = text.lines().rev().find(|line| {
         let line = line.trim();
-        // Docker ends with a pointer to its help.
+        // Docker's last line refers to its help.
         !line.is_empty() && !line.starts_with("See '") && !line.starts_with("Run '")
     });
-    said.unwrap_or("it said nothing")
+    said.unwrap_or("no error output")
         .trim()
         .chars()
         .take(COMPLAINT_CHARS)

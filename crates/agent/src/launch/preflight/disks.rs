@@ -1,7 +1,7 @@
-//! What a node tells before a run so that nodes can be compared: the script's digest and commit, room on the disks, whether
-//! checkpoints can be written, and a file there for the other nodes to look for.
+//! What a node reports before a run, so that nodes can be compared: the script's digest and commit, free disk space, whether checkpoints
+//! can be written, and a file that the other nodes search for.
 //!
-//! A file system that hangs must not take the agent along: all of it happens beside the agent's own threads, with a limit.
+//! A file system that hangs must not block the agent: everything runs outside the agent's own threads, with a time limit.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use domain::run::spec::Spec;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
-use super::asked::{Asked, checkpoint_folder, token_of};
 use super::error::PrepareError;
+use super::request::{PrepareRequest, checkpoint_folder, token_of};
 
-/// A healthy file system answers in milliseconds; a network file system that mounts itself takes some seconds.
+/// A healthy file system answers within milliseconds; a network file system that is mounted on demand needs a few seconds.
 const DISK_WITHIN: Duration = Duration::from_secs(60);
-/// A network file system shows a new file to other nodes after its attribute cache has aged; most by default after 3 s.
+/// A network file system shows a new file to other nodes after its attribute cache expires; with most defaults after 3 s.
 const SEEN_WITHIN: Duration = Duration::from_secs(8);
-/// How often a file that is not there yet is looked for.
-const LOOK: Duration = Duration::from_millis(250);
-/// Of a large working copy on a slow disk.
+/// Interval between checks for a file.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Time limit for git on a large working copy on a slow disk.
 const GIT_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the disks say.
+/// The results of the disk checks.
 #[derive(Debug, Default)]
 pub(super) struct Disks {
     pub(super) script_sha256: String,
@@ -33,27 +33,27 @@ pub(super) struct Disks {
     pub(super) token: Option<String>,
 }
 
-/// Looks at everything a run will touch. `script` is none for a recipe.
+/// Checks all files and folders that a run uses. `script` is `None` for a recipe.
 pub(super) async fn disks(
     spec: &Spec,
-    asked: &Asked,
+    request: &PrepareRequest,
     script: Option<PathBuf>,
 ) -> Result<Disks, PrepareError> {
-    let (spec, asked) = (spec.clone(), asked.clone());
-    let look = tokio::task::spawn_blocking(move || look_at_disks(&spec, &asked, script.as_deref()));
-    match tokio::time::timeout(DISK_WITHIN, look).await {
+    let (spec, request) = (spec.clone(), request.clone());
+    let check = tokio::task::spawn_blocking(move || check_disks(&spec, &request, script.as_deref()));
+    match tokio::time::timeout(DISK_WITHIN, check).await {
         Ok(Ok(disks)) => disks,
         Ok(Err(_panicked)) => Ok(Disks::default()),
         Err(_) => Err(PrepareError::DiskHangs),
     }
 }
 
-fn look_at_disks(spec: &Spec, asked: &Asked, script: Option<&Path>) -> Result<Disks, PrepareError> {
-    if let Some(path) = asked.resume_from.as_deref().map(Path::new)
+fn check_disks(spec: &Spec, request: &PrepareRequest, script: Option<&Path>) -> Result<Disks, PrepareError> {
+    if let Some(path) = request.resume_from.as_deref().map(Path::new)
         && !path.exists()
     {
         return Err(PrepareError::Missing {
-            what: "the checkpoint to go on from,",
+            what: "the checkpoint to resume from,",
             path: path.to_owned(),
         });
     }
@@ -72,27 +72,27 @@ fn look_at_disks(spec: &Spec, asked: &Asked, script: Option<&Path>) -> Result<Di
         })?;
         disks.script_sha256 = hex::encode(Sha256::digest(&source));
     }
-    if let (Some(folder), Some(token)) = (checkpoint_folder(spec), token_of(spec, asked)) {
-        leave_token(&folder, &token, asked)?;
+    if let (Some(folder), Some(token)) = (checkpoint_folder(spec), token_of(spec, request)) {
+        leave_token(&folder, &token, request)?;
         disks.token = Some(token.display().to_string());
         disks.checkpoint_free_bytes = free_bytes(&folder);
     }
     Ok(disks)
 }
 
-/// Better now than at the first save, hours later.
-fn leave_token(folder: &Path, token: &Path, asked: &Asked) -> Result<(), PrepareError> {
+/// Creates the folder and a file in it. It is better to find an error now than at the first save, hours later.
+fn leave_token(folder: &Path, token: &Path, request: &PrepareRequest) -> Result<(), PrepareError> {
     std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(token, &asked.mark))
+        .and_then(|()| std::fs::write(token, &request.mark))
         .map_err(|source| PrepareError::Unwritable {
             path: folder.to_owned(),
             source,
         })
 }
 
-/// Takes back what `leave_token` left.
+/// Removes the file that `leave_token` wrote.
 pub(in crate::launch) fn remove_token(token: PathBuf) {
-    // On a thread of its own, and not waited for: a token that stays is an empty file that nothing reads.
+    // On a separate thread without waiting: a file that stays is empty, and nothing reads it.
     tokio::task::spawn_blocking(move || {
         if let Err(error) = std::fs::remove_file(&token)
             && error.kind() != io::ErrorKind::NotFound
@@ -102,13 +102,13 @@ pub(in crate::launch) fn remove_token(token: PathBuf) {
     });
 }
 
-/// Whether a file that another node wrote comes to be seen here.
+/// Returns true if a file that another node wrote becomes visible here within the time limit.
 pub(in crate::launch) async fn is_seen(path: String) -> bool {
-    let look = tokio::task::spawn_blocking(move || {
+    let check = tokio::task::spawn_blocking(move || {
         let deadline = Instant::now() + SEEN_WITHIN;
         let path = Path::new(&path);
         loop {
-            // Listing the folder makes a network file system ask its server.
+            // Listing the folder makes a network file system query its server.
             let _listed = path
                 .parent()
                 .map(|folder| std::fs::read_dir(folder).map(Iterator::count));
@@ -118,14 +118,14 @@ pub(in crate::launch) async fn is_seen(path: String) -> bool {
             if Instant::now() >= deadline {
                 return false;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     });
-    let seen = tokio::time::timeout(SEEN_WITHIN * 2, look).await;
+    let seen = tokio::time::timeout(SEEN_WITHIN * 2, check).await;
     matches!(seen, Ok(Ok(true)))
 }
 
-/// An interface that is named for the collectives and is not here makes every rank fail.
+/// Checks the interfaces that are named for collectives: a missing one makes every rank fail.
 fn check_interfaces(spec: &Spec) -> Result<(), PrepareError> {
     let Some(names) = spec.env.get("GLOO_SOCKET_IFNAME") else {
         return Ok(());
@@ -146,7 +146,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// The commit of the working copy a script lies in, with `+changes` when files differ from it. None without git.
+/// Returns the commit of the working copy that contains a script, with `+changes` if files differ from it. `None` without git.
 pub(super) async fn commit_of(script: &Path) -> Option<String> {
     let folder = script.parent()?;
     let commit = git(folder, &["rev-parse", "HEAD"]).await?;
@@ -159,7 +159,7 @@ pub(super) async fn commit_of(script: &Path) -> Option<String> {
     Some(format!("{commit}{suffix}"))
 }
 
-/// Nothing of the user's configuration may start a program, and nothing is locked or written.
+/// Runs git such that the user's configuration cannot start a program, and nothing is locked or written.
 async fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("git");
     command
@@ -192,10 +192,10 @@ mod tests {
         }
     }
 
-    fn asked() -> Asked {
-        Asked {
+    fn request() -> PrepareRequest {
+        PrepareRequest {
             mark: "r.1-n0".into(),
-            ..Asked::default()
+            ..PrepareRequest::default()
         }
     }
 
@@ -204,7 +204,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("train.py");
         std::fs::write(&script, "import torch\n").unwrap();
-        let found = disks(&spec(folder.path()), &asked(), Some(script)).await.unwrap();
+        let found = disks(&spec(folder.path()), &request(), Some(script))
+            .await
+            .unwrap();
         let token = found.token.unwrap();
         assert!(token.ends_with("/ckpt/.lockstep-r.1-n0"));
         assert!(found.checkpoint_free_bytes > Some(0) && found.workdir_free_bytes > Some(0));
@@ -226,29 +228,29 @@ mod tests {
     async fn what_would_fail_later_fails_now() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("ckpt"), "a file, not a folder").unwrap();
-        let error = disks(&spec(folder.path()), &asked(), None).await.unwrap_err();
+        let error = disks(&spec(folder.path()), &request(), None).await.unwrap_err();
         assert!(matches!(error, PrepareError::Unwritable { .. }), "{error}");
-        let resumed = Asked {
+        let resumed = PrepareRequest {
             resume_from: Some("/nonexistent/step-7".into()),
-            ..asked()
+            ..request()
         };
         let error = disks(&Spec::default(), &resumed, None).await.unwrap_err();
         assert!(
             error
                 .to_string()
-                .starts_with("the checkpoint to go on from, \"/nonexistent/step-7\" is not on this node"),
+                .starts_with("the checkpoint to resume from, \"/nonexistent/step-7\" is not on this node"),
             "{error}"
         );
         let named = Spec {
             env: [("GLOO_SOCKET_IFNAME".to_owned(), "lo,nope0".to_owned())].into(),
             ..Spec::default()
         };
-        let error = disks(&named, &asked(), None).await.unwrap_err();
+        let error = disks(&named, &request(), None).await.unwrap_err();
         assert!(error.to_string().contains("nope0"), "{error}");
     }
 
     #[tokio::test]
-    async fn the_commit_is_told_and_whether_files_differ_from_it() {
+    async fn the_commit_is_reported_with_whether_files_differ_from_it() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("train.py");
         std::fs::write(&script, "pass\n").unwrap();

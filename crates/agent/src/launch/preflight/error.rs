@@ -1,20 +1,20 @@
-//! Why a run cannot start on this node, in words for the person who submitted it.
+//! The reasons why a run cannot start on this node, for the person who submitted it.
 
 use std::path::PathBuf;
 
 use super::checkout::CheckoutError;
 use super::container::ContainerError;
 
-/// Why a run cannot start here. Each says how to get what is missing.
+/// Why a run cannot start on this node. Each message says how to correct it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrepareError {
-    /// No interpreter.
+    /// The Python interpreter does not exist.
     #[error(
         "there is no Python at {0:?}; name an interpreter or virtual environment with `python` in the run, --python for the \
          agent, or LOCKSTEP_PYTHON"
     )]
     NoPython(PathBuf),
-    /// No PyTorch.
+    /// Python cannot import PyTorch.
     #[error(
         "PyTorch cannot be imported by {python:?}: {complaint}. Install it with `{} -m pip install torch`, or name another \
          environment with `python` in the run, --python for the agent, or LOCKSTEP_PYTHON", python.display()
@@ -22,63 +22,61 @@ pub(crate) enum PrepareError {
     NoTorch {
         /// The interpreter.
         python: PathBuf,
-        /// The last of what it said.
+        /// The last line of the error output.
         complaint: String,
     },
-    /// It hangs.
+    /// The import of PyTorch took too long.
     #[error(
         "importing PyTorch with {0:?} took longer than the {1} s that were left for it; is its file system reachable?"
     )]
     Slow(PathBuf, u64),
-    /// The script or folder.
+    /// The script or a folder is missing.
     #[error("{what} {path:?} is not on this node; put it there, or on a file system that all nodes share")]
     Missing {
-        /// `the script` or `the workdir`.
+        /// What is missing, such as `the script` or `the workdir`.
         what: &'static str,
-        /// Where it was looked for.
+        /// The path.
         path: PathBuf,
     },
-    /// The script is not one.
+    /// The script cannot run.
     #[error("the script {path:?} would fail at once: {complaint}")]
     Script {
-        /// Where it is.
+        /// The path of the script.
         path: PathBuf,
-        /// What Python says.
+        /// Python's error message.
         complaint: String,
     },
-    /// The container.
+    /// The container cannot start.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// The working copy.
+    /// The checkout failed.
     #[error(transparent)]
     Checkout(#[from] CheckoutError),
-    /// A file.
+    /// A file cannot be read.
     #[error("{path:?} cannot be read on this node")]
     Unreadable {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// The folder of checkpoints.
+    /// The checkpoint folder cannot be written.
     #[error("checkpoint_dir {path:?} cannot be written on this node; no checkpoint could be saved")]
     Unwritable {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// A file system.
-    #[error(
-        "a file system that the run uses has not answered for a minute; look at its server and its mount"
-    )]
+    /// A file system does not answer.
+    #[error("a file system that the run uses has not answered for a minute; check its server and its mount")]
     DiskHangs,
-    /// A network interface.
-    #[error("GLOO_SOCKET_IFNAME names {0}, and this node has no such network interface")]
+    /// A network interface is missing.
+    #[error("GLOO_SOCKET_IFNAME names {0}, but this node has no such network interface")]
     NoInterface(String),
-    /// No port.
+    /// No port could be bound.
     #[error("no free TCP port could be found")]
     Port(#[source] std::io::Error),
 }

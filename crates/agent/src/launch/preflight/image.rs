@@ -1,21 +1,22 @@
-//! The container's image, as far as it can be told from inside. Facts only; most runtimes tell nothing, and then nothing is said.
+//! The container's image, as far as it is visible from inside. Only facts are reported; most runtimes provide none, and then there is no
+//! value.
 //!
 //! ```text
-//! LOCKSTEP_IMAGE                            what a manifest knows and the inside does not: Kubernetes shows a pod its labels, not its image
+//! LOCKSTEP_IMAGE                            set in a manifest: Kubernetes shows a pod its labels, but not its image
 //! /run/.containerenv                        Podman, privileged: image="NAME" and imageid="SHA-256"
-//! APPTAINER_CONTAINER, SINGULARITY_CONTAINER   the image's file
+//! APPTAINER_CONTAINER, SINGULARITY_CONTAINER   the file of the image
 //! ```
-//! Docker, containerd and CRI-O put the image's name and digest nowhere inside. An image that names itself in its own variables
-//! (a vendor's build number) says what it was made from, not what runs, and is not asked.
+//! Docker, containerd and CRI-O do not provide the image's name or digest inside the container. Variables of the image itself, such as a
+//! vendor's build number, describe its base image and not the running image, so they are not used.
 
 use std::path::Path;
 
-/// What is longer names no image.
+/// Maximum length of an image's name.
 const TEXT_BYTES_MAX: usize = 512;
-/// Podman writes a few lines.
+/// Maximum size of Podman's file, which has only a few lines.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
-/// The image below this root, by these variables.
+/// Returns the image of the container with this root folder and these variables.
 pub(crate) fn image(root: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let told = variable("LOCKSTEP_IMAGE");
     let podman = || of_podman(&std::fs::read_to_string(root.join("run/.containerenv")).ok()?);
@@ -26,7 +27,7 @@ pub(crate) fn image(root: &Path, variable: &dyn Fn(&str) -> Option<String>) -> O
         .filter(|text| is_name(text))
 }
 
-/// The id is the digest of the image's configuration, and names it for good on its machine; the name alone may move.
+/// The id is the digest of the image's configuration. It identifies the image permanently on its machine; a name can be reassigned.
 fn of_podman(text: &str) -> Option<String> {
     let text = text.get(..FILE_BYTES_MAX.min(text.len()))?;
     let value = |name: &str| {
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_surroundings_tell_is_told_and_nothing_else() {
+    fn the_image_is_read_from_the_environment_and_from_nothing_else() {
         const PODMAN: &str = "engine=\"podman-4.9\"\nname=\"a\"\nid=\"c0\"\nimage=\"quay.io/train:24\"\nimageid=\"5f3a\"\nrootless=1\n";
         const FILE: (&str, &str) = ("APPTAINER_CONTAINER", "/images/train.sif");
         const TOLD: (&str, &str) = ("LOCKSTEP_IMAGE", "registry/train@sha256:77");

@@ -3,24 +3,24 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
-/// A port kept from others until the ranks need it.
+/// A port that is reserved until the ranks need it.
 #[derive(Debug)]
 pub(crate) struct Lease(TcpListener);
 
 impl Lease {
-    /// Takes a port, 0 for any that is free; of IPv6 too, where the machine has it.
+    /// Reserves a port; 0 means any free port. Includes IPv6, if the machine has it.
     pub(super) fn take(port: u16) -> io::Result<Self> {
         let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
         both.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
             .map(Self)
     }
 
-    /// Its number.
+    /// Returns the port number.
     pub(super) fn port(&self) -> io::Result<u16> {
         Ok(self.0.local_addr()?.port())
     }
 
-    /// The same port, to be listened at while it is leased.
+    /// Returns a listener on the reserved port.
     pub(super) fn listener(&self) -> io::Result<TcpListener> {
         self.0.try_clone()
     }

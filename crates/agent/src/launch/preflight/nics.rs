@@ -1,11 +1,12 @@
-//! What the collectives of a run will go over on this node, chosen as the libraries choose.
+//! The network interfaces that the collectives of a run will use on this node, chosen as the libraries choose them.
 //!
 //! ```text
-//! NCCL   NCCL_SOCKET_IFNAME: prefixes, `=` exact, `^` all but these; else ib…, else any but lo and docker…, else those
-//!        RDMA ports beside it, by NCCL_IB_HCA; none with NCCL_IB_DISABLE=1
+//! NCCL   NCCL_SOCKET_IFNAME: prefixes, `=` exact, `^` all except these; else ib…, else any except lo and docker…, else these
+//!        in addition RDMA ports, by NCCL_IB_HCA; none with NCCL_IB_DISABLE=1
 //! Gloo   GLOO_SOCKET_IFNAME: the first name; else the interface of the host name's address; else loopback
 //! ```
-//! Variables are the run's own, else what the ranks inherit from the agent. Files are read below a root, addresses come from the kernel.
+//! Variables are the run's own, otherwise those that the ranks inherit from the agent. Files are read below a root folder; addresses come
+//! from the kernel.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
@@ -14,12 +15,12 @@ use std::time::Duration;
 use domain::run::spec::{Backend, Spec};
 use domain::run::state::Nic;
 
-/// The largest nodes have 16 ports; virtual functions by the hundred are not worth a report.
+/// Maximum number of RDMA ports in a report. The largest nodes have 16; hundreds of virtual functions are not useful.
 const PORTS_MAX: usize = 32;
-/// A host name is looked up in this time, or goes for unknown.
-const LOOK_UP_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for resolving the host name. After it, the interfaces are unknown.
+const CHOICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the sockets use first, then RDMA ports; and this node's address on the first.
+/// The interface of the sockets first, then the RDMA ports. `address` is this node's address on the first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nics {
     pub(crate) nics: Vec<Nic>,
@@ -33,10 +34,10 @@ struct Interface {
     addresses: Vec<IpAddr>,
 }
 
-/// Looks, in the end without an answer: an interface is no reason to fail.
-pub(crate) async fn look(spec: &Spec, gpus: u32) -> Nics {
+/// Determines the interfaces. It returns an empty result after the time limit: an unknown interface is no reason to fail.
+pub(crate) async fn choose_nics(spec: &Spec, gpus: u32) -> Nics {
     let spec = spec.clone();
-    let look = tokio::task::spawn_blocking(move || {
+    let choice = tokio::task::spawn_blocking(move || {
         let uses_nccl = match spec.backend {
             Backend::Nccl => true,
             Backend::Gloo => false,
@@ -51,13 +52,13 @@ pub(crate) async fn look(spec: &Spec, gpus: u32) -> Nics {
             &own_addresses,
         )
     });
-    match tokio::time::timeout(LOOK_UP_WITHIN, look).await {
+    match tokio::time::timeout(CHOICE_TIMEOUT, choice).await {
         Ok(Ok(nics)) => nics,
         Ok(Err(_)) | Err(_) => Nics::default(),
     }
 }
 
-/// All decisions; what the machine says comes in.
+/// Makes all decisions from the machine's data, which are passed in.
 fn choose(
     root: &Path,
     interfaces: &[Interface],
@@ -85,7 +86,7 @@ fn choose(
 }
 
 impl Interface {
-    /// IPv4 first, as both libraries prefer; an address of the link alone is no use to other nodes.
+    /// Returns the address for other nodes. IPv4 comes first, as in both libraries. A link-local address is useless to other nodes.
     fn address(&self) -> Option<IpAddr> {
         let usable = |ip: &&IpAddr| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let mut usable: Vec<&IpAddr> = self.addresses.iter().filter(usable).collect();
@@ -129,7 +130,7 @@ fn of_gloo<'a>(
         .or_else(|| interfaces.iter().find(loopback))
 }
 
-/// NCCL's way to name devices: `eth,ib`, `=eth0`, `^docker`, `^=lo`; a port may follow an RDMA device, as in `mlx5_0:1`.
+/// Matches NCCL's device rules: `eth,ib`, `=eth0`, `^docker`, `^=lo`. An RDMA device may have a port, as in `mlx5_0:1`.
 fn matches(rule: &str, name: &str) -> bool {
     let (not, rule) = rule.strip_prefix('^').map_or((false, rule), |rule| (true, rule));
     let (exact, rule) = rule.strip_prefix('=').map_or((false, rule), |rule| (true, rule));
@@ -152,12 +153,12 @@ fn ethernet(root: &Path, name: &str) -> Nic {
     Nic {
         name: name.to_owned(),
         rdma: false,
-        // -1 or an error where there is no such thing.
+        // -1 or an error if the interface has no speed.
         speed_mbit: number("speed")
             .and_then(|speed| u64::try_from(speed).ok())
             .filter(|speed| *speed > 0),
         mtu: number("mtu").and_then(|mtu| u32::try_from(mtu).ok()),
-        // An error where the interface was taken down.
+        // An error if the interface was taken down.
         up: folder.exists().then(|| number("carrier") == Some(1)),
     }
 }
@@ -187,7 +188,7 @@ fn ports(root: &Path, rule: Option<&str>) -> Vec<Nic> {
     found
 }
 
-/// `4: ACTIVE`, and `400 Gb/sec (4X NDR)`.
+/// Reads the state and rate of a port: `4: ACTIVE`, and `400 Gb/sec (4X NDR)`.
 fn rdma(port: &Path, name: String) -> Nic {
     let text = |file: &str| std::fs::read_to_string(port.join(file)).ok();
     let gigabits = text("rate").and_then(|rate| rate.split_ascii_whitespace().next()?.parse::<f64>().ok());
@@ -230,7 +231,7 @@ fn interfaces() -> Vec<Interface> {
     found
 }
 
-/// As Gloo finds itself: what the host name stands for.
+/// Returns the addresses to which the host name resolves, which is how Gloo finds itself.
 fn own_addresses() -> Vec<IpAddr> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let found = (host.as_str(), 0).to_socket_addrs();
@@ -367,7 +368,7 @@ mod tests {
             env: [("GLOO_SOCKET_IFNAME".to_owned(), "lo".to_owned())].into(),
             ..Spec::default()
         };
-        let found = look(&spec, 0).await;
+        let found = choose_nics(&spec, 0).await;
         assert!(found.address.is_some_and(|ip| ip.is_loopback()), "{found:?}");
         assert!(found.nics[0].mtu > Some(1_000), "{found:?}");
     }

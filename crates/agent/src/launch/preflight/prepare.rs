@@ -1,4 +1,4 @@
-//! Checks everything that a start will need: the interpreter, PyTorch in it, the script, a free port, an address for the others.
+//! Checks everything that a start needs: the interpreter, PyTorch in it, the script, a free port, and an address for the other nodes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,7 @@ use serde::Deserialize;
 use shim::Folder;
 use tokio::process::Command;
 
-use super::asked::{Asked, Surroundings};
-use super::bandwidth::new_door;
+use super::bandwidth::new_secret;
 use super::checkout::{check_out, placed};
 use super::container::{self, ContainerError, Found, shares_process_ids};
 use super::disks::{commit_of, disks};
@@ -22,16 +21,17 @@ use super::error::PrepareError;
 use super::image::image;
 use super::lease::Lease;
 use super::nics;
+use super::request::{PrepareRequest, Surroundings};
 
-/// All of a preparation: the collector gives up after five minutes.
+/// Time limit for a whole preparation: the collector gives up after five minutes.
 const PREPARED_WITHIN: Duration = Duration::from_secs(285);
-/// Ranks on a node without GPUs, when nobody says how many: enough to be distributed.
+/// Ranks on a node without GPUs, if the run does not specify a number: the minimum for a distributed run.
 const NPROC_WITHOUT_GPUS: u32 = 2;
-/// How much of Python's complaint is passed on.
+/// Maximum length of Python's error output that is passed on.
 const COMPLAINT_CHARS: usize = 600;
 
-/// Prints what the agent wants to know of an environment and a script. The script is read, not run: its imports at the top level,
-/// which no `try` guards, are looked for without importing them.
+/// A program that prints what the agent needs to know about an environment and a script. The script is read, not run. Its top-level imports
+/// outside of `try` are searched without importing them.
 const QUESTION: &str = include_str!("question.py");
 
 #[derive(Default, Deserialize)]
@@ -50,33 +50,33 @@ struct Answer {
     packages: Vec<String>,
 }
 
-/// Checks everything a start will need.
+/// Checks everything that a start needs.
 ///
 /// # Errors
-/// When something is missing; the message is for the person who submitted the run.
+/// If something is missing. The message is for the person who submitted the run.
 pub(in crate::launch) async fn prepare(
     spec: &Spec,
-    asked: &Asked,
+    request: &PrepareRequest,
     around: &Surroundings,
 ) -> Result<(Prepared, Lease), PrepareError> {
     let until = Instant::now() + PREPARED_WITHIN;
-    let folder = Folder::at(&asked.folder);
+    let folder = Folder::at(&request.folder);
     let commit = check_out(spec, &folder).await?;
     let spec = &placed(spec, &folder);
     let contained = match &spec.container {
-        Some(wish) => Some(container::find(spec, wish, asked, around, until).await?),
+        Some(options) => Some(container::find(spec, options, request, around, until).await?),
         None => None,
     };
     let program = check_program(spec, around)?;
     let script = spec.recipe.is_none().then_some(program);
-    // One of the image is known by the image.
+    // A script in the image is identified by the image.
     let on_disk = script.clone().filter(|path| path.is_file());
-    let disks = disks(spec, asked, on_disk).await?;
+    let disks = disks(spec, request, on_disk).await?;
     let (python, answer) = match &contained {
-        Some(found) => ask_inside(found, spec, asked, script.as_deref(), around, until).await?,
+        Some(found) => ask_inside(found, spec, request, script.as_deref(), around, until).await?,
         None => {
             let python = find_python(spec, around)?;
-            let answer = ask(&python, spec, asked, script.as_deref(), around, until).await?;
+            let answer = ask(&python, spec, request, script.as_deref(), around, until).await?;
             (python, answer)
         }
     };
@@ -88,12 +88,12 @@ pub(in crate::launch) async fn prepare(
     };
     let lease = Lease::take(0).map_err(PrepareError::Port)?;
     let port = lease.port().map_err(PrepareError::Port)?;
-    let nics = nics::look(spec, gpus).await;
+    let nics = nics::choose_nics(spec, gpus).await;
     let image = match contained {
         Some(found) => Some(found.image),
         None => image(&around.root, &|name| std::env::var(name).ok()),
     };
-    let provenance = match (asked.node_rank, script) {
+    let provenance = match (request.node_rank, script) {
         (0, script) => Some(Provenance {
             commit: match (&commit, script) {
                 (Some(commit), _) => Some(commit.clone()),
@@ -129,7 +129,7 @@ pub(in crate::launch) async fn prepare(
         door: if spec.preflight_bandwidth.is_off() {
             SecretValue::default()
         } else {
-            SecretValue::new(new_door())
+            SecretValue::new(new_secret())
         },
         image: image.unwrap_or_default(),
         provenance,
@@ -137,7 +137,7 @@ pub(in crate::launch) async fn prepare(
     Ok((prepared, lease))
 }
 
-/// A module that is not there ends the script at once, unless the script goes looking elsewhere by itself.
+/// Fails if the script cannot be parsed or imports a missing module, unless the script changes its own module path.
 fn check_script(script: Option<&Path>, answer: &Answer) -> Result<(), PrepareError> {
     let Some(path) = script else {
         return Ok(());
@@ -158,10 +158,10 @@ fn check_script(script: Option<&Path>, answer: &Answer) -> Result<(), PrepareErr
     })
 }
 
-/// The file that will be run.
+/// Returns the path of the file that will be run.
 fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareError> {
     let workdir = spec.workdir.as_deref().map(Path::new);
-    // What the node lacks may be in the image; Python looks for it there.
+    // What is missing on the node may be in the image; Python checks that inside.
     let may_be_inside = spec.container.is_some() && spec.git.is_none();
     if let Some(path) = workdir.filter(|path| !path.is_dir() && !may_be_inside) {
         return Err(PrepareError::Missing {
@@ -188,7 +188,7 @@ fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareE
     }
 }
 
-/// The run's own, else the agent's, else `LOCKSTEP_PYTHON`, else `python3`.
+/// Returns the run's own Python, else the agent's, else `LOCKSTEP_PYTHON`, else `python3`.
 fn find_python(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareError> {
     let named = spec
         .python
@@ -222,7 +222,7 @@ fn search_path(name: &str) -> Result<PathBuf, PrepareError> {
 async fn ask(
     python: &Path,
     spec: &Spec,
-    asked: &Asked,
+    request: &PrepareRequest,
     script: Option<&Path>,
     around: &Surroundings,
     until: Instant,
@@ -231,9 +231,9 @@ async fn ask(
     command
         .args(["-c", QUESTION])
         .arg(script.unwrap_or(Path::new("")))
-        .arg(if asked.node_rank == 0 { "packages" } else { "" })
+        .arg(if request.node_rank == 0 { "packages" } else { "" })
         .arg(around.companions.join("inject"))
-        // Not where a stray file would be taken for a module.
+        // A folder in which no stray file can be imported as a module.
         .current_dir("/")
         .envs(&spec.env)
         .stdin(Stdio::null())
@@ -250,21 +250,21 @@ async fn ask(
         })
 }
 
-/// The same in the run's container, whose Python it returns.
+/// Like `ask`, in the run's container. Also returns the Python inside it.
 async fn ask_inside(
     found: &Found,
     spec: &Spec,
-    asked: &Asked,
+    request: &PrepareRequest,
     script: Option<&Path>,
     around: &Surroundings,
     until: Instant,
 ) -> Result<(PathBuf, Answer), PrepareError> {
     let python = spec.python.as_deref().unwrap_or("python3");
     let script = script.unwrap_or(Path::new("")).display().to_string();
-    let packages = if asked.node_rank == 0 { "packages" } else { "" };
+    let packages = if request.node_rank == 0 { "packages" } else { "" };
     let inject = around.companions.join("inject").display().to_string();
     let arguments = ["-c", QUESTION, &script, packages, &inject];
-    let folder = Folder::at(&asked.folder);
+    let folder = Folder::at(&request.folder);
     let output = found.ask_python(python, &arguments, spec, &folder, until).await?;
     let answer = Answer::read(&output.stdout).ok_or_else(|| found.no_answer(python))?;
     if !shares_process_ids(&answer.machine) {
@@ -278,24 +278,24 @@ async fn ask_inside(
 }
 
 impl Answer {
-    /// The last line: modules that are imported may print.
+    /// Parses the last line: imported modules may print before it.
     fn read(stdout: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(stdout);
         serde_json::from_str(text.lines().last()?).ok()
     }
 }
 
-/// Python's last line says what is wrong.
+/// Returns Python's last line, which contains the error.
 fn complaint(stderr: &str) -> String {
     let line = stderr
         .lines()
         .rev()
         .find(|line| !line.trim().is_empty())
-        .unwrap_or("it said nothing");
+        .unwrap_or("no error output");
     line.trim().chars().take(COMPLAINT_CHARS).collect()
 }
 
-/// The address this node has on the way to the collector. Nothing is sent: a UDP connect only chooses a route.
+/// Returns this node's address on the route to the collector. Nothing is sent: a UDP connect only chooses a route.
 fn address_towards(collector: Option<&str>) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let Some(target) = collector.and_then(socket_address) else {
@@ -313,7 +313,7 @@ fn address_towards(collector: Option<&str>) -> IpAddr {
     routed.map_or(loopback, |address| address.ip())
 }
 
-/// `http://host:port/` → an address of the host.
+/// Resolves `http://host:port/` to an address of the host.
 fn socket_address(url: &str) -> Option<SocketAddr> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split('/').next()?;
@@ -352,7 +352,9 @@ mod tests {
     async fn what_is_missing_is_named_with_the_way_to_get_it() {
         let (_data, spec, mut around) = recipe();
         around.python = Some("/nonexistent".into());
-        let error = prepare(&spec, &Asked::default(), &around).await.unwrap_err();
+        let error = prepare(&spec, &PrepareRequest::default(), &around)
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, PrepareError::NoPython(path) if path == Path::new("/nonexistent")),
             "{error}"
@@ -362,7 +364,9 @@ mod tests {
             workdir: Some("/tmp".into()),
             ..Spec::default()
         };
-        let error = prepare(&script, &Asked::default(), &around).await.unwrap_err();
+        let error = prepare(&script, &PrepareRequest::default(), &around)
+            .await
+            .unwrap_err();
         assert_eq!(
             error.to_string(),
             "the script \"/tmp/train.py\" is not on this node; put it there, or on a file system that all nodes share"
@@ -370,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_python_without_torch_gets_told_how_to_install_it() {
+    async fn the_error_for_a_python_without_torch_says_how_to_install_it() {
         let (data, spec, mut around) = recipe();
         let fake = data.path().join("python");
         std::fs::write(
@@ -380,7 +384,7 @@ mod tests {
         .unwrap();
         std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         around.python = Some(fake.clone());
-        let message = prepare(&spec, &Asked::default(), &around)
+        let message = prepare(&spec, &PrepareRequest::default(), &around)
             .await
             .unwrap_err()
             .to_string();
@@ -391,15 +395,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_script_is_read_and_its_imports_are_looked_for_without_running_it() {
+    async fn a_script_is_read_and_its_imports_are_searched_without_running_it() {
         let (data, _, mut around) = recipe();
         let Some(python) = crate::launch::testing::python_with_torch() else {
             return;
         };
         around.python = Some(python);
-        let first = Asked {
+        let first = PrepareRequest {
             mark: "x".into(),
-            ..Asked::default()
+            ..PrepareRequest::default()
         };
         let prepared = async |text: &str| {
             std::fs::write(data.path().join("train.py"), text).unwrap();

@@ -1,12 +1,12 @@
-# What the agent wants to know of a Python environment and of a script, before a run. The script is read, not run.
-# Arguments: the script or nothing, "packages" or nothing, the folder that the run will have on its path.
+# Describes a Python environment and a script for the agent, before a run. The script is read, not run.
+# Arguments: the script or an empty string, "packages" or an empty string, the folder that the run will have on its path.
 import ast, importlib.metadata, importlib.util, json, os, platform, sys
 import torch
 from torch.distributed import is_available, run
 assert is_available(), 'this PyTorch is built without torch.distributed'
 
 script, wants_packages, inject = sys.argv[1], sys.argv[2] == 'packages', sys.argv[3]
-PACKAGES_CHARS_MAX = 32000  # a report holds 64 KiB
+PACKAGES_CHARS_MAX = 32000  # a report has at most 64 KiB
 
 def nccl():
     try:
@@ -15,7 +15,7 @@ def nccl():
         return ''
 
 def machine():
-    # Where ids of processes mean the same: the machine since its last start, and the namespace.
+    # Identifies where process ids have the same meaning: the boot of the machine, and the namespace.
     with open('/proc/sys/kernel/random/boot_id') as file:
         return file.read().strip() + ' ' + os.readlink('/proc/self/ns/pid')
 
@@ -63,7 +63,7 @@ if script:
     except (SyntaxError, ValueError) as error:
         answer['script_error'] = f"{error} (line {getattr(error, 'lineno', '?')})"
     else:
-        # As torchrun's ranks will have it: the script's folder first, not the current one.
+        # The path of torchrun's ranks: the script's folder first, not the current one.
         sys.path[:] = [os.path.dirname(os.path.abspath(script))] + [path for path in sys.path if path] + [inject]
         roots = {name.split('.')[0] for name in top_level_imports(tree)}
         answer['missing'] = sorted(root for root in roots if not is_there(root))

@@ -1,34 +1,36 @@
-//! What is usual for a rank in this attempt: how noisy its loss is, and how fast it trains at its best. Rules hold the present against it.
+//! The usual values of a rank in this attempt: the noise of its loss, and its best speed. Rules compare the current values with them.
 //!
 //! ```text
-//! losses      |difference of two losses in a row|, the last 256 ─▶ 90th percentile: the noise
-//! speed       samples per second of each step ─▶ median of each minute ─▶ the highest of them
+//! losses      |difference of two consecutive losses|, the last 256 ─▶ 90th percentile: the noise
+//! speed       samples per second of each step ─▶ median of each minute ─▶ the maximum of these medians
 //! ```
-//! Both forget nothing that matters: a fault that lasts does not become usual. A loss that is far above its noise does not add to it, and a minute
-//! that is slow never replaces a faster one.
+//! A lasting fault must not become the usual value. So a loss far above its noise does not add to the noise, and a slow minute never
+//! replaces a faster one.
 
 use std::collections::VecDeque;
 
 use domain::time::TimestampMs;
 
-/// Differences that are remembered; with fewer than `DIFFERENCES_MIN` nothing is said.
+/// Number of differences that are kept. With fewer than `DIFFERENCES_MIN`, there is no value.
 const DIFFERENCES_MAX: usize = 256;
 const DIFFERENCES_MIN: usize = 16;
-/// If the loss does not come back near the first one, the noise is at most this share of the first loss: a run that explodes in its first
-/// steps has no other loss to compare with.
+/// If the loss does not return to near the first loss, the noise is at most this share of the first loss: a run that diverges in its first
+/// steps has no other loss for comparison.
 const FIRST_LOSS_SHARE_MAX: f64 = 0.08;
-/// A loss is far above the first one beyond this multiple of it. The loss of one small batch may be several times that of the next.
+/// A loss is far above the first one if it exceeds this multiple of it. The loss of a small batch may be several times that of the next
+/// one.
 const FIRST_LOSS_MULTIPLE_MAX: f64 = 4.0;
-/// The loss comes back near the first one if one in so many does. The first batch may by chance have a loss that is a fifth of the usual one.
+/// The loss counts as returning to near the first one if one of this many losses does. The first batch may have a loss that is a fifth of
+/// the usual loss by chance.
 const NEAR_FIRST_ONE_IN: usize = 16;
-/// Losses that are the first ones, after which the loss comes back or does not.
+/// Number of losses at the start that do not count for the check whether the loss returns.
 const FIRST_LOSSES: usize = 8;
-/// A difference beyond this many times the noise is an event, not noise.
+/// A difference greater than this multiple of the noise is an event, not noise.
 const NOISE_MULTIPLE_MAX: f64 = 20.0;
 const MINUTE_MS: i64 = 60_000;
-/// Steps of a minute that give a median. Long steps get a longer minute.
+/// Minimum number of steps for the median of a minute. With long steps, the minute is extended.
 const RATES_MIN: usize = 6;
-/// Rates of one minute that are kept: enough for a median, at any speed.
+/// Maximum number of rates that are kept per minute: enough for a median at any speed.
 const RATES_MAX: usize = 1_024;
 
 /// How much a loss varies from step to step.
@@ -37,15 +39,15 @@ pub(super) struct LossNoise {
     first: Option<f64>,
     last: Option<f64>,
     differences: VecDeque<f64>,
-    /// The same differences, smallest first.
+    /// The same differences, in ascending order.
     sorted: Vec<f64>,
     count: usize,
-    /// Of the last losses, at most `DIFFERENCES_MAX` and without the first ones: whether each was near the first one.
+    /// Whether each of the last losses was near the first one: at most `DIFFERENCES_MAX` entries, without the first losses.
     near_first: VecDeque<bool>,
 }
 
 impl LossNoise {
-    /// A step's loss.
+    /// Takes the loss of a step.
     pub(super) fn take(&mut self, loss: f64) {
         if !loss.is_finite() {
             return;
@@ -78,12 +80,12 @@ impl LossNoise {
         self.differences.push_back(difference);
     }
 
-    /// Where a difference is among the sorted ones, or belongs.
+    /// Returns the index of a difference among the sorted ones, or where to insert it.
     fn place(&self, difference: f64) -> usize {
         self.sorted.partition_point(|known| *known < difference)
     }
 
-    /// The 90th percentile of the differences, bounded by the first loss if the loss does not come back near it.
+    /// Returns the 90th percentile of the differences. If the loss does not return to near the first loss, the first loss limits it.
     pub(super) fn value(&self) -> Option<f64> {
         if self.sorted.len() < DIFFERENCES_MIN {
             return None;
@@ -106,7 +108,7 @@ pub(super) struct BestSpeed {
 }
 
 impl BestSpeed {
-    /// A step's samples per second.
+    /// Takes the samples per second of a step.
     pub(super) fn take(&mut self, at_ms: TimestampMs, samples_per_second: f64) {
         if !samples_per_second.is_finite() {
             return;
@@ -125,7 +127,7 @@ impl BestSpeed {
         self.since_ms = Some(at_ms);
     }
 
-    /// Known after the first minute.
+    /// Returns the best speed; `None` during the first minute.
     pub(super) fn value(&self) -> Option<f64> {
         self.best
     }
@@ -171,14 +173,14 @@ mod tests {
             noise.take(2.0);
         }
         assert_eq!(noise.value(), Some(0.0));
-        // A loss that was constant may begin to move.
+        // A loss that was constant may start to vary.
         for step in 0..100 {
             noise.take(2.0 + f64::from(step % 2));
         }
         assert_eq!(noise.value(), Some(1.0));
     }
 
-    /// Batches of four samples of a loss of 1 on average: the best of some hundreds is a tenth of it, the worst six times as much.
+    /// Batches of four samples with a mean loss of 1. The smallest of some hundred losses is a tenth of it, the largest six times it.
     #[test]
     fn losses_of_small_batches_are_noise() {
         let mut noise = LossNoise::default();
@@ -191,7 +193,7 @@ mod tests {
         assert!(above_best < 50.0 * value, "{value}");
     }
 
-    /// The same, where the first batch has by chance a fifth of the usual loss.
+    /// Like above, but the first batch has by chance a fifth of the usual loss.
     #[test]
     fn a_first_loss_that_is_small_by_chance_does_not_bound_the_noise() {
         let mut noise = LossNoise::default();
@@ -217,10 +219,10 @@ mod tests {
             speed.value()
         };
         assert_eq!(train(59, |_| 250.0), None);
-        // 100 to 400 samples per second, in turns.
+        // 100 to 400 samples per second, in rotation.
         let best = train(180, |second| 100.0 + 100.0 * (second % 4) as f64).expect("a minute has passed");
         assert!((200.0..=300.0).contains(&best), "{best}");
-        // Three times slower, for an hour.
+        // Three times slower, for one hour.
         assert_eq!(train(3_600, |_| 80.0), Some(best));
     }
 }

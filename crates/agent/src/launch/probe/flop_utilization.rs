@@ -1,15 +1,16 @@
-//! Model FLOPs utilization: what share of its GPU's peak a rank's training needs, by the estimate of 6 operations per parameter and token.
+//! Model FLOPs utilization: the share of its GPU's peak that a rank's training uses, estimated as 6 operations per parameter and token.
 //!
 //! ```text
-//! 6 × parameters × tokens per second ÷ peak      2 in the forward pass and 4 in the backward pass, a multiply-add counted as two
+//! 6 × parameters × tokens per second ÷ peak      2 in the forward pass and 4 in the backward pass; a multiply-add counts as two
 //! ```
-//! What is recomputed is not counted, and neither is attention; of a mixture of experts all experts are. The peak is the product's dense one with
-//! 16-bit floats, whatever the run computes with, so that runs compare. Where product, parameters or tokens are not known there is no value.
+//! Recomputation and attention are not counted. In a mixture of experts, all experts are counted. The peak is the dense 16-bit peak of the
+//! product, whatever number format the run uses, so that runs are comparable. If product, parameters or tokens are unknown, there is no
+//! value.
 
 const OPERATIONS: f64 = 6.0;
 const TERA: f64 = 1e12;
 
-/// Words of a product's name as NVML tells it, and its dense peak with 16-bit floats in TFLOP/s. The first whose words are all in the name counts.
+/// Words of a product's name in NVML, and its dense 16-bit peak in TFLOP/s. The first entry whose words are all in the name applies.
 const PEAKS: [(&[&str], f64); 21] = [
     (&["GB200"], 2_500.0),
     (&["B200"], 2_250.0),
@@ -34,7 +35,7 @@ const PEAKS: [(&[&str], f64); 21] = [
     (&["T4"], 65.0),
 ];
 
-/// What a rank needs and has.
+/// The operations that a rank needs and the peak that it has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FlopUtilization {
     operations_per_token: f64,
@@ -42,11 +43,11 @@ pub(super) struct FlopUtilization {
 }
 
 impl FlopUtilization {
-    /// Of a rank that trains so many parameters on this product.
+    /// Returns the estimator for a rank that trains this many parameters on this product.
     pub(super) fn new(parameters: f64, product: &str) -> Option<Self> {
         let words: Vec<&str> = product.split([' ', '-']).collect();
         if words.contains(&"MIG") {
-            return None; // a part of the product
+            return None; // a part of a GPU
         }
         let (_, peak) = PEAKS
             .iter()
@@ -57,7 +58,8 @@ impl FlopUtilization {
         })
     }
 
-    /// At this speed. More than the peak cannot be: then the parameters are not those that each token passes, and nothing is said.
+    /// Returns the utilization at this speed. A value above the peak is impossible: then not every token uses all parameters, and the
+    /// result is `None`.
     pub(super) fn ratio(&self, tokens_per_second: f64) -> Option<f64> {
         let ratio = self.operations_per_token * tokens_per_second / self.peak_per_second;
         Some(ratio).filter(|ratio| (0.0..=1.0).contains(ratio))

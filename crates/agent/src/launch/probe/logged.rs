@@ -1,7 +1,7 @@
-//! What a script logs under names of its own: one series a name, and few names.
+//! Values that a script logs under its own names: one series per name, with a limited number of names.
 //!
-//! The names come from a training process. The probe has refused what is no name and counted; it is done here once more, for whoever writes to
-//! the socket without it.
+//! The names come from a training process. The probe has already rejected and counted invalid names. They are checked here again, because
+//! another program may write to the socket.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,13 @@ use crate::launch::probe::record::Logged;
 use crate::sample::Samples;
 use crate::sample::series::series;
 
-/// Of one run on this node, as the probe has it of one rank: a script that makes up names must not fill the store.
+/// Maximum number of names per run on this node; the probe has the same limit per rank. A script with generated names must not fill the
+/// store.
 const NAMES_MAX: usize = 64;
-/// A name of the probe's limit.
+/// Maximum length of a name; the probe has the same limit.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The names a run has logged under.
+/// The names under which a run has logged values.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedSeries {
     names: BTreeSet<String>,
@@ -33,7 +34,7 @@ impl LoggedSeries {
         }
     }
 
-    /// Whether there is such a name, or may be from now on.
+    /// Returns true if the name exists or can be added.
     fn knows(&mut self, name: &str) -> bool {
         if self.names.contains(name) {
             return true;
@@ -46,7 +47,7 @@ impl LoggedSeries {
     }
 }
 
-/// Printable, and nothing that changes the direction of what is written around it.
+/// Returns true if the name contains no control characters and none that are invisible or change the direction of the text around them.
 fn is_name(name: &str) -> bool {
     let hides = |c: char| {
         c.is_control()

@@ -1,26 +1,27 @@
-//! Which steps of a rank become one sample. Pools end at step numbers that are multiples of a power of two, about one per second.
+//! Decides which steps of a rank are pooled to one sample. Pools end at step numbers that are multiples of a power of two, about one per
+//! second.
 //!
 //! ```text
 //! steps      1 … 30 | 31 32 | 33 … 40 | 41 … 48 | 49 50 | 51 | 52 … 56     steps of 0.12 s: exponent 3; step 51 takes 4 s
 //! pools      1 each |   2   |    8    |    8    |   2   |  1 |    5
 //! ```
-//! All ranks of a synchronous run see the same time per step, so they choose the same exponent without asking each other. A rank that chooses another
-//! one for a while cuts the same steps twice as fine or half as fine: every end of the coarser pools is an end of the finer ones as well.
+//! All ranks of a synchronous run see the same time per step, so they choose the same exponent without communication. If a rank chooses
+//! another exponent for a while, its pools are half or twice as long: every end of a coarse pool is also the end of a finer one.
 
 use std::collections::VecDeque;
 
-/// Steps of a rank that are samples of their own before pooling begins: the first seconds of a run in full detail.
+/// Steps at the start that are not pooled: the first seconds of a run in full detail.
 const BURST_STEPS: u64 = 30;
-/// A step this long is always a sample of its own.
+/// A step of at least this time is always a sample of its own.
 const ALONE_S: f64 = 1.0;
-/// A pool's time by the usual step. Outside these bounds another exponent is chosen, which puts it between 0.71 and 1.41 seconds. The bounds lie
-/// more than a factor of two apart, so that the choice is not undone by the next pool.
+/// Bounds for a pool's duration, by the usual step time. Outside them, another exponent is chosen, for a duration of 0.71 to 1.41 seconds.
+/// The bounds are more than a factor of two apart, so that the next pool does not undo the choice.
 const POOL_S: std::ops::RangeInclusive<f64> = 0.6..=1.7;
-/// A pool that is open for longer than this asks again how long steps are: they have become slower.
+/// If a pool is open for longer than this, the usual step time is computed again: the steps have become slower.
 const OPEN_MAX_S: f64 = 2.0;
-/// 65,536 steps: more than any training makes in a second.
+/// Maximum exponent: 65,536 steps, more than any training makes in one second.
 const EXPONENT_MAX: u32 = 16;
-/// The usual step is the median of this many: one long step changes nothing.
+/// The usual step time is the median of this many steps, so that one long step changes nothing.
 const RECENT: usize = 9;
 
 /// Decides where the pools of one rank end.
@@ -28,7 +29,7 @@ const RECENT: usize = 9;
 pub(super) struct PoolSchedule {
     exponent: u32,
     first_step: Option<u64>,
-    /// The last step of the pool before.
+    /// The last step of the previous pool.
     closed: Option<u64>,
     open: Option<Open>,
     recent: VecDeque<f64>,
@@ -41,18 +42,18 @@ struct Open {
     seconds: f64,
 }
 
-/// A pool that is over: from its first step to its last, those included that were lost on the way.
+/// A closed pool, from its first to its last step, including steps whose records were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) steps: u64,
 }
 
-/// Which pools a step ends.
+/// The pools that a step ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// The pool of the steps before it.
+    /// The pool of the steps before this one.
     pub(super) before: Option<Span>,
-    /// The pool that it is in itself.
+    /// The pool that includes this step.
     pub(super) after: Option<Span>,
 }
 
@@ -94,7 +95,7 @@ impl PoolSchedule {
         Cut { before, after }
     }
 
-    /// Ends the pool where it is: no more steps come, or none for a while.
+    /// Closes the open pool: no more steps follow, or none for a while.
     pub(super) fn close(&mut self) -> Option<Span> {
         let open = self.open.take()?;
         self.closed = Some(open.last);
@@ -102,12 +103,12 @@ impl PoolSchedule {
         Some(Span { steps })
     }
 
-    /// Of the pools with ends at multiples of 2^exponent the one that a step is in.
+    /// Returns which of the pools with ends at multiples of 2^exponent contains a step.
     fn window(&self, number: u64) -> u64 {
         number.saturating_sub(1) >> self.exponent
     }
 
-    /// The first step of a pool: behind the one before, so that steps whose records were lost are in one of both.
+    /// Returns the first step of a pool. It follows the previous pool, so that steps with lost records belong to one of the two.
     fn opens_at(&self, number: u64) -> u64 {
         match self.closed {
             Some(closed) if closed < number => {
@@ -228,7 +229,7 @@ mod tests {
         &found[30..]
     }
 
-    /// Numbers between 0 and 1 that look random and are the same in every run.
+    /// Returns numbers from 0 to 1 that look random and are the same in every test run.
     fn noise(rank: u64, number: u64) -> f64 {
         let mixed = (rank * 1_000_003 + number)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_pools_of_four_ranks_end_at_the_same_steps_though_each_measures_a_little_differently() {
-        // At 75 ms a pool of 8 steps lies at the edge of what is kept: ranks may differ by one power of two for a while.
+        // At 75 ms, a pool of 8 steps is at the bound: the ranks' exponents may differ by one for a while.
         for usual_s in [0.004, 0.03, 0.075, 0.09, 0.4, 0.95] {
             let ranks: Vec<Vec<(u64, u64)>> = (0..4)
                 .map(|rank| pools(1..=6_000, |number| usual_s * (0.97 + 0.06 * noise(rank, number))))

@@ -1,10 +1,11 @@
-//! The series of one rank: its steps, pooled where they come faster than samples may, and its saves.
+//! The series of one rank: its steps, pooled if they are shorter than the sample interval, and its saves.
 //!
-//! Which value stands for several steps: durations their mean and their longest, counts their sum over time, the loss the last (but a non-finite
-//! one is never hidden by a later good one), the gradient norm the largest, NaN above all. Of a sharded gradient each rank knows a part, and
-//! parts add up only within one step: so all ranks take the same step of a pool, by its number.
+//! How several steps become one value: durations give their mean and their maximum, counts their sum over time, the loss its last value
+//! (but a later finite loss never hides a non-finite one), the gradient norm its maximum, or NaN if one is NaN. For a sharded gradient,
+//! each rank knows only a part, and parts add up only within one step. So all ranks take the same step of a pool, by its number.
 //!
-//! On GPUs waits for other ranks may be measured in some steps only. Then only these tell the parts of a step: in the others waits hide in them.
+//! On GPUs, waits for other ranks may be measured in some steps only. Then only these steps are used for the parts of a step: in the other
+//! steps, the parts include the waits.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +20,9 @@ use crate::launch::probe::record::{Checkpoint, Phase, Skips, Step};
 use crate::sample::series::series;
 use crate::sample::{Samples, assignment};
 
-/// What may be not finite.
+/// The values that may be non-finite.
 const NONFINITE_VALUES: [&str; 2] = ["loss", "gradient"];
-/// A pool that no step has joined for this long is written as it is: the rank may hang, and its last step should be known.
+/// If no step has joined a pool for this long, the pool is written as it is: the rank may hang, and its last step should be known.
 const QUIET_MS: i64 = 2_500;
 
 #[derive(Debug)]
@@ -31,38 +32,38 @@ pub(super) struct RankSeries {
     written_ms: TimestampMs,
     schedule: PoolSchedule,
     pool: Vec<Step>,
-    /// When the pool was last seen to grow, by the clock of `tick`; absent when it has grown since.
+    /// When the pool was first seen unchanged, by the clock of `tick`. `None` if it has grown since the last tick.
     quiet_since_ms: Option<TimestampMs>,
     last_step_ms: Option<TimestampMs>,
     loss_best: f64,
-    /// It has no ranks to wait for.
+    /// The rank has no other ranks to wait for.
     is_alone: bool,
-    /// The loss is the script's own word, which may be on another scale than what `backward` sees.
+    /// The loss is the value that the script logs. It may have another scale than the loss on which `backward` is called.
     loss_is_logged: bool,
     nonfinite: f64,
-    /// Since which step the loss, and since which the gradient, is not finite.
+    /// The steps since which the loss and the gradient are non-finite.
     nonfinite_since: [Option<f64>; 2],
-    /// Steps that a gradient scaler has skipped.
+    /// Number of steps that a gradient scaler has skipped.
     skipped_steps: f64,
-    /// It skips one step after the other.
+    /// The scaler skips one step after another.
     is_skipping: bool,
     loss_noise: LossNoise,
     best_speed: BestSpeed,
-    /// Known where its parameters and its GPU are.
+    /// `None` if the rank's parameters or its GPU are not known.
     utilization: Option<FlopUtilization>,
     saves: RankSaves,
     /// `train_info`, `gpu_assignment_info` and `train_note`.
     infos: Vec<Labels>,
 }
 
-/// What a rank's saves cost it.
+/// The cost of a rank's saves.
 #[derive(Debug, Default)]
 struct RankSaves {
-    /// Since when the rank stands still for one.
+    /// Since when the rank is blocked by a save.
     since_ms: Option<TimestampMs>,
     blocked_s: f64,
     failures: f64,
-    /// By what the system said, like `ENOSPC`; an empty name where it said nothing.
+    /// Failures by error name of the system, such as `ENOSPC`; an empty name if there is none.
     errors: BTreeMap<String, f64>,
     any: bool,
 }
@@ -92,7 +93,7 @@ impl RankSeries {
         }
     }
 
-    /// What the rank is now; what it was before and is no more ends.
+    /// Sets the info series of the rank. Series that no longer apply end.
     pub(super) fn introduce(
         &mut self,
         infos: Vec<Labels>,
@@ -107,7 +108,7 @@ impl RankSeries {
         }
         infos.iter().for_each(|info| put_info(samples, info, at_ms));
         self.infos = infos;
-        // A counter that is there at 0 can be seen to rise to 1.
+        // The counter is written at 0 first, so that the rise to 1 is visible.
         self.push(
             "train_nonfinite_steps_total",
             at_ms,
@@ -119,7 +120,7 @@ impl RankSeries {
     pub(super) fn save(&mut self, save: &Checkpoint, samples: &Samples) {
         let at_ms = save.wall_ns / 1_000_000;
         if !self.saves.any {
-            // Counters that are there at 0 can be seen to rise.
+            // The counters are written at 0 first, so that a rise is visible.
             self.saves.any = true;
             self.push_save_counters(at_ms - 1, samples);
         }
@@ -156,7 +157,7 @@ impl RankSeries {
         self.push("train_checkpoint_failures_total", at_ms, Some(failures), samples);
     }
 
-    /// A counter that was there at 0 can be seen to rise to 1.
+    /// Writes the counter at 0 first, so that the rise to 1 is visible.
     fn count_save_error(&mut self, save: &Checkpoint, at_ms: TimestampMs, samples: &Samples) {
         let errno = save.errno.clone().unwrap_or_default();
         if !self.saves.errors.contains_key(&errno) {
@@ -176,7 +177,7 @@ impl RankSeries {
 
     pub(super) fn step(&mut self, step: Step, samples: &Samples) {
         let at_ms = step.wall_ns / 1_000_000;
-        // Whatever became of its last word: a rank that steps does not stand still for a save.
+        // Even if the end record of the save was lost: a rank that makes a step is not blocked by a save.
         if self.saves.since_ms.is_some_and(|since| since < at_ms) {
             self.saves.since_ms = None;
         }
@@ -201,7 +202,7 @@ impl RankSeries {
         self.write(cut.after, samples);
     }
 
-    /// Steps that do not end because a gradient scaler skips them. A step that ends later tells of the same skips.
+    /// Records steps that do not end because a gradient scaler skips them. A later step that ends reports the same skips.
     pub(super) fn skips(&mut self, skips: &Skips, samples: &Samples) {
         let at_ms = skips.wall_ns / 1_000_000;
         self.push("train_skipped_steps_total", at_ms, skips.skipped_steps, samples);
@@ -240,7 +241,7 @@ impl RankSeries {
         }
     }
 
-    /// A scaler that skips a step because its gradients overflowed does what it is for: such a step is not counted.
+    /// Counts non-finite steps. A step that a scaler skips because its gradients overflowed is normal and is not counted.
     fn note_nonfinite(&mut self, step: &Step, samples: &Samples) {
         let skipped = step.skipped_steps.unwrap_or(self.skipped_steps);
         let is_skipped = skipped > self.skipped_steps;
@@ -273,13 +274,13 @@ impl RankSeries {
         )
     }
 
-    /// Writes what is pooled, where it is not to wait for more.
+    /// Writes the open pool, without waiting for more steps.
     pub(super) fn write_pool(&mut self, samples: &Samples) {
         let span = self.schedule.close();
         self.write(span, samples);
     }
 
-    /// Writes what is pooled as one sample a series, at the time of its last step.
+    /// Writes the pool as one sample per series, at the time of its last step.
     fn write(&mut self, span: Option<Span>, samples: &Samples) {
         let Some(span) = span else { return };
         let pool = std::mem::take(&mut self.pool);
@@ -293,7 +294,7 @@ impl RankSeries {
             (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
         };
         let tokens_per_second = rate(|step| step.tokens);
-        // Where waits for other ranks are not known, they hide inside forward and backward.
+        // If waits for other ranks are unknown, they are included in forward and backward.
         let knows_waits = pool.iter().any(|step| step.sync_s.is_some());
         let timed = || pool.iter().filter(|step| step.sync_s.is_some() || !knows_waits);
         let compute = ratio(mean(timed(), computing_s), mean(timed(), |step| step.step_s));
@@ -429,7 +430,7 @@ impl RankSeries {
     }
 }
 
-/// A part of a step, and the names of its mean and its longest.
+/// A part of a step, and the names of its mean and its maximum.
 type Part = (fn(&Step) -> Option<f64>, &'static str, &'static str);
 
 const PARTS: [Part; 6] = [
@@ -457,7 +458,8 @@ fn computing_s(step: &Step) -> Option<f64> {
     Some(step.forward_s? + step.backward_s? + step.optimizer_s.unwrap_or(0.0))
 }
 
-/// What no part of a step explains: the script's own code between them. Unknown where a part hides, as forward and backward in compiled code.
+/// The time that no part of a step explains: the script's own code between them. Unknown if a part is not measured, such as forward and
+/// backward in compiled code.
 fn host_s(step: &Step) -> Option<f64> {
     let others = [
         step.data_s,
@@ -471,7 +473,7 @@ fn host_s(step: &Step) -> Option<f64> {
     Some((step.step_s? - explained_s).max(0.0))
 }
 
-/// As the probe counts; 0 without a number, which makes each step a pool of its own.
+/// The step number in the probe's count. 0 if it is absent, which makes each step a pool of its own.
 fn number(step: &Step) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -504,7 +506,8 @@ fn latest(pool: &[Step], counter: impl Fn(&Step) -> Option<f64>) -> Option<f64> 
     pool.iter().rev().find_map(counter)
 }
 
-/// Of the step that is a multiple of the highest power of two: ranks whose pools differ by a step or two agree on it without a word.
+/// Uses the step that is a multiple of the highest power of two: ranks whose pools differ by a step or two choose the same step without
+/// communication.
 fn local_square(pool: &[Step]) -> Option<f64> {
     let known = pool.iter().filter(|step| step.grad_norm_local_sq.is_some());
     known
@@ -512,7 +515,7 @@ fn local_square(pool: &[Step]) -> Option<f64> {
         .grad_norm_local_sq
 }
 
-/// The largest; NaN when one is NaN.
+/// Returns the largest value, or NaN if one is NaN.
 fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
     values.reduce(|a, b| {
         if a.is_nan() || b.is_nan() {
@@ -523,7 +526,7 @@ fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
     })
 }
 
-/// What NVML and `/proc` say of the same use says more; it stands alone then.
+/// Writes an info series. A GPU assignment is suppressed if NVML and `/proc` report the same use, because their series has more details.
 fn put_info(samples: &Samples, info: &Labels, at_ms: TimestampMs) {
     if info.metric_name() == Some("gpu_assignment_info") {
         assignment::put(samples, info, at_ms);

@@ -1,5 +1,5 @@
-//! One record of the probe: a JSON object, a line. Unknown is an absent field; JSON has no NaN, so non-finite numbers come as
-//! `"NaN"`, `"+Inf"`, `"-Inf"`.
+//! One record of the probe: one JSON object per line. An unknown value is an absent field. JSON has no NaN, so non-finite numbers are
+//! encoded as `"NaN"`, `"+Inf"`, `"-Inf"`.
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,38 @@ use serde::{Deserialize, Deserializer};
 
 use crate::sample::nccl::Report;
 
-/// What a rank said.
+/// A record of a rank.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Record {
-    /// Who it is.
+    /// The rank introduces itself.
     Hello(Box<Hello>),
-    /// A step it finished.
+    /// The rank finished a step.
     Step(Box<Step>),
-    /// An exception that ends it, which the shim has read already.
+    /// An exception ends the rank. The shim has already read this record.
     Error {
         #[serde(default)]
         rank: u32,
     },
-    /// Its last word, however it ends.
+    /// The rank's last record, however it ends.
     Bye(Bye),
-    /// Its place in the mesh that the script has made.
+    /// The rank's position in the mesh that the script has created.
     Mesh(RankMesh),
-    /// It saves, or has saved.
+    /// The rank begins or has ended a save.
     Checkpoint(Box<Checkpoint>),
-    /// What became of a knob that it was to turn.
+    /// The result of applying a knob.
     Knob(Box<Knob>),
-    /// It ends after the agreed step, which the shim has read already.
+    /// The rank exits after the stop point. The shim has already read this record.
     Stop {},
-    /// What the script logs itself.
+    /// Values that the script logs itself.
     Logged(Box<Logged>),
-    /// A gradient scaler skips one step after the other, and none of them ends.
+    /// A gradient scaler skips one step after another, so that no step ends.
     Skips(Skips),
-    /// What it did on one communicator; from nccl-probe.
+    /// The rank's collectives on one communicator, from nccl-probe.
     Nccl(Box<Report>),
 }
 
-/// Who a rank is.
+/// The description of a rank.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Hello {
@@ -53,25 +53,25 @@ pub(crate) struct Hello {
     pub(crate) device: Option<String>,
     pub(crate) gpu_uuid: Option<String>,
     pub(crate) gpu_pci_bus_id: Option<String>,
-    /// Numbers that its optimizers train, shards of other ranks included; absent where a step's work does not follow from them.
+    /// Number of parameters that its optimizers train, including shards of other ranks. Absent if they do not determine the work of a step.
     #[serde(deserialize_with = "number")]
     pub(crate) parameters: Option<f64>,
-    /// What it cannot see, in sentences.
+    /// What the probe cannot see, as sentences.
     pub(crate) notes: Vec<String>,
 }
 
-/// What it leaves behind.
+/// The last record of a rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Bye {
     pub(crate) rank: u32,
-    /// The last step it finished.
+    /// The last step that the rank finished.
     pub(crate) step: Option<u64>,
-    /// What it could not see, in sentences.
+    /// What the probe could not see, as sentences.
     pub(crate) notes: Vec<String>,
 }
 
-/// A step; durations in seconds.
+/// One step. Durations are in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Step {
@@ -91,26 +91,26 @@ pub(crate) struct Step {
     pub(crate) optimizer_s: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) sync_s: Option<f64>,
-    /// Waits for the neighbours in a pipeline.
+    /// Time that the rank waited for its neighbours in a pipeline.
     #[serde(deserialize_with = "number")]
     pub(crate) bubble_s: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) save_s: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) loss: Option<f64>,
-    /// `logged` when the script's own words count.
+    /// `logged` if the loss is a value that the script logs.
     pub(crate) loss_source: Option<String>,
-    /// What `backward` was called on, where `loss` is what the script logs.
+    /// The loss on which `backward` was called, if `loss` is a logged value.
     #[serde(deserialize_with = "number")]
     pub(crate) loss_backward: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) grad_norm: Option<f64>,
-    /// The square of this rank's part; the parts of all ranks add up.
+    /// The square of this rank's part. The parts of all ranks add up.
     #[serde(deserialize_with = "number")]
     pub(crate) grad_norm_local_sq: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) samples: Option<f64>,
-    /// Samples of one forward pass; of several sizes the largest.
+    /// Samples of one forward pass; the largest if there are several sizes.
     #[serde(deserialize_with = "number")]
     pub(crate) micro_batch: Option<f64>,
     #[serde(deserialize_with = "number")]
@@ -119,7 +119,7 @@ pub(crate) struct Step {
     pub(crate) cuda_allocated_bytes: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) cuda_reserved_bytes: Option<f64>,
-    /// As the step ends.
+    /// Memory in use at the end of the step.
     #[serde(deserialize_with = "number")]
     pub(crate) cuda_current_bytes: Option<f64>,
     #[serde(deserialize_with = "number")]
@@ -132,27 +132,27 @@ pub(crate) struct Step {
     pub(crate) skipped_steps: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) saved_tensor_bytes: Option<f64>,
-    /// The lowest and the highest learning rate of the optimizer's groups.
+    /// The lowest and the highest learning rate of the optimizer's parameter groups.
     #[serde(deserialize_with = "number")]
     pub(crate) lr_min: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) lr_max: Option<f64>,
-    // What the batches hold: of the first tensor and of the last one.
+    // Statistics of the batches: of the first tensor (input) and the last one (label).
     #[serde(deserialize_with = "number")]
     pub(crate) input_mean: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) input_deviation: Option<f64>,
-    /// Share of elements that are no numbers.
+    /// Share of elements that are NaN or infinite.
     #[serde(deserialize_with = "number")]
     pub(crate) input_nonfinite: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) label_mean: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) label_deviation: Option<f64>,
-    /// Of a gradient scaler, as the loss was multiplied with it.
+    /// The factor by which the gradient scaler multiplied the loss.
     #[serde(deserialize_with = "number")]
     pub(crate) loss_scale: Option<f64>,
-    // What the script itself reported, under the names of the metrics.
+    // Values that the script itself reported, under the names of the metrics.
     #[serde(rename = "train_rpc_seconds", deserialize_with = "number")]
     pub(crate) rpc_s: Option<f64>,
     #[serde(rename = "train_rpc_seconds_max", deserialize_with = "number")]
@@ -171,7 +171,7 @@ pub(crate) struct Step {
 pub(crate) struct Skips {
     pub(crate) rank: u32,
     pub(crate) wall_ns: i64,
-    /// So far.
+    /// In total so far.
     #[serde(deserialize_with = "number")]
     pub(crate) skipped_steps: Option<f64>,
     /// Since the last step that ended.
@@ -179,7 +179,7 @@ pub(crate) struct Skips {
     pub(crate) in_a_row: Option<f64>,
 }
 
-/// A knob of `LOCKSTEP_KNOBS`, and what became of it.
+/// A knob of `LOCKSTEP_KNOBS`, and the result of applying it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Knob {
@@ -188,9 +188,9 @@ pub(crate) struct Knob {
     pub(crate) value: String,
     /// `applied` or `failed`.
     pub(crate) state: String,
-    /// What was changed, or why not.
+    /// What was changed, or why it was not.
     pub(crate) detail: String,
-    /// The number of the change in place that it answers.
+    /// The number of the live change to which this is the answer.
     pub(crate) live: Option<u32>,
 }
 
@@ -203,57 +203,57 @@ pub(crate) struct Logged {
     pub(crate) values: BTreeMap<String, Value>,
 }
 
-/// A number on its own.
+/// A single number.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct Value(#[serde(deserialize_with = "number")] pub(crate) Option<f64>);
 
-/// How far a save has come.
+/// The phase of a save.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
-    /// It has begun.
+    /// The save has begun.
     #[default]
     Begin,
-    /// Everything is written.
+    /// The save is complete.
     End,
-    /// It failed.
+    /// The save failed.
     Failure,
 }
 
-/// A save as its rank tells of it, when it begins and when it is over.
+/// A save as its rank reports it, at its start and at its end.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Checkpoint {
     pub(crate) rank: u32,
     pub(crate) wall_ns: i64,
     pub(crate) phase: Phase,
-    /// Absolute; an address like `s3://…` for other storage.
+    /// An absolute path, or an address like `s3://…` for other storage.
     pub(crate) path: String,
     /// `dcp` or `torch_save`.
     pub(crate) format: String,
-    /// The optimizer step it holds, as the probe counts.
+    /// The optimizer step that it contains, in the probe's count.
     pub(crate) step: Option<u64>,
-    /// Training goes on while it is written.
+    /// The training continues while the checkpoint is written.
     pub(crate) background: bool,
-    /// Of the file, or of the whole distributed checkpoint from the rank that knows it.
+    /// Size of the file, or of the whole distributed checkpoint if this rank knows it.
     #[serde(deserialize_with = "number")]
     pub(crate) bytes: Option<f64>,
-    /// From begin to end.
+    /// Duration from the start to the end of the save, in seconds.
     #[serde(deserialize_with = "number")]
     pub(crate) seconds: Option<f64>,
-    /// What of that the training stood still.
+    /// The part of `seconds` during which the training was blocked.
     #[serde(deserialize_with = "number")]
     pub(crate) blocked_s: Option<f64>,
-    /// Type and message.
+    /// Type and message of the error.
     pub(crate) error: Option<String>,
-    /// Like `ENOSPC`, when the system said so.
+    /// The error name of the system, such as `ENOSPC`, if there was one.
     pub(crate) errno: Option<String>,
-    /// Room on the file system when it failed.
+    /// Free bytes on the file system when the save failed.
     pub(crate) free_bytes: Option<u64>,
 }
 
 impl Step {
-    /// What `backward` was called on: the loss of this rank, before anything is averaged over ranks.
+    /// The loss on which `backward` was called: the loss of this rank, before any averaging over ranks.
     pub(crate) fn own_loss(&self) -> Option<f64> {
         match self.loss_source.as_deref() {
             Some("logged") => self.loss_backward,
@@ -263,7 +263,7 @@ impl Step {
 }
 
 impl Record {
-    /// Reads a line; what is not a record (a newer probe's, a stray datagram) is nothing.
+    /// Parses a line. Returns `None` if it is not a known record, such as a newer probe's record or a stray datagram.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }

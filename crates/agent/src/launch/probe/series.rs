@@ -1,10 +1,10 @@
-//! The training series of one run on this node, rank by rank.
+//! The training series of one run on this node, by rank.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::unseen::{NOTES_MAX, one_line};
+use domain::run::unobserved::{NOTES_MAX, one_line};
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use domain::topology::{Gpu, Inventory};
@@ -17,15 +17,15 @@ use crate::sample::Samples;
 use crate::sample::nccl::NcclSeries;
 use crate::sample::series::series;
 
-/// How often what never changes is written again, so that it is found in any window of five minutes.
+/// Interval at which constant series are written again, so that any window of five minutes contains them.
 const REPEAT_MS: i64 = 15_000;
 
-/// A probe speaks as soon as its rank has imported torch, so this long without a word there is none.
+/// A probe sends its first record as soon as its rank has imported torch. After this time without a record, there is no probe.
 pub(crate) const SILENT_AFTER_MS: i64 = 120_000;
 const SILENT: &str = "no rank on this node has imported torch where the probe can see it: Python runs with -I, -E or -S, \
                       or the command trains nothing; there are no steps and no loss";
 
-/// All of a run's series on this node.
+/// All series of a run on this node.
 #[derive(Debug)]
 pub(crate) struct RunSeries {
     run: RunId,
@@ -33,7 +33,7 @@ pub(crate) struct RunSeries {
     samples: Samples,
     ranks: BTreeMap<u32, RankSeries>,
     repeated_ms: TimestampMs,
-    /// When it was looked at first.
+    /// When the first tick was.
     since_ms: Option<TimestampMs>,
     nccl: NcclSeries,
     logged: LoggedSeries,
@@ -53,12 +53,12 @@ impl RunSeries {
         }
     }
 
-    /// Whether nccl-probe has reported.
+    /// Returns true if nccl-probe has sent a report.
     pub(crate) fn hears_nccl(&self) -> bool {
-        self.nccl.is_heard()
+        self.nccl.has_reports()
     }
 
-    /// Takes a record.
+    /// Takes one record.
     pub(crate) fn take(&mut self, record: Record, inventory: &Inventory) {
         match record {
             Record::Hello(hello) => self.hello(&hello, inventory),
@@ -80,7 +80,7 @@ impl RunSeries {
         }
     }
 
-    /// Time passes: what was pooled is written when no more steps come, and ages grow.
+    /// Advances the time: writes pools that get no more steps, and updates ages.
     pub(crate) fn tick(&mut self, now_ms: TimestampMs) {
         let repeat = now_ms - self.repeated_ms >= REPEAT_MS;
         if repeat {
@@ -96,7 +96,7 @@ impl RunSeries {
         self.samples.push(&living, now_ms, self.ranks.len() as f64);
     }
 
-    /// The attempt is over: pooled steps are written, then every series of the run ends here.
+    /// Ends the attempt: writes the open pools, then ends every series of the run.
     pub(crate) fn end(&mut self, now_ms: TimestampMs) {
         for rank in self.ranks.values_mut() {
             rank.write_pool(&self.samples);
@@ -169,7 +169,7 @@ impl RunSeries {
     }
 }
 
-/// The rank's GPU.
+/// Returns the rank's GPU.
 fn gpu_of<'a>(hello: &Hello, inventory: &'a Inventory) -> Option<&'a Gpu> {
     let by = |own: &Option<String>, of: fn(&Gpu) -> &str| {
         let own = own.as_deref()?;
@@ -181,7 +181,7 @@ fn gpu_of<'a>(hello: &Hello, inventory: &'a Inventory) -> Option<&'a Gpu> {
     by(&hello.gpu_uuid, |gpu| &gpu.uuid).or_else(|| by(&hello.gpu_pci_bus_id, |gpu| &gpu.pci_bus_id))
 }
 
-/// The inventory as readers hand it around.
+/// The current inventory, as readers share it.
 pub(crate) type SharedInventory = tokio::sync::watch::Receiver<Arc<Inventory>>;
 
 #[cfg(test)]
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn only_steps_whose_waits_are_known_tell_their_parts() {
+    fn the_parts_of_a_step_are_reported_only_if_its_waits_are_known() {
         let (mut series, samples) = run();
         for n in 1..=32_u32 {
             let is_sampled = n % 4 == 0;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_falls_silent_has_its_last_step_told() {
+    fn the_last_step_of_a_silent_rank_is_reported() {
         let (mut series, samples) = run();
         let none = Inventory::default();
         for n in 1..=37 {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compute_share_with_hidden_waits_is_not_told() {
+    fn a_compute_share_with_hidden_waits_is_not_reported() {
         let told = |sync_s: Option<f64>, world_size: u32| {
             let (mut series, samples) = run();
             let none = Inventory::default();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_non_finite_value_is_told_since_when_until_it_is_finite_and_a_skipped_step_is_none() {
+    fn a_non_finite_value_is_reported_with_its_start_until_it_is_finite() {
         let (mut series, samples) = run();
         let none = Inventory::default();
         let mut take = |n: u32, loss: f64, grad_norm: f64, skipped: f64| {
@@ -393,7 +393,7 @@ mod tests {
             (since, values(&samples, "train_nonfinite_steps_total")[0].1)
         };
         assert_eq!(take(1, 2.0, 1.0, 0.0), (vec![], 0.0));
-        // A gradient scaler lowers its scale: by design.
+        // A gradient scaler lowers its scale: this is normal.
         assert_eq!(take(2, 2.0, f64::INFINITY, 1.0), (vec![], 0.0));
         assert_eq!(
             take(3, 2.0, f64::NAN, 1.0),
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_cannot_see_is_said_until_it_says_otherwise() {
+    fn notes_of_a_rank_are_reported_until_it_sends_others() {
         let (mut series, samples) = run();
         let mut hello = |at_ms: i64, notes: &[String]| {
             let hello = Hello {
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_which_no_rank_speaks_says_so_until_one_does() {
+    fn a_run_without_a_record_of_any_rank_is_marked_until_the_first() {
         let (mut series, samples) = run();
         let said = || values(&samples, "train_note").len();
         series.tick(1_000_000);

@@ -1,19 +1,19 @@
-//! One attempt on this node: its commands, its reports, its folder. `follower` is the task that looks after it.
+//! One attempt on this node: its commands, its reports, its folder. `follower` is the task that controls it.
 //!
 //! ```text
 //! Prepare ──▶ prepare.json ──▶ Prepared │ PrepareFailed
 //! LookFor ──▶ look.json    ──▶ Looked
 //! Measure ──▶ measure.json ──▶ Measured
 //! Start   ──▶ launch.json  ──▶ shim … its reports
-//! Stop    ──▶ stop         ──▶ the shim's Ended, or our own where no shim ever was
-//! StopAfter ▶ stop.after   ──▶ StopStep of each rank that comes to the step, then the shim's Ended
+//! Stop    ──▶ stop         ──▶ the shim's Ended, or the agent's own if no shim ever ran
+//! StopAfter ▶ stop.after   ──▶ StopStep of each rank that reaches the step, then the shim's Ended
 //! TurnLive ▶ knobs.live    ──▶ KnobAnswered of each rank
-//! shim gone without Ended  ──▶ burial: what it left is killed, Ended as far as it is known
+//! shim gone without Ended  ──▶ shim_cleanup: kills the remaining processes, reports Ended with what is known
 //! ```
 
+mod checkpoint_report;
 mod follower;
-mod inside;
-mod reported;
+mod rank_facts;
 mod usage;
 
 pub(super) use follower::Follower;
@@ -32,17 +32,17 @@ use shim::{Entry, Folder, LiveOrder, Reports, Secrets, StopOrder, read_from};
 use tokio::sync::mpsc;
 
 use crate::launch::checkpoint::OLD_ORDER;
-use crate::launch::preflight::asked::Asked;
+use crate::launch::preflight::request::PrepareRequest;
 use crate::uplink::link::now_ms;
 
-use reported::ReportedCheckpoints;
+use checkpoint_report::ReportedCheckpoints;
 
-/// Between two tries to write a report on a full disk.
+/// Delay between two attempts to write a report on a full disk.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Commands that wait for their turn; an attempt gets three or four in its life.
+/// Maximum number of queued commands; an attempt gets three or four in total.
 const COMMANDS_MAX: usize = 16;
 
-/// One attempt, as all parts of the agent see it.
+/// One attempt, shared by all parts of the agent.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     run: RunId,
@@ -57,9 +57,9 @@ struct State {
     reports: Reports,
     acknowledged: BTreeSet<u64>,
     checkpoints: Option<ReportedCheckpoints>,
-    /// A follower looks after it; without one nobody carries orders out.
+    /// A follower controls the attempt. Without one, no orders are executed.
     followed: bool,
-    /// An order of an older collector came, and was not carried out.
+    /// An order of an older collector arrived and was not executed.
     old_order_refused: bool,
 }
 
@@ -102,14 +102,14 @@ impl Attempt {
         &self.folder
     }
 
-    /// The place in the world of this node's first rank; 0 before the start.
+    /// Returns the rank number of this node's first rank; 0 before the start.
     pub(crate) fn first_rank(&self) -> u32 {
         self.folder
             .read::<Launch>(files::LAUNCH)
             .map_or(0, |launch| launch.first_rank)
     }
 
-    /// Notes that the collector has a report for good.
+    /// Records that the collector has stored a report durably.
     pub(crate) fn acknowledge(&self, id: u64) {
         self.lock().acknowledged.insert(id);
     }
@@ -118,7 +118,7 @@ impl Attempt {
         self.lock().acknowledged.contains(&id)
     }
 
-    /// Whether the collector has everything up to the end of the attempt.
+    /// Returns true if the collector has all reports up to the end of the attempt.
     pub(crate) fn all_reported(&self) -> bool {
         let entries = self.entries();
         let state = self.lock();
@@ -130,7 +130,7 @@ impl Attempt {
                 .all(|entry| state.acknowledged.contains(&entry.id))
     }
 
-    /// The newest report of checkpoints, as it was seen on disk.
+    /// Returns the newest checkpoint report, as read from disk.
     pub(crate) fn reported_checkpoints(&self) -> Option<CheckpointReport> {
         let state = self.lock();
         state
@@ -139,15 +139,15 @@ impl Attempt {
             .map(|reported| reported.report().clone())
     }
 
-    /// The newest report of checkpoints as it is sent, if its last part has another id than this: ids only grow.
+    /// Returns the parts of the newest checkpoint report, if its last part has an id greater than `id`: ids only increase.
     pub(crate) fn checkpoints_after(&self, id: u64) -> Option<Vec<Entry>> {
         let state = self.lock();
         let reported = state.checkpoints.as_ref()?;
         (reported.last_id() > id).then(|| reported.parts().to_vec())
     }
 
-    /// Puts a report of checkpoints in the place of the one before: only the newest counts.
-    pub(crate) fn tell_checkpoints(&self, report: CheckpointReport) -> io::Result<()> {
+    /// Replaces the checkpoint report: only the newest one counts.
+    pub(crate) fn set_checkpoint_report(&self, report: CheckpointReport) -> io::Result<()> {
         let mut state = self.lock();
         let reported = ReportedCheckpoints::after(state.checkpoints.as_ref(), now_ms(), report);
         reported.note(&self.folder)?;
@@ -155,25 +155,26 @@ impl Attempt {
         Ok(())
     }
 
-    /// An order stands in the folder until it is carried out; a newer one takes its place.
+    /// Stores a removal order in the folder until it is executed. A newer order replaces it.
     fn accept_removal(&self, id: u64, order: &RemovalOrder) -> Option<Entry> {
         if let Some(before) = self.answer_to(id) {
             return Some(before);
         }
         let mut state = self.lock();
         if !state.followed {
-            // The collector asks again; by then the attempt is forgotten, and is taken up anew.
+            // The collector sends the order again. By then the attempt is forgotten, and is adopted again.
             return None;
         }
         let noted = self.folder.write_json(files::REMOVAL, order);
         let entry = noted.and_then(|()| state.reports.add(now_ms(), NodeReport::Accepted { command: id }));
         entry
-            .inspect_err(|error| tracing::error!(run = %self.run, %error, "an order cannot be noted; is the disk full? It waits"))
+            .inspect_err(|error| tracing::error!(run = %self.run, %error, "an order cannot be stored and waits; is the disk full?"))
             .ok()
     }
 
-    /// An order of an older collector, which does not ask who wrote what it removes. To refuse a command ends the attempt for the collector;
-    /// so where the attempt goes on, the command is accepted, nothing is done, and the next report of checkpoints says why.
+    /// Handles an order of an older collector, which does not check who wrote the files to remove. Refusing a command ends the attempt for
+    /// the collector. So while the attempt continues, the command is accepted, nothing is done, and the next checkpoint report contains the
+    /// reason.
     fn refuse_old_order(&self, id: u64) -> Option<Entry> {
         if let Some(before) = self.answer_to(id) {
             return Some(before);
@@ -187,13 +188,13 @@ impl Attempt {
         self.refuse(id, OLD_ORDER)
     }
 
-    /// Whether an order of an older collector was refused.
+    /// Returns true if an order of an older collector was refused.
     pub(crate) fn old_order_refused(&self) -> bool {
         self.lock().old_order_refused
     }
 
-    /// Nobody follows it any more; unless an order came meanwhile.
-    fn let_go(&self) -> bool {
+    /// Records that the follower ends. Returns false if an order has arrived in the meantime.
+    fn release_if_idle(&self) -> bool {
         let mut state = self.lock();
         state.followed = self.folder.has(files::REMOVAL);
         !state.followed
@@ -220,15 +221,15 @@ impl Attempt {
             return Some(before);
         }
         if self.folder.is_watched() || self.entries().iter().any(|entry| entry.report.is_end()) {
-            // Not ours to stop, or late: what was asked for is over.
+            // Lockstep must not stop this attempt, or it is already over.
             return self.add(NodeReport::Accepted { command: id }).ok();
         }
-        // Noted only when there is room to carry it out; else the collector sends it again.
+        // Store the command only if the queue has space; otherwise the collector sends it again.
         let place = self.commands.try_reserve().ok()?;
         let noted = match &command {
             NodeCommand::Prepare { spec, .. } => self
                 .folder
-                .write_json(files::ASKED, &self.asked(&command))
+                .write_json(files::PREPARE_REQUEST, &self.prepare_request(&command))
                 .and_then(|()| self.folder.write_json(files::PREPARE, spec)),
             NodeCommand::LookFor { path } => self.folder.write_json(files::LOOK, path),
             NodeCommand::Measure(measure) => self.folder.write_json(files::MEASURE, measure),
@@ -245,7 +246,7 @@ impl Attempt {
                 Some(entry)
             }
             Err(error) => {
-                tracing::error!(run = %self.run, %error, "a command cannot be noted; is the disk full? It waits");
+                tracing::error!(run = %self.run, %error, "a command cannot be stored and waits; is the disk full?");
                 None
             }
         }
@@ -270,8 +271,8 @@ impl Attempt {
         self.entries().into_iter().find(answers)
     }
 
-    /// What a preparation asks for beside the spec.
-    fn asked(&self, command: &NodeCommand) -> Asked {
+    /// Returns the parts of a preparation request that are not in the spec.
+    fn prepare_request(&self, command: &NodeCommand) -> PrepareRequest {
         let NodeCommand::Prepare {
             node_rank,
             nnodes,
@@ -279,9 +280,9 @@ impl Attempt {
             ..
         } = command
         else {
-            return Asked::default();
+            return PrepareRequest::default();
         };
-        Asked {
+        PrepareRequest {
             node_rank: *node_rank,
             nnodes: *nnodes,
             resume_from: resume_from.clone(),
@@ -290,13 +291,13 @@ impl Attempt {
         }
     }
 
-    /// The secrets lie apart from all else that is noted.
+    /// The secrets are stored separately from everything else.
     fn note_start(&self, start: &Start) -> io::Result<()> {
         Secrets::note(&self.folder, &start.secrets)?;
         self.folder.write_json(files::START, &start.without_secrets())
     }
 
-    /// The shortest grace ever wished stays.
+    /// The shortest grace period that was ever requested applies.
     fn note_stop(&self, grace_ms: u64) -> io::Result<()> {
         let before = std::fs::read_to_string(self.folder.file(files::STOP))
             .ok()
@@ -305,7 +306,7 @@ impl Attempt {
         self.folder.write(files::STOP, grace_ms.to_string().as_bytes())
     }
 
-    /// The first order stays: ranks may have read it.
+    /// The first order stays valid: ranks may have read it.
     fn note_stop_after(&self, step: u64, grace_ms: u64) -> io::Result<()> {
         if self.folder.has(files::STOP_AFTER) {
             return Ok(());
@@ -314,7 +315,7 @@ impl Attempt {
             .write_json(files::STOP_AFTER, &StopOrder { step, grace_ms })
     }
 
-    /// The newest order stays: one that was sent before it and comes late says nothing any more.
+    /// The newest order stays valid; an older order that arrives later is ignored.
     fn note_live(&self, order: u64, live: u32, set: &BTreeMap<String, Option<String>>) -> io::Result<()> {
         let before = self.folder.read::<LiveOrder>(files::KNOBS_LIVE);
         if before.is_ok_and(|before| before.order > order) {
@@ -329,7 +330,7 @@ impl Attempt {
         self.lock().reports.add(now_ms(), report)
     }
 
-    /// Adds a report that must not get lost; a full disk is waited out.
+    /// Adds a report that must not be lost. If the disk is full, it tries again until the report is written.
     pub(super) async fn report(&self, report: NodeReport) {
         while let Err(error) = self.add(report.clone()) {
             tracing::error!(run = %self.run, %error, "a report cannot be written; is the disk full? Trying again");

@@ -1,4 +1,4 @@
-//! Attempts from command to end, with real shims and processes; PyTorch only in the last test.
+//! Tests of attempts from the first command to the end, with real shims and processes. Only the last test uses PyTorch.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -12,7 +12,7 @@ use domain::series::is_stale;
 use domain::topology::Inventory;
 use rustix::process::{Pid, Signal, kill_process};
 use shim::files::FileName;
-use shim::{Remains, StopOrder, marked, read_from};
+use shim::{LeftoverProcesses, StopOrder, marked, read_from};
 use tokio::sync::watch;
 
 use super::*;
@@ -39,9 +39,9 @@ mod live;
 mod nccl;
 mod versions;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// That nothing has to be waited for until the GPUs are known.
+/// The state in which the GPUs are known, so that nothing waits for them.
 fn known() -> watch::Receiver<bool> {
     watch::channel(true).1
 }
@@ -76,7 +76,7 @@ impl Agent {
         Self::start_beside(data, run, nothing)
     }
 
-    /// The same with companions in a folder.
+    /// Restarts the agent with companions in this folder.
     async fn beside(&mut self, folder: PathBuf) {
         self.shutdown.cancel();
         self.supervisor.stopped().await;
@@ -106,7 +106,7 @@ impl Agent {
         }
     }
 
-    /// Another agent in its place, set up otherwise.
+    /// Replaces the agent by one with changed settings.
     async fn set_up(&mut self, change: impl FnOnce(&mut Setting)) {
         self.shutdown.cancel();
         self.supervisor.stopped().await;
@@ -118,7 +118,7 @@ impl Agent {
         self.supervisor = Supervisor::start(setting, samples, inventory, known(), shutdown);
     }
 
-    /// The agent ends, as by a crash: shims are not asked. Another takes its place.
+    /// Ends the agent without notifying its shims, as in a crash, and starts another one.
     async fn restarted(self) -> Self {
         self.shutdown.cancel();
         self.supervisor.stopped().await;
@@ -185,7 +185,7 @@ impl Agent {
     }
 
     async fn report(&self, what: impl Fn(&NodeReport) -> bool) -> NodeReport {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             if let Some(report) = self.reports().into_iter().find(&what) {
                 return report;
@@ -213,7 +213,7 @@ impl Agent {
     }
 
     async fn value(&self, metric: &str, rank: &str) -> f64 {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let latest = self.samples.latest();
             let found = latest
@@ -232,9 +232,9 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if Arc::strong_count(&self.data) == 1 {
             let folder = Folder::of(self.data.path(), &self.run, AttemptNo(1));
-            let remains = Remains::of(&folder, vec![self.mark()]);
-            remains.kill();
-            remains.close();
+            let leftovers = LeftoverProcesses::of(&folder, vec![self.mark()]);
+            leftovers.kill();
+            leftovers.close();
         }
     }
 }
@@ -254,7 +254,7 @@ async fn a_run_is_prepared_started_watched_and_stopped() {
     }
     agent.command(4, NodeCommand::Stop { grace_ms: 5_000 }).unwrap();
     assert_eq!(agent.end().await.cause, EndCause::Stopped);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while agent
         .samples
         .latest()
@@ -267,7 +267,7 @@ async fn a_run_is_prepared_started_watched_and_stopped() {
     assert!(agent.samples.drain().iter().any(|sample| is_stale(sample.value)));
 }
 
-/// An agent that starts takes up preparations before NVML has answered.
+/// A new agent adopts preparations before NVML has answered.
 #[tokio::test]
 async fn a_preparation_waits_until_the_gpus_are_known() {
     let mut agent = Agent::new();
@@ -312,7 +312,7 @@ async fn the_same_command_twice_is_carried_out_once() {
 }
 
 #[tokio::test]
-async fn a_new_agent_adopts_the_living_shim_and_goes_on_reading() {
+async fn a_new_agent_adopts_the_living_shim_and_continues_to_read() {
     let agent = Agent::new();
     agent.train().await;
     agent.value("train_step", "0").await;
@@ -337,7 +337,7 @@ async fn the_order_to_stop_after_a_step_reaches_the_folder_once_and_outlives_the
     let accepted = after(4, 40);
     assert_eq!(accepted.report, NodeReport::Accepted { command: 4 });
     assert_eq!(after(4, 40), accepted);
-    // Ranks may have read the first by then.
+    // Ranks may have read the first order by then.
     after(5, 90);
     let agent = agent.restarted().await;
     let folder = Folder::of(agent.data.path(), &agent.run, AttemptNo(1));
@@ -363,7 +363,7 @@ async fn the_order_to_stop_after_a_step_reaches_the_folder_once_and_outlives_the
 }
 
 #[tokio::test]
-async fn a_shim_that_is_killed_takes_its_ranks_along_and_is_reported() {
+async fn ranks_of_a_killed_shim_are_ended_and_its_death_is_reported() {
     let agent = Agent::new();
     agent.train().await;
     let NodeReport::ShimStarted { pid, .. } = agent

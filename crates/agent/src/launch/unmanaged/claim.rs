@@ -1,35 +1,35 @@
-//! What a process's environment says of the rank it is.
+//! The claim of a process to be a rank, read from its environment.
 //!
 //! ```text
 //! rank        RANK of WORLD_SIZE, LOCAL_RANK (or SLURM_LOCALID); and a rendezvous: TORCHELASTIC_RUN_ID, or MASTER_ADDR and MASTER_PORT
-//! run         SLURM_JOB_ID, else TORCHELASTIC_RUN_ID, else torchrun-ADDR-PORT: as processes are named in metrics, so that
-//!             what is measured of them is on the same page
+//! run         SLURM_JOB_ID, else TORCHELASTIC_RUN_ID, else torchrun-ADDR-PORT: the same name as in the metrics of processes, so that
+//!             their measurements are on the same page
 //! not ours    LOCKSTEP_RUN, LOCKSTEP_ATTEMPT: managed, or watched by `lockstep exec`
 //! ```
-//! A script that is started by `srun` itself and makes its `RANK` of `SLURM_PROCID` inside cannot be told from any other
-//! program under Slurm, and is not watched.
+//! A script that `srun` starts directly and that derives its `RANK` from `SLURM_PROCID` itself cannot be distinguished from any other
+//! program under Slurm. It is not watched.
 
 use domain::ident::RunId;
 
-/// More ranks than the largest training has; what claims more is something else.
+/// Maximum world size: more ranks than the largest training has. A larger number is something else.
 const WORLD_MAX: u32 = 1 << 20;
-/// As with ranks on one node.
+/// Maximum number of ranks on one node.
 const LOCAL_MAX: u32 = 1_024;
-/// What is longer names no run.
+/// Maximum length of a run's name. A longer one is cut.
 const NAME_CHARS_MAX: usize = 60;
 
-/// A rank, as it was told by its launcher.
+/// A rank, as its launcher's variables describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) run: RunId,
     pub(super) rank: u32,
     pub(super) local_rank: u32,
-    /// Where its world meets: tells two worlds apart.
+    /// Its rendezvous, which distinguishes two jobs.
     pub(super) place: String,
 }
 
 impl Claim {
-    /// `NAME=VALUE` each.
+    /// Reads a claim from variables, `NAME=VALUE` each. Returns `None` if the process is not a rank, or is already watched or managed.
     pub(super) fn of(environment: &[Vec<u8>], node: &str) -> Option<Self> {
         let value = |name: &str| {
             let found = environment.iter().find_map(|variable| {
@@ -58,7 +58,7 @@ impl Claim {
         let meets = master.map(|(address, port)| format!("{address}-{port}"));
         let name = match (named, &meets) {
             (Some(name), _) => name,
-            // All ranks are here: another node's of the same name are others.
+            // All ranks are on this node: ranks of the same name on another node belong to another job.
             (None, Some(meets)) if number("LOCAL_WORLD_SIZE") == Some(world) => {
                 format!("torchrun-{meets}-{node}")
             }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_torchrun_and_slurm_are_told_from_everything_else() {
+    fn ranks_of_torchrun_and_slurm_are_recognised() {
         const TORCHRUN: &str =
             "RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500";
         let with = |more: &str| claim(&format!("{TORCHRUN} {more}"));

@@ -1,4 +1,4 @@
-//! Real processes with the environment of ranks, found in the real `/proc`.
+//! Tests with real processes that have the environment of ranks, found in the real `/proc`.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -32,8 +32,8 @@ impl Job {
         }
     }
 
-    /// A rank that does this, and has a worker with its variables. `cat` is a rank that trains until the job is over.
-    /// It runs when this returns: while a process becomes another program, its environment reads as empty.
+    /// Starts a rank that runs this script, with a child process that has the same variables. `cat` is a rank that trains until the job is
+    /// over. The rank runs when this returns: while a process executes another program, its environment reads as empty.
     fn rank(&mut self, rank: u32, script: &str, more: &[(&str, &str)]) {
         let mut rank = Command::new("sh")
             .args([
@@ -50,8 +50,8 @@ impl Job {
             .process_group(0)
             .spawn()
             .unwrap();
-        let said = rank.stdout.as_mut().unwrap().read(&mut [0]);
-        assert_eq!(said.unwrap(), 1, "it ended at once");
+        let read = rank.stdout.as_mut().unwrap().read(&mut [0]);
+        assert_eq!(read.unwrap(), 1, "it ended at once");
         self.ranks.push(rank);
     }
 
@@ -60,7 +60,7 @@ impl Job {
             node: NodeName::new("n0").unwrap(),
             data_dir: self.data.path().to_owned(),
             seen: HashMap::new(),
-            gangs: BTreeMap::new(),
+            jobs: BTreeMap::new(),
         }
     }
 
@@ -71,29 +71,29 @@ impl Job {
         entries.into_iter().map(|entry| entry.report).collect()
     }
 
-    fn gang<'a>(&self, watcher: &'a mut Watcher) -> Option<&'a mut Gang> {
-        watcher.gangs.get_mut(&RunId::new(self.name.clone()).unwrap())
+    fn watched<'a>(&self, watcher: &'a mut Watcher) -> Option<&'a mut UnmanagedJob> {
+        watcher.jobs.get_mut(&RunId::new(self.name.clone()).unwrap())
     }
 
-    /// Ticks until nothing is left to watch; ranks are not taken before.
+    /// Ticks until nothing is left to watch. The ranks are not reaped before.
     fn ended(&mut self, watcher: &mut Watcher) -> NodeReport {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let gang = self.gang(watcher).unwrap();
-        while gang.tick().unwrap() {
+        let watched = self.watched(watcher).unwrap();
+        while watched.tick().unwrap() {
             assert!(Instant::now() < deadline, "it does not end");
             std::thread::sleep(Duration::from_millis(20));
         }
         self.reports().pop().unwrap()
     }
 
-    /// The ranks come to their end.
+    /// Lets the ranks end.
     fn over(&mut self) {
         for rank in &mut self.ranks {
             drop(rank.stdin.take());
         }
     }
 
-    /// Their status is read by the parent that started them.
+    /// Reaps the ranks, as the parent that started them.
     fn take(&mut self) {
         for rank in &mut self.ranks {
             rank.wait().unwrap();
@@ -104,7 +104,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
-            // With its worker, and with what it was just doing.
+            // Including its child process and its current command.
             let _ended = kill_process_group(Pid::from_child(rank), Signal::KILL);
             let _taken = rank.wait();
         }
@@ -140,22 +140,22 @@ fn ranks_are_found_without_their_workers_and_end_as_they_did() {
         .collect();
     ranks.sort_unstable();
     assert_eq!(ranks, [(0, job.ranks[0].id()), (1, job.ranks[1].id())]);
-    // The test, which is their parent, does not take their status: it is read as torchrun's is.
-    job.gang(&mut watcher).unwrap().launcher_is_gone();
+    // The test, which is their parent, does not reap them, so the agent can read their status, as with torchrun.
+    job.watched(&mut watcher).unwrap().launcher_is_gone();
     job.over();
     let end = job.ended(&mut watcher);
     assert_eq!(code(&end), Some(0));
 }
 
 #[test]
-fn a_failed_rank_is_told_and_one_whose_status_was_taken_claims_nothing() {
+fn a_failed_rank_is_reported_and_a_missed_status_is_unknown() {
     let mut job = Job::new();
     job.rank(0, "cat; false", &[]);
     let mut watcher = job.watcher();
     watcher.scan();
-    let gang = job.gang(&mut watcher).unwrap();
-    // Its parent, the test, lives on: as a launcher that might start it anew.
-    gang.launcher_is_gone();
+    let watched = job.watched(&mut watcher).unwrap();
+    // Its parent, the test, continues to run, like a launcher that might restart it.
+    watched.launcher_is_gone();
     job.over();
     let end = job.ended(&mut watcher);
     assert_eq!(code(&end), None);
@@ -169,7 +169,7 @@ fn a_failed_rank_is_told_and_one_whose_status_was_taken_claims_nothing() {
     job.rank(0, "cat", &[]);
     let mut watcher = job.watcher();
     watcher.scan();
-    job.gang(&mut watcher).unwrap().launcher_is_gone();
+    job.watched(&mut watcher).unwrap().launcher_is_gone();
     job.over();
     job.take();
     let end = job.ended(&mut watcher);
@@ -182,39 +182,39 @@ fn what_lockstep_started_is_left_alone() {
     job.rank(0, "cat", &[("LOCKSTEP_RUN", "mine")]);
     let mut watcher = job.watcher();
     watcher.scan();
-    assert!(job.gang(&mut watcher).is_none());
+    assert!(job.watched(&mut watcher).is_none());
 }
 
 #[test]
-fn the_next_agent_watches_on_and_one_that_comes_too_late_says_so() {
+fn the_next_agent_continues_to_watch_and_a_late_one_reports_an_unknown_result() {
     let mut job = Job::new();
     job.rank(0, "cat", &[]);
     let mut first = job.watcher();
     first.scan();
     let mut beside = job.watcher();
-    beside.take_up();
-    assert!(job.gang(&mut beside).is_none(), "the first one holds it");
+    beside.adopt();
+    assert!(job.watched(&mut beside).is_none(), "the first one holds it");
     drop(first);
     let mut second = job.watcher();
-    second.take_up();
+    second.adopt();
     second.scan();
-    assert_eq!(job.reports().len(), 2, "nothing is told twice");
-    job.gang(&mut second).unwrap().launcher_is_gone();
+    assert_eq!(job.reports().len(), 2, "nothing is reported twice");
+    job.watched(&mut second).unwrap().launcher_is_gone();
     drop(second);
     job.over();
     job.take();
     let mut third = job.watcher();
-    third.take_up();
-    job.gang(&mut third).unwrap().launcher_is_gone();
+    third.adopt();
+    job.watched(&mut third).unwrap().launcher_is_gone();
     let end = job.ended(&mut third);
     assert_eq!(code(&end), None);
     let mut fourth = job.watcher();
-    fourth.take_up();
-    assert!(job.gang(&mut fourth).is_none(), "it is over");
+    fourth.adopt();
+    assert!(job.watched(&mut fourth).is_none(), "it is over");
 }
 
 #[test]
-fn a_torchrun_that_nobody_announced_is_watched_to_its_end() {
+fn a_torchrun_that_was_started_by_hand_is_watched_to_its_end() {
     let Some(python) = testing::python_with_torch() else {
         return;
     };
@@ -242,10 +242,13 @@ fn a_torchrun_that_nobody_announced_is_watched_to_its_end() {
     job.ranks.push(torchrun);
     let mut watcher = job.watcher();
     let deadline = Instant::now() + Duration::from_secs(120);
-    while job.gang(&mut watcher).is_none_or(|gang| gang.pids().count() < 2) {
+    while job
+        .watched(&mut watcher)
+        .is_none_or(|watched| watched.pids().count() < 2)
+    {
         assert!(Instant::now() < deadline, "no ranks came");
         std::thread::sleep(Duration::from_millis(50));
-        // Another look at all of them: the test cannot wait for the next one.
+        // Examine all processes again: the test cannot wait for the next scan.
         watcher.seen.clear();
         watcher.scan();
     }
@@ -255,7 +258,7 @@ fn a_torchrun_that_nobody_announced_is_watched_to_its_end() {
     });
     loop {
         watcher.wait();
-        if !job.gang(&mut watcher).unwrap().tick().unwrap() {
+        if !job.watched(&mut watcher).unwrap().tick().unwrap() {
             break;
         }
         assert!(Instant::now() < deadline, "it does not end");
@@ -275,7 +278,7 @@ fn a_torchrun_that_nobody_announced_is_watched_to_its_end() {
         NodeReport::RankExited(exit) if exit.rank.0 == 1 => exit.code,
         _ => None,
     });
-    // Its parent may have asked for it before us, on a busy machine; another number would be wrong.
+    // On a busy machine, the parent may have reaped it first; any other number would be wrong.
     assert!(failed.is_none_or(|code| code == 3), "{reports:?}");
     assert_eq!(code(reports.last().unwrap()), None, "it did not end well");
 }

@@ -1,18 +1,18 @@
-//! `/proc/stat` and `/proc/loadavg`.
+//! Reads `/proc/stat` and `/proc/loadavg`.
 
 use std::path::Path;
 
 use super::text;
 use crate::sample::series::Writer;
 
-/// Columns of the `cpu` line. Guest time is part of user time and left there.
+/// The columns of the `cpu` line. Guest time is part of user time and stays there.
 const MODES: [&str; 8] = [
     "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal",
 ];
-/// Linux shows times to user space in hundredths of a second on every architecture we run on (`USER_HZ`).
+/// Linux shows times to user space in hundredths of a second on every supported architecture (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Processor time by mode, number of processors, load, boot time.
+/// Writes the processor time by mode, the number of processors, the load and the boot time.
 pub(super) fn read(root: &Path, out: &mut Writer<'_>) {
     if let Some(stat) = text(root, "proc/stat") {
         read_stat(&stat, out);

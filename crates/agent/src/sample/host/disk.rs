@@ -1,4 +1,4 @@
-//! `/proc/diskstats`: whole disks, not their partitions, and nothing that only stands for other disks.
+//! Reads `/proc/diskstats`: whole disks, without partitions and without devices that consist of other disks.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,12 +9,12 @@ use super::text;
 use crate::sample::Samples;
 use crate::sample::series::Family;
 
-/// The kernel counts sectors of this size whatever the disk's own are.
+/// The kernel counts sectors of this size, whatever the sector size of the disk is.
 const SECTOR_BYTES: f64 = 512.0;
-/// Devices in memory or in files, or mere names for others (device mapper, software RAID): their bytes would count twice.
+/// Devices in memory or in files, or devices made of others (device mapper, software RAID), whose bytes would be counted twice.
 const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
-/// The devices seen so far; none for what is not a disk.
+/// The devices seen so far; `None` for devices that are not disks.
 #[derive(Default)]
 pub(super) struct Disks(HashMap<String, Option<Family>>);
 
@@ -48,7 +48,7 @@ impl Disks {
     }
 }
 
-/// `major minor name`, then at least eleven counters.
+/// Parses `major minor name` and the first eleven counters.
 fn parse(line: &str) -> Option<(&str, [f64; 11])> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let device = words.next()?;
@@ -59,7 +59,7 @@ fn parse(line: &str) -> Option<(&str, [f64; 11])> {
     Some((device, counters))
 }
 
-/// A partition has no folder of its own directly under `/sys/block`.
+/// Returns true if the device is a whole disk. A partition has no folder directly under `/sys/block`.
 fn is_disk(root: &Path, device: &str) -> bool {
     let of_kind = |prefix: &str| {
         device

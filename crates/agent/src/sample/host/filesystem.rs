@@ -1,5 +1,5 @@
-//! How full file systems are. Asking a dead network file system hangs, so this has a thread of its own, and misses ticks
-//! where it must.
+//! Reads how full the file systems are. A query of a dead network file system hangs, so this reader has its own thread and misses ticks in
+//! that case.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use crate::sample::Samples;
 use crate::sample::schedule::Tick;
 use crate::sample::series::Family;
 
-/// Kinds of file systems that hold people's data.
+/// The types of file systems that contain users' data.
 const KINDS: [&str; 16] = [
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "nfs", "nfs4", "cifs", "lustre", "beegfs",
     "ceph", "gpfs", "overlay",
 ];
-/// The most file systems worth series; a node with more has one mount a container.
+/// The maximum number of file systems with series. A node with more has one mount per container.
 const SHOWN_MAX: usize = 64;
 
-/// Reads file systems in the slow tier.
+/// Reads the file systems in the slow tier.
 pub(crate) struct Filesystems {
     root: PathBuf,
     samples: Samples,
     families: HashMap<Mount, Family>,
 }
 
-/// Where a device is mounted.
+/// A device and where it is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Mount {
     device: String,
@@ -42,7 +42,7 @@ impl Filesystems {
         }
     }
 
-    /// Runs until the ticks end.
+    /// Runs until the channel of ticks closes.
     pub(crate) fn run(mut self, ticks: &Receiver<Tick>) {
         while let Ok(tick) = ticks.recv() {
             self.read(&tick);
@@ -98,8 +98,8 @@ impl Mount {
     }
 }
 
-/// The host's mounts: of process 1, since `/proc/mounts` is the reader's own view. A device mounted at several places (bind
-/// mounts) is shown once, at the first.
+/// Returns the host's mounts. They are those of process 1, because `/proc/mounts` shows the reader's own. A device mounted at several
+/// places (bind mounts) is shown once, at the first one.
 fn mounts(root: &Path) -> Vec<Mount> {
     let table = text(root, "proc/1/mounts")
         .or_else(|| text(root, "proc/mounts"))
@@ -112,7 +112,7 @@ fn mounts(root: &Path) -> Vec<Mount> {
         .collect()
 }
 
-/// `device mountpoint kind options …`.
+/// Parses `device mountpoint kind options …`.
 fn parse(line: &str) -> Option<Mount> {
     let mut words = line.split(' ');
     let (device, mountpoint, kind) = (words.next()?, words.next()?, words.next()?);
@@ -123,7 +123,7 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// The kernel writes white space and backslashes as three octal digits.
+/// Decodes white space and backslashes, which the kernel writes as three octal digits.
 fn unescaped(text: &str) -> String {
     text.replace("\\040", " ")
         .replace("\\011", "\t")

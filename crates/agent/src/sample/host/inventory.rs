@@ -1,4 +1,4 @@
-//! What the host is, for the hello.
+//! Describes the host for the hello.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
@@ -8,7 +8,7 @@ use domain::topology::Inventory;
 use super::{memory, text};
 use crate::sample::sources;
 
-/// Host name, system, processors, memory, and the address other nodes may reach.
+/// Returns the host name, system, processors, memory, and the address that other nodes can reach.
 pub(crate) fn describe(root: &Path, collector: Option<&str>, accepts_runs: bool) -> Inventory {
     let uname = rustix::system::uname();
     let cpuinfo = text(root, "proc/cpuinfo").unwrap_or_default();
@@ -29,7 +29,7 @@ pub(crate) fn describe(root: &Path, collector: Option<&str>, accepts_runs: bool)
             .filter(|line| line.starts_with("processor"))
             .count() as u32,
         memory_bytes: memory::total_bytes(&meminfo).unwrap_or(0.0) as u64,
-        gpus_missing: Some("the GPUs have not been looked for yet".to_owned()),
+        gpus_missing: Some("the agent has not looked for GPUs yet".to_owned()),
         accepts_runs,
         sources: sources(root),
         ..Inventory::default()
@@ -50,7 +50,7 @@ fn os_name(root: &Path) -> Option<String> {
     Some(name.trim_matches(['"', '\'']).to_owned())
 }
 
-/// x86 says `model name`; some ARM kernels say nothing but the implementer.
+/// Returns the model. x86 has `model name`; some ARM kernels name only the implementer.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     let model = cpuinfo
         .lines()
@@ -58,7 +58,7 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
     model.map(|(_, name)| name.trim().to_owned())
 }
 
-/// This host's address on the way to the collector. Connecting a datagram socket sends nothing; it only picks the route.
+/// Returns this host's address on the route to the collector. Connecting a datagram socket sends nothing; it only selects the route.
 fn address_towards(collector: Option<&str>) -> Option<IpAddr> {
     let authority = collector?.split_once("://")?.1.split('/').next()?;
     let with_port = if authority

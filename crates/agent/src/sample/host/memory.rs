@@ -1,11 +1,11 @@
-//! `/proc/meminfo`.
+//! Reads `/proc/meminfo`.
 
 use std::path::Path;
 
 use super::text;
 use crate::sample::series::Writer;
 
-/// Memory and swap.
+/// Writes memory and swap.
 pub(super) fn read(root: &Path, out: &mut Writer<'_>) {
     let Some(meminfo) = text(root, "proc/meminfo") else {
         return;
@@ -21,12 +21,12 @@ pub(super) fn read(root: &Path, out: &mut Writer<'_>) {
     }
 }
 
-/// The host's memory.
+/// Returns the host's memory, in bytes.
 pub(super) fn total_bytes(meminfo: &str) -> Option<f64> {
     bytes(meminfo, "MemTotal")
 }
 
-/// `MemTotal:       24503412 kB`; the kernel's kB are KiB.
+/// Parses a line such as `MemTotal:       24503412 kB` and returns bytes. The kernel's kB are KiB.
 fn bytes(meminfo: &str, name: &str) -> Option<f64> {
     let rest = meminfo
         .lines()

@@ -1,5 +1,5 @@
-//! The host: processor, memory, disks, networks, file systems, from a root path. Each file reads one of them and knows its
-//! format; a file that is missing or malformed costs its own metrics and no others.
+//! Reads the host under a root path: processor, memory, disks, networks, file systems. Each file reads one of them and parses its format.
+//! If a file is missing or malformed, only its own metrics are missing.
 
 mod cpu;
 mod disk;
@@ -21,7 +21,7 @@ use crate::sample::Samples;
 use crate::sample::schedule::Tick;
 use crate::sample::series::Family;
 
-/// Reads everything of the host but file systems, which may hang and have a thread of their own.
+/// Reads everything of the host except file systems, which may hang and have their own thread.
 pub(crate) struct HostReader {
     root: PathBuf,
     samples: Samples,
@@ -44,7 +44,7 @@ impl HostReader {
         }
     }
 
-    /// Runs until the ticks end.
+    /// Runs until the channel of ticks closes.
     pub(crate) fn run(mut self, ticks: &Receiver<Tick>) {
         while let Ok(tick) = ticks.recv() {
             self.read(&tick);
@@ -62,17 +62,17 @@ impl HostReader {
     }
 }
 
-/// Files of /proc do not say how long they are; with this much room most are read in one piece instead of many.
+/// The initial room for a file of `/proc`. These files do not report their length; with this room most are read with one call.
 const TEXT_BYTES: usize = 16 << 10;
 
-/// A file's text; `None` when it cannot be read.
+/// Returns the text of a file, or `None` if it cannot be read.
 fn text(root: &Path, path: &str) -> Option<String> {
     let mut text = String::with_capacity(TEXT_BYTES);
     File::open(root.join(path)).ok()?.read_to_string(&mut text).ok()?;
     Some(text)
 }
 
-/// A file that holds one number.
+/// Reads a file that contains one number.
 fn number(path: &Path) -> Option<f64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }

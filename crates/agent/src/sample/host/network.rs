@@ -1,11 +1,11 @@
-//! Network interfaces: `/proc/net/dev` for what went through, `/sys/class/net/*` for what they are; all physical ones together as the
-//! link `eth`, with what RDMA sent past them (RoCE).
+//! Network interfaces: `/proc/net/dev` for their traffic, `/sys/class/net/*` for their properties. All physical ones together are the link
+//! `eth`, including RDMA traffic that bypasses them (RoCE).
 //!
 //! ```text
-//! physical   a device behind it, Ethernet                      series of its own, counts to `eth`
-//! ipoib      a device behind it, InfiniBand                    series of its own; its bytes are the fabric's
-//! bond, vlan other names for physical ones                     series of their own
-//! virtual    veth, bridge, tun: containers come and go         left out where there is a physical one
+//! physical   has a device, Ethernet                         own series, counts for `eth`
+//! ipoib      has a device, InfiniBand                       own series; its bytes belong to the fabric
+//! bond, vlan other names for physical ones                  own series
+//! virtual    veth, bridge, tun: they change with containers left out if there is a physical one
 //! ```
 
 use std::collections::{HashMap, HashSet};
@@ -17,36 +17,36 @@ use crate::sample::Samples;
 use crate::sample::schedule::Tick;
 use crate::sample::series::{Family, series};
 
-/// A node with more interfaces than this runs containers; theirs come and go and are not worth a series each.
+/// The maximum number of interfaces with series. A node with more runs containers; their interfaces change often and need no series.
 const INTERFACES_MAX: usize = 64;
-/// The kernel's number for Ethernet and InfiniBand in `type`.
+/// The kernel's number of Ethernet in `type`.
 const TYPE_ETHERNET: f64 = 1.0;
-/// See [`TYPE_ETHERNET`].
+/// The kernel's number of InfiniBand in `type`. See [`TYPE_ETHERNET`].
 const TYPE_INFINIBAND: f64 = 32.0;
-/// `speed` is in megabits a second.
+/// Bytes per second in one megabit per second, the unit of `speed`.
 const MEGABIT_BYTES: f64 = 125_000.0;
 
-/// Two counters of bytes, and when they were read.
+/// Two byte counters, and when they were read.
 pub(super) type Reading = (Instant, [f64; 2]);
 
-/// What goes over a link beside the interface's own counters: sent, then received.
+/// Traffic that counts for a link: sent, then received.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Traffic {
     pub(super) interface: Option<String>,
     pub(super) bytes: [f64; 2],
-    /// In one direction, bytes a second.
+    /// The capacity in one direction, in bytes per second.
     pub(super) speed: f64,
     pub(super) rates: Option<[f64; 2]>,
 }
 
 impl Traffic {
-    /// The busier direction against the link's own maximum.
+    /// Returns the rate of the busier direction as a share of the link's capacity.
     pub(super) fn utilization(&self) -> Option<f64> {
         self.rates.map(|[sent, received]| sent.max(received) / self.speed)
     }
 }
 
-/// What an interface is.
+/// The kind of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Physical,
@@ -71,7 +71,7 @@ struct Interface {
     last: Option<Reading>,
 }
 
-/// One line of `/proc/net/dev`: receiving, then sending.
+/// One line of `/proc/net/dev`: received, then sent.
 struct Line<'a> {
     name: &'a str,
     bytes: [f64; 2],
@@ -80,7 +80,7 @@ struct Line<'a> {
 }
 
 impl Networks {
-    /// Reads once. `rdma` is what went over Ethernet past the interfaces.
+    /// Reads once. `rdma` is the traffic over Ethernet that bypasses the interfaces.
     pub(super) fn read(&mut self, root: &Path, samples: &Samples, tick: &Tick, rdma: &[Traffic]) {
         // `/proc/net` is the reader's own network namespace; process 1 is in the host's.
         let dev = super::text(root, "proc/1/net/dev").or_else(|| super::text(root, "proc/net/dev"));
@@ -147,7 +147,7 @@ impl Networks {
         out.put_by("link_transmit_bytes_total", eth, sum(|one| one.bytes[0]));
         out.put_by("link_receive_bytes_total", eth, sum(|one| one.bytes[1]));
         out.put_by("link_bandwidth_bytes_per_second", eth, sum(|one| one.speed));
-        // A full interface is not made up for by an idle one.
+        // The busiest interface limits the node, even if others are idle.
         let busiest = carried.iter().filter_map(Traffic::utilization).reduce(f64::max);
         if let Some(busiest) = busiest {
             out.put_by("link_utilization_ratio", eth, busiest);
@@ -165,7 +165,7 @@ impl Interface {
         }
     }
 
-    /// Gives what counts to the link `eth`.
+    /// Reads the interface. Returns its traffic if it counts for the link `eth`.
     fn read(&mut self, root: &Path, line: &Line<'_>, samples: &Samples, tick: &Tick) -> Option<Traffic> {
         let out = &mut self.family.at(samples, tick.at_ms);
         out.put("node_network_receive_bytes_total", line.bytes[0]);
@@ -177,10 +177,10 @@ impl Interface {
             out.put_by("node_network_errors_total", of("transmit_error"), line.errors[1]);
             out.put_by("node_network_errors_total", of("receive_drop"), line.drops[0]);
             out.put_by("node_network_errors_total", of("transmit_drop"), line.drops[1]);
-            // An error where the interface is administratively down.
+            // Reading fails if the interface is administratively down.
             let up = number(&folder.join("carrier")).is_some_and(|carrier| carrier > 0.0);
             out.put("node_network_up", up);
-            // -1 or an error where there is no such thing, as on a link that is down.
+            // -1 or an error if there is no speed, as on a link that is down.
             let speed = number(&folder.join("speed")).filter(|speed| *speed > 0.0);
             self.speed = speed.map(|speed| speed * MEGABIT_BYTES);
             if let Some(speed) = self.speed {
@@ -230,7 +230,7 @@ impl Kind {
     }
 }
 
-/// Interfaces with what RDMA sent past them; a port without an interface counts on its own.
+/// Adds RDMA traffic to the interfaces it bypasses. A port without an interface counts on its own.
 fn together(mut interfaces: Vec<Traffic>, rdma: &[Traffic]) -> Vec<Traffic> {
     for port in rdma {
         let same = |one: &&mut Traffic| port.interface.is_some() && one.interface == port.interface;
@@ -253,14 +253,14 @@ impl Traffic {
     }
 }
 
-/// Bytes a second in each direction; `None` where a counter started again.
+/// Returns the bytes per second in each direction, or `None` if a counter was reset.
 pub(super) fn rates((then, before): Reading, now: Instant, counters: [f64; 2]) -> Option<[f64; 2]> {
     let seconds = now.duration_since(then).as_secs_f64();
     let grown = [counters[0] - before[0], counters[1] - before[1]];
     (seconds > 0.0 && grown.iter().all(|bytes| *bytes >= 0.0)).then(|| grown.map(|bytes| bytes / seconds))
 }
 
-/// `  eth0: 1234 …`: eight counters of receiving, then eight of sending: bytes, packets, errors, drops, ….
+/// Parses `  eth0: 1234 …`: eight counters of receiving, then eight of sending: bytes, packets, errors, drops, ….
 fn parse(line: &str) -> Option<Line<'_>> {
     let (name, counters) = line.split_once(':')?;
     let counters: Vec<f64> = counters

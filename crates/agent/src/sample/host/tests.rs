@@ -1,9 +1,9 @@
-//! Network cards of each kind, as fixture trees: `testdata/nic/*.tree`.
+//! Tests each kind of network card with a fixture tree: `testdata/nic/*.tree`.
 //!
 //! ```text
-//! # words for people
+//! # a comment
 //! sys/class/net/eth0/speed = 25000      a file and its text        proc/net/dev + …      one more line
-//! > node_network_up{device="eth0"} 1    a series that is read; `node_network_*` of bytes, errors and speed need not be named
+//! > node_network_up{device="eth0"} 1    an expected series; `node_network_*` of bytes, errors and speed may be left out
 //! ```
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Read everywhere; a fixture names what is special.
+/// Series of every card. A fixture names only those that are special.
 const COMMON: [&str; 4] = [
     "node_network_receive_bytes_total",
     "node_network_transmit_bytes_total",
@@ -43,7 +43,7 @@ fn tick(n: u64) -> Tick {
     Tick::nth(n, n as i64 * 1_000)
 }
 
-/// Series of networks and links, as they would be written.
+/// Returns the series of networks and links, formatted as text.
 fn series(samples: &Samples) -> Vec<String> {
     let prefixes = ["node_network_", "rdma_port_", "link_"];
     let mut all: Vec<String> = samples
@@ -99,7 +99,7 @@ fn a_counter_that_answered_with_an_error_is_never_read_again() {
     let root = build(IB);
     let counter = root.path().join(PORT).join("counters/symbol_error");
     std::fs::remove_file(&counter).unwrap();
-    // What the kernel says of an interface without a speed: EINVAL, as restricted firmware does.
+    // This file is the speed of an interface without one. Reading it gives EINVAL, as restricted firmware does.
     std::os::unix::fs::symlink("/sys/class/net/lo/speed", &counter).unwrap();
     let samples = Samples::new();
     let mut reader = HostReader::new(root.path(), samples.clone());
@@ -170,7 +170,7 @@ fn a_link_is_as_full_as_its_busiest_direction() {
     let began = std::time::Instant::now();
     reader.read(&tick(0));
     std::thread::sleep(std::time::Duration::from_millis(50));
-    // A gigabyte by RDMA (in words of four bytes), and a quarter of one past it.
+    // 1 GB over RDMA (in words of four bytes), and 0.25 GB that is not RDMA.
     let counters = root.path().join("sys/class/infiniband/rocep1s0/ports/1/counters");
     std::fs::write(counters.join("port_xmit_data"), "250001000\n").unwrap();
     std::fs::write(

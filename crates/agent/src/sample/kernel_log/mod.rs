@@ -1,31 +1,31 @@
-//! The kernel's log, `/dev/kmsg`: what the NVIDIA driver says there and nowhere else.
+//! Reads the kernel log, `/dev/kmsg`, for messages that the NVIDIA driver writes only there.
 //!
 //! ```text
-//! Tap      opens without blocking, reads one record a call                      ┐
-//! record   priority,sequence,microseconds,flags;text                             ├─▶ Heard ──▶ sample::xid
-//! nvrm     "NVRM: Xid (PCI:0000:05:00): 79, …" and its relatives: of GPUs        │
-//! nvswitch "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, …": of switches    ┘
+//! Kmsg     opens without blocking, reads one record per call                    ┐
+//! record   priority,sequence,microseconds,flags;text                             ├─▶ KernelMessage ──▶ sample::xid
+//! nvrm     "NVRM: Xid (PCI:0000:05:00): 79, …" and similar lines: about GPUs     │
+//! nvswitch "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, …": about switches ┘
 //! ```
 
+mod kmsg;
 mod nvrm;
 mod nvswitch;
 mod record;
-mod tap;
 
-pub(crate) use nvrm::{Spoken, Told};
+pub(crate) use kmsg::{KernelLog, Kmsg};
+pub(crate) use nvrm::{XidDetails, XidMessage};
 pub(crate) use nvswitch::SwitchError;
-pub(crate) use tap::{KernelLog, Tap};
 
-/// What the NVIDIA driver says in one record.
+/// A message of the NVIDIA driver in one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// Of a GPU.
-    Gpu(Spoken),
-    /// Of an NVSwitch.
+pub(crate) enum KernelMessage {
+    /// About a GPU.
+    Gpu(XidMessage),
+    /// About an NVSwitch.
     Switch(SwitchError),
 }
 
-/// What follows a number is kept this far: a page fault's addresses fit.
+/// The maximum length of the kept text after a number. The addresses of a page fault fit.
 const WORDS_BYTES_MAX: usize = 240;
 
 fn shortened(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! What the NVIDIA driver writes to the kernel's log about a GPU in trouble.
+//! Parses the lines about failing GPUs that the NVIDIA driver writes to the kernel log.
 //!
 //! ```text
 //! NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
@@ -11,49 +11,49 @@
 //! ```
 
 use domain::topology::PciAddress;
-use domain::xid::{Recovery, Said, decode_nvlink};
+use domain::xid::{LogDetails, Recovery, decode_nvlink};
 
 use super::shortened;
 
-/// In how many records behind "The NVIDIA GPU" its fate must come.
-const FATE_WITHIN: u8 = 4;
-/// GPU has fallen off the bus.
+/// The maximum number of records between "The NVIDIA GPU" and the rest of that message.
+const BUS_LOSS_RECORDS_MAX: u8 = 4;
+/// The Xid of a GPU that has fallen off the bus.
 const OFF_THE_BUS: u32 = 79;
 
 /// One error of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spoken {
+pub(crate) struct XidMessage {
     pub(crate) xid: u32,
     pub(crate) pci: PciAddress,
-    pub(crate) told: Told,
+    pub(crate) details: XidDetails,
 }
 
-/// What a line says beside number and GPU.
+/// The content of a line besides the number and the GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct XidDetails {
     pub(crate) pid: Option<u32>,
     pub(crate) process: Option<String>,
-    pub(crate) said: Said,
-    /// The GPU instance, where the GPU is divided (MIG).
+    pub(crate) log_details: LogDetails,
+    /// The GPU instance, if the GPU is divided (MIG).
     pub(crate) instance: Option<u32>,
-    /// The driver's own words.
+    /// The driver's own text.
     pub(crate) words: String,
 }
 
-/// Listens to one record after another.
+/// Parses one record after another.
 #[derive(Debug, Default)]
-pub(super) struct Ear {
-    /// A GPU that was named, and how many records ago.
+pub(super) struct NvrmParser {
+    /// A GPU that was named, and the number of records since then.
     named: Option<(PciAddress, u8)>,
 }
 
-impl Ear {
-    /// What a record says; it may hold several lines.
-    pub(super) fn hear(&mut self, text: &str) -> Option<Spoken> {
+impl NvrmParser {
+    /// Returns the error in a record. A record may contain several lines.
+    pub(super) fn parse(&mut self, text: &str) -> Option<XidMessage> {
         text.lines().filter_map(|line| self.line(line)).next()
     }
 
-    fn line(&mut self, line: &str) -> Option<Spoken> {
+    fn line(&mut self, line: &str) -> Option<XidMessage> {
         let line = line.split_once("NVRM:")?.1.trim();
         if let Some(rest) = line.strip_prefix("Xid (") {
             return xid(rest);
@@ -64,7 +64,7 @@ impl Ear {
                 .next()
                 .and_then(|word| word.parse().ok())
                 .map(|pci| (pci, 0));
-            return self.fate(rest);
+            return self.bus_loss(rest);
         }
         if line.contains("fallen off the bus") {
             let named = line
@@ -72,38 +72,38 @@ impl Ear {
                 .and_then(|rest| rest.split(": ").next()?.parse().ok());
             return match named {
                 Some(pci) => Some(off_the_bus(pci, line)),
-                None => self.fate(line),
+                None => self.bus_loss(line),
             };
         }
         self.named = self
             .named
             .map(|(pci, ago)| (pci, ago + 1))
-            .filter(|(_, ago)| *ago < FATE_WITHIN);
+            .filter(|(_, ago)| *ago < BUS_LOSS_RECORDS_MAX);
         None
     }
 
-    /// "… fallen off the bus", said of the GPU that was named just before.
-    fn fate(&mut self, line: &str) -> Option<Spoken> {
+    /// Parses "… fallen off the bus" about the GPU that was named just before.
+    fn bus_loss(&mut self, line: &str) -> Option<XidMessage> {
         line.contains("fallen off the bus")
             .then(|| self.named.take())?
             .map(|(pci, _)| off_the_bus(pci, line))
     }
 }
 
-fn off_the_bus(pci: PciAddress, line: &str) -> Spoken {
-    let told = Told {
+fn off_the_bus(pci: PciAddress, line: &str) -> XidMessage {
+    let details = XidDetails {
         words: shortened(line),
-        ..Told::default()
+        ..XidDetails::default()
     };
-    Spoken {
+    XidMessage {
         xid: OFF_THE_BUS,
         pci,
-        told,
+        details,
     }
 }
 
-/// Behind `Xid (`: the address, perhaps a MIG instance, then number, process and words.
-fn xid(text: &str) -> Option<Spoken> {
+/// Parses the text after `Xid (`: the address, optionally a MIG instance, then the number, process and text.
+fn xid(text: &str) -> Option<XidMessage> {
     let (address, rest) = text.split_once(')')?;
     let mut address = address.split_whitespace();
     let pci = address.next()?.parse().ok()?;
@@ -115,36 +115,36 @@ fn xid(text: &str) -> Option<Spoken> {
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let xid = rest[..digits].parse().ok()?;
     let rest = rest[digits..].trim_start_matches([',', ' ']);
-    Some(Spoken {
+    Some(XidMessage {
         xid,
         pci,
-        told: Told {
+        details: XidDetails {
             instance,
-            ..told(xid, rest)
+            ..details(xid, rest)
         },
     })
 }
 
-fn told(xid: u32, text: &str) -> Told {
+fn details(xid: u32, text: &str) -> XidDetails {
     let (pid, rest) = field(text, "pid=");
     let (process, rest) = field(rest, "name=");
-    let said = match xid {
-        144..=150 => decode_nvlink(rest).map(Said::Nvlink),
-        154 => recovery(rest).map(Said::Recovery),
+    let log_details = match xid {
+        144..=150 => decode_nvlink(rest).map(LogDetails::Nvlink),
+        154 => recovery(rest).map(LogDetails::Recovery),
         _ => None,
     };
-    Told {
+    XidDetails {
         pid: pid.and_then(|pid| pid.parse().ok()),
         process: process
             .filter(|name| !name.is_empty() && !name.contains("<unknown>"))
             .map(shortened),
-        said: said.unwrap_or_default(),
+        log_details: log_details.unwrap_or_default(),
         words: shortened(rest),
         instance: None,
     }
 }
 
-/// The value of a field at the beginning, and what comes behind it.
+/// Returns the value of a field at the beginning of the text, and the rest of the text.
 fn field<'a>(text: &'a str, name: &str) -> (Option<&'a str>, &'a str) {
     let Some(value) = text.strip_prefix(name) else {
         return (None, text);
@@ -153,7 +153,7 @@ fn field<'a>(text: &'a str, name: &str) -> (Option<&'a str>, &'a str) {
     (Some(value.trim_matches('\'')), rest.trim_start())
 }
 
-/// `… to 0x4 (Drain and Reset)`.
+/// Parses `… to 0x4 (Drain and Reset)`.
 fn recovery(text: &str) -> Option<Recovery> {
     let word = text.rsplit_once(" to ")?.1.split_whitespace().next()?;
     u64::from_str_radix(word.strip_prefix("0x")?, 16)
@@ -165,8 +165,8 @@ fn recovery(text: &str) -> Option<Recovery> {
 mod tests {
     use super::*;
 
-    fn hear(text: &str) -> Option<Spoken> {
-        Ear::default().hear(text)
+    fn parse(text: &str) -> Option<XidMessage> {
+        NvrmParser::default().parse(text)
     }
 
     #[test]
@@ -226,15 +226,15 @@ mod tests {
             ),
         ];
         for (line, (xid, pci, pid, process, words)) in cases {
-            let spoken = hear(line).unwrap_or_else(|| panic!("{line}"));
-            let told = &spoken.told;
+            let message = parse(line).unwrap_or_else(|| panic!("{line}"));
+            let details = &message.details;
             assert_eq!(
-                (spoken.xid, spoken.pci.to_string().as_str()),
+                (message.xid, message.pci.to_string().as_str()),
                 (xid, pci),
                 "{line}"
             );
             assert_eq!(
-                (told.pid, told.process.as_deref(), told.words.as_str()),
+                (details.pid, details.process.as_deref(), details.words.as_str()),
                 (pid, process, words),
                 "{line}"
             );
@@ -249,21 +249,26 @@ mod tests {
             "NVRM: fallen off the bus and is not responding to commands.",
         ];
         let expected = Some((79, "0000:18:00".to_owned()));
-        let short = |spoken: Option<Spoken>| spoken.map(|spoken| (spoken.xid, spoken.pci.to_string()));
-        let mut ear = Ear::default();
-        let heard: Vec<_> = lines.iter().map(|line| short(ear.hear(line))).collect();
-        assert_eq!(heard, [None, None, expected.clone()]);
-        assert_eq!(short(hear(&lines.join("\n"))), expected);
-        assert_eq!(short(ear.hear(lines[2])), None, "said of nobody");
-        let mut ear = Ear::default();
-        ear.hear(lines[0]);
-        (0..4).for_each(|_| drop(ear.hear("NVRM: something else")));
-        assert_eq!(short(ear.hear(lines[2])), None, "said too late");
+        let short =
+            |message: Option<XidMessage>| message.map(|message| (message.xid, message.pci.to_string()));
+        let mut parser = NvrmParser::default();
+        let parsed: Vec<_> = lines.iter().map(|line| short(parser.parse(line))).collect();
+        assert_eq!(parsed, [None, None, expected.clone()]);
+        assert_eq!(short(parse(&lines.join("\n"))), expected);
+        assert_eq!(short(parser.parse(lines[2])), None, "no GPU was named");
+        let mut parser = NvrmParser::default();
+        parser.parse(lines[0]);
+        (0..4).for_each(|_| drop(parser.parse("NVRM: something else")));
+        assert_eq!(
+            short(parser.parse(lines[2])),
+            None,
+            "the GPU was named too long ago"
+        );
     }
 
     #[test]
-    fn what_decides_is_decoded() {
-        let instance = |line: &str| hear(line).and_then(|spoken| spoken.told.instance);
+    fn instance_recovery_and_link_are_decoded() {
+        let instance = |line: &str| parse(line).and_then(|message| message.details.instance);
         assert_eq!(
             instance("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained"),
             Some(5)
@@ -272,11 +277,14 @@ mod tests {
             instance("NVRM: Xid (PCI:0000:01:00): 94, pid=7194, Contained"),
             None
         );
-        let said = |line: &str| hear(line).map(|spoken| spoken.told.said);
+        let parsed = |line: &str| parse(line).map(|message| message.details.log_details);
         let recovery = "NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)";
-        assert_eq!(said(recovery), Some(Said::Recovery(Recovery::DrainAndReset)));
+        assert_eq!(
+            parsed(recovery),
+            Some(LogDetails::Recovery(Recovery::DrainAndReset))
+        );
         let link = "NVRM: Xid (PCI:0008:01:00): 145, pid=11436, name=cache_mgr_main, RLW_SRC_TRACK Nonfatal XC1 i0 Link 03 (0x040868e2 0x00000008 0x0)";
-        let Some(Said::Nvlink(fault)) = said(link) else {
+        let Some(LogDetails::Nvlink(fault)) = parsed(link) else {
             panic!("{link}")
         };
         assert_eq!(
@@ -286,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_not_taken_for_errors() {
+    fn other_lines_are_not_errors() {
         for line in [
             "eth0: link up",
             "NVRM: loading NVIDIA UNIX Open Kernel Module",
@@ -296,7 +304,7 @@ mod tests {
             "NVRM: fallen off the bus",
             "a user writes NVRM Xid",
         ] {
-            assert_eq!(hear(line), None, "{line}");
+            assert_eq!(parse(line), None, "{line}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What the NVIDIA driver writes to the kernel's log about an NVSwitch in trouble.
+//! Parses the lines about failing NVSwitches that the NVIDIA driver writes to the kernel log.
 //!
 //! ```text
 //! nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)
 //! nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00    details of the same error:
 //! nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Data {0x00140004, 0x00100000, …}                         not counted again
-//! nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 10003, Host_unhandled_interrupt                                no word on how bad it is
+//! nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 10003, Host_unhandled_interrupt                                severity not stated
 //! ```
 
-use domain::sxid::Said;
+use domain::sxid::LogSeverity;
 use domain::topology::PciAddress;
 
 use super::shortened;
@@ -18,16 +18,16 @@ pub(crate) struct SwitchError {
     pub(crate) switch: u32,
     pub(crate) pci: PciAddress,
     pub(crate) sxid: u32,
-    /// Whether the driver calls it fatal, where it says.
-    pub(crate) said: Option<Said>,
-    /// The switch's own port, where one is named.
+    /// Whether the driver calls the error fatal. `None` if it does not say.
+    pub(crate) log_severity: Option<LogSeverity>,
+    /// The switch's own port, if one is named.
     pub(crate) link: Option<u32>,
-    /// The driver's own words.
+    /// The driver's own text.
     pub(crate) words: String,
 }
 
-/// What a record says; it may hold several lines.
-pub(super) fn hear(text: &str) -> Option<SwitchError> {
+/// Returns the error in a record. A record may contain several lines.
+pub(super) fn parse(text: &str) -> Option<SwitchError> {
     text.lines().find_map(line)
 }
 
@@ -40,10 +40,13 @@ fn line(line: &str) -> Option<SwitchError> {
     if words.starts_with("Severity ") || words.starts_with("Data {") {
         return None;
     }
-    let mut said = None;
-    for (word, meaning) in [("Fatal", Said::Fatal), ("Non-fatal", Said::NonFatal)] {
+    let mut log_severity = None;
+    for (word, meaning) in [
+        ("Fatal", LogSeverity::Fatal),
+        ("Non-fatal", LogSeverity::NonFatal),
+    ] {
         if let Some(rest) = words.strip_prefix(word) {
-            said = Some(meaning);
+            log_severity = Some(meaning);
             words = rest.trim_start_matches([',', ' ']);
             break;
         }
@@ -53,13 +56,13 @@ fn line(line: &str) -> Option<SwitchError> {
         switch,
         pci: address.trim().parse().ok()?,
         sxid,
-        said,
+        log_severity,
         link,
         words: shortened(words),
     })
 }
 
-/// The number at the beginning, and what comes behind it.
+/// Returns the number at the beginning of the text, and the rest of the text.
 fn number(text: &str) -> Option<(u32, &str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(digits);
@@ -75,12 +78,12 @@ mod tests {
         let cases = [
             (
                 "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
-                (3, "0000:05:00", 12_028, Some(Said::NonFatal), Some(32)),
+                (3, "0000:05:00", 12_028, Some(LogSeverity::NonFatal), Some(32)),
                 "Link 32 egress non-posted PRIV error (First)",
             ),
             (
                 "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 LTSSM Fault Up",
-                (0, "0000:c2:00", 20_034, Some(Said::Fatal), Some(28)),
+                (0, "0000:c2:00", 20_034, Some(LogSeverity::Fatal), Some(28)),
                 "Link 28 LTSSM Fault Up",
             ),
             (
@@ -94,17 +97,17 @@ mod tests {
                 "",
             ),
         ];
-        for (line, (switch, pci, sxid, said, link), words) in cases {
-            let error = hear(line).unwrap_or_else(|| panic!("{line}"));
+        for (line, (switch, pci, sxid, log_severity, link), words) in cases {
+            let error = parse(line).unwrap_or_else(|| panic!("{line}"));
             assert_eq!(
                 (
                     error.switch,
                     error.pci.to_string().as_str(),
                     error.sxid,
-                    error.said,
+                    error.log_severity,
                     error.link
                 ),
-                (switch, pci, sxid, said, link),
+                (switch, pci, sxid, log_severity, link),
                 "{line}"
             );
             assert_eq!(error.words, words);
@@ -124,7 +127,7 @@ mod tests {
             "nvidia-nvswitch99999999999: SXid (PCI:0000:c4:00.0): 1, Fatal",
             "NVRM: Xid (PCI:0000:05:00): 74, x",
         ] {
-            assert_eq!(hear(line), None, "{line}");
+            assert_eq!(parse(line), None, "{line}");
         }
     }
 }

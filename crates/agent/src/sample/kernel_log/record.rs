@@ -1,16 +1,16 @@
-//! One record of `/dev/kmsg`, as the kernel lays it out:
+//! Parses one record of `/dev/kmsg`, in the kernel's format:
 //!
 //! ```text
 //! 4,1234,98765432,-;NVRM: Xid (PCI:0000:05:00): 79, …
 //! │ │    │        │ └ text; control characters as \x0a
 //! │ │    │        └ flags
 //! │ │    └ microseconds since boot
-//! │ └ sequence number, never used twice in one boot
+//! │ └ sequence number, unique within one boot
 //! └ facility and level
-//!  KEY=value        a line that begins with a space belongs to the record before
+//!  KEY=value        a line that begins with a space belongs to the previous record
 //! ```
 
-/// A record, its text as the driver wrote it.
+/// A record with the text as the driver wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) sequence: u64,
@@ -19,7 +19,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Reads a line; `None` for a continuation and for what is no record.
+    /// Parses a line. Returns `None` for a continuation line and for a line that is not a record.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let (head, text) = line.split_once(';')?;
         let mut fields = head.split(',');
@@ -34,7 +34,7 @@ impl Record {
     }
 }
 
-/// `\x0a` is a line break again; other escapes are white space to whoever reads words.
+/// Decodes escapes: `\x0a` becomes a line break, other escapes become white space.
 fn unescaped(text: &str) -> String {
     if !text.contains("\\x") {
         return text.to_owned();

@@ -1,11 +1,11 @@
-//! Collectives: what nccl-probe tells from inside a rank, and what NCCL RAS tells whoever asks.
+//! Reads collectives from two sources: nccl-probe inside the ranks, and NCCL RAS.
 //!
 //! ```text
 //! rank: libnccl_probe.so ──datagram──▶ shim ──probe/N.jsonl──▶ Report ──▶ CommSeries ──▶ Samples
 //!                                                                 └─ arrivals ──▶ domain::diagnosis::arrival ─┘
-//! localhost:28028 ◀──once a minute, first node of a run only── ras ──▶ Samples
+//! localhost:28028 ◀──once per minute, only on a run's first node── ras ──▶ Samples
 //! ```
-//! The plugin shares no code with this side: the datagrams in `crates/nccl-probe/testdata/` are made by its tests and read by these.
+//! The plugin shares no code with this side. Its tests write the datagrams in `crates/nccl-probe/testdata/`, and the tests here read them.
 
 pub(crate) mod plugin;
 pub(crate) mod ras;

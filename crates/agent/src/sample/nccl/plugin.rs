@@ -1,10 +1,11 @@
-//! Which profiler plugin NCCL will load into a run's ranks, when the run asks for ours.
+//! Chooses the profiler plugin that NCCL loads into a run's ranks, if the run requests nccl-probe.
 //!
 //! ```text
-//! one can be loaded, and whoever chose one keeps it:
-//!   the run's own env   >   the agent's environment   >   nccl.conf   >   ours, from beside the executable
+//! NCCL loads one plugin. The first of these that is set is used:
+//!   the run's own env   >   the agent's environment   >   nccl.conf   >   nccl-probe, from beside the executable
 //! ```
-//! Ours is copied to `DATA/lib/SHA256/` first: a build or an upgrade that replaces the file must not change what a running training has mapped.
+//! nccl-probe is first copied to `DATA/lib/SHA256/`: a build or an upgrade that replaces the file must not change the file that a running
+//! training has mapped.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,37 +19,37 @@ use sha2::{Digest, Sha256};
 
 use crate::launch::Setting;
 
-/// The file's name, beside the executable.
+/// The file name of nccl-probe. It is beside the executable.
 const PLUGIN: &str = "libnccl_probe.so";
-/// By which NCCL is told.
+/// The environment variable that names NCCL's profiler plugin.
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
-/// Read by every process that uses NCCL; what the environment has wins over it.
+/// The settings file of every process that uses NCCL. The environment takes precedence over it.
 const SYSTEM_SETTINGS: &str = "etc/nccl.conf";
 
-/// What became of the wish for the plugin.
+/// The plugin that an attempt uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Not asked for.
+    /// The run does not request nccl-probe.
     Unasked,
-    /// Ours, at this path.
+    /// nccl-probe, at this path.
     Ours(PathBuf),
-    /// Somebody else's stays.
+    /// Another plugin is configured and stays.
     Other {
-        /// Who says so.
+        /// The source of the setting.
         by: &'static str,
-        /// Which.
+        /// The value of the setting.
         plugin: String,
     },
-    /// Ours cannot be had.
+    /// nccl-probe is not available, for this reason.
     Missing(String),
 }
 
-/// Where to look.
+/// The places that can configure a plugin.
 #[derive(Debug)]
-struct Surroundings<'a> {
-    /// The run's own variables.
+struct PluginSources<'a> {
+    /// The environment variables of the run.
     run: &'a BTreeMap<String, String>,
-    /// The agent's variable, which its ranks inherit.
+    /// The agent's own environment variable, which its ranks inherit.
     inherited: Option<OsString>,
     /// The host's root.
     root: &'a Path,
@@ -59,13 +60,13 @@ struct Surroundings<'a> {
 }
 
 impl Choice {
-    /// Chooses for an attempt that starts. Asked for and not to be had is no reason not to train: it is said, and shown by
-    /// `nccl_probe_state`.
+    /// Chooses the plugin for an attempt that starts. If nccl-probe is requested but not available, the attempt starts without it; the log
+    /// and `nccl_probe_state` report this.
     pub(crate) fn for_run(run: &RunId, start: &Start, setting: &Setting) -> Self {
         if !start.spec.nccl_probe {
             return Choice::Unasked;
         }
-        let choice = Self::make(&Surroundings {
+        let choice = Self::make(&PluginSources {
             run: &start.spec.env,
             inherited: std::env::var_os(VARIABLE),
             root: &setting.root,
@@ -78,19 +79,19 @@ impl Choice {
         choice
     }
 
-    fn make(around: &Surroundings<'_>) -> Self {
+    fn make(sources: &PluginSources<'_>) -> Self {
         let other = |by, plugin: String| Choice::Other { by, plugin };
-        if let Some(plugin) = around.run.get(VARIABLE) {
+        if let Some(plugin) = sources.run.get(VARIABLE) {
             return other("the run's environment", plugin.clone());
         }
-        if let Some(plugin) = around.inherited.as_ref().filter(|plugin| !plugin.is_empty()) {
+        if let Some(plugin) = sources.inherited.as_ref().filter(|plugin| !plugin.is_empty()) {
             return other("the agent's environment", plugin.to_string_lossy().into_owned());
         }
-        if let Some(plugin) = from_settings(&around.root.join(SYSTEM_SETTINGS)) {
+        if let Some(plugin) = from_settings(&sources.root.join(SYSTEM_SETTINGS)) {
             return other("/etc/nccl.conf", plugin);
         }
-        let source = around.beside.join(PLUGIN);
-        match unpack(&source, around.data_dir) {
+        let source = sources.beside.join(PLUGIN);
+        match unpack(&source, sources.data_dir) {
             Ok(path) => Choice::Ours(path),
             Err(error) => Choice::Missing(format!(
                 "{} cannot be used ({error}); build it with `cargo build -p nccl-probe` beside the executable",
@@ -99,7 +100,7 @@ impl Choice {
         }
     }
 
-    /// The word of `nccl_probe_state`, until ranks report.
+    /// Returns the value of `nccl_probe_state` until ranks report.
     pub(crate) fn state(&self) -> Option<&'static str> {
         match self {
             Choice::Unasked => None,
@@ -109,19 +110,19 @@ impl Choice {
         }
     }
 
-    /// A sentence for the log, where a person should know.
+    /// Returns a message for the log if nccl-probe was requested but is not used.
     pub(crate) fn complaint(&self) -> Option<String> {
         match self {
             Choice::Unasked | Choice::Ours(_) => None,
             Choice::Other { by, plugin } => Some(format!(
-                "nccl-probe is not loaded: {by} sets {VARIABLE}={plugin}, and NCCL loads one profiler; take that out to have nccl-probe"
+                "nccl-probe is not loaded: {by} sets {VARIABLE}={plugin}, and NCCL loads only one profiler; remove that setting to use nccl-probe"
             )),
             Choice::Missing(why) => Some(format!("nccl-probe is not loaded: {why}")),
         }
     }
 }
 
-/// `NAME=VALUE` lines; `#` begins a comment.
+/// Reads the plugin from `NAME=VALUE` lines; `#` starts a comment.
 fn from_settings(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let value = |line: &str| {
@@ -134,7 +135,7 @@ fn from_settings(path: &Path) -> Option<String> {
         .filter(|value| !value.is_empty())
 }
 
-/// Copies the library to a folder named by its content, unless it is there already.
+/// Copies the library to a folder named by the hash of its content, unless it is already there.
 fn unpack(source: &Path, data_dir: &Path) -> io::Result<PathBuf> {
     let bytes = std::fs::read(source)?;
     let folder = data_dir.join("lib").join(hex::encode(Sha256::digest(&bytes)));
@@ -151,7 +152,7 @@ fn unpack(source: &Path, data_dir: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether the file is what was unpacked, and nobody else could have written it.
+/// Returns true if the file has the expected content and no other user could have written it.
 fn is_ours(path: &Path, bytes: &[u8]) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let trusted = std::fs::symlink_metadata(path)
@@ -183,7 +184,7 @@ mod tests {
 
         fn choose(&self, inherited: Option<&str>) -> Choice {
             let data_dir = self.folder.path().join("data");
-            Choice::make(&Surroundings {
+            Choice::make(&PluginSources {
                 run: &self.run,
                 inherited: inherited.map(OsString::from),
                 root: self.folder.path(),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_chose_a_plugin_keeps_it_and_hears_why() {
+    fn a_configured_plugin_is_kept_and_the_reason_is_reported() {
         let mut machine = Machine::new();
         let by = |choice: Choice| match choice {
             Choice::Other { by, plugin } => (by, plugin),
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_was_not_built_is_said_to_be_missing() {
+    fn a_plugin_that_was_not_built_is_missing() {
         let machine = Machine::new();
         std::fs::remove_file(machine.folder.path().join(PLUGIN)).unwrap();
         let choice = machine.choose(None);

@@ -1,4 +1,4 @@
-//! NCCL RAS: every job with NCCL 2.24 or newer answers questions about its health at a port of each node, plugin or not.
+//! NCCL RAS: every job with NCCL 2.24 or newer reports its health at a port of each node, with or without a plugin.
 //!
 //! ```text
 //! agent                        NCCL, in a rank (localhost:28028)
@@ -7,12 +7,12 @@
 //! timeout 5             ──▶
 //!                       ◀──    OK
 //! set format json       ──▶
-//!                       ◀──    OK            (before 2.28.7: ERROR, and there is only text for people)
+//!                       ◀──    OK            (before 2.28.7: ERROR, and only a text for users is available)
 //! status                ──▶
-//!                       ◀──    {…}           gathered from the whole job; then it closes
+//!                       ◀──    {…}           collected from the whole job; then NCCL closes the connection
 //! ```
-//! An answer costs the whole job a round of messages: so it is asked once a minute at most, and by the run's first node only.
-//! Not confirmed on hardware.
+//! An answer costs the whole job one round of messages, so only the run's first node requests it, and at most once per minute. This is not
+//! confirmed on hardware.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,59 +25,59 @@ use serde::Deserialize;
 use crate::sample::Samples;
 use crate::sample::series::series;
 
-/// Where NCCL listens when nobody says otherwise.
+/// NCCL's default address.
 pub(crate) const ADDRESS_DEFAULT: &str = "127.0.0.1:28028";
-/// How often it is asked.
-pub(crate) const ASK_EVERY: Duration = Duration::from_secs(60);
-/// How long NCCL may gather. A rank that has not answered by then is missing, which is what one wants to know.
+/// How often the status is requested.
+pub(crate) const QUERY_INTERVAL: Duration = Duration::from_secs(60);
+/// How long NCCL may collect answers, in seconds. A rank that has not answered by then counts as missing, which is the information wanted.
 const GATHER_SECONDS: u64 = 5;
-/// How long all of it may take: NCCL gathers twice.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// A line of the conversation.
+/// How long the whole exchange may take: NCCL collects twice.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
+/// The maximum length of a line before the status.
 const LINE_BYTES_MAX: u64 = 1_024;
-/// An answer: a job of 1,024 GPUs with ten communicators a rank has half of it. A larger one is not read.
+/// The maximum length of the status. A job of 1,024 GPUs with ten communicators per rank needs half of it. A longer status is not read.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Why there is no answer.
+/// Why there is no status.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RasError {
-    /// Nobody there, or silence.
+    /// NCCL RAS does not answer.
     #[error(
         "NCCL RAS at {address} does not answer; is a job with NCCL 2.24 or newer running, and NCCL_RAS_ENABLE not 0?"
     )]
     Silent {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Another program.
-    #[error("what answers at {address} is not NCCL RAS: {said:?}")]
+    /// Another program answers.
+    #[error("the service at {address} is not NCCL RAS; it answered {said:?}")]
     Stranger {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What it said.
+        /// The answer.
         said: String,
     },
-    /// Before 2.28.7.
-    #[error("this NCCL's RAS speaks no JSON ({said:?}); 2.28.7 and newer do")]
+    /// NCCL is older than 2.28.7 and does not support JSON.
+    #[error("this version of NCCL RAS does not support JSON ({said:?}); NCCL 2.28.7 and newer do")]
     NoJson {
-        /// What it said.
+        /// The answer.
         said: String,
     },
-    /// Too much, or broken off.
-    #[error("the answer of NCCL RAS cannot be read ({bytes} bytes); beyond 16 MiB it is not")]
+    /// The status is too long or incomplete.
+    #[error("cannot parse the answer of NCCL RAS ({bytes} bytes; the limit is 16 MiB)")]
     Answer {
-        /// How much came.
+        /// The number of bytes received.
         bytes: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// A job's health, as far as ranks answered.
+/// The health of a job, from the ranks that answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Status {
@@ -106,17 +106,17 @@ pub(crate) struct RankStatus {
     pub(crate) collective_counts: std::collections::BTreeMap<String, u64>,
 }
 
-/// How a rank is.
+/// The health of a rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Health {
-    /// 0 when done, 7 while under way.
+    /// 0 when initialised, 7 while in progress.
     pub(crate) init_state: i32,
     pub(crate) async_error: i32,
     pub(crate) abort_flag: bool,
 }
 
-/// A rank that did not.
+/// A rank that did not answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct MissingRank {
@@ -125,42 +125,43 @@ pub(crate) struct MissingRank {
     pub(crate) pid: i64,
 }
 
-/// Not finished yet, and no error: `ncclInProgress`.
+/// `ncclInProgress`: not finished, but no error.
 const IN_PROGRESS: i32 = 7;
 
-/// Asks once. Blocks for up to [`PATIENCE`] and some more: not for the thread of a runtime.
+/// Requests the status once. Blocks for slightly more than [`STATUS_TIMEOUT`] at most, so do not call it on a thread of the runtime.
 ///
 /// # Errors
-/// When there is no answer that can be read.
-pub(crate) fn ask(address: SocketAddr) -> Result<Status, RasError> {
+/// Returns an error if there is no readable answer.
+pub(crate) fn query(address: SocketAddr) -> Result<Status, RasError> {
     let silent = |source| RasError::Silent { address, source };
-    let deadline = Instant::now() + PATIENCE;
-    let mut talk = Talk::begin(address, deadline).map_err(silent)?;
-    let said = talk.exchange("client protocol 2").map_err(silent)?;
+    let deadline = Instant::now() + STATUS_TIMEOUT;
+    let mut connection = RasConnection::open(address, deadline).map_err(silent)?;
+    let said = connection.exchange("client protocol 2").map_err(silent)?;
     if !said.to_ascii_uppercase().starts_with("SERVER PROTOCOL ") {
         return Err(RasError::Stranger { address, said });
     }
-    talk.exchange(&format!("timeout {GATHER_SECONDS}"))
+    connection
+        .exchange(&format!("timeout {GATHER_SECONDS}"))
         .map_err(silent)?;
-    let said = talk.exchange("set format json").map_err(silent)?;
+    let said = connection.exchange("set format json").map_err(silent)?;
     if !said.eq_ignore_ascii_case("OK") {
         return Err(RasError::NoJson { said });
     }
-    let answer = talk.last("status").map_err(silent)?;
+    let answer = connection.last("status").map_err(silent)?;
     serde_json::from_slice(&answer).map_err(|source| RasError::Answer {
         bytes: answer.len(),
         source,
     })
 }
 
-/// A conversation that ends by itself.
-struct Talk {
+/// A connection with a deadline.
+struct RasConnection {
     stream: BufReader<TcpStream>,
     deadline: Instant,
 }
 
-impl Talk {
-    fn begin(address: SocketAddr, deadline: Instant) -> io::Result<Self> {
+impl RasConnection {
+    fn open(address: SocketAddr, deadline: Instant) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_nodelay(true)?;
         Ok(Self {
@@ -169,12 +170,12 @@ impl Talk {
         })
     }
 
-    /// Says a line and hears one.
+    /// Sends a line and reads one.
     fn exchange(&mut self, line: &str) -> io::Result<String> {
-        self.say(line)?;
+        self.send(line)?;
         let mut said = Vec::new();
         while !said.ends_with(b"\n") {
-            self.hurry()?;
+            self.set_timeouts()?;
             let room = LINE_BYTES_MAX.saturating_sub(said.len() as u64);
             if (&mut self.stream).take(room).read_until(b'\n', &mut said)? == 0 {
                 break;
@@ -183,13 +184,13 @@ impl Talk {
         Ok(String::from_utf8_lossy(&said).trim_end().to_owned())
     }
 
-    /// Says a line and hears all that comes until the other side closes, up to the bound.
+    /// Sends a line and reads until the other side closes the connection, up to the limit.
     fn last(&mut self, line: &str) -> io::Result<Vec<u8>> {
-        self.say(line)?;
+        self.send(line)?;
         let mut answer = Vec::new();
         let mut part = [0; 16_384];
         while (answer.len() as u64) < ANSWER_BYTES_MAX {
-            self.hurry()?;
+            self.set_timeouts()?;
             match self.stream.read(&mut part) {
                 Ok(0) => break,
                 Ok(length) => answer.extend_from_slice(&part[..length]),
@@ -200,13 +201,13 @@ impl Talk {
         Ok(answer)
     }
 
-    fn say(&mut self, line: &str) -> io::Result<()> {
-        self.hurry()?;
+    fn send(&mut self, line: &str) -> io::Result<()> {
+        self.set_timeouts()?;
         self.stream.get_mut().write_all(format!("{line}\n").as_bytes())
     }
 
-    /// No single wait goes beyond the deadline of the whole.
-    fn hurry(&mut self) -> io::Result<()> {
+    /// Sets the time limits of the next read and write to the time left until the deadline.
+    fn set_timeouts(&mut self) -> io::Result<()> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -218,7 +219,7 @@ impl Talk {
 }
 
 impl Status {
-    /// Writes the job's figures as series of a run.
+    /// Writes the health of the job as series of a run.
     pub(crate) fn write(&self, run: &str, at_ms: TimestampMs, samples: &Samples) {
         let sum = |count: fn(&Communicator) -> usize| self.communicators.iter().map(count).sum::<usize>();
         let figures = [
@@ -240,7 +241,7 @@ impl Status {
         );
     }
 
-    /// Sentences on ranks that are missing, failed or furthest behind, for the log; few.
+    /// Returns messages about missing and failed ranks for the log, at most eight.
     pub(crate) fn complaints(&self) -> Vec<String> {
         const MOST: usize = 8;
         let of_comm = |comm: &Communicator| {
@@ -272,7 +273,7 @@ impl Communicator {
         self.ranks.iter().filter(|rank| rank.status.is_failed()).count()
     }
 
-    /// Most collectives of one function by which a rank is behind another.
+    /// Returns the largest difference between two ranks in the number of collectives of one function.
     fn spread(&self) -> u64 {
         let functions = self.ranks.iter().flat_map(|rank| rank.collective_counts.keys());
         let of_function = |function: &String| {
@@ -302,7 +303,7 @@ impl Health {
     }
 }
 
-/// The names of the run's series, to be ended with it.
+/// Returns true for the series of NCCL RAS. They end with the run.
 pub(crate) fn is_ras(series: &Labels) -> bool {
     series
         .metric_name()

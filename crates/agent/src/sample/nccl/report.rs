@@ -1,8 +1,9 @@
-//! One datagram of nccl-probe, as docs/nccl-probe.md has it: what one rank did on one communicator so far. Absent is unknown.
+//! One datagram of nccl-probe, in the format of docs/nccl-probe.md: the activity of one rank on one communicator so far. Missing values are
+//! unknown.
 
 use serde::Deserialize;
 
-/// Functions that become series; a word that is none of them comes from no probe of ours.
+/// The functions that have series. nccl-probe sends no other names.
 const FUNCTIONS: [&str; 12] = [
     "Broadcast",
     "Reduce",
@@ -18,7 +19,7 @@ const FUNCTIONS: [&str; 12] = [
     "Other",
 ];
 
-/// What one rank said of one communicator.
+/// The report of one rank about one communicator.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Report {
@@ -32,16 +33,16 @@ pub(crate) struct Report {
     pub(crate) unsent: u64,
     pub(crate) untimed: u64,
     pub(crate) refused: u64,
-    /// The communicator's hash: sixteen hexadecimal digits, the same on all its ranks.
+    /// The communicator's hash: 16 hexadecimal digits, the same on all its ranks.
     pub(crate) comm: String,
     pub(crate) comm_name: Option<String>,
-    /// It has ended; these are its last totals.
+    /// True if the communicator has ended. These are then its last totals.
     pub(crate) closed: bool,
     pub(crate) functions: Vec<Totals>,
-    pub(crate) arrivals: Vec<Told>,
+    pub(crate) arrivals: Vec<ArrivalRecord>,
 }
 
-/// One function's totals since the communicator began.
+/// The totals of one function since the communicator was created.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Totals {
@@ -49,18 +50,18 @@ pub(crate) struct Totals {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
     pub(crate) sequence: Option<u64>,
-    /// How many were timed, and for how long in all.
+    /// The number of timed collectives, and their total duration in nanoseconds.
     pub(crate) timed: u64,
     pub(crate) timed_ns: u64,
     pub(crate) bus_bytes: f64,
 }
 
-/// Function, sequence number, time of putting into the stream, duration on the GPU or 0.
+/// The function, sequence number, time of enqueueing, and duration on the GPU or 0 (times in nanoseconds).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub(crate) struct Told(pub(crate) String, pub(crate) u64, pub(crate) i64, pub(crate) u64);
+pub(crate) struct ArrivalRecord(pub(crate) String, pub(crate) u64, pub(crate) i64, pub(crate) u64);
 
 impl Report {
-    /// Losses of the rank's process so far, of all kinds.
+    /// Returns the number of losses of the rank's process so far, of all kinds.
     pub(crate) fn lost(&self) -> u64 {
         [self.dropped, self.unsent, self.untimed, self.refused]
             .into_iter()
@@ -68,7 +69,7 @@ impl Report {
     }
 }
 
-/// The word for a function as it is kept, when it is one.
+/// Returns the static name of a function, or `None` if it is not known.
 pub(crate) fn known_function(word: &str) -> Option<&'static str> {
     FUNCTIONS.into_iter().find(|known| *known == word)
 }

@@ -1,6 +1,7 @@
-//! The `nccl_*` series of one run on this node.
+//! Writes the `nccl_*` series of one run on this node.
 //!
-//! A datagram carries totals, so one that is lost costs detail and no truth. Times come as sums: what lies between two datagrams is the mean of that while.
+//! A datagram contains totals, so a lost datagram costs detail but does not make values wrong. Durations are sums: the mean between two
+//! datagrams is the difference of the sums.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,26 +13,26 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 
 use crate::sample::Samples;
-use crate::sample::nccl::report::{Report, Told, Totals, known_function};
+use crate::sample::nccl::report::{ArrivalRecord, Report, Totals, known_function};
 use crate::sample::series::series;
 
-/// Communicators of a rank that get series: data, tensor, pipeline, expert parallelism and their products fit. With twelve functions and
-/// five metrics a rank has at most some hundred series. What comes later is counted by nobody here.
+/// The maximum number of communicators of a rank with series: enough for data, tensor, pipeline and expert parallelism and their products.
+/// With 12 functions and 5 metrics, a rank has at most a few hundred series. Further communicators are ignored.
 const COMMS_MAX: usize = 16;
 
-/// All of a run's collectives on this node.
+/// All collectives of a run on this node.
 #[derive(Debug)]
 pub(crate) struct NcclSeries {
     run: String,
     samples: Samples,
     ranks: BTreeMap<u32, RankComms>,
-    /// Arrivals by the communicator's hash.
-    windows: BTreeMap<String, Matching>,
+    /// The arrivals, by the communicator's hash.
+    windows: BTreeMap<String, ArrivalMatching>,
 }
 
 #[derive(Debug, Default)]
 struct RankComms {
-    /// By hash.
+    /// By the communicator's hash.
     comms: BTreeMap<String, CommSeries>,
     info: Option<Labels>,
 }
@@ -41,16 +42,16 @@ struct RankComms {
 struct CommSeries {
     labels: [(&'static str, String); 3],
     names: BTreeMap<(&'static str, &'static str), Labels>,
-    /// By function: what was timed when it was last told.
+    /// The totals of the last report, by function.
     before: BTreeMap<&'static str, Totals>,
 }
 
 #[derive(Debug, Default)]
-struct Matching {
+struct ArrivalMatching {
     window: Window,
     changed: bool,
     functions: BTreeMap<&'static str, Arc<str>>,
-    /// The label `comm`, by rank: ranks of one node may call it differently only if their datagrams lie.
+    /// The label `comm` of the last report. Ranks of one node use different names only if a datagram is wrong.
     name: String,
 }
 
@@ -64,12 +65,12 @@ impl NcclSeries {
         }
     }
 
-    /// Whether a rank has reported.
-    pub(crate) fn is_heard(&self) -> bool {
+    /// Returns true if a rank has reported.
+    pub(crate) fn has_reports(&self) -> bool {
         !self.ranks.is_empty()
     }
 
-    /// Takes a datagram.
+    /// Adds a datagram.
     pub(crate) fn take(&mut self, report: &Report) {
         let at_ms = report.wall_ns / 1_000_000;
         if !self.ranks.contains_key(&report.rank) && self.ranks.len() >= NPROC_MAX as usize {
@@ -88,7 +89,7 @@ impl NcclSeries {
         }
     }
 
-    /// Time passes: lateness is worked out from what has come.
+    /// Computes the lateness of ranks from the arrivals so far. Called once per second.
     pub(crate) fn tick(&mut self, now_ms: TimestampMs) {
         for matching in self.windows.values_mut().filter(|matching| matching.changed) {
             matching.changed = false;
@@ -131,7 +132,7 @@ impl NcclSeries {
         }
     }
 
-    /// The series of a rank's communicator; `None` when there are too many.
+    /// Returns the series of a rank's communicator, or `None` if the rank has too many communicators.
     fn comm(&mut self, report: &Report) -> Option<&mut CommSeries> {
         let comms = &mut self.ranks.get_mut(&report.rank)?.comms;
         if !comms.contains_key(&report.comm) {
@@ -160,7 +161,7 @@ impl NcclSeries {
         }
         let matching = self.windows.entry(report.comm.clone()).or_default();
         matching.name = name;
-        for Told(function, sequence, at_ns, duration_ns) in &report.arrivals {
+        for ArrivalRecord(function, sequence, at_ns, duration_ns) in &report.arrivals {
             let Some(function) = known_function(function) else {
                 continue;
             };
@@ -190,7 +191,7 @@ impl NcclSeries {
         if !self.ranks.values().any(used)
             && let Some(mut matching) = self.windows.remove(&report.comm)
         {
-            // The last arrivals of a short communicator count too.
+            // Count the last arrivals of a short communicator too.
             matching.changed = true;
             let mut last = BTreeMap::from([(report.comm.clone(), matching)]);
             std::mem::swap(&mut self.windows, &mut last);
@@ -200,7 +201,7 @@ impl NcclSeries {
     }
 }
 
-/// The framework's name for the communicator, unless another of the rank has it already: else its hash.
+/// Returns the framework's name of the communicator, or its hash if it has no name or the rank already uses the name.
 fn name_of(report: &Report, comms: &BTreeMap<String, CommSeries>) -> String {
     let named = report.comm_name.as_deref().filter(|name| !name.is_empty());
     let taken = |name: &str| comms.values().any(|comm| comm.labels[2].1 == name);
@@ -285,7 +286,7 @@ mod tests {
     use super::*;
     use crate::launch::probe::Record;
 
-    /// Datagrams that the plugin's own tests made.
+    /// The datagrams that the plugin's own tests wrote.
     fn golden(name: &str) -> Vec<Report> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-probe/testdata");
         let text = std::fs::read_to_string(folder.join(name)).unwrap();
@@ -347,7 +348,7 @@ mod tests {
         let mut window = Window::default();
         let function: Arc<str> = "AllReduce".into();
         for report in golden("late-rank.jsonl") {
-            for Told(_, sequence, at_ns, duration_ns) in &report.arrivals {
+            for ArrivalRecord(_, sequence, at_ns, duration_ns) in &report.arrivals {
                 let arrival = Arrival {
                     rank: report.rank,
                     at_ns: *at_ns,
@@ -415,7 +416,7 @@ mod tests {
         let report = |n: usize, closed| Report {
             wall_ns: 1_000_000_000,
             comm: format!("{n:016x}"),
-            // All of the same name: the first has it, the others their hash.
+            // All have the same name: the first one uses it, the others use their hash.
             comm_name: Some("dp".into()),
             closed,
             functions: vec![Totals {
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_no_probe_says_become_nothing() {
+    fn unknown_functions_are_ignored() {
         let (mut nccl, samples) = nccl();
         nccl.take(&Report {
             comm: "1".into(),
@@ -455,7 +456,7 @@ mod tests {
                 count: 1,
                 ..Totals::default()
             }],
-            arrivals: vec![Told("rm -rf".into(), 1, 1, 1)],
+            arrivals: vec![ArrivalRecord("rm -rf".into(), 1, 1, 1)],
             ..Report::default()
         });
         assert!(!latest(&samples).keys().any(|name| name.contains("rm -rf")));

@@ -1,4 +1,4 @@
-//! Follows the collectives of one attempt: says what became of the probe, and asks NCCL RAS where that was wished for.
+//! Follows the collectives of one attempt: reports the state of nccl-probe, and queries NCCL RAS if the run requests it.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -15,22 +15,22 @@ use crate::sample::nccl::plugin::Choice;
 use crate::sample::nccl::ras::{self, RasError, Status};
 use crate::sample::series::series;
 
-/// Where a user moves RAS to.
+/// The environment variable with the address of NCCL RAS.
 const RAS_ADDRESS_VARIABLE: &str = "NCCL_RAS_ADDR";
 
-/// What was decided at the start; kept in the attempt's folder for an agent that adopts it.
+/// What was decided when the attempt started. It is stored in the attempt's folder, for an agent that adopts the attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Plan {
-    /// What became of the wish for the probe.
+    /// The state of nccl-probe at the start.
     pub(crate) probe: Option<String>,
-    /// Where to ask NCCL RAS.
+    /// The address of NCCL RAS, if this node queries it.
     pub(crate) ras: Option<SocketAddr>,
 }
 
 impl Plan {
     pub(crate) fn make(start: &Start, choice: &Choice) -> Self {
-        // One node asks for the whole job.
+        // One node queries the status of the whole job.
         let asks = start.spec.nccl_ras && start.node_rank == 0;
         let named = start.spec.env.get(RAS_ADDRESS_VARIABLE);
         Self {
@@ -42,23 +42,23 @@ impl Plan {
     }
 }
 
-/// An address of this machine; a run cannot have the agent talk to others.
+/// Parses the address, which must be of this machine: a run must not make the agent connect to other machines.
 fn ras_address(text: &str) -> Option<SocketAddr> {
     let address: SocketAddr = text.replace("localhost", "127.0.0.1").parse().ok()?;
     address.ip().is_loopback().then_some(address)
 }
 
-/// The follower.
+/// Follows the collectives of one attempt.
 #[derive(Debug)]
 pub(crate) struct Watch {
     run: String,
     samples: Samples,
     plan: Plan,
     state: Option<Labels>,
-    asked: Option<Instant>,
-    asking: Option<JoinHandle<Result<Status, RasError>>>,
-    /// What was said last, so that it is said once.
-    said: String,
+    queried_at: Option<Instant>,
+    query: Option<JoinHandle<Result<Status, RasError>>>,
+    /// The last message, to log it only once.
+    last_message: String,
 }
 
 impl Watch {
@@ -68,18 +68,18 @@ impl Watch {
             samples,
             plan,
             state: None,
-            // The first question waits as long as the others: communicators take their time to come up.
-            asked: Some(Instant::now()),
-            asking: None,
-            said: String::new(),
+            // The first query waits as long as the others, because communicators need time to start.
+            queried_at: Some(Instant::now()),
+            query: None,
+            last_message: String::new(),
         }
     }
 
-    /// A second has passed; `heard` when a rank's probe has reported.
+    /// Updates the state. Called once per second. `heard` is true if a rank's probe has reported.
     pub(crate) async fn tick(&mut self, heard: bool, now_ms: TimestampMs) {
         self.show_state(heard, now_ms);
         if let Some(address) = self.plan.ras {
-            self.ask_when_due(address);
+            self.query_when_due(address);
             self.take_answer(now_ms).await;
         }
     }
@@ -96,35 +96,39 @@ impl Watch {
         self.samples.push(&name, now_ms, 1.0);
     }
 
-    fn ask_when_due(&mut self, address: SocketAddr) {
-        if self.asking.is_none() && self.asked.is_none_or(|asked| asked.elapsed() >= ras::ASK_EVERY) {
-            self.asked = Some(Instant::now());
-            self.asking = Some(tokio::task::spawn_blocking(move || ras::ask(address)));
+    fn query_when_due(&mut self, address: SocketAddr) {
+        if self.query.is_none()
+            && self
+                .queried_at
+                .is_none_or(|at| at.elapsed() >= ras::QUERY_INTERVAL)
+        {
+            self.queried_at = Some(Instant::now());
+            self.query = Some(tokio::task::spawn_blocking(move || ras::query(address)));
         }
     }
 
     async fn take_answer(&mut self, now_ms: TimestampMs) {
-        let Some(asking) = self.asking.take_if(|asking| asking.is_finished()) else {
+        let Some(query) = self.query.take_if(|query| query.is_finished()) else {
             return;
         };
-        let Ok(answer) = asking.await else { return };
-        let says = match answer {
+        let Ok(answer) = query.await else { return };
+        let message = match answer {
             Ok(status) => {
                 status.write(&self.run, now_ms, &self.samples);
                 status.complaints().join("; ")
             }
             Err(error) => {
-                // Figures that nobody confirms any more are none.
+                // Values that are no longer confirmed end.
                 let run = self.run.as_str();
                 let own = |name: &Labels| ras::is_ras(name) && name.get("run") == Some(run);
                 self.samples.end_where(now_ms, own);
                 error.to_string()
             }
         };
-        if !says.is_empty() && says != self.said {
-            tracing::warn!(run = self.run, "NCCL RAS: {says}");
+        if !message.is_empty() && message != self.last_message {
+            tracing::warn!(run = self.run, "NCCL RAS: {message}");
         }
-        self.said = says;
+        self.last_message = message;
     }
 }
 
@@ -192,15 +196,19 @@ mod tests {
         };
         let mut watch = Watch::new(&RunId::new("ddp-1").unwrap(), Samples::new(), plan);
         watch.tick(false, 1_000).await;
-        assert!(watch.asking.is_none(), "the first question waits");
-        watch.asked = None;
+        assert!(watch.query.is_none(), "the first query waits");
+        watch.queried_at = None;
         let deadline = Instant::now() + std::time::Duration::from_secs(20);
-        while watch.said.is_empty() && Instant::now() < deadline {
+        while watch.last_message.is_empty() && Instant::now() < deadline {
             watch.tick(false, 2_000).await;
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        assert!(watch.said.contains("does not answer"), "{}", watch.said);
+        assert!(
+            watch.last_message.contains("does not answer"),
+            "{}",
+            watch.last_message
+        );
         watch.tick(false, 3_000).await;
-        assert!(watch.asking.is_none());
+        assert!(watch.query.is_none());
     }
 }

@@ -1,10 +1,10 @@
-//! The last five minutes at ten readings a second, kept here and sent only when something happened: what a GPU did just
-//! before it was lost shows in no series of one reading a second.
+//! Keeps the last five minutes of ten readings per second, and sends them only after a critical event. Series with one reading per second
+//! do not show what a GPU did just before it was lost.
 //!
 //! ```text
-//! thread "nvml" ──a row of each GPU every 100 ms──▶ ring, of fixed size
-//! a critical event or alert of this node ──▶ wanted: all that is kept, and AFTERWARDS more
-//! thread "spool" ──once a second, up to ROWS_A_TIME──▶ the spool, with the rows' own times, as gpu_burst_*
+//! thread "nvml" ──one row per GPU every 100 ms──▶ ring of fixed size
+//! a critical event or alert of this node ──▶ request: all rows in the ring, and those of the next AFTER_EVENT_MS
+//! thread "spool" ──once per second, up to ROWS_PER_SEND──▶ the spool, with the rows' own times, as gpu_burst_*
 //! ```
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +15,18 @@ use domain::time::TimestampMs;
 use crate::sample::series::series;
 use crate::sample::sink::Sample;
 
-/// Ten a second for five minutes.
+/// The number of rows in the ring: ten per second for five minutes.
 const ROWS_MAX: usize = 3_000;
-/// How long it goes on after what happened: the driver's answer to it, and what became of the neighbours.
-const AFTERWARDS_MS: i64 = 15_000;
-/// Between two that are sent without anybody asking: a GPU that reports an error a minute is no reason to send all there is.
-const APART_MS: i64 = 600_000;
-/// Rows sent at once: five minutes leave within a quarter of a minute, without a flood in the spool.
-const ROWS_A_TIME: usize = 200;
+/// How long rows are sent after the event, to include the driver's reaction and the state of the other GPUs.
+const AFTER_EVENT_MS: i64 = 15_000;
+/// The minimum time between two bursts. A GPU that reports an error every minute must not cause everything to be sent.
+const BURSTS_APART_MS: i64 = 600_000;
+/// The maximum number of rows sent at once. Five minutes are sent within 15 seconds, without flooding the spool.
+const ROWS_PER_SEND: usize = 200;
 
-/// What is kept of a GPU, in this order.
+/// The number of values in a row, in the order of the constants below.
 pub(crate) const COLUMNS: usize = 8;
-/// A reading; NaN is none. Single precision: seven digits are more than any of them has.
+/// The readings of one GPU at one time. NaN means no reading. `f32` has seven digits, which is more than any reading has.
 pub(crate) type Row = [f32; COLUMNS];
 pub(crate) const SM: usize = 0;
 pub(crate) const TENSOR: usize = 1;
@@ -35,7 +35,7 @@ pub(crate) const POWER: usize = 3;
 pub(crate) const NVLINK: usize = 4;
 pub(crate) const PCIE: usize = 6;
 
-/// The columns as series.
+/// The series of each column.
 const SERIES: [(&str, Option<&str>); COLUMNS] = [
     ("gpu_burst_sm_active_ratio", None),
     ("gpu_burst_tensor_active_ratio", None),
@@ -47,42 +47,45 @@ const SERIES: [(&str, Option<&str>); COLUMNS] = [
     ("gpu_burst_receive_bytes_per_second", Some("pcie")),
 ];
 
-/// The ring. Cheap to clone; all clones are one.
+/// The ring. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Burst(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     ring: Ring,
-    /// Up to when rows are wanted, and up to when they were sent.
-    wanted_ms: TimestampMs,
+    /// The time up to which rows are requested, and the time up to which they were sent.
+    send_until_ms: TimestampMs,
     sent_ms: TimestampMs,
-    asked_ms: Option<TimestampMs>,
-    /// Series that were sent and have not been ended.
-    living: Vec<Labels>,
+    requested_ms: Option<TimestampMs>,
+    /// The series that were sent and not ended by a staleness marker.
+    open_series: Vec<Labels>,
 }
 
 impl Burst {
-    /// Keeps a row of each GPU. Another number of GPUs than before starts a new ring.
-    pub(crate) fn keep(&self, at_ms: TimestampMs, rows: &[Row]) {
-        self.lock().ring.keep(at_ms, rows);
+    /// Adds a row for each GPU. If the number of GPUs has changed, a new ring starts.
+    pub(crate) fn push(&self, at_ms: TimestampMs, rows: &[Row]) {
+        self.lock().ring.push(at_ms, rows);
     }
 
-    /// Lets go of the memory.
+    /// Frees the memory of the ring.
     pub(crate) fn give_up(&self) {
         self.lock().ring = Ring::default();
     }
 
-    /// Something happened at this time; may be said again and again.
-    pub(crate) fn happened(&self, at_ms: TimestampMs) {
+    /// Requests the rows around this time. Repeated calls within [`BURSTS_APART_MS`] have no effect.
+    pub(crate) fn request(&self, at_ms: TimestampMs) {
         let mut state = self.lock();
-        if state.asked_ms.is_none_or(|asked| at_ms - asked >= APART_MS) {
-            state.asked_ms = Some(at_ms);
-            state.wanted_ms = at_ms + AFTERWARDS_MS;
+        if state
+            .requested_ms
+            .is_none_or(|requested| at_ms - requested >= BURSTS_APART_MS)
+        {
+            state.requested_ms = Some(at_ms);
+            state.send_until_ms = at_ms + AFTER_EVENT_MS;
         }
     }
 
-    /// What is to be sent now; nothing, most of the time.
+    /// Returns the samples to send now. Usually there are none.
     pub(crate) fn due(&self, now_ms: TimestampMs) -> Vec<Sample> {
         self.lock().due(now_ms)
     }
@@ -95,25 +98,29 @@ impl Burst {
 impl State {
     fn due(&mut self, now_ms: TimestampMs) -> Vec<Sample> {
         let mut due = Vec::new();
-        if self.sent_ms < self.wanted_ms {
-            let (from, to) = (self.sent_ms, self.wanted_ms);
+        if self.sent_ms < self.send_until_ms {
+            let (from, to) = (self.sent_ms, self.send_until_ms);
             let names = names(self.ring.gpus);
             let mut last = None;
-            for (at_ms, cells) in self.ring.between(from, to).take(ROWS_A_TIME) {
+            for (at_ms, cells) in self.ring.between(from, to).take(ROWS_PER_SEND) {
                 let known = names.iter().zip(cells).filter(|(_, value)| !value.is_nan());
                 due.extend(known.map(|(series, &value)| sample(series, at_ms, value.into())));
                 last = Some(at_ms);
             }
             self.sent_ms = last.unwrap_or(from).max(self.sent_ms);
             if last.is_some() {
-                self.living = names;
+                self.open_series = names;
             }
         }
-        // All that was wanted has come, or will not come any more.
-        if self.sent_ms >= self.wanted_ms || (due.is_empty() && now_ms > self.wanted_ms) {
+        // All requested rows were sent, or no more will come.
+        if self.sent_ms >= self.send_until_ms || (due.is_empty() && now_ms > self.send_until_ms) {
             let at_ms = self.sent_ms + 1;
-            due.extend(self.living.drain(..).map(|series| sample(&series, at_ms, STALE)));
-            self.sent_ms = self.sent_ms.max(self.wanted_ms);
+            due.extend(
+                self.open_series
+                    .drain(..)
+                    .map(|series| sample(&series, at_ms, STALE)),
+            );
+            self.sent_ms = self.sent_ms.max(self.send_until_ms);
         }
         due
     }
@@ -127,7 +134,7 @@ fn sample(series: &Labels, at_ms: TimestampMs, value: f64) -> Sample {
     }
 }
 
-/// The series of so many GPUs, in the order of the ring's cells.
+/// Returns the series of `gpus` GPUs, in the order of the ring's cells.
 fn names(gpus: usize) -> Vec<Labels> {
     let of_gpu = |gpu: usize| {
         let gpu = gpu.to_string();
@@ -147,13 +154,13 @@ struct Ring {
     gpus: usize,
     times: Vec<TimestampMs>,
     cells: Vec<f32>,
-    /// Where the next row goes.
+    /// The position of the next row.
     next: usize,
     full: bool,
 }
 
 impl Ring {
-    fn keep(&mut self, at_ms: TimestampMs, rows: &[Row]) {
+    fn push(&mut self, at_ms: TimestampMs, rows: &[Row]) {
         if rows.len() != self.gpus || self.times.is_empty() {
             *self = Self {
                 gpus: rows.len(),
@@ -162,7 +169,7 @@ impl Ring {
                 ..Self::default()
             };
         }
-        // A clock that was set back would mix up what was before and after.
+        // Skip rows while the clock is behind the newest row: after a clock was set back, old and new rows would mix.
         if self.newest().is_some_and(|newest| at_ms <= newest) {
             return;
         }
@@ -181,7 +188,7 @@ impl Ring {
         self.times.get(at).copied()
     }
 
-    /// Rows after one time and up to another, the oldest first.
+    /// Returns the rows after `after_ms` and up to `to_ms`, the oldest first.
     fn between(
         &self,
         after_ms: TimestampMs,
@@ -207,32 +214,34 @@ mod tests {
         [value; COLUMNS]
     }
 
-    /// Beats every 100 ms from one second on.
-    fn filled(beats: i64) -> Burst {
+    /// A burst with rows every 100 ms, starting at one second.
+    fn filled(rows: i64) -> Burst {
         let burst = Burst::default();
-        (0..beats).for_each(|n| burst.keep(1_000 + n * 100, &[row(n as f32), row(f32::NAN)]));
+        (0..rows).for_each(|n| burst.push(1_000 + n * 100, &[row(n as f32), row(f32::NAN)]));
         burst
     }
 
-    fn drained(burst: &Burst, from_ms: i64, looks: i64) -> Vec<Sample> {
-        (0..looks).flat_map(|n| burst.due(from_ms + n * 1_000)).collect()
+    fn drained(burst: &Burst, from_ms: i64, seconds: i64) -> Vec<Sample> {
+        (0..seconds)
+            .flat_map(|n| burst.due(from_ms + n * 1_000))
+            .collect()
     }
 
     #[test]
-    fn nothing_is_sent_until_something_happens() {
+    fn nothing_is_sent_before_a_request() {
         let burst = filled(100);
         assert_eq!(drained(&burst, 11_000, 5), []);
     }
 
     #[test]
-    fn what_was_before_and_a_little_after_is_sent_once_in_order() {
+    fn rows_before_and_shortly_after_the_event_are_sent_once_in_order() {
         let burst = filled(100);
-        burst.happened(10_900);
+        burst.request(10_900);
         let before = drained(&burst, 11_000, 3);
         assert_eq!(before.len(), 100 * COLUMNS, "a NaN is no reading");
         assert!(before.windows(2).all(|pair| pair[0].at_ms <= pair[1].at_ms));
         assert_eq!(before[0].at_ms, 1_000);
-        (0..300).for_each(|n| burst.keep(11_000 + n * 100, &[row(1.0), row(1.0)]));
+        (0..300).for_each(|n| burst.push(11_000 + n * 100, &[row(1.0), row(1.0)]));
         let after = drained(&burst, 41_000, 5);
         let (ended, after): (Vec<_>, Vec<_>) = after.into_iter().partition(|s| is_stale(s.value));
         assert_eq!(after.first().map(|s| s.at_ms), Some(11_000));
@@ -244,7 +253,7 @@ mod tests {
     #[test]
     fn a_ring_keeps_the_newest_and_does_not_grow() {
         let burst = filled(ROWS_MAX as i64 + 500);
-        burst.happened(400_000);
+        burst.request(400_000);
         let sent = drained(&burst, 400_000, 40);
         assert_eq!(sent[0].at_ms, 1_000 + 500 * 100);
         let readings = sent.iter().filter(|sample| !is_stale(sample.value)).count();
@@ -257,18 +266,21 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_events_is_one_burst() {
+    fn many_events_cause_one_burst() {
         let burst = filled(10);
-        (0..50).for_each(|n| burst.happened(2_000 + n * 1_000));
-        assert_eq!(burst.lock().wanted_ms, 2_000 + AFTERWARDS_MS);
-        burst.happened(2_000 + APART_MS);
-        assert_eq!(burst.lock().wanted_ms, 2_000 + APART_MS + AFTERWARDS_MS);
+        (0..50).for_each(|n| burst.request(2_000 + n * 1_000));
+        assert_eq!(burst.lock().send_until_ms, 2_000 + AFTER_EVENT_MS);
+        burst.request(2_000 + BURSTS_APART_MS);
+        assert_eq!(
+            burst.lock().send_until_ms,
+            2_000 + BURSTS_APART_MS + AFTER_EVENT_MS
+        );
     }
 
     #[test]
     fn a_burst_of_a_driver_that_hangs_ends_too() {
         let burst = filled(10);
-        burst.happened(2_000);
+        burst.request(2_000);
         let sent = drained(&burst, 2_000, 30);
         assert_eq!(
             sent.iter().filter(|sample| is_stale(sample.value)).count(),
@@ -277,12 +289,12 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_that_is_short_ends_the_ring() {
+    fn the_ring_is_dropped_when_memory_is_short() {
         let burst = filled(10);
         burst.give_up();
-        burst.happened(2_000);
+        burst.request(2_000);
         assert_eq!(drained(&burst, 2_000, 30), []);
-        burst.keep(99_000, &[row(1.0)]);
+        burst.push(99_000, &[row(1.0)]);
         assert_eq!(burst.lock().ring.newest(), Some(99_000));
     }
 }

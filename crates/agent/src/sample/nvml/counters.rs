@@ -1,47 +1,47 @@
-//! The performance counters of Hopper and newer (GPM): how busy the multiprocessors, their pipes, memory and links were,
-//! as averages over the whole second, so that nothing between two looks is missed.
+//! The performance counters of Hopper and newer GPUs (GPM): how busy the multiprocessors, their pipes, the memory and the links were. They
+//! are averages over the whole second, so nothing between two readings is missed.
 
 use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
 
-use super::asker::{Asker, GpuLost};
 use super::links::Pair;
+use super::queries::{GpuLost, GpuQueries};
 use super::raw::Gpm;
 use crate::sample::series::Writer;
 
 /// One metric of GPM.
 struct Counter {
-    /// What it is called where a GPU refuses it.
+    /// The name of the query if a GPU does not support it.
     name: &'static str,
     id: u32,
-    goes: Goes,
+    target: Target,
 }
 
-/// Where a value goes. Percentages become ratios; transfers are MiB a second.
+/// Where a value is written. Percentages become ratios; transfers are in MiB per second.
 #[derive(Clone, Copy)]
-enum Goes {
+enum Target {
     Ratio(&'static str),
     Pipe(&'static str),
     Rate,
 }
 
 const fn ratio(name: &'static str, id: u32, metric: &'static str) -> Counter {
-    let goes = Goes::Ratio(metric);
-    Counter { name, id, goes }
+    let target = Target::Ratio(metric);
+    Counter { name, id, target }
 }
 
 const fn pipe(name: &'static str, id: u32, pipe: &'static str) -> Counter {
-    let goes = Goes::Pipe(pipe);
-    Counter { name, id, goes }
+    let target = Target::Pipe(pipe);
+    Counter { name, id, target }
 }
 
 const fn rate(name: &'static str, id: u32) -> Counter {
-    let goes = Goes::Rate;
-    Counter { name, id, goes }
+    let target = Target::Rate;
+    Counter { name, id, target }
 }
 
-/// Asked together every second.
+/// The counters that are read together every second.
 const COUNTERS: [Counter; 17] = [
     ratio("gpm graphics", 1, "gpu_graphics_active_ratio"),
     ratio("gpm sm", 2, "gpu_sm_active_ratio"),
@@ -61,19 +61,19 @@ const COUNTERS: [Counter; 17] = [
     rate("gpm nvlink tx", 61),
     rate("gpm nvlink rx", 60),
 ];
-/// Where the rates begin in the table.
+/// The index of the first rate in the table.
 const RATES: usize = 13;
 pub(super) const MIB: f64 = 1_048_576.0;
 
-/// The counters of one GPU.
+/// The performance counters of one GPU.
 #[derive(Default)]
 pub(super) struct Counters<'a> {
     gpm: Option<Gpm<'a>>,
-    /// Which of the table this GPU has not refused.
-    asked: Vec<usize>,
+    /// The indexes in the table of the counters that this GPU supports.
+    supported: Vec<usize>,
 }
 
-/// Bytes a second over the interval between two samples, sent and received.
+/// Bytes sent and received per second, over the interval between two samples.
 pub(super) struct Rates {
     pub(super) interval: Duration,
     pub(super) pcie: Option<Pair>,
@@ -81,34 +81,34 @@ pub(super) struct Rates {
 }
 
 impl<'a> Counters<'a> {
-    /// Writes the averages since the last time; gives the links' rates. The first time there is nothing to give.
+    /// Writes the averages since the last call, and returns the rates of the links. The first call has nothing to return.
     pub(super) fn read(
         &mut self,
-        asker: &mut Asker<'a>,
+        queries: &mut GpuQueries<'a>,
         out: &mut Writer<'_>,
     ) -> Result<Option<Rates>, GpuLost> {
         let Some(gpm) = &mut self.gpm else {
-            self.gpm = first_sample(asker)?;
-            self.asked = (0..COUNTERS.len()).collect();
+            self.gpm = first_sample(queries)?;
+            self.supported = (0..COUNTERS.len()).collect();
             return Ok(None);
         };
-        let ids = self.asked.iter().map(|&n| COUNTERS[n].id);
-        let Some(interval) = asker.ask("gpm metrics", |_| gpm.ask(ids))?.flatten() else {
+        let ids = self.supported.iter().map(|&n| COUNTERS[n].id);
+        let Some(interval) = queries.query("gpm metrics", |_| gpm.query(ids))?.flatten() else {
             return Ok(None);
         };
         let mut rates = [None; COUNTERS.len() - RATES];
-        for (&n, answer) in self.asked.iter().zip(gpm.answers()) {
+        for (&n, answer) in self.supported.iter().zip(gpm.answers()) {
             let counter = &COUNTERS[n];
-            let Some(value) = asker.judge(counter.name, answer)? else {
+            let Some(value) = queries.judge(counter.name, answer)? else {
                 continue;
             };
-            match counter.goes {
-                Goes::Ratio(metric) => out.put(metric, value / 100.0),
-                Goes::Pipe(pipe) => out.put_by("gpu_pipe_active_ratio", ("pipe", pipe), value / 100.0),
-                Goes::Rate => rates[n - RATES] = Some(value * MIB),
+            match counter.target {
+                Target::Ratio(metric) => out.put(metric, value / 100.0),
+                Target::Pipe(pipe) => out.put_by("gpu_pipe_active_ratio", ("pipe", pipe), value / 100.0),
+                Target::Rate => rates[n - RATES] = Some(value * MIB),
             }
         }
-        self.asked.retain(|&n| !asker.is_refused(COUNTERS[n].name));
+        self.supported.retain(|&n| !queries.is_refused(COUNTERS[n].name));
         let [pcie_tx, pcie_rx, nvlink_tx, nvlink_rx] = rates;
         Ok(Some(Rates {
             interval,
@@ -118,9 +118,9 @@ impl<'a> Counters<'a> {
     }
 }
 
-/// The first sample, of a GPU that has these counters.
-pub(super) fn first_sample<'a>(asker: &mut Asker<'a>) -> Result<Option<Gpm<'a>>, GpuLost> {
-    asker.ask("gpm", |gpu| match gpu.gpm_support() {
+/// Takes the first sample, if the GPU has these counters.
+pub(super) fn first_sample<'a>(queries: &mut GpuQueries<'a>) -> Result<Option<Gpm<'a>>, GpuLost> {
+    queries.query("gpm", |gpu| match gpu.gpm_support() {
         Ok(true) => Gpm::new(gpu, None),
         Ok(false) => Err(NvmlError::NotSupported),
         Err(error) => Err(error),
@@ -134,8 +134,13 @@ mod tests {
     #[test]
     fn rates_are_at_the_end_and_metrics_in_the_catalogue() {
         for (n, counter) in COUNTERS.iter().enumerate() {
-            assert_eq!(matches!(counter.goes, Goes::Rate), n >= RATES, "{}", counter.name);
-            if let Goes::Ratio(metric) = counter.goes {
+            assert_eq!(
+                matches!(counter.target, Target::Rate),
+                n >= RATES,
+                "{}",
+                counter.name
+            );
+            if let Target::Ratio(metric) = counter.target {
                 assert!(domain::metric::find(metric).is_some(), "{metric}");
             }
         }

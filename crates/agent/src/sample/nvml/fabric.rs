@@ -1,34 +1,34 @@
-//! The NVLink domain that spans nodes, as a GPU sees its own membership.
+//! Reads the GPU's membership in an NVLink domain that spans nodes.
 
 use std::fmt::Write;
 
 use domain::series::Labels;
 use domain::time::TimestampMs;
 
-use super::asker::{Asker, GpuLost};
+use super::queries::{GpuLost, GpuQueries};
 use super::raw;
 use crate::sample::Samples;
 use crate::sample::series::{Family, series};
 
-/// The membership of one GPU, while it has one.
+/// The membership of one GPU, if it has one.
 #[derive(Default)]
 pub(super) struct Fabric {
     info: Option<Labels>,
 }
 
 impl Fabric {
-    /// Reads the membership; its name may change when the fabric is set up anew.
+    /// Reads the membership. Its name may change when the fabric is set up again.
     pub(super) fn read(
         &mut self,
-        asker: &mut Asker<'_>,
+        queries: &mut GpuQueries<'_>,
         family: &mut Family,
         samples: &Samples,
         at_ms: TimestampMs,
     ) -> Result<(), GpuLost> {
-        let Some(fabric) = asker.ask("fabric", raw::fabric)? else {
+        let Some(fabric) = queries.query("fabric", raw::fabric)? else {
             return Ok(());
         };
-        let gpu = asker.index.to_string();
+        let gpu = queries.index.to_string();
         let (cluster, clique) = (uuid(fabric.cluster), fabric.clique.to_string());
         let labels = [("gpu", gpu.as_str()), ("cluster", &cluster), ("clique", &clique)];
         let info = series("gpu_fabric_info", &labels);
@@ -48,7 +48,7 @@ impl Fabric {
     }
 }
 
-/// As people write it: 8-4-4-4-12.
+/// Formats a UUID in the usual form 8-4-4-4-12.
 fn uuid(bytes: [u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (n, byte) in bytes.iter().enumerate() {

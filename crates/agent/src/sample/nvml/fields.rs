@@ -1,32 +1,32 @@
-//! The numbered fields, tier by tier: which are asked, what they mean, and which series they become.
+//! The numbered fields of each tier: their numbers, their meaning, and the series they become.
 //!
-//! All fields of a tier are one call. A field that a GPU refuses leaves the call for good.
+//! All fields of a tier are read with one call. A field that a GPU does not support is removed from the call.
 //!
-//! Numbers are those of NVML 12. From driver 580.82 on NVIDIA has renumbered 251 to 273.
+//! The numbers are those of NVML 12. From driver 580.82 on, NVIDIA has renumbered 251 to 273.
 
-use super::asker::{Asker, GpuLost};
+use super::queries::{GpuLost, GpuQueries};
 use super::raw::{ALL_LINKS, FieldBatch};
 use crate::sample::series::Writer;
 
-/// A field, and where its value goes.
+/// A field and where its value is written.
 pub(super) struct Field {
-    /// What it is called where a GPU refuses it.
+    /// The name of the query if a GPU does not support it.
     pub(super) name: &'static str,
     id: u32,
     scope: u32,
-    goes: Goes,
+    target: Target,
 }
 
-/// Where a value goes.
+/// Where a value is written.
 #[derive(Clone, Copy)]
-enum Goes {
-    /// Into a series, times a factor that makes it a base unit.
+enum Target {
+    /// Written to a series, multiplied by a factor that converts it to base units.
     To(&'static str, f64),
-    /// Into a series with one more label, times a factor.
+    /// Written to a series with one more label, multiplied by a factor.
     By(&'static str, (&'static str, &'static str), f64),
-    /// Into a series with one more label, as 0 or 1.
+    /// Written to a series with one more label, as 0 or 1.
     Flag(&'static str, (&'static str, &'static str)),
-    /// To who asked.
+    /// Returned to the caller.
     Back,
 }
 
@@ -35,7 +35,7 @@ const fn to(name: &'static str, id: u32, metric: &'static str, factor: f64) -> F
         name,
         id,
         scope: 0,
-        goes: Goes::To(metric, factor),
+        target: Target::To(metric, factor),
     }
 }
 
@@ -54,7 +54,7 @@ const fn scaled(
         name: value,
         id,
         scope: 0,
-        goes: Goes::By(metric, (label, value), factor),
+        target: Target::By(metric, (label, value), factor),
     }
 }
 
@@ -63,21 +63,21 @@ const fn back(name: &'static str, id: u32, scope: u32) -> Field {
         name,
         id,
         scope,
-        goes: Goes::Back,
+        target: Target::Back,
     }
 }
 
-/// An error of NVLink, summed over links.
+/// An error count of NVLink, summed over the links.
 const fn of_links(id: u32, kind: &'static str) -> Field {
     Field {
         name: kind,
         id,
         scope: ALL_LINKS,
-        goes: Goes::By("gpu_nvlink_errors_total", ("type", kind), 1.0),
+        target: Target::By("gpu_nvlink_errors_total", ("type", kind), 1.0),
     }
 }
 
-/// Asked every second.
+/// Read every second.
 pub(super) const CORE: [Field; 6] = [
     to("energy", 83, "gpu_energy_joules_total", 1e-3),
     to(POWER_FIELD, 185, "gpu_power_watts", 1e-3),
@@ -86,12 +86,12 @@ pub(super) const CORE: [Field; 6] = [
     back("pcie tx", 197, 0),
     back("pcie rx", 198, 0),
 ];
-/// Where the answers of [`CORE`] that are given back are.
+/// The positions in [`CORE`] of the values that are returned.
 pub(super) const NVLINK_BYTES: usize = 2;
 pub(super) const PCIE_BYTES: usize = 4;
-/// The driver's average over a second; before Ampere there is only the call.
+/// The driver's average over one second. GPUs before Ampere only have the call.
 pub(super) const POWER_FIELD: &str = "power field";
-/// See [`super::health`]: what has a call as well.
+/// Fields that can also be read with a call. See [`super::health`].
 pub(super) const POWER_LIMIT_FIELD: &str = "power limit field";
 pub(super) const ECC_FIELD: &str = "ecc field";
 pub(super) const ROWS_FIELD: &str = "remapped rows field";
@@ -103,10 +103,10 @@ const ROWS: &str = "gpu_remapped_rows";
 const PAGES: &str = "gpu_retired_pages";
 const PCIE: &str = "gpu_pcie_errors_total";
 const THROTTLE: &str = "gpu_throttle_seconds_total";
-/// Nanoseconds as seconds.
+/// Converts nanoseconds to seconds.
 const NS: f64 = 1e-9;
 
-/// Asked every ten seconds: what says whether GPU and links are healthy.
+/// Read every ten seconds: the health of the GPU and its links.
 pub(super) const SLOW: [Field; 44] = [
     to("memory temperature", 82, "gpu_memory_temperature_celsius", 1.0),
     to(POWER_LIMIT_FIELD, 190, "gpu_power_limit_watts", 1e-3),
@@ -186,7 +186,7 @@ pub(super) const SLOW: [Field; 44] = [
     named("nvlink symbol", of_links(221, "symbol")),
 ];
 
-/// Asked every minute: what changes when somebody changes it.
+/// Read every minute: settings.
 pub(super) const RARE: [Field; 3] = [
     to("power limit min", 187, "gpu_power_limit_min_watts", 1e-3),
     to("power limit max", 188, "gpu_power_limit_max_watts", 1e-3),
@@ -197,7 +197,7 @@ const fn named(name: &'static str, field: Field) -> Field {
     Field { name, ..field }
 }
 
-/// The totals of NVLink 4 and older have numbers of their own instead of a scope.
+/// The totals of NVLink 4 and older have their own field numbers instead of a scope.
 const fn zero_scope(field: Field) -> Field {
     Field { scope: 0, ..field }
 }
@@ -207,13 +207,13 @@ const fn flag(name: &'static str, id: u32, metric: &'static str, value: &'static
         name,
         id,
         scope: 0,
-        goes: Goes::Flag(metric, ("type", value)),
+        target: Target::Flag(metric, ("type", value)),
     }
 }
 
-// === Asking ===
+// === Reading ===
 
-/// How a driver numbers fields.
+/// How a driver numbers the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbering {
     V12,
@@ -222,7 +222,7 @@ pub(super) enum Numbering {
 }
 
 impl Numbering {
-    /// The numbering of a driver by its version, `580.95.05`; what cannot be read is old.
+    /// Returns the numbering of a driver with this version, such as `580.95.05`. An unreadable version counts as old.
     pub(super) fn of_driver(version: &str) -> Self {
         let mut parts = version.split('.').map(str::parse::<u32>);
         match (parts.next(), parts.next()) {
@@ -231,7 +231,7 @@ impl Numbering {
         }
     }
 
-    /// A field of NVML 12 in this numbering.
+    /// Converts a field number of NVML 12 to this numbering.
     pub(super) fn translate(self, id: u32) -> u32 {
         match (self, id) {
             (Self::V13, 251..=255) => id + 18,
@@ -241,63 +241,63 @@ impl Numbering {
     }
 }
 
-/// The fields of one tier that one GPU has.
+/// The fields of one tier that one GPU supports.
 pub(super) struct Tier<const N: usize> {
     fields: &'static [Field; N],
-    /// Which of them are in the batch, in its order.
-    asked: Vec<usize>,
+    /// The indexes of the fields in the batch, in its order.
+    supported: Vec<usize>,
     batch: FieldBatch,
     name: &'static str,
 }
 
 impl<const N: usize> Tier<N> {
-    /// All fields of a tier; `name` is what the call is called.
+    /// Creates a tier with all its fields. `name` is the name of the query.
     pub(super) fn new(name: &'static str, fields: &'static [Field; N], numbering: Numbering) -> Self {
         let wanted = fields
             .iter()
             .map(|field| (numbering.translate(field.id), field.scope));
         Self {
             fields,
-            asked: (0..N).collect(),
+            supported: (0..N).collect(),
             batch: FieldBatch::new(wanted),
             name,
         }
     }
 
-    /// Asks what this GPU has, writes what becomes series, and gives back the rest by its place in the table.
+    /// Reads the fields that this GPU supports, writes those that have a series, and returns all values by their index in the table.
     pub(super) fn read(
         &mut self,
-        asker: &mut Asker<'_>,
+        queries: &mut GpuQueries<'_>,
         out: &mut Writer<'_>,
     ) -> Result<[Option<f64>; N], GpuLost> {
         let mut given = [None; N];
-        if self.asked.is_empty() || asker.ask(self.name, |gpu| self.batch.ask(gpu))?.is_none() {
+        if self.supported.is_empty() || queries.query(self.name, |gpu| self.batch.query(gpu))?.is_none() {
             return Ok(given);
         }
-        for (&n, answer) in self.asked.iter().zip(self.batch.answers()) {
+        for (&n, answer) in self.supported.iter().zip(self.batch.answers()) {
             let field = &self.fields[n];
-            if let Some(value) = asker.judge(field.name, answer)? {
-                field.goes.put(value, out);
+            if let Some(value) = queries.judge(field.name, answer)? {
+                field.target.put(value, out);
                 given[n] = Some(value);
             }
         }
-        self.forget_refused(asker);
+        self.remove_refused(queries);
         Ok(given)
     }
 
-    /// What is refused, here or by who knows better, is not asked again.
-    fn forget_refused(&mut self, asker: &Asker<'_>) {
-        let (fields, asked) = (self.fields, &self.asked);
-        let has = |n: &usize| !asker.is_refused(fields[*n].name);
-        if asked.iter().all(has) {
+    /// Removes from the batch the fields that the GPU does not support, also if other code found that.
+    fn remove_refused(&mut self, queries: &GpuQueries<'_>) {
+        let (fields, supported) = (self.fields, &self.supported);
+        let has = |n: &usize| !queries.is_refused(fields[*n].name);
+        if supported.iter().all(has) {
             return;
         }
-        self.batch.retain(|place| has(&asked[place]));
-        self.asked.retain(has);
+        self.batch.retain(|position| has(&supported[position]));
+        self.supported.retain(has);
     }
 }
 
-impl Goes {
+impl Target {
     fn put(self, value: f64, out: &mut Writer<'_>) {
         match self {
             Self::To(metric, factor) => out.put(metric, value * factor),
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// What `docs/nvml-fields.md` says of these tables. `cargo xtask generate` writes it.
+    /// Compares `docs/nvml-fields.md` with these tables. `cargo xtask generate` writes it.
     #[test]
     fn the_page_on_fields_is_made_from_the_tables() {
         let mut page = "# Numbered fields of NVML\n\nWritten by `cargo xtask generate` from the tables in \
@@ -341,13 +341,13 @@ mod tests {
             | field | tier | name | series |\n|---:|---|---|---|\n"
             .to_owned();
         for (tier, fields) in [("1 s", &CORE[..]), ("10 s", &SLOW), ("60 s", &RARE)] {
-            for Field { id, name, goes, .. } in fields {
-                let series = match goes {
-                    Goes::To(metric, _) => format!("`{metric}`"),
-                    Goes::By(metric, (label, value), _) | Goes::Flag(metric, (label, value)) => {
+            for Field { id, name, target, .. } in fields {
+                let series = match target {
+                    Target::To(metric, _) => format!("`{metric}`"),
+                    Target::By(metric, (label, value), _) | Target::Flag(metric, (label, value)) => {
                         format!("`{metric}`, {label} {value}")
                     }
-                    Goes::Back => "bytes of the link".to_owned(),
+                    Target::Back => "bytes of the link".to_owned(),
                 };
                 page += &format!("| {id} | {tier} | {name} | {series} |\n");
             }
@@ -368,10 +368,10 @@ mod tests {
         let mut names = std::collections::BTreeSet::new();
         for field in CORE.iter().chain(&SLOW).chain(&RARE) {
             assert!(names.insert(field.name), "{} twice", field.name);
-            let (metric, label) = match field.goes {
-                Goes::To(metric, _) => (metric, None),
-                Goes::By(metric, label, _) | Goes::Flag(metric, label) => (metric, Some(label.0)),
-                Goes::Back => continue,
+            let (metric, label) = match field.target {
+                Target::To(metric, _) => (metric, None),
+                Target::By(metric, label, _) | Target::Flag(metric, label) => (metric, Some(label.0)),
+                Target::Back => continue,
             };
             let found = domain::metric::find(metric).unwrap_or_else(|| panic!("no metric {metric}"));
             let labels: Vec<_> = std::iter::once("gpu").chain(label).collect();

@@ -1,4 +1,4 @@
-//! One GPU: read tick by tick, given up when it is lost, tried again later.
+//! One GPU: reads it at each tick, stops when it is lost, and tries again later.
 
 use std::time::{Duration, Instant};
 
@@ -8,26 +8,26 @@ use domain::time::TimestampMs;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::asker::{Asker, GpuLost, is_of_driver};
-use super::beat::Beat;
 use super::burst::{COLUMNS, Row};
+use super::burst_reader::BurstReader;
 use super::fields::Numbering;
-use super::inventory::Place;
+use super::inventory::GpuState;
 use super::meter::Meter;
 use super::processes::Naming;
+use super::queries::{GpuLost, GpuQueries, is_driver_gone};
 use super::readings::Readings;
 use crate::sample::Samples;
 use crate::sample::schedule::Tick;
 use crate::sample::series::Family;
 use crate::uplink::Events;
 
-/// How long a lost GPU is left alone before the first try, and at most: a reset takes seconds, a repair does not hurry.
+/// The first wait before a lost GPU is tried again. A reset takes seconds.
 const RETRY_MIN: Duration = Duration::from_secs(5);
-/// See [`RETRY_MIN`].
+/// The longest wait before a lost GPU is tried again: a repair takes long anyway. See [`RETRY_MIN`].
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// Series that outlive the GPU's answers: whether it answers, what it is, who used it, and what it complained of.
-const OUTLIVING: [&str; 5] = [
+/// Series that continue while the GPU does not answer: whether it answers, what it is, who used it, and its errors.
+const CONTINUES_WHEN_LOST: [&str; 5] = [
     "gpu_up",
     "gpu_info",
     "gpu_assignment_info",
@@ -35,20 +35,23 @@ const OUTLIVING: [&str; 5] = [
     "gpu_xid_judged_total",
 ];
 
-/// Whether a series stops when this GPU (or, with `None`, any GPU) stops answering.
+/// Returns true if the series stops when this GPU (or, with `None`, any GPU) stops answering.
 pub(crate) fn ends_with_gpu(series: &Labels, gpu: Option<u32>) -> bool {
     let of_gpu = series
         .get("gpu")
         .is_some_and(|index| gpu.is_none_or(|gpu| index == gpu.to_string()));
-    of_gpu && !series.metric_name().is_some_and(|name| OUTLIVING.contains(&name))
+    of_gpu
+        && !series
+            .metric_name()
+            .is_some_and(|name| CONTINUES_WHEN_LOST.contains(&name))
 }
 
-/// The driver under all GPUs has gone.
+/// The driver of all GPUs has gone.
 pub(crate) struct DriverGone(pub(crate) NvmlError);
 
-/// Where readings go, and what they are made with.
+/// What a reading uses, and where it goes.
 #[derive(Clone, Copy)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct GpuContext<'a> {
     pub(crate) nvml: &'a Nvml,
     pub(crate) numbering: Numbering,
     pub(crate) meter: &'a Meter,
@@ -56,17 +59,17 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) events: &'a Events,
 }
 
-/// A place for a GPU, whether it answers or not.
+/// One GPU of the machine, whether it answers or not.
 pub(crate) struct Slot<'a> {
     index: u32,
-    around: Surroundings<'a>,
+    context: GpuContext<'a>,
     reading: Option<Readings<'a>>,
-    beat: Beat<'a>,
+    burst_reader: BurstReader<'a>,
     up: Family,
     lost: Option<Lost>,
 }
 
-/// Since when a GPU is not asked, and when it is asked again.
+/// When a GPU was lost, and when it is tried again.
 struct Lost {
     since: Instant,
     wait: Duration,
@@ -74,8 +77,8 @@ struct Lost {
 }
 
 impl<'a> Slot<'a> {
-    /// A slot that has not been asked anything; one whose GPU was lost before is not lost anew.
-    pub(crate) fn new(index: u32, around: Surroundings<'a>, was_lost: bool) -> Self {
+    /// Creates a slot. If `was_lost` is set, the GPU is not reported as lost again.
+    pub(crate) fn new(index: u32, context: GpuContext<'a>, was_lost: bool) -> Self {
         let up = Family::new(vec![("gpu", index.to_string())]);
         let now = Instant::now();
         let lost = Lost {
@@ -85,9 +88,9 @@ impl<'a> Slot<'a> {
         };
         Self {
             index,
-            around,
+            context,
             reading: None,
-            beat: Beat::new(),
+            burst_reader: BurstReader::new(),
             up,
             lost: was_lost.then_some(lost),
         }
@@ -97,10 +100,10 @@ impl<'a> Slot<'a> {
         self.index
     }
 
-    /// What the inventory needs to know.
-    pub(crate) fn place(&self) -> Place<'_> {
+    /// Returns the data for the inventory.
+    pub(crate) fn state(&self) -> GpuState<'_> {
         let reading = self.reading.as_ref();
-        Place {
+        GpuState {
             index: self.index,
             device: reading.map(Readings::device),
             unanswered: reading.map(Readings::unanswered).unwrap_or_default(),
@@ -108,15 +111,15 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// For how long the GPU has been lost.
+    /// Returns how long the GPU has been lost.
     pub(crate) fn lost_for(&self) -> Option<Duration> {
         self.lost.as_ref().map(|lost| lost.since.elapsed())
     }
 
-    /// Reads what is due.
+    /// Reads the values that are due.
     ///
     /// # Errors
-    /// When it is not this GPU that is gone, but the driver.
+    /// Returns an error if the driver is gone, not only this GPU.
     pub(crate) fn read(
         &mut self,
         tick: &Tick,
@@ -132,30 +135,30 @@ impl<'a> Slot<'a> {
             return Ok(());
         }
         match self.try_read(tick, detail, naming) {
-            Ok(()) => self.answered(tick),
-            Err(GpuLost(error)) if is_of_driver(&error) => return Err(DriverGone(error)),
-            Err(GpuLost(error)) => self.gave_up(tick, &error),
+            Ok(()) => self.record_answer(tick),
+            Err(GpuLost(error)) if is_driver_gone(&error) => return Err(DriverGone(error)),
+            Err(GpuLost(error)) => self.record_loss(tick, &error),
         }
         Ok(())
     }
 
-    /// Reads a row of the burst; an empty one of a GPU that does not answer. What is wrong with it shows in the next tick.
-    pub(crate) fn beat(&mut self) -> Row {
+    /// Reads a row for the burst. If the GPU does not answer, all values are NaN; the next tick reports the problem.
+    pub(crate) fn read_burst(&mut self) -> Row {
         let reading = self.reading.as_mut();
-        let row = reading.and_then(|reading| self.beat.read(&mut reading.asker).ok());
+        let row = reading.and_then(|reading| self.burst_reader.read(&mut reading.queries).ok());
         row.unwrap_or([f32::NAN; COLUMNS])
     }
 
     fn try_read(&mut self, tick: &Tick, detail: bool, naming: &mut Naming<'_>) -> Result<(), GpuLost> {
         if self.reading.is_none() {
-            let around = self.around;
-            let device = around
+            let context = self.context;
+            let device = context
                 .meter
-                .call(Some(self.index), || around.nvml.device_by_index(self.index));
+                .call(Some(self.index), || context.nvml.device_by_index(self.index));
             self.reading = Some(Readings::new(
-                Asker::new(self.index, device.map_err(GpuLost)?, around.meter),
-                around.numbering,
-                around.samples,
+                GpuQueries::new(self.index, device.map_err(GpuLost)?, context.meter),
+                context.numbering,
+                context.samples,
             ));
         }
         self.reading
@@ -163,7 +166,7 @@ impl<'a> Slot<'a> {
             .map_or(Ok(()), |reading| reading.read(tick, detail, naming))
     }
 
-    fn answered(&mut self, tick: &Tick) {
+    fn record_answer(&mut self, tick: &Tick) {
         if self.lost.take().is_some() {
             self.report(
                 tick.at_ms,
@@ -175,34 +178,34 @@ impl<'a> Slot<'a> {
         self.put_up(tick, true);
     }
 
-    fn gave_up(&mut self, tick: &Tick, error: &NvmlError) {
+    fn record_loss(&mut self, tick: &Tick, error: &NvmlError) {
         let (since, wait) = match &self.lost {
             Some(lost) => (lost.since, (lost.wait * 2).min(RETRY_MAX)),
             None => {
-                let message = format!("GPU {} does not answer any more: {error}", self.index);
+                let message = format!("GPU {} no longer answers: {error}", self.index);
                 self.report(tick.at_ms, Severity::Critical, "gpu_lost", message);
                 (Instant::now(), RETRY_MIN)
             }
         };
         self.reading = None;
-        self.beat = Beat::new();
+        self.burst_reader = BurstReader::new();
         self.lost = Some(Lost {
             since,
             wait,
             retry_at: Instant::now() + wait,
         });
         self.put_up(tick, false);
-        self.around
+        self.context
             .samples
             .end_where(tick.at_ms, |series| ends_with_gpu(series, Some(self.index)));
     }
 
     fn put_up(&mut self, tick: &Tick, up: bool) {
-        self.up.at(self.around.samples, tick.at_ms).put("gpu_up", up);
+        self.up.at(self.context.samples, tick.at_ms).put("gpu_up", up);
     }
 
     fn report(&self, at_ms: TimestampMs, severity: Severity, kind: &str, message: String) {
-        self.around.events.report(Event {
+        self.context.events.report(Event {
             at_ms,
             severity,
             kind: kind.into(),

@@ -1,4 +1,4 @@
-//! All GPUs of a machine, round by round and beat by beat, for as long as NVML is open.
+//! All GPUs of a machine: reads rounds and burst rows while NVML is open.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -7,35 +7,34 @@ use domain::time::TimestampMs;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::beat::BEAT;
+use super::burst_reader::BURST_INTERVAL;
 use super::fields::Numbering;
-use super::gpu::{DriverGone, Slot, Surroundings};
+use super::gpu::{DriverGone, GpuContext, Slot};
 use super::inventory::describe;
-use super::pace::Pace;
 use super::processes::Naming;
+use super::read_period::ReadPeriod;
 use super::reader::NvmlReader;
 use crate::sample::process::Identities;
 use crate::sample::schedule::Tick;
 use crate::sample::series::Family;
 use crate::uplink::link::now_ms;
 
-/// Rounds come every second, and as rarely as about every minute from a driver that takes seconds for each.
+/// A round is due every second. If the driver takes seconds for each, the period doubles up to 64 s.
 const ROUND: Duration = Duration::from_secs(1);
 const ROUND_DOUBLED_MAX: u32 = 6;
-/// The share of its period a round may spend in the driver.
+/// The largest share of its period that a round may spend in the driver.
 const ROUND_BUDGET: f64 = 0.25;
-/// Beats come every 100 ms and are as rare as rounds at last; they are a luxury, and may take less.
-const BEAT_DOUBLED_MAX: u32 = 4;
-const BEAT_BUDGET: f64 = 0.1;
-/// How long every GPU must be lost, and NVML open, before opening it anew is tried: in a container that lost its devices
-/// nothing else helps.
+/// A burst row is due every 100 ms. Its period doubles up to 1.6 s. Burst rows are less important than rounds, so their share is smaller.
+const BURST_DOUBLED_MAX: u32 = 4;
+const BURST_BUDGET: f64 = 0.1;
+/// How long all GPUs must be lost, and NVML open, before the agent opens it again. In a container that lost its devices, only this helps.
 const LOST_ALL: Duration = Duration::from_secs(300);
 
-/// Why reading ended.
-pub(super) enum End {
-    /// The agent ends.
-    Over,
-    /// Somebody wants the GPUs.
+/// Why the reading ended.
+pub(super) enum StopReason {
+    /// The agent stops.
+    AgentStops,
+    /// A user requested that the GPUs be released, until this time.
     Released(TimestampMs),
     /// The driver has gone.
     Gone(NvmlError),
@@ -50,14 +49,14 @@ pub(super) struct Gpus<'a> {
     simulated: Option<String>,
     naming: Naming<'a>,
     slots: Vec<Slot<'a>>,
-    rounds: Pace,
-    beats: Pace,
-    next_beat: Instant,
+    round_period: ReadPeriod,
+    burst_period: ReadPeriod,
+    next_burst_row: Instant,
     own: Family,
 }
 
 impl<'a> Gpus<'a> {
-    /// Those that were lost before are not lost anew.
+    /// Finds all GPUs. Those in `lost` are not reported as lost again.
     pub(super) fn find(
         reader: &'a NvmlReader,
         nvml: &'a Nvml,
@@ -71,23 +70,23 @@ impl<'a> Gpus<'a> {
         let meter = &*reader.meter;
         let count = meter.call(None, || nvml.device_count()).unwrap_or(0);
         let driver = meter.call(None, || nvml.sys_driver_version());
-        let around = Surroundings {
+        let context = GpuContext {
             nvml,
             numbering: Numbering::of_driver(&driver.unwrap_or_default()),
             meter,
             samples: &reader.samples,
             events: &reader.events,
         };
-        let slot = |index| Slot::new(index, around, lost.contains(&index));
+        let slot = |index| Slot::new(index, context, lost.contains(&index));
         Self {
             reader,
             nvml,
             simulated,
             naming,
             slots: (0..count).map(slot).collect(),
-            rounds: Pace::new(ROUND, ROUND_DOUBLED_MAX, ROUND_BUDGET),
-            beats: Pace::new(BEAT, BEAT_DOUBLED_MAX, BEAT_BUDGET),
-            next_beat: Instant::now(),
+            round_period: ReadPeriod::new(ROUND, ROUND_DOUBLED_MAX, ROUND_BUDGET),
+            burst_period: ReadPeriod::new(BURST_INTERVAL, BURST_DOUBLED_MAX, BURST_BUDGET),
+            next_burst_row: Instant::now(),
             own: Family::default(),
         }
     }
@@ -97,8 +96,8 @@ impl<'a> Gpus<'a> {
         lost.map(Slot::index).collect()
     }
 
-    /// Reads tick by tick until something ends it.
-    pub(super) fn read_on(&mut self, first: Tick, ticks: &Receiver<Tick>) -> End {
+    /// Reads at each tick until a reason to end occurs.
+    pub(super) fn read_until_stopped(&mut self, first: Tick, ticks: &Receiver<Tick>) -> StopReason {
         let opened = Instant::now();
         let mut read_ms = None;
         let mut tick = Tick {
@@ -109,22 +108,22 @@ impl<'a> Gpus<'a> {
         loop {
             if self.is_due(tick.at_ms, read_ms) {
                 if let Err(DriverGone(error)) = self.round(&tick) {
-                    return End::Gone(error);
+                    return StopReason::Gone(error);
                 }
                 read_ms = Some(tick.at_ms);
                 (tick.slow, tick.topology) = (false, false);
             }
             self.reader.settled.send_replace(true);
             if opened.elapsed() > LOST_ALL && self.all_lost_for(LOST_ALL) {
-                return End::AllLost;
+                return StopReason::AllLost;
             }
             let Some(next) = self.wait(ticks) else {
-                return End::Over;
+                return StopReason::AgentStops;
             };
             if let Some(until_ms) = self.reader.release.until(next.at_ms) {
-                return End::Released(until_ms);
+                return StopReason::Released(until_ms);
             }
-            // What was due at a tick that was left out is due still.
+            // What was due at a skipped tick is still due.
             tick = Tick {
                 slow: next.slow || tick.slow,
                 topology: next.topology || tick.topology,
@@ -133,15 +132,15 @@ impl<'a> Gpus<'a> {
         }
     }
 
-    /// Ticks fall on whole seconds, a little late at times: half a second is no second.
+    /// Returns true if a round is due. Ticks are on whole seconds, sometimes a little late, so half a second of tolerance is allowed.
     fn is_due(&self, at_ms: TimestampMs, read_ms: Option<TimestampMs>) -> bool {
-        let period = self.rounds.period().as_millis() as i64;
+        let period = self.round_period.current().as_millis() as i64;
         read_ms.is_none_or(|read_ms| !(0..period - 500).contains(&(at_ms - read_ms)))
     }
 
     fn round(&mut self, tick: &Tick) -> Result<(), DriverGone> {
         let (_, before) = self.reader.meter.totals();
-        let detail = self.reader.footprint.allows_detail();
+        let detail = self.reader.memory_limit.allows_detail();
         for slot in &mut self.slots {
             slot.read(tick, detail, &mut self.naming)?;
         }
@@ -150,43 +149,43 @@ impl<'a> Gpus<'a> {
         }
         let (_, after) = self.reader.meter.totals();
         let cost = after - before;
-        if self.rounds.took(cost) {
-            let period = self.rounds.period();
+        if self.round_period.record(cost) {
+            let period = self.round_period.current();
             tracing::warn!(
                 ?cost,
                 ?period,
-                "reading the GPUs takes another share of the driver's time than before, and is done as often as it can bear"
+                "the cost of reading the GPUs changed, so the agent reads them at another period"
             );
         }
         self.put_own(tick.at_ms, cost);
         Ok(())
     }
 
-    /// The next tick; until it comes, beats.
+    /// Waits for the next tick, and reads burst rows until then.
     fn wait(&mut self, ticks: &Receiver<Tick>) -> Option<Tick> {
         loop {
-            if !self.reader.footprint.allows_burst() {
+            if !self.reader.memory_limit.allows_burst() {
                 self.reader.burst.give_up();
                 return ticks.recv().ok();
             }
-            match ticks.recv_timeout(self.next_beat.saturating_duration_since(Instant::now())) {
+            match ticks.recv_timeout(self.next_burst_row.saturating_duration_since(Instant::now())) {
                 Ok(tick) => return Some(tick),
-                Err(RecvTimeoutError::Timeout) => self.beat(),
+                Err(RecvTimeoutError::Timeout) => self.read_burst(),
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
     }
 
-    fn beat(&mut self) {
+    fn read_burst(&mut self) {
         let (begun, (_, before)) = (Instant::now(), self.reader.meter.totals());
         let at_ms = now_ms();
-        let rows: Vec<_> = self.slots.iter_mut().map(Slot::beat).collect();
+        let rows: Vec<_> = self.slots.iter_mut().map(Slot::read_burst).collect();
         let values = rows.iter().flatten().filter(|value| value.is_finite());
-        self.reader.samples.read_besides(values.count());
-        self.reader.burst.keep(at_ms, &rows);
+        self.reader.samples.count_unstored(values.count());
+        self.reader.burst.push(at_ms, &rows);
         let (_, after) = self.reader.meter.totals();
-        self.beats.took(after - before);
-        self.next_beat = begun + self.beats.period();
+        self.burst_period.record(after - before);
+        self.next_burst_row = begun + self.burst_period.current();
     }
 
     fn all_lost_for(&self, time: Duration) -> bool {
@@ -195,13 +194,13 @@ impl<'a> Gpus<'a> {
     }
 
     fn put_own(&mut self, at_ms: TimestampMs, cost: Duration) {
-        let burst = self.reader.footprint.allows_burst();
+        let burst = self.reader.memory_limit.allows_burst();
         let out = &mut self.own.at(&self.reader.samples, at_ms);
         out.put("lockstep_agent_nvml_round_seconds", cost.as_secs_f64());
-        let period = self.rounds.period().as_secs_f64();
+        let period = self.round_period.current().as_secs_f64();
         out.put("lockstep_agent_nvml_period_seconds", period);
         let period = if burst {
-            self.beats.period().as_secs_f64()
+            self.burst_period.current().as_secs_f64()
         } else {
             0.0
         };
@@ -209,10 +208,10 @@ impl<'a> Gpus<'a> {
     }
 
     fn publish(&self) {
-        let places = self.slots.iter().map(Slot::place);
+        let states = self.slots.iter().map(Slot::state);
         self.reader.meter.call(None, || {
             self.reader.update_inventory(|inventory| {
-                describe(inventory, self.nvml, self.simulated.as_ref(), places);
+                describe(inventory, self.nvml, self.simulated.as_ref(), states);
             });
         });
     }

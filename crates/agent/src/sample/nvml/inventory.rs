@@ -1,4 +1,4 @@
-//! What GPUs there are, for the hello.
+//! Describes the GPUs for the hello.
 
 use domain::topology::{Gpu, Inventory, MigInstance};
 use nvml_wrapper::{Device, Nvml};
@@ -6,21 +6,21 @@ use nvml_wrapper::{Device, Nvml};
 use super::nvlink::nvlinks;
 use super::raw;
 
-/// A GPU as the reader has it at the moment.
-pub(super) struct Place<'a> {
+/// The current state of a GPU.
+pub(super) struct GpuState<'a> {
     pub(super) index: u32,
-    /// While it answers.
+    /// The device, if the GPU answers.
     pub(super) device: Option<&'a Device<'a>>,
     pub(super) unanswered: Vec<String>,
     pub(super) instances: Vec<MigInstance>,
 }
 
-/// Fills in what NVML knows of the system. GPUs that cannot be asked at the moment keep their place.
+/// Fills in NVML's data about the system. GPUs that do not answer now keep their entry.
 pub(super) fn describe<'a>(
     inventory: &mut Inventory,
     nvml: &Nvml,
     simulated: Option<&String>,
-    places: impl Iterator<Item = Place<'a>>,
+    states: impl Iterator<Item = GpuState<'a>>,
 ) {
     inventory.simulated = simulated.cloned();
     inventory.driver_version = nvml.sys_driver_version().unwrap_or_default();
@@ -29,20 +29,20 @@ pub(super) fn describe<'a>(
         .map(cuda_version)
         .unwrap_or_default();
     let known = std::mem::take(&mut inventory.gpus);
-    inventory.gpus = places.map(|place| described(place, &known)).collect();
+    inventory.gpus = states.map(|state| described(state, &known)).collect();
     inventory.gpus_missing = inventory
         .gpus
         .is_empty()
-        .then(|| "the NVIDIA driver is there, but it knows of no GPU".to_owned());
+        .then(|| "the NVIDIA driver is loaded, but it finds no GPU".to_owned());
 }
 
-fn described(place: Place<'_>, known: &[Gpu]) -> Gpu {
-    let index = place.index;
+fn described(state: GpuState<'_>, known: &[Gpu]) -> Gpu {
+    let index = state.index;
     let before = known
         .iter()
         .find(|gpu| gpu.index == index && !gpu.uuid.is_empty());
-    let gpu = match (before, place.device) {
-        // What a GPU is does not change while it is known; asking again could only meet a sick one.
+    let gpu = match (before, state.device) {
+        // The identity of a known GPU does not change. Querying it again has no use, and the GPU may be failing.
         (Some(gpu), _) => gpu.clone(),
         (None, Some(device)) => gpu(index, device),
         (None, None) => Gpu {
@@ -50,10 +50,10 @@ fn described(place: Place<'_>, known: &[Gpu]) -> Gpu {
             ..Gpu::default()
         },
     };
-    match place.device {
+    match state.device {
         Some(_) => Gpu {
-            unanswered: place.unanswered,
-            mig_instances: place.instances,
+            unanswered: state.unanswered,
+            mig_instances: state.instances,
             ..gpu
         },
         None => gpu,
@@ -79,7 +79,7 @@ fn gpu(index: u32, device: &Device<'_>) -> Gpu {
     }
 }
 
-/// `nvmlGpuVirtualizationMode_t` in words; nothing where the GPU is the machine's own.
+/// Returns the name of a `nvmlGpuVirtualizationMode_t`, or an empty text if the GPU is not virtualised.
 fn virtualization(mode: u32) -> &'static str {
     match mode {
         1 => "passthrough",
@@ -90,7 +90,7 @@ fn virtualization(mode: u32) -> &'static str {
     }
 }
 
-/// NVML says 12090 for 12.9.
+/// Converts NVML's number to a version: 12090 is 12.9.
 fn cuda_version(number: i32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
@@ -113,14 +113,14 @@ mod tests {
             unanswered: vec!["fabric".into()],
             ..Gpu::default()
         };
-        let place = |index| Place {
+        let state = |index| GpuState {
             index,
             device: None,
             unanswered: Vec::new(),
             instances: Vec::new(),
         };
-        assert_eq!(described(place(1), std::slice::from_ref(&known)), known);
-        let unknown = described(place(0), &[known]);
+        assert_eq!(described(state(1), std::slice::from_ref(&known)), known);
+        let unknown = described(state(0), &[known]);
         assert_eq!((unknown.index, unknown.uuid.as_str()), (0, ""));
     }
 }

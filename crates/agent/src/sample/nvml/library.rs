@@ -1,5 +1,5 @@
-//! Which NVML library is opened, and what is said when there is none. Simulated is never passed off as real: a library
-//! that has the simulator's symbol is reported as simulated however it was found.
+//! Selects the NVML library to open, and explains why there is none. Simulated GPUs are never reported as real: a library that has the
+//! simulator's symbol is reported as simulated, however it was found.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,58 +7,58 @@ use std::path::PathBuf;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::meter::{Meter, PATIENCE_TO_OPEN};
+use super::meter::{Meter, OPEN_TIMEOUT};
 use super::raw::SimulatedLibrary;
 use crate::config::NvmlSource;
 
-/// What the driver installs.
+/// The library that the driver installs.
 const SYSTEM_LIBRARY: &str = "libnvidia-ml.so.1";
-/// The simulator's file name, beside the executable.
+/// The file name of the simulator. It is beside the executable.
 const SIMULATOR: &str = "libsim_nvml.so";
-/// Where a simulator that nobody configured finds its spec.
+/// The environment variable with the specification of a simulator that the agent did not configure.
 const SPEC_VARIABLE: &str = "LOCKSTEP_SIMULATE";
 
 /// Why GPUs cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// The simulator is nowhere.
+    /// The simulator was not found.
     #[error(
-        "the simulator {SIMULATOR} is not beside the executable ({beside:?}); build it with `cargo build -p sim-nvml`, or name it with --nvml-library"
+        "the simulator {SIMULATOR} is not beside the executable ({beside:?}); build it with `cargo build -p sim-nvml`, or set its path with --nvml-library"
     )]
     NoSimulator {
-        /// Where it was looked for.
+        /// The path where it was expected.
         beside: PathBuf,
     },
-    /// Something else than the simulator.
+    /// The library is not the simulator.
     #[error(
-        "{path:?} is not the simulator, so it cannot simulate {spec:?}; leave --simulate or --nvml-library out"
+        "{path:?} is not the simulator, so it cannot simulate {spec:?}; remove --simulate or --nvml-library"
     )]
     NotSimulator {
         /// The library.
         path: PathBuf,
-        /// What was asked of it.
+        /// The requested simulation.
         spec: String,
     },
-    /// The file cannot be loaded.
+    /// The library cannot be loaded.
     #[error("the NVML library {path:?} cannot be loaded")]
     Load {
         /// The library.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: libloading::Error,
     },
-    /// A spec the simulator does not take.
+    /// The simulator does not accept the specification.
     #[error("cannot simulate {spec:?}: {reason}")]
     Spec {
-        /// The spec.
+        /// The specification.
         spec: String,
-        /// The simulator's words.
+        /// The simulator's message.
         reason: String,
     },
 }
 
-/// A library ready to be opened, as often as needed.
+/// A library that can be opened repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) struct Library {
     path: OsString,
@@ -68,15 +68,15 @@ pub(crate) struct Library {
 /// NVML, initialised.
 pub(crate) struct Opened {
     pub(crate) nvml: Nvml,
-    /// What is simulated, if it is.
+    /// The simulated specification. `None` if the GPUs are real.
     pub(crate) simulated: Option<String>,
 }
 
 impl Library {
-    /// Finds the library; configures the simulator.
+    /// Finds the library. If it is the simulator, configures it.
     ///
     /// # Errors
-    /// Only when a simulation was asked for and cannot be had. A machine without GPUs is no error.
+    /// Returns an error only if a simulation was requested but is not available. A machine without GPUs is not an error.
     pub(crate) fn find(source: &NvmlSource) -> Result<Self, LibraryError> {
         match source {
             NvmlSource::System => Ok(Self {
@@ -100,37 +100,35 @@ impl Library {
 
     /// Opens and initialises NVML.
     pub(crate) fn open(&self, meter: &Meter) -> Result<Opened, NvmlError> {
-        let nvml = meter.call_within(PATIENCE_TO_OPEN, None, || {
-            Nvml::builder().lib_path(&self.path).init()
-        })?;
-        let simulated = self.simulated.clone().or_else(|| self.simulated_unasked());
+        let nvml = meter.call_within(OPEN_TIMEOUT, None, || Nvml::builder().lib_path(&self.path).init())?;
+        let simulated = self.simulated.clone().or_else(|| self.detect_simulator());
         Ok(Opened { nvml, simulated })
     }
 
-    /// A sentence for people who wonder where the GPUs are.
+    /// Returns a sentence that explains to users why there are no GPUs.
     pub(crate) fn why_missing(&self, error: &NvmlError) -> String {
         let path = self.path.to_string_lossy();
         match error {
             NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => {
-                format!("no NVIDIA driver: the library {path} is not there or cannot be loaded")
+                format!("no NVIDIA driver: the library {path} does not exist or cannot be loaded")
             }
             NvmlError::DriverNotLoaded => {
                 "the NVIDIA driver is installed but not loaded; load it with `modprobe nvidia`".to_owned()
             }
             NvmlError::LibRmVersionMismatch => {
-                "the NVIDIA driver was changed under the running system: its library and its kernel modules are of two versions; \
-                 reload the modules or reboot, and restart the agent if it still says so then"
+                "the NVIDIA driver was changed while the system was running: its library and its kernel modules have different versions; \
+                 reload the modules or reboot, and restart the agent if this message remains"
                     .to_owned()
             }
-            NvmlError::Uninitialized => "NVML was shut down from outside".to_owned(),
+            NvmlError::Uninitialized => "NVML was shut down by other code in the agent's process".to_owned(),
             NvmlError::NoPermission => {
-                "no permission to talk to the NVIDIA driver; the agent needs the devices /dev/nvidia*".to_owned()
+                "no permission to use the NVIDIA driver; the agent needs the devices /dev/nvidia*".to_owned()
             }
-            other => format!("NVML ({path}) does not initialise: {other}"),
+            other => format!("cannot initialise NVML ({path}): {other}"),
         }
     }
 
-    fn simulated_unasked(&self) -> Option<String> {
+    fn detect_simulator(&self) -> Option<String> {
         let simulated = SimulatedLibrary::open(&self.path).ok().flatten().is_some();
         let spec = || std::env::var(SPEC_VARIABLE).ok().filter(|spec| !spec.is_empty());
         simulated.then(|| spec().unwrap_or_else(|| "the simulator's default".to_owned()))

@@ -1,11 +1,11 @@
-//! Bytes over NVLink and PCIe: counters of different kinds made one, and how full the link is.
+//! Counts bytes over NVLink and PCIe from counters of different kinds, and computes the capacity of a link.
 
 use std::time::{Duration, Instant};
 
-/// Sending and receiving.
+/// The values for sending and for receiving.
 pub(crate) type Pair = [f64; 2];
 
-/// A counter below this that falls back has wrapped at 32 bits; one above has started again.
+/// If a counter decreases and its last value was below this, it wrapped at 32 bits. Otherwise it was reset.
 const WRAP: f64 = 4_294_967_296.0;
 
 /// Counts bytes in both directions from readings of counters or of rates.
@@ -16,7 +16,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Takes a reading of byte counters; gives the rates since the last one, in bytes a second.
+    /// Adds a reading of byte counters. Returns the rates since the last reading, in bytes per second.
     pub(crate) fn counted(&mut self, now: Instant, counters: Pair) -> Option<Pair> {
         let (before, earlier) = self.last.replace((now, counters))?;
         let seconds = now.duration_since(before).as_secs_f64();
@@ -25,14 +25,14 @@ impl Flow {
         (seconds > 0.0).then(|| grown.map(|bytes| bytes / seconds))
     }
 
-    /// Takes rates averaged over an interval, where there are any; gives them back.
+    /// Adds rates averaged over an interval, if there are any, and returns them.
     pub(crate) fn rated_if(&mut self, rates: Option<(Duration, Pair)>) -> Option<Pair> {
         let (interval, rates) = rates?;
         self.add(rates.map(|rate| rate * interval.as_secs_f64()));
         Some(rates)
     }
 
-    /// Bytes counted since the agent started.
+    /// Returns the bytes counted since the agent started.
     pub(crate) fn total(&self) -> Pair {
         self.total
     }
@@ -44,7 +44,7 @@ impl Flow {
     }
 }
 
-/// What a counter has grown by; the PCIe counters wrap, and all start again with the driver.
+/// Returns the increase of a counter. The PCIe counters wrap, and all counters are reset with the driver.
 fn grown(before: f64, now: f64) -> f64 {
     match now - before {
         growth if growth >= 0.0 => growth,
@@ -53,7 +53,7 @@ fn grown(before: f64, now: f64) -> f64 {
     }
 }
 
-/// The most a PCIe link carries in one direction, in bytes a second, after line coding.
+/// Returns the capacity of a PCIe link in one direction, in bytes per second, after line coding.
 pub(crate) fn pcie_bytes_per_second(generation: u32, width: u32) -> Option<f64> {
     let lane = match generation {
         1 => 0.25e9,

@@ -1,60 +1,60 @@
-//! Times every NVML call, and shows from outside which one is under way: the reading thread cannot say so itself when
-//! the driver does not come back.
+//! Measures the time of every NVML call, and shows other threads which call is in progress: the reading thread cannot report it when the
+//! driver does not return.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a call may take before it counts as hung. With a look once a second it is told within four.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-/// How long opening the library may take: a driver without persistence mode initialises each GPU then, about 1.5 s for
-/// each of up to sixteen.
-pub(crate) const PATIENCE_TO_OPEN: Duration = Duration::from_secs(30);
+/// How long a call may take before it counts as hung. The watchdog checks once per second, so it reports a hang within four seconds.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long opening the library may take. A driver without persistence mode then initialises each GPU, which takes about 1.5 s for each of
+/// up to 16 GPUs.
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Shared between the reading thread, which makes the calls, and the watchdog, which looks on.
+/// Shared between the reading thread, which makes the calls, and the watchdog, which checks them.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     calls: AtomicU64,
     nanoseconds: AtomicU64,
     open: AtomicBool,
     under_way: Mutex<Option<Call>>,
-    spread: Spread,
+    durations: CallDurations,
 }
 
-/// A call that has not come back yet.
+/// A call in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// The GPU it asks; `None` for the library as a whole.
+    /// The GPU that is queried; `None` for the library as a whole.
     pub(crate) gpu: Option<u32>,
-    /// How long it may take.
-    pub(crate) patience: Duration,
+    /// How long the call may take.
+    pub(crate) timeout: Duration,
     started: Instant,
 }
 
 impl Call {
-    /// How long it has been under way.
+    /// Returns how long the call has been in progress.
     pub(crate) fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether it should have come back long ago.
+    /// Returns true if the call takes longer than it may.
     pub(crate) fn is_late(&self) -> bool {
-        self.age() > self.patience
+        self.age() > self.timeout
     }
 }
 
 impl Meter {
     /// Makes a call.
     pub(crate) fn call<T>(&self, gpu: Option<u32>, call: impl FnOnce() -> T) -> T {
-        self.call_within(PATIENCE, gpu, call)
+        self.call_within(CALL_TIMEOUT, gpu, call)
     }
 
-    /// Makes a call that may take this long.
-    pub(crate) fn call_within<T>(&self, patience: Duration, gpu: Option<u32>, call: impl FnOnce() -> T) -> T {
+    /// Makes a call that may take `timeout`.
+    pub(crate) fn call_within<T>(&self, timeout: Duration, gpu: Option<u32>, call: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         self.set(Some(Call {
             gpu,
-            patience,
+            timeout,
             started,
         }));
         let result = call();
@@ -62,26 +62,26 @@ impl Meter {
         let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.nanoseconds.fetch_add(took, Ordering::Relaxed);
-        self.spread.add(took);
+        self.durations.add(took);
         result
     }
 
-    /// The call under way, if any.
+    /// Returns the call in progress, if there is one.
     pub(crate) fn under_way(&self) -> Option<Call> {
         *self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the library is open (or closed).
+    /// Records whether the library is open.
     pub(crate) fn set_open(&self, open: bool) {
         self.open.store(open, Ordering::Relaxed);
     }
 
-    /// Whether the library is open.
+    /// Returns true if the library is open.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Calls made, and the time they took together.
+    /// Returns the number of calls, and their total time.
     pub(crate) fn totals(&self) -> (u64, Duration) {
         let nanoseconds = self.nanoseconds.load(Ordering::Relaxed);
         (
@@ -90,9 +90,9 @@ impl Meter {
         )
     }
 
-    /// What all but the slowest hundredth of the calls since the last time took at most; `None` when there were none.
+    /// Returns the 99th percentile of the times of the calls since the last call of this function, or `None` if there were no calls.
     pub(crate) fn take_p99(&self) -> Option<Duration> {
-        self.spread.take(0.99)
+        self.durations.take(0.99)
     }
 
     fn set(&self, call: Option<Call>) {
@@ -100,29 +100,30 @@ impl Meter {
     }
 }
 
-// === The spread ===
+// === The distribution of call times ===
 
-/// Buckets of a quarter of an octave from 256 ns up: to be off by a fifth is precise enough, and a call of any length has one.
+/// The number of buckets. Each covers a quarter of an octave, starting at 256 ns. This is precise to a fifth, and a call of any duration
+/// has a bucket.
 const BUCKETS: usize = 128;
-/// Below this (2^8 ns) all calls are alike.
+/// Calls below this (2^8 ns) are in the first bucket.
 const SHORTEST_LOG2: u32 = 8;
 
-/// How long calls took, counted by length.
+/// The number of calls per duration.
 #[derive(Debug)]
-struct Spread([AtomicU32; BUCKETS]);
+struct CallDurations([AtomicU32; BUCKETS]);
 
-impl Default for Spread {
+impl Default for CallDurations {
     fn default() -> Self {
         Self([const { AtomicU32::new(0) }; BUCKETS])
     }
 }
 
-impl Spread {
+impl CallDurations {
     fn add(&self, nanoseconds: u64) {
         self.0[bucket(nanoseconds)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The upper end of the bucket in which this quantile lies; counting begins anew.
+    /// Returns the upper end of the bucket that contains this quantile, and resets the counts.
     fn take(&self, quantile: f64) -> Option<Duration> {
         let counts = self.0.each_ref().map(|count| count.swap(0, Ordering::Relaxed));
         let all: u64 = counts.iter().map(|&count| u64::from(count)).sum();
@@ -171,12 +172,12 @@ mod tests {
 
     #[test]
     fn the_slowest_hundredth_is_left_out() {
-        let spread = Spread::default();
-        assert_eq!(spread.take(0.99), None);
-        (0..99).for_each(|_| spread.add(1_000));
-        spread.add(50_000_000);
-        let p99 = spread.take(0.99).expect("there were calls");
+        let durations = CallDurations::default();
+        assert_eq!(durations.take(0.99), None);
+        (0..99).for_each(|_| durations.add(1_000));
+        durations.add(50_000_000);
+        let p99 = durations.take(0.99).expect("there were calls");
         assert!((1_000..1_300).contains(&p99.as_nanos()), "{p99:?}");
-        assert_eq!(spread.take(0.99), None, "counting began anew");
+        assert_eq!(durations.take(0.99), None, "counting started again");
     }
 }

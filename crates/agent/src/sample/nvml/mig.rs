@@ -1,5 +1,5 @@
-//! The instances a GPU is divided into (MIG): which there are, their memory, and their performance counters. Looked for
-//! every minute: dividing a GPU is a person's deed.
+//! The instances into which a GPU is divided (MIG): which exist, their memory, and their performance counters. They are searched every
+//! minute, because only an administrator changes them.
 
 use domain::series::Labels;
 use domain::time::TimestampMs;
@@ -7,19 +7,19 @@ use domain::topology::MigInstance;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
-use super::asker::{Asker, GpuLost, is_of_driver};
+use super::queries::{GpuLost, GpuQueries, is_driver_gone};
 use super::raw::{self, Gpm};
 use crate::sample::Samples;
 use crate::sample::series::{Family, series};
 
-/// What is asked of an instance's performance counters.
+/// The performance counters that are read for an instance.
 const COUNTERS: [(u32, &str); 4] = [
     (2, "gpu_mig_sm_active_ratio"),
     (3, "gpu_mig_sm_occupancy_ratio"),
     (5, "gpu_mig_tensor_active_ratio"),
     (10, "gpu_mig_dram_active_ratio"),
 ];
-/// The call that says whether a GPU is divided.
+/// The query that reports whether a GPU is divided.
 pub(super) const MIG_MODE: &str = "mig mode";
 
 /// The instances of one GPU.
@@ -35,7 +35,7 @@ struct Instance<'a> {
     counters: Counters<'a>,
 }
 
-/// Counters belong to a GPU instance; of several compute instances in it, the first shows them.
+/// The counters belong to a GPU instance. If it has several compute instances, the first one shows them.
 enum Counters<'a> {
     NotYet,
     Read(Gpm<'a>),
@@ -43,42 +43,42 @@ enum Counters<'a> {
 }
 
 impl<'a> MigInstances<'a> {
-    /// What there is, for the inventory.
+    /// Returns the instances, for the inventory.
     pub(super) fn describe(&self) -> impl Iterator<Item = MigInstance> {
         self.0.iter().map(|instance| instance.what.clone())
     }
 
-    /// Looks which instances there are. Series of those that have gone end.
+    /// Finds the current instances. If they changed, ends the series of the old ones.
     pub(super) fn find(
         &mut self,
-        asker: &mut Asker<'a>,
+        queries: &mut GpuQueries<'a>,
         samples: &Samples,
         at_ms: TimestampMs,
     ) -> Result<(), GpuLost> {
-        let mode = asker.ask(MIG_MODE, |gpu| gpu.mig_mode())?;
+        let mode = queries.query(MIG_MODE, |gpu| gpu.mig_mode())?;
         let divided = mode.is_some_and(|mode| mode.current == 1);
         let most = match divided {
-            true => asker
-                .ask("mig instances", |gpu| gpu.mig_device_count())?
+            true => queries
+                .query("mig instances", |gpu| gpu.mig_device_count())?
                 .unwrap_or(0),
             false => 0,
         };
         let mut found: Vec<Instance<'a>> = Vec::new();
         for index in 0..most {
-            let Some((device, gpu_instance, what)) = asker
-                .ask("mig instance", |gpu| lenient(instance(gpu, index)))?
+            let Some((device, gpu_instance, what)) = queries
+                .query("mig instance", |gpu| lenient(instance(gpu, index)))?
                 .flatten()
             else {
                 continue;
             };
             let first = found.iter().all(|other| other.gpu_instance != gpu_instance);
-            found.push(Instance::new(asker.index, device, gpu_instance, what, first));
+            found.push(Instance::new(queries.index, device, gpu_instance, what, first));
         }
         let same = |old: &Instance<'_>, new: &Instance<'_>| old.what == new.what;
         if self.0.len() == found.len() && self.0.iter().zip(&found).all(|(old, new)| same(old, new)) {
             return Ok(());
         }
-        self.end(asker.index, samples, at_ms);
+        self.end(queries.index, samples, at_ms);
         self.0 = found;
         Ok(())
     }
@@ -86,27 +86,27 @@ impl<'a> MigInstances<'a> {
     /// Reads the counters of each instance.
     pub(super) fn read_core(
         &mut self,
-        asker: &mut Asker<'a>,
+        queries: &mut GpuQueries<'a>,
         samples: &Samples,
         at_ms: TimestampMs,
     ) -> Result<(), GpuLost> {
         self.0
             .iter_mut()
-            .try_for_each(|instance| instance.read_counters(asker, samples, at_ms))
+            .try_for_each(|instance| instance.read_counters(queries, samples, at_ms))
     }
 
-    /// Reads the memory of each instance, and says what it is.
+    /// Reads the memory of each instance, and writes its info series.
     pub(super) fn read_slow(
         &mut self,
-        asker: &mut Asker<'a>,
+        queries: &mut GpuQueries<'a>,
         samples: &Samples,
         at_ms: TimestampMs,
     ) -> Result<(), GpuLost> {
         for instance in &mut self.0 {
             samples.push(&instance.info, at_ms, 1.0);
             let (out, device) = (&mut instance.family.at(samples, at_ms), &instance.device);
-            if let Some(memory) = asker
-                .ask("mig memory", |_| lenient(raw::memory(device)))?
+            if let Some(memory) = queries
+                .query("mig memory", |_| lenient(raw::memory(device)))?
                 .flatten()
             {
                 out.put("gpu_mig_memory_used_bytes", memory.used as f64);
@@ -148,7 +148,7 @@ impl<'a> Instance<'a> {
 
     fn read_counters(
         &mut self,
-        asker: &mut Asker<'a>,
+        queries: &mut GpuQueries<'a>,
         samples: &Samples,
         at_ms: TimestampMs,
     ) -> Result<(), GpuLost> {
@@ -156,14 +156,14 @@ impl<'a> Instance<'a> {
         match &mut self.counters {
             Counters::None => {}
             Counters::NotYet => {
-                let gpm = asker.ask("mig gpm", |gpu| lenient(Gpm::new(gpu, Some(instance))))?;
-                // An instance in which nothing can compute has no counters.
+                let gpm = queries.query("mig gpm", |gpu| lenient(Gpm::new(gpu, Some(instance))))?;
+                // An instance without compute resources has no counters.
                 self.counters = gpm.flatten().map_or(Counters::None, Counters::Read);
             }
             Counters::Read(gpm) => {
                 let ids = COUNTERS.iter().map(|(id, _)| *id);
-                let asked = asker.ask("mig gpm metrics", |_| lenient(gpm.ask(ids)))?;
-                if asked.flatten().flatten().is_some() {
+                let answered = queries.query("mig gpm metrics", |_| lenient(gpm.query(ids)))?;
+                if answered.flatten().flatten().is_some() {
                     let out = &mut self.family.at(samples, at_ms);
                     for ((_, metric), answer) in COUNTERS.into_iter().zip(gpm.answers()) {
                         if let Ok(percent) = answer {
@@ -189,12 +189,12 @@ fn instance<'a>(gpu: &Device<'a>, index: u32) -> Result<(Device<'a>, u32, MigIns
     Ok((device, gpu_instance, what))
 }
 
-/// Instances come and go between two looks; only a GPU or driver that has gone is worth more than a shrug.
+/// Ignores errors of an instance, which may disappear between two readings. Returns an error only if the GPU or the driver is gone.
 fn lenient<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(error @ (NvmlError::GpuLost | NvmlError::ResetRequired)) => Err(error),
-        Err(error) if is_of_driver(&error) => Err(error),
+        Err(error) if is_driver_gone(&error) => Err(error),
         Err(_) => Ok(None),
     }
 }

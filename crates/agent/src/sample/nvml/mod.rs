@@ -1,13 +1,13 @@
-//! The GPUs, through NVML: the machine's own library, one at a path, or the simulator; all by the same `dlopen`.
+//! Reads the GPUs through NVML. The library is the system's own, one at a given path, or the simulator; all are opened with `dlopen`.
 //!
 //! ```text
 //! schedule ──tick──▶ thread "nvml"  reader ──▶ gpu ──▶ readings, tier by tier ──▶ Samples
-//!    │                   │               └─────▶ beat, 10 Hz ──▶ burst, kept until asked for
-//!    │                   │ every call is metered
-//!    └──▶ watchdog ◀─────┘ looks at the meter; a call that hangs cannot hide
+//!    │                   │               └─────▶ burst reader, 10 Hz ──▶ burst, kept until requested
+//!    │                   │ the meter measures every call
+//!    └──▶ watchdog ◀─────┘ checks the meter, so it notices a call that hangs
 //!                    thread "xid"   waits for Xid errors ──▶ sample::xid, Events
 //! ```
-//! One thread makes all readings: NVML serialises in the driver anyway, and GPM crashes when called in parallel.
+//! One thread makes all readings: the driver serialises NVML calls anyway, and GPM crashes when it is called in parallel.
 
 pub(crate) mod burst;
 pub(crate) mod library;
@@ -15,17 +15,16 @@ pub(crate) mod meter;
 pub(crate) mod reader;
 pub(crate) mod watchdog;
 
-mod door;
-mod pace;
+mod driver_connection;
+mod read_period;
 
 mod gpu;
 mod gpus;
 mod inventory;
 
-mod beat;
+mod burst_reader;
 mod readings;
 
-mod busy;
 mod counters;
 mod fabric;
 mod fields;
@@ -37,8 +36,9 @@ mod nvlink;
 mod processes;
 mod shares;
 mod traffic;
+mod utilization;
 
-mod asker;
+mod queries;
 mod raw;
 mod raw_events;
 mod xid;

@@ -1,19 +1,19 @@
-//! The NVLinks of a GPU one by one, all in one call: which are up, how fast, what went over each, and its errors.
+//! Reads all NVLinks of a GPU in one call: which are up, their speed, the bytes over each link, and its errors.
 //!
-//! Which link is down or sick matters only when one is, so the state of a link has a series from its first trouble on, and its
-//! errors from the first error on. Bytes have one always.
+//! The state of a link has a series only after it was first down, and its errors only after the first error, because single links matter
+//! only then. Bytes always have a series.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
-use super::asker::{Asker, GpuLost};
 use super::link_rates::LinkRates;
+use super::queries::{GpuLost, GpuQueries};
 use super::raw::{ALL_LINKS, FieldBatch};
 use crate::sample::series::Writer;
 
-/// More links than any GPU has: NVML's own bound is 36.
+/// The maximum number of links. No GPU has more: it is NVML's own limit.
 const LINKS_MAX: usize = 36;
-/// Links as labels.
+/// The link numbers as label values.
 const NAMES: [&str; LINKS_MAX] = [
     "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18",
     "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
@@ -22,24 +22,24 @@ const NAMES: [&str; LINKS_MAX] = [
 /// `NVML_FI_DEV_NVLINK_LINK_COUNT`.
 const LINK_COUNT: u32 = 91;
 
-/// What is asked of each link.
+/// What is read of each link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Up,
-    /// Megabytes a second in one direction.
+    /// Megabytes per second in one direction.
     Speed,
-    /// Sent and received in KiB, up to NVLink 4 at least.
+    /// Bytes sent and received in KiB, at least up to NVLink 4.
     SentKib,
     ReceivedKib,
-    /// Sent and received in bytes, from NVLink 5 on.
+    /// Bytes sent and received, from NVLink 5 on.
     Sent,
     Received,
-    /// Replays, recoveries and the like; which kind is told by the sums over links.
+    /// Replays, recoveries and similar errors. The sums over all links have a series per kind.
     Errors,
 }
 
-/// Every question, by its field, and what it is called where a GPU refuses it.
-const QUESTIONS: [(&str, u32, Kind); 12] = [
+/// All queries: the name of the query if a GPU does not support it, the field, and what it reads.
+const QUERIES: [(&str, u32, Kind); 12] = [
     ("nvlink state field", 165, Kind::Up),
     ("nvlink speed", 164, Kind::Speed),
     ("nvlink sent kib", 138, Kind::SentKib),
@@ -54,7 +54,7 @@ const QUESTIONS: [(&str, u32, Kind); 12] = [
     ("nvlink 5 symbol", 221, Kind::Errors),
 ];
 
-/// What is known of one link after a round.
+/// The values of one link after a round.
 #[derive(Debug, Clone, Copy, Default)]
 struct Link {
     up: Option<bool>,
@@ -68,33 +68,33 @@ struct Link {
 #[derive(Default)]
 pub(super) struct Nvlinks<'a> {
     count: Option<usize>,
-    /// Places in [`QUESTIONS`].
-    asked: Vec<usize>,
+    /// Indexes in [`QUERIES`] of the queries that this GPU supports.
+    supported: Vec<usize>,
     batch: Option<FieldBatch>,
-    /// Where no field tells the bytes.
+    /// Used if no field contains the bytes.
     rates: LinkRates<'a>,
-    /// Links that were down, and links that had errors, a bit each.
+    /// Links that were down, and links that had errors, as bit masks.
     troubled: u64,
     erred: u64,
 }
 
 impl<'a> Nvlinks<'a> {
-    /// Writes how the links are; gives what they can carry together in one direction, in bytes a second.
+    /// Writes the state of the links. Returns their total capacity in one direction, in bytes per second.
     pub(super) fn read(
         &mut self,
-        asker: &mut Asker<'a>,
+        queries: &mut GpuQueries<'a>,
         out: &mut Writer<'_>,
     ) -> Result<Option<f64>, GpuLost> {
-        let Some(count) = self.count(asker)? else {
+        let Some(count) = self.count(queries)? else {
             return Ok(None);
         };
-        let mut links = self.ask(asker, count)?;
+        let mut links = self.query(queries, count)?;
         if links.iter().any(|link| link.up.is_none()) {
-            ask_state_by_call(asker, &mut links)?;
+            query_state_by_call(queries, &mut links)?;
         }
         if !self.is_counted() {
             let up: Vec<bool> = links.iter().map(|link| link.up == Some(true)).collect();
-            for (link, bytes) in links.iter_mut().zip(self.rates.read(asker, &up)?) {
+            for (link, bytes) in links.iter_mut().zip(self.rates.read(queries, &up)?) {
                 (link.sent, link.received) = bytes.map(|[sent, received]| (sent, received)).unzip();
             }
         }
@@ -103,62 +103,61 @@ impl<'a> Nvlinks<'a> {
         out.put("gpu_nvlinks_active", active as f64);
         self.put_links(&links, out);
         let megabytes: f64 = links.iter().map(|link| link.megabytes).sum();
-        // Measured against all links: one that is down makes the GPU slower, not its links fuller.
+        // The capacity is that of all links: if a link is down, the GPU is slower, but the other links are not fuller.
         let up = active.max(1) as f64 / count as f64;
         Ok((megabytes > 0.0).then_some(megabytes * 1e6 / up))
     }
 
-    fn count(&mut self, asker: &mut Asker<'_>) -> Result<Option<usize>, GpuLost> {
+    fn count(&mut self, queries: &mut GpuQueries<'_>) -> Result<Option<usize>, GpuLost> {
         if self.count.is_none() {
-            self.count = asker
-                .ask("nvlinks", nvlinks)?
+            self.count = queries
+                .query("nvlinks", nvlinks)?
                 .map(|count| LINKS_MAX.min(count as usize));
-            self.asked = (0..QUESTIONS.len()).collect();
+            self.supported = (0..QUERIES.len()).collect();
         }
         Ok(self.count)
     }
 
-    fn ask(&mut self, asker: &mut Asker<'_>, count: usize) -> Result<Vec<Link>, GpuLost> {
+    fn query(&mut self, queries: &mut GpuQueries<'_>, count: usize) -> Result<Vec<Link>, GpuLost> {
         let mut links = vec![Link::default(); count];
-        let asked = &self.asked;
+        let supported = &self.supported;
         let batch = self.batch.get_or_insert_with(|| {
-            let of_links =
-                |&question: &usize| (0..count as u32).map(move |link| (QUESTIONS[question].1, link));
-            FieldBatch::new(asked.iter().flat_map(of_links))
+            let of_links = |&query: &usize| (0..count as u32).map(move |link| (QUERIES[query].1, link));
+            FieldBatch::new(supported.iter().flat_map(of_links))
         });
-        if asker.ask("nvlink fields", |gpu| batch.ask(gpu))?.is_none() {
+        if queries.query("nvlink fields", |gpu| batch.query(gpu))?.is_none() {
             return Ok(links);
         }
         let answers: Vec<_> = batch.answers().collect();
         let mut refused = Vec::new();
-        for (&question, answers) in asked.iter().zip(answers.chunks(count)) {
-            let (name, _, kind) = QUESTIONS[question];
+        for (&query, answers) in supported.iter().zip(answers.chunks(count)) {
+            let (name, _, kind) = QUERIES[query];
             for (link, answer) in links.iter_mut().zip(answers) {
                 if let Ok(value) = answer {
                     link.take(kind, *value);
                 }
             }
-            // One link that is down may refuse anything; a question that every link refuses is none for this GPU.
+            // A link that is down may refuse any query. If all links refuse a query, this GPU does not support it.
             if answers.iter().all(Result::is_err) {
                 match answers.iter().find_map(|answer| answer.as_ref().err()) {
                     Some(NvmlError::GpuLost) => return Err(GpuLost(NvmlError::GpuLost)),
-                    Some(NvmlError::NotSupported | NvmlError::InvalidArg) => refused.push((question, name)),
+                    Some(NvmlError::NotSupported | NvmlError::InvalidArg) => refused.push((query, name)),
                     _ => {}
                 }
             }
         }
         if !refused.is_empty() {
-            refused.iter().for_each(|(_, name)| asker.refuse(name));
-            self.asked
-                .retain(|question| !refused.iter().any(|(other, _)| question == other));
+            refused.iter().for_each(|(_, name)| queries.refuse(name));
+            self.supported
+                .retain(|query| !refused.iter().any(|(other, _)| query == other));
             self.batch = None;
         }
         Ok(links)
     }
 
-    /// Whether there is a field for the bytes of a link.
+    /// Returns true if there is a field for the bytes of a link.
     fn is_counted(&self) -> bool {
-        let kinds = self.asked.iter().map(|&question| QUESTIONS[question].2);
+        let kinds = self.supported.iter().map(|&query| QUERIES[query].2);
         kinds
             .into_iter()
             .any(|kind| matches!(kind, Kind::SentKib | Kind::Sent))
@@ -203,12 +202,12 @@ impl Link {
     }
 }
 
-/// Older drivers have no field for a link's state, and a link that is down may refuse it.
-fn ask_state_by_call(asker: &mut Asker<'_>, links: &mut [Link]) -> Result<(), GpuLost> {
+/// Reads the state of links with calls: older drivers have no field for it, and a link that is down may refuse the field.
+fn query_state_by_call(queries: &mut GpuQueries<'_>, links: &mut [Link]) -> Result<(), GpuLost> {
     for (n, link) in (0..).zip(links) {
         if link.up.is_none() {
-            // A link that cannot say is not up; the question stays allowed for the others.
-            link.up = asker.ask("nvlink state", |gpu| match gpu.link_wrapper_for(n).is_active() {
+            // A link that cannot report its state is not up. The query stays allowed for the other links.
+            link.up = queries.query("nvlink state", |gpu| match gpu.link_wrapper_for(n).is_active() {
                 Err(NvmlError::InvalidArg | NvmlError::NotSupported) => Ok(false),
                 answer => answer,
             })?;
@@ -217,10 +216,10 @@ fn ask_state_by_call(asker: &mut Asker<'_>, links: &mut [Link]) -> Result<(), Gp
     Ok(())
 }
 
-/// How many NVLinks there are; a GPU without any says it is not supported, or zero.
+/// Returns the number of NVLinks. A GPU without NVLinks reports that it is not supported, or zero.
 pub(super) fn nvlinks(device: &Device<'_>) -> Result<u32, NvmlError> {
     let mut count = FieldBatch::new([(LINK_COUNT, 0)]);
-    count.ask(device)?;
+    count.query(device)?;
     let answer = count.answers().next();
     match answer.unwrap_or(Err(NvmlError::NotSupported))? {
         count if count > 0.0 => Ok(count as u32),
@@ -228,7 +227,7 @@ pub(super) fn nvlinks(device: &Device<'_>) -> Result<u32, NvmlError> {
     }
 }
 
-/// The sum over links is no link's name.
+/// The scope of all links is not the number of a link.
 const _: () = assert!(ALL_LINKS as usize > LINKS_MAX);
 
 #[cfg(test)]

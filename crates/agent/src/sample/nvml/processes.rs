@@ -1,4 +1,4 @@
-//! The processes on a GPU: how much memory each holds, and whose it is.
+//! The processes on a GPU: how much memory each uses, and which user and job it belongs to.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,15 @@ use crate::sample::assignment;
 use crate::sample::process::{Identities, Identity};
 use crate::sample::series::series;
 
-/// Processes of a GPU that get a series of their own, the largest first: series must not grow with what users start.
+/// The maximum number of processes of a GPU with series, those with the most memory first. The number of series must not grow with what
+/// users start.
 const SHOWN_MAX: usize = 32;
 
-/// Who a pid is. Pids of a simulated GPU are not of this machine and must not be looked up on it.
+/// Finds the name and owner of a process. Process ids of a simulated GPU do not belong to this machine and must not be looked up on it.
 pub(crate) enum Naming<'a> {
-    /// This machine's processes.
+    /// The processes of this machine.
     Host(Identities),
-    /// The simulator's.
+    /// The processes of the simulator.
     Simulated(&'a Nvml),
 }
 
@@ -52,7 +53,7 @@ impl Processes {
         }
     }
 
-    /// Writes what runs now, and ends the series of what has gone.
+    /// Writes the running processes, and ends the series of those that have ended.
     pub(crate) fn show(
         &mut self,
         mut running: Vec<(u32, Option<u64>)>,
@@ -71,7 +72,7 @@ impl Processes {
                 now.insert(memory);
             }
             if let Some(assignment) = assignment::of(&self.gpu, &identity) {
-                // Who says it is settled once, when it is new.
+                // The source of an assignment is decided once, when the assignment is new.
                 if self.shown.contains(&assignment) {
                     samples.push(&assignment, at_ms, 1.0);
                 } else {

@@ -1,11 +1,12 @@
-//! NVML calls the wrapper lacks or gets wrong, each made safe here and below. With `raw_events` the only unsafe code of this crate.
+//! NVML calls that the wrapper does not have or gets wrong, made safe in this file and its folder. Together with `raw_events` this is all
+//! unsafe code for NVML.
 //!
-//! - Field values with a scope: the wrapper always asks scope 0, so neither one link nor all links together can be read.
-//! - GPM with two samples that are used in turn, the driver's sample rings, running processes in one call.
-//! - Single readings under names and versions the wrapper does not know.
+//! - Field values with a scope: the wrapper always reads scope 0, so it can read neither one link nor all links together.
+//! - GPM with two samples that are used alternately, the driver's sample rings, and running processes in one call.
+//! - Single readings with names and versions that the wrapper does not have.
 #![allow(
     unsafe_code,
-    reason = "NVML is a C library; every call it takes to fill the wrapper's gaps is in this file and its folder"
+    reason = "NVML is a C library; this file and its folder contain the calls that the wrapper does not have"
 )]
 
 mod fields;
@@ -27,14 +28,14 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 
 // === The simulator ===
 
-/// The symbol only a simulated library has.
+/// The symbol that only the simulator has.
 const SIM_CONFIGURE: &CStr = c"lockstep_sim_configure";
 
-/// Whether a library is simulated, and what to tell it.
+/// A library that is the simulator, and its configuration.
 pub(crate) struct SimulatedLibrary(libloading::Library);
 
 impl SimulatedLibrary {
-    /// Opens the library if it can be opened and is simulated.
+    /// Opens the library. Returns `None` if it is not the simulator.
     pub(crate) fn open(path: &OsStr) -> Result<Option<Self>, libloading::Error> {
         // SAFETY: loading runs the library's initialisers: the NVML library the user chose, which is loaded anyway.
         let library = unsafe { libloading::Library::new(path)? };
@@ -47,9 +48,9 @@ impl SimulatedLibrary {
         Ok(simulated.then_some(Self(library)))
     }
 
-    /// Chooses what to simulate; must come before NVML is initialised. The library stays loaded for good.
+    /// Configures what to simulate. Call this before NVML is initialised. The library stays loaded until the process ends.
     pub(crate) fn configure(self, spec: &str) -> Result<(), String> {
-        let text = CString::new(spec).map_err(|_| "the spec holds a zero byte".to_owned())?;
+        let text = CString::new(spec).map_err(|_| "the specification contains a zero byte".to_owned())?;
         // SAFETY: the simulator's two symbols have these signatures; `text` lives through the call, and the message is
         // copied before anything else is called.
         let result = unsafe {
@@ -62,7 +63,7 @@ impl SimulatedLibrary {
             match configure.map(|configure| configure(text.as_ptr())) {
                 Ok(0) => Ok(()),
                 Ok(code) => Err(error.map_or_else(
-                    |_| format!("it answered {code}"),
+                    |_| format!("it returned the code {code}"),
                     |error| CStr::from_ptr(error()).to_string_lossy().into_owned(),
                 )),
                 Err(error) => Err(error.to_string()),

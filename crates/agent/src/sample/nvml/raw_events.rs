@@ -1,7 +1,7 @@
-//! NVML's events as they are: the wrapper drops every type newer than MIG's, and the numbers that come with them.
+//! NVML's events with all their data. The wrapper drops every type newer than MIG's, and the data of the events.
 #![allow(
     unsafe_code,
-    reason = "NVML is a C library; the calls for events that the wrapper narrows are in this file"
+    reason = "NVML is a C library; this file contains the calls for events that the wrapper restricts"
 )]
 
 use nvml_wrapper::Device;
@@ -13,23 +13,23 @@ use nvml_wrapper_sys::bindings::nvmlEventData_t;
 /// `nvmlEventTypeXidCriticalError`.
 pub(super) const XID: u64 = 0x8;
 
-/// What NVML writes where there is no instance.
+/// NVML's value for "no instance".
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// What NVML says happened.
+/// An event of NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawEvent {
-    /// The GPU's index.
+    /// The index of the GPU.
     pub(super) gpu: u32,
     /// One of `nvmlEventType…`.
     pub(super) kind: u64,
-    /// The Xid, or what else belongs to the type.
+    /// The Xid, or other data that belongs to the type.
     pub(super) data: u64,
-    /// The GPU instance, where the GPU is divided (MIG).
+    /// The GPU instance, if the GPU is divided (MIG).
     pub(super) instance: Option<u32>,
 }
 
-/// GPUs whose events are waited for.
+/// GPUs registered for events.
 pub(super) struct Listener<'nvml> {
     nvml: &'nvml Nvml,
     set: EventSet<'nvml>,
@@ -37,9 +37,9 @@ pub(super) struct Listener<'nvml> {
 }
 
 impl<'nvml> Listener<'nvml> {
-    /// Registers what of `wanted` each GPU has. A GPU that has none of it is left out.
-    pub(super) fn register(nvml: &'nvml Nvml, wanted: u64) -> Result<Self, NvmlError> {
-        // The wrapper frees the set with this symbol and panics where it is missing.
+    /// Registers those of `types` that each GPU supports. GPUs that support none of them are left out.
+    pub(super) fn register(nvml: &'nvml Nvml, types: u64) -> Result<Self, NvmlError> {
+        // The wrapper frees the set with this symbol, and panics if it is missing.
         nvml_sym(nvml.lib().nvmlEventSetFree.as_ref())?;
         let set = nvml.create_event_set()?;
         let mut gpus = Vec::new();
@@ -47,7 +47,7 @@ impl<'nvml> Listener<'nvml> {
             let Ok(gpu) = nvml.device_by_index(index) else {
                 continue;
             };
-            match register(&set, &gpu, wanted) {
+            match register(&set, &gpu, types) {
                 Ok(()) => gpus.push((index, gpu)),
                 Err(error) => tracing::debug!(gpu = index, %error, "this GPU reports no events"),
             }
@@ -55,7 +55,7 @@ impl<'nvml> Listener<'nvml> {
         Ok(Self { nvml, set, gpus })
     }
 
-    /// Waits for the next event. One of a GPU that is not known any more is counted to the first.
+    /// Waits for the next event. An event of an unknown GPU counts for GPU 0.
     pub(super) fn wait(&self, timeout_ms: u32) -> Result<RawEvent, NvmlError> {
         let call = nvml_sym(self.nvml.lib().nvmlEventSetWait_v2.as_ref())?;
         // SAFETY: a pointer and numbers; all zeroes is a value of each.
@@ -76,15 +76,15 @@ impl<'nvml> Listener<'nvml> {
     }
 }
 
-fn register(set: &EventSet<'_>, gpu: &Device<'_>, wanted: u64) -> Result<(), NvmlError> {
+fn register(set: &EventSet<'_>, gpu: &Device<'_>, types: u64) -> Result<(), NvmlError> {
     let lib = gpu.nvml().lib();
     let mut supported = 0;
     // SAFETY: the handle lives, and the number is ours.
-    let asked = nvml_sym(lib.nvmlDeviceGetSupportedEventTypes.as_ref())
+    let queried = nvml_sym(lib.nvmlDeviceGetSupportedEventTypes.as_ref())
         .and_then(|call| nvml_try(unsafe { call(gpu.handle(), &mut supported) }));
-    // What is not said to be supported may still be: Xid errors always were.
-    let wanted = if asked.is_ok() { wanted & supported } else { XID };
+    // If the GPU does not report its types, try Xid errors: they have always been supported.
+    let types = if queried.is_ok() { types & supported } else { XID };
     let call = nvml_sym(lib.nvmlDeviceRegisterEvents.as_ref())?;
     // SAFETY: device and set live.
-    nvml_try(unsafe { call(gpu.handle(), wanted, set.handle()) })
+    nvml_try(unsafe { call(gpu.handle(), types, set.handle()) })
 }

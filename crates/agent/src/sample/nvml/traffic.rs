@@ -1,14 +1,14 @@
-//! What goes over a GPU's links in all, against what they can carry.
+//! The total traffic over a GPU's links, and its share of their capacity.
 
 use std::time::Instant;
 
-use super::asker::{Asker, GpuLost};
 use super::counters::{Counters, Rates};
 use super::fields::{self, NVLINK_BYTES, Numbering, PCIE_BYTES, Tier};
 use super::links::{Flow, Pair};
+use super::queries::{GpuLost, GpuQueries};
 use crate::sample::series::Writer;
 
-/// The core tier's fields and counters, and the flows they add up to.
+/// The fields and counters of the core tier, and the byte counts computed from them.
 pub(super) struct Traffic<'a> {
     core: Tier<{ fields::CORE.len() }>,
     counters: Counters<'a>,
@@ -16,7 +16,7 @@ pub(super) struct Traffic<'a> {
     pcie: Flow,
 }
 
-/// The most each kind of link carries in one direction, in bytes a second, where that is known.
+/// The capacity of each kind of link in one direction, in bytes per second. `None` if it is not known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
     pub(super) nvlink: Option<f64>,
@@ -24,7 +24,7 @@ pub(super) struct Limits {
 }
 
 impl<'a> Traffic<'a> {
-    /// Nothing read yet.
+    /// The state before the first reading.
     pub(super) fn new(numbering: Numbering) -> Self {
         Self {
             core: Tier::new("fields", &fields::CORE, numbering),
@@ -34,27 +34,27 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// What went over the links since the last time, and whatever else these calls answer.
+    /// Writes the traffic over the links since the last reading, and the other values of the same calls.
     pub(super) fn read(
         &mut self,
-        asker: &mut Asker<'a>,
+        queries: &mut GpuQueries<'a>,
         limits: Limits,
         out: &mut Writer<'_>,
     ) -> Result<(), GpuLost> {
-        let rates = self.counters.read(asker, out)?;
+        let rates = self.counters.read(queries, out)?;
         if rates.as_ref().is_some_and(|rates| rates.pcie.is_some()) {
-            // PCIe's own counters wrap within a tenth of a second; they are for GPUs that have nothing better.
-            asker.refuse("pcie tx");
-            asker.refuse("pcie rx");
+            // PCIe's own counters wrap within 0.1 s. They are used only if the GPU has nothing better.
+            queries.refuse("pcie tx");
+            queries.refuse("pcie rx");
         }
         let now = Instant::now();
-        let given = self.core.read(asker, out)?;
+        let given = self.core.read(queries, out)?;
         let pair = |at: usize| given[at].zip(given[at + 1]).map(Pair::from);
         let rated = |of: fn(&Rates) -> Option<Pair>| {
             let rates = rates.as_ref()?;
             Some((rates.interval, of(rates)?))
         };
-        // The counters of NVLink are exact: KiB since the driver was loaded. Those of PCIe wrap, so there rates come first.
+        // The counters of NVLink are exact: KiB since the driver was loaded. Those of PCIe wrap, so for PCIe rates are preferred.
         let nvlink = match pair(NVLINK_BYTES) {
             Some(kib) => self.nvlink.counted(now, kib.map(|kib| kib * 1024.0)),
             None => self.nvlink.rated_if(rated(|rates| rates.nvlink)),

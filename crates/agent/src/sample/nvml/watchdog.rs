@@ -1,11 +1,11 @@
-//! Notices when an NVML call does not come back, says so, and says so again when it does.
+//! Detects an NVML call that does not return, reports it, and reports when it returns.
 //!
 //! ```text
-//! answering ──call under way too long──▶ hung: gpu_up 0, lockstep_agent_nvml_up 0, event nvml_unresponsive
-//!     ▲                                     │ every tick again: gpu_up 0, lockstep_agent_nvml_up 0
-//!     └────────another call, or none────────┘ event nvml_responsive
+//! answering ──a call takes too long──▶ hung: gpu_up 0, lockstep_agent_nvml_up 0, event nvml_unresponsive
+//!     ▲                                  │ at every tick again: gpu_up 0, lockstep_agent_nvml_up 0
+//!     └───────another call, or none──────┘ event nvml_responsive
 //! ```
-//! Readings of the other GPUs end as well: they come from the same thread, and the last ones must not pass for new.
+//! The series of the other GPUs end as well: the same thread reads them, and their last values must not look current.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use crate::sample::Samples;
 use crate::sample::series::series;
 use crate::uplink::Events;
 
-/// How long nothing more is said after a report: a driver that is late with every call is one event, not hundreds.
+/// The minimum time between two reports. A driver that is late with every call must cause one event, not hundreds.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Looks at the meter once a second.
+/// Checks the meter once per second.
 pub(crate) struct Watchdog {
     pub(crate) meter: Arc<Meter>,
     pub(crate) samples: Samples,
@@ -32,7 +32,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// A watchdog that has seen nothing yet.
+    /// Creates a watchdog.
     pub(crate) fn new(meter: Arc<Meter>, samples: Samples, events: Events) -> Self {
         Self {
             meter,
@@ -43,8 +43,8 @@ impl Watchdog {
         }
     }
 
-    /// Looks once. `gpus` is how many GPUs are known.
-    pub(crate) fn look(&mut self, at_ms: TimestampMs, gpus: u32) {
+    /// Checks the meter once. `gpus` is the number of known GPUs.
+    pub(crate) fn check(&mut self, at_ms: TimestampMs, gpus: u32) {
         let late = self.meter.under_way().filter(Call::is_late);
         if late != self.hung {
             if let (Some(hung), None) = (self.hung, late) {
@@ -86,7 +86,7 @@ impl Watchdog {
             .map_or("The NVIDIA driver".to_owned(), |gpu| format!("GPU {gpu}"));
         let message = format!(
             "{whom} has not answered for {} s; no GPU of this node is read until it does",
-            call.patience.as_secs()
+            call.timeout.as_secs()
         );
         self.report(at_ms, Severity::Critical, "nvml_unresponsive", call.gpu, message);
     }
@@ -109,7 +109,7 @@ impl Watchdog {
     }
 }
 
-/// The GPU that was asked, or all when the library as a whole was.
+/// Returns the GPU that the call queries, or all GPUs if it is a call to the library as a whole.
 fn concerned(call: Call, gpus: u32) -> impl Iterator<Item = u32> {
     let all = if call.gpu.is_none() { 0..gpus } else { 0..0 };
     call.gpu.into_iter().chain(all)

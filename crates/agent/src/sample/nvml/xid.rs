@@ -16,54 +16,54 @@ use crate::sample::xid::Sightings;
 use crate::uplink::Events;
 use crate::uplink::link::now_ms;
 
-/// How long one wait lasts; the thread ends within this time.
+/// How long one wait lasts, in milliseconds. The thread ends within this time.
 const WAIT_MS: u32 = 1_000;
-/// How often the same event of the same GPU is told: a storm is one trouble.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
-/// `GET_GPU_RECOVERY_ACTION` changed, with the new one as data.
+/// The minimum time between two reports of the same event of the same GPU. Many equal events are one problem.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// `GET_GPU_RECOVERY_ACTION` changed. The data is the new action.
 const RECOVERY: u64 = 0x8000;
 
-/// Types since NVML 13 that say more than a number: bit, kind of our event, severity, meaning.
+/// Event types since NVML 13 that mean more than a number: bit, kind of the agent's event, severity, meaning.
 const NEWER: [(u64, &str, Severity, &str); 6] = [
     (
         0x200,
         "gpu_ecc_storm",
         Severity::Warning,
-        "corrects memory errors at a rate that calls for attention",
+        "corrects memory errors at an unusually high rate",
     ),
     (
         0x400,
         "gpu_memory_retired",
         Severity::Warning,
-        "takes a failing part of its memory out of use at the next reset",
+        "will retire a failing part of its memory at the next reset",
     ),
     (
         0x800,
         "gpu_memory_retirement_failed",
         Severity::Critical,
-        "could not take a failing part of its memory out of use; have it replaced",
+        "could not retire a failing part of its memory; replace the GPU",
     ),
     (
         0x1000,
         "gpu_poison",
         Severity::Warning,
-        "met damaged data and stopped the program that used it",
+        "found corrupted data and stopped the program that used it",
     ),
     (
         0x2000,
         "gpu_poison_fatal",
         Severity::Critical,
-        "met damaged data that was not contained; reset it",
+        "found corrupted data that was not contained; reset the GPU",
     ),
     (
         0x4000,
         "gpu_unavailable",
         Severity::Critical,
-        "is not available any more",
+        "is no longer available",
     ),
 ];
 
-/// Ends the thread when dropped.
+/// Stops the thread when dropped.
 pub(super) struct Watch(Arc<AtomicBool>);
 
 impl Drop for Watch {
@@ -72,18 +72,18 @@ impl Drop for Watch {
     }
 }
 
-/// Starts the thread. Without it (no events on this system, no thread to be had) all else goes on.
+/// Starts the thread. If it cannot run (no events on this system, no more threads), the agent continues without it.
 pub(super) fn watch(nvml: Arc<Nvml>, sightings: Sightings, events: Events) -> Watch {
-    let ended = Arc::new(AtomicBool::new(false));
-    let ending = Arc::clone(&ended);
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
     let body = move || {
         let watcher = Watcher {
             sightings,
             events,
-            told: HashMap::new(),
+            reported: HashMap::new(),
         };
-        if let Err(error) = watcher.run(&nvml, &ending) {
-            tracing::warn!(%error, "NVML tells no events on this node; Xid errors come from the kernel's log alone");
+        if let Err(error) = watcher.run(&nvml, &stop) {
+            tracing::warn!(%error, "NVML reports no events on this node; Xid errors come only from the kernel log");
         }
     };
     if let Err(error) = thread::Builder::new()
@@ -93,44 +93,46 @@ pub(super) fn watch(nvml: Arc<Nvml>, sightings: Sightings, events: Events) -> Wa
     {
         tracing::warn!(%error, "cannot start the thread that waits for Xid errors");
     }
-    Watch(ended)
+    Watch(stopped)
 }
 
 struct Watcher {
     sightings: Sightings,
     events: Events,
-    told: HashMap<(u32, u64), Instant>,
+    reported: HashMap<(u32, u64), Instant>,
 }
 
 impl Watcher {
-    fn run(mut self, nvml: &Nvml, ended: &AtomicBool) -> Result<(), NvmlError> {
+    fn run(mut self, nvml: &Nvml, stopped: &AtomicBool) -> Result<(), NvmlError> {
         let newer = NEWER.iter().fold(XID | RECOVERY, |all, (bit, ..)| all | bit);
         let listener = Listener::register(nvml, newer)?;
-        while !ended.load(Ordering::Relaxed) {
+        while !stopped.load(Ordering::Relaxed) {
             match listener.wait(WAIT_MS) {
-                Ok(event) => self.happened(event),
+                Ok(event) => self.handle(event),
                 Err(NvmlError::Timeout) => {}
                 Err(error @ (NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported)) => {
                     return Err(error);
                 }
-                // A lost GPU makes the wait fail at once, again and again.
+                // If a GPU is lost, every wait fails immediately.
                 Err(_) => thread::sleep(Duration::from_millis(WAIT_MS.into())),
             }
         }
         Ok(())
     }
 
-    fn happened(&mut self, event: RawEvent) {
+    fn handle(&mut self, event: RawEvent) {
         if event.kind == XID {
             let xid = u32::try_from(event.data).unwrap_or(999);
-            return self.sightings.saw(event.gpu, xid, event.instance);
+            return self.sightings.record_xid(event.gpu, xid, event.instance);
         }
         let now = Instant::now();
-        let told = self.told.insert((event.gpu, event.kind ^ event.data << 16), now);
-        if told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
+        let reported = self
+            .reported
+            .insert((event.gpu, event.kind ^ event.data << 16), now);
+        if reported.is_some_and(|reported| now.duration_since(reported) < REPORT_INTERVAL) {
             return;
         }
-        if let Some((kind, severity, words)) = in_words(event) {
+        if let Some((kind, severity, words)) = describe(event) {
             self.events.report(Event {
                 at_ms: now_ms(),
                 severity,
@@ -144,8 +146,8 @@ impl Watcher {
     }
 }
 
-/// Kind, severity and the rest of a sentence.
-fn in_words(event: RawEvent) -> Option<(&'static str, Severity, String)> {
+/// Returns the kind, the severity and the end of the message.
+fn describe(event: RawEvent) -> Option<(&'static str, Severity, String)> {
     if event.kind == RECOVERY {
         let recovery = Recovery::from_number(event.data);
         let action = recovery.action();
@@ -153,12 +155,12 @@ fn in_words(event: RawEvent) -> Option<(&'static str, Severity, String)> {
             Recovery::None => (
                 "gpu_recovery_action",
                 Severity::Info,
-                "needs no recovery any more".to_owned(),
+                "no longer needs recovery".to_owned(),
             ),
             _ => (
                 "gpu_recovery_action",
                 Severity::Critical,
-                format!("asks for recovery. {}: {}", action.word(), action.advice()),
+                format!("needs recovery. {}: {}", action.word(), action.advice()),
             ),
         });
     }
@@ -180,17 +182,23 @@ mod tests {
     }
 
     #[test]
-    fn newer_events_are_said_in_words_and_unknown_ones_are_not_invented() {
-        let said = |kind, data| in_words(raw(kind, data)).map(|(kind, severity, _)| (kind, severity));
-        assert_eq!(said(0x200, 0), Some(("gpu_ecc_storm", Severity::Warning)));
-        assert_eq!(said(0x4000, 0), Some(("gpu_unavailable", Severity::Critical)));
-        assert_eq!(said(RECOVERY, 0), Some(("gpu_recovery_action", Severity::Info)));
+    fn newer_events_are_described_and_unknown_ones_are_skipped() {
+        let described = |kind, data| describe(raw(kind, data)).map(|(kind, severity, _)| (kind, severity));
+        assert_eq!(described(0x200, 0), Some(("gpu_ecc_storm", Severity::Warning)));
         assert_eq!(
-            said(RECOVERY, 2),
+            described(0x4000, 0),
+            Some(("gpu_unavailable", Severity::Critical))
+        );
+        assert_eq!(
+            described(RECOVERY, 0),
+            Some(("gpu_recovery_action", Severity::Info))
+        );
+        assert_eq!(
+            described(RECOVERY, 2),
             Some(("gpu_recovery_action", Severity::Critical))
         );
-        assert_eq!(said(0x10_0000, 0), None);
-        let asked = in_words(raw(RECOVERY, 2));
-        assert!(asked.is_some_and(|(_, _, words)| words.contains("RESTART_BM")));
+        assert_eq!(described(0x10_0000, 0), None);
+        let described = describe(raw(RECOVERY, 2));
+        assert!(described.is_some_and(|(_, _, words)| words.contains("RESTART_BM")));
     }
 }

@@ -1,20 +1,20 @@
-//! What `/proc/PID/cgroup` says of who put a process where it is.
+//! Parses `/proc/PID/cgroup`, which shows what started a process: Slurm, a container runtime or Kubernetes.
 //!
 //! ```text
 //! 0::/kubepods.slice/…/kubepods-pod0af1…_….slice/cri-containerd-<64 hex>.scope   v2: one line
-//! 4:memory:/kubepods/burstable/pod0af1…-…/<64 hex>                                v1: a line for each controller
+//! 4:memory:/kubepods/burstable/pod0af1…-…/<64 hex>                                v1: one line per controller
 //! 0::/system.slice/docker-<64 hex>.scope            /libpod-<64 hex>.scope        /docker/<64 hex>
 //! 0::/system.slice/slurmstepd.scope/job_123/step_0  /slurm/uid_1000/job_123/step_batch/task_0
 //! ```
 
-/// Container ids are this long, in hexadecimal.
+/// The number of hexadecimal digits of a container's id.
 const CONTAINER_DIGITS: usize = 64;
-/// As much of a container's id as people write.
+/// The number of digits of a container's id that are shown, as users usually write it.
 const CONTAINER_SHOWN: usize = 12;
-/// A pod's uid without its dashes.
+/// The number of digits of a pod's uid without its dashes.
 const POD_DIGITS: usize = 32;
 
-/// Slurm job, container and pod.
+/// The Slurm job, container and pod of a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) slurm_job: Option<String>,
@@ -23,7 +23,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The first line that says something decides.
+    /// Parses the file. For each value, the first line that contains it is used.
     pub(super) fn parse(text: &str) -> Self {
         let mut group = Self::default();
         for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
@@ -45,14 +45,14 @@ fn slurm_job(path: &str) -> Option<String> {
         .next()
 }
 
-/// The innermost one: containers run in containers.
+/// Returns the innermost container, because containers can run in containers.
 fn container(path: &str) -> Option<String> {
     let mut words = path.rsplit(|c: char| !c.is_ascii_alphanumeric());
     let id = words.find(|word| word.len() == CONTAINER_DIGITS && is_hexadecimal(word))?;
     Some(id[..CONTAINER_SHOWN].to_owned())
 }
 
-/// systemd writes a uid's dashes as underscores.
+/// systemd writes the dashes of a uid as underscores.
 fn pod(path: &str) -> Option<String> {
     path.split("pod").skip(1).find_map(|rest| {
         let uid: String = rest

@@ -1,12 +1,12 @@
-//! Who a process is: its name, and the run, rank, Slurm job, container and pod it belongs to.
+//! Identifies a process: its name, and the run, rank, Slurm job, container and pod it belongs to.
 //!
 //! ```text
 //! /proc/PID/environ   a few variables of launchers, and nothing else ─▶ run, rank, Slurm job
-//! /proc/PID/stat      parent: what a rank spawned is its run's as well
+//! /proc/PID/stat      parent: a process that a rank started belongs to the same run
 //! /proc/PID/cgroup    (`cgroup`) Slurm job, container, pod
 //! /var/log/pods       (`pods`) namespace and name of the pod
 //! ```
-//! An environment may hold secrets: only the variables named below are ever kept of it.
+//! An environment may contain secrets: only the variables named below are kept.
 
 mod cgroup;
 mod pods;
@@ -18,56 +18,56 @@ use std::path::PathBuf;
 
 use self::cgroup::Group;
 
-/// The most of an environment that is read; the variables looked for are set by launchers, near its start or end.
+/// The maximum number of bytes read of an environment. Launchers set the needed variables near its start or end.
 const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
-/// The most processes remembered; more than the GPUs of a node have contexts for.
+/// The maximum number of stored identities, more than the GPUs of a node have contexts.
 const REMEMBERED_MAX: usize = 4_096;
-/// How far up a process's run is looked for: a spawned worker's parent is the rank, whose parent is the launcher.
+/// How many ancestors are searched for the run: the parent of a spawned worker is the rank, whose parent is the launcher.
 const ANCESTORS_MAX: usize = 4;
-/// What is longer is no name of anything.
+/// The maximum length of a value. Longer texts are not names.
 const VALUE_BYTES_MAX: usize = 128;
 
-/// Where a run's name is found, the surest first.
+/// The variables with the name of the run, the most reliable first.
 const RUN_VARIABLES: [&str; 3] = ["LOCKSTEP_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"];
-/// Where a rank is found, the surest first.
+/// The variables with the rank, the most reliable first.
 const RANK_VARIABLES: [&str; 2] = ["RANK", "SLURM_PROCID"];
-/// What a launcher that names no run sets all the same, and what makes its ranks one job.
+/// The variables that identify a job of a launcher without a run name: its ranks share them.
 const RENDEZVOUS_VARIABLES: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 
-/// What a process is to people.
+/// What users know about a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// As the kernel has it, at most 15 bytes; empty when it cannot be read.
+    /// The name of the process in the kernel, at most 15 bytes. Empty if it cannot be read.
     pub(crate) name: String,
-    /// The run it belongs to.
+    /// The run of the process.
     pub(crate) run: Option<String>,
-    /// Its rank in the run.
+    /// The rank of the process in the run.
     pub(crate) rank: Option<String>,
-    /// The Slurm job it belongs to.
+    /// The Slurm job of the process.
     pub(crate) slurm_job: Option<String>,
-    /// The beginning of its container's id.
+    /// The first digits of the id of its container.
     pub(crate) container: Option<String>,
-    /// Its pod's uid.
+    /// The uid of its pod.
     pub(crate) pod: Option<String>,
-    /// What people call the pod, and where it belongs.
+    /// The name and the namespace of the pod.
     pub(crate) pod_name: Option<String>,
     pub(crate) namespace: Option<String>,
 }
 
-/// Identities by pid. A pid is reused, so each is kept with its process's start time.
+/// Identities by process id. Process ids are reused, so each identity is stored with the start time of its process.
 #[derive(Debug)]
 pub(crate) struct Identities {
     root: PathBuf,
     known: HashMap<u32, (u64, Identity)>,
 }
 
-/// What `stat` says: the parent, and when the process started.
+/// The parent of a process, and when it started (fields of `stat`).
 struct Stat {
     parent: u32,
     started: u64,
 }
 
-/// What an environment says of the job.
+/// The variables of a launcher in an environment.
 #[derive(Default)]
 struct Launched {
     run: Option<String>,
@@ -76,7 +76,7 @@ struct Launched {
 }
 
 impl Identities {
-    /// Reads under this root.
+    /// Creates an empty set that reads under this root.
     pub(crate) fn new(root: &std::path::Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -84,7 +84,7 @@ impl Identities {
         }
     }
 
-    /// Who `pid` is; empty when it has gone or may not be looked at.
+    /// Returns the identity of `pid`. It is empty if the process has ended or cannot be read.
     pub(crate) fn of(&mut self, pid: u32) -> Identity {
         let Some(stat) = self.stat(pid) else {
             return Identity::default();
@@ -125,8 +125,8 @@ impl Identities {
         }
     }
 
-    /// What a process spawned was not told by a launcher is seen at its parents: environments show what a process was started
-    /// with, not what it set itself.
+    /// Returns the run of the nearest ancestor that has one. Processes that a rank starts may not have the launcher's variables: an
+    /// environment shows only what a process was started with, not what it set itself.
     fn run_of_ancestors(&self, mut pid: u32) -> Option<String> {
         for _ in 0..ANCESTORS_MAX {
             if pid <= 1 {
@@ -143,7 +143,7 @@ impl Identities {
     fn launched(&self, pid: u32) -> Launched {
         let mut environment = Vec::new();
         if let Ok(file) = File::open(self.file(pid, "environ")) {
-            // Half an environment is better than none.
+            // Part of an environment is better than nothing.
             let _ = file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment);
         }
         let value = |name: &str| variable(&environment, name);
@@ -160,7 +160,8 @@ impl Identities {
         }
     }
 
-    /// Counted behind the name in brackets: field 4 of `stat` is the parent, 22 the clock ticks since boot at which it started.
+    /// Reads the parent (field 4 of `stat`) and the start time in clock ticks since boot (field 22). Fields are counted after the name in
+    /// brackets.
     fn stat(&self, pid: u32) -> Option<Stat> {
         let stat = std::fs::read_to_string(self.file(pid, "stat")).ok()?;
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();

@@ -1,23 +1,24 @@
-//! The names of the pods on this node, which control groups do not have: the kubelet keeps the logs of each pod in a folder called
+//! The names of the pods on this node, which control groups do not contain. The kubelet stores the logs of each pod in a folder with this
+//! name:
 //!
 //! ```text
 //! /var/log/pods/NAMESPACE_NAME_UID      ml_trainer-0_0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6
 //! ```
-//! so a list of names joins uid to name, with no client, token or socket. Namespaces and names hold no underscore.
+//! The list of folders therefore maps uids to names, without a client, token or socket. Namespaces and names contain no underscore.
 
 use std::path::Path;
 
-/// More pods than any node runs, those that ended and are not cleaned up yet among them.
+/// The maximum number of folders that are read. No node runs this many pods, including ended ones that are not cleaned up.
 const PODS_MAX: usize = 4_096;
 
-/// What people call a pod.
+/// The name and namespace of a pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pod {
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
-/// The pod with this uid; `None` outside of Kubernetes, and where the folder is not handed into the agent's container.
+/// Returns the pod with this uid. Returns `None` outside of Kubernetes, and if the folder is not mounted in the agent's container.
 pub(super) fn find(root: &Path, uid: &str) -> Option<Pod> {
     let folders = std::fs::read_dir(root.join("var/log/pods")).ok()?;
     let mut names = folders.take(PODS_MAX).flatten().map(|folder| folder.file_name());

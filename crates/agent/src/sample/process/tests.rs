@@ -87,7 +87,7 @@ fn jobs_nobody_told_us_of_are_recognised_too() {
             Some("5"),
             Some("4242"),
         ),
-        // A shell that names a rendezvous is no rank of it.
+        // A shell with the variables of a rendezvous is not a rank.
         (
             "MASTER_ADDR=node-1\0MASTER_PORT=29500\0".to_owned(),
             None,
@@ -179,7 +179,7 @@ fn a_pod_goes_by_its_name_where_the_kubelet_s_logs_tell_it() {
     );
 }
 
-/// Killed when the test ends, however it ends.
+/// A child process that is killed when the test ends, also when it fails.
 struct Running(Child);
 
 impl Drop for Running {

@@ -1,129 +1,133 @@
-//! Which sightings are one error, which errors belong together, and what has been told already.
+//! Decides which sightings are the same error, which errors belong together, and what was already reported.
 //!
 //! ```text
-//! sightings of (place, xid) within ±2 s, whoever saw them ─▶ one incident; as often as the witness who saw more says
-//! incidents of (place, xid) within 3 min                   ─▶ one burst; a day's bursts are what recurs
-//! other numbers of the place within 3 min                  ─▶ companions
+//! sightings of (location, xid) within ±2 s, of any witness       ─▶ one incident; its count is that of the witness who saw more
+//! incidents of (location, xid) within 3 min                      ─▶ one burst; earlier bursts of the day mean that the error recurs
+//! other Xids of the location within 3 min                        ─▶ companions
 //! ```
 
 use std::collections::{HashMap, VecDeque};
 
 use domain::event::Severity;
 use domain::time::TimestampMs;
-use domain::xid::{Job, Occurrence, Said, Verdict, judge};
+use domain::xid::{Assessment, Job, LogDetails, Occurrence, assess};
 
-use super::{Place, Sighting, Witness};
-use crate::sample::kernel_log::Told;
+use super::{ErrorLocation, Sighting, Witness};
+use crate::sample::kernel_log::XidDetails;
 
-/// Two witnesses of one error differ by no more: one is asked once a second, the other waits in the driver.
+/// The maximum difference between the times of two witnesses of one error: one is read once per second, the other waits in the driver.
 const SAME_MS: i64 = 2_000;
-/// How long an incident is remembered for a witness who comes late.
+/// How long an incident is kept for a late witness.
 const REMEMBER_MS: i64 = 10_000;
-/// Errors this close belong to one trouble.
+/// Errors within this time belong to one burst.
 const BURST_MS: i64 = 180_000;
 /// Bursts older than this do not count as recurrence.
 const DAY_MS: i64 = 86_400_000;
-/// Bursts remembered of one number on one GPU; more change nothing.
+/// The maximum number of bursts kept for one Xid of one GPU. More would change nothing.
 const BURSTS_MAX: usize = 8;
-/// Numbers and places remembered; beyond, the one longest silent is forgotten.
+/// The maximum number of histories. When it is reached, the one with the oldest last error is removed.
 const HISTORIES_MAX: usize = 512;
-/// Incidents open at once. Beyond, new ones are counted, but not judged.
+/// The maximum number of open incidents. When it is reached, new errors are counted but not assessed.
 const INCIDENTS_MAX: usize = 256;
-/// How often a burst that goes on is told again.
-const TELL_AGAIN_MS: i64 = 60_000;
+/// How often a continuing burst is reported again.
+const REPORT_INTERVAL_MS: i64 = 60_000;
 
-/// An error that is still being heard of.
+/// An error that further sightings may belong to.
 #[derive(Debug)]
 struct Incident {
-    place: Place,
+    location: ErrorLocation,
     xid: u32,
     first_ms: TimestampMs,
-    /// When we heard of it first.
-    heard_ms: TimestampMs,
+    /// When the first sighting arrived.
+    received_ms: TimestampMs,
     by_nvml: u32,
     by_log: u32,
-    told: Told,
+    details: XidDetails,
     run: Option<String>,
     settled: bool,
 }
 
-/// An error that has been heard of by all who will.
+/// An error for which no more sightings are expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settled {
-    pub(super) place: Place,
+    pub(super) location: ErrorLocation,
     pub(super) xid: u32,
     pub(super) at_ms: TimestampMs,
     pub(super) times: u32,
-    pub(super) told: Told,
+    pub(super) details: XidDetails,
     pub(super) run: Option<String>,
     pub(super) earlier: u32,
     pub(super) companions: Vec<u32>,
 }
 
-/// What is known of one number at one place.
+/// The history of one Xid at one location.
 #[derive(Debug, Default)]
 struct History {
     bursts: VecDeque<TimestampMs>,
     last_ms: TimestampMs,
-    /// When this was told last, and how bad it was said to be.
-    told: Option<(TimestampMs, Severity)>,
-    /// Incidents since then.
-    folded: u32,
+    /// When this was last reported, and with which severity.
+    reported: Option<(TimestampMs, Severity)>,
+    /// The number of incidents since then.
+    suppressed: u32,
 }
 
-/// The book.
+/// The incidents and histories of a node.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     open: Vec<Incident>,
-    histories: HashMap<(Place, u32), History>,
+    histories: HashMap<(ErrorLocation, u32), History>,
 }
 
 impl Ledger {
-    /// Takes a sighting; gives how many errors nobody had seen before.
-    pub(super) fn take(&mut self, sighting: Sighting, heard_ms: TimestampMs) -> u32 {
+    /// Adds a sighting. Returns the number of errors that were not counted before.
+    pub(super) fn take(&mut self, sighting: Sighting, received_ms: TimestampMs) -> u32 {
         self.open
-            .retain(|incident| !incident.settled || heard_ms - incident.heard_ms < REMEMBER_MS);
+            .retain(|incident| !incident.settled || received_ms - incident.received_ms < REMEMBER_MS);
         let same = self.open.iter_mut().find(|incident| incident.is(&sighting));
         if let Some(incident) = same {
             return incident.add(sighting);
         }
         if self.open.len() < INCIDENTS_MAX {
-            let mut incident = Incident::new(&sighting, heard_ms);
+            let mut incident = Incident::new(&sighting, received_ms);
             incident.add(sighting);
             self.open.push(incident);
         }
         1
     }
 
-    /// The incidents that have waited long enough.
+    /// Returns the incidents that have waited long enough.
     pub(super) fn settle(&mut self, now_ms: TimestampMs) -> Vec<Settled> {
         let due: Vec<usize> = (0..self.open.len())
-            .filter(|at| !self.open[*at].settled && now_ms - self.open[*at].heard_ms >= SAME_MS)
+            .filter(|at| !self.open[*at].settled && now_ms - self.open[*at].received_ms >= SAME_MS)
             .collect();
         for at in &due {
-            let (place, xid, at_ms) = (self.open[*at].place, self.open[*at].xid, self.open[*at].first_ms);
-            self.note(place, xid, at_ms);
+            let (location, xid, at_ms) = (
+                self.open[*at].location,
+                self.open[*at].xid,
+                self.open[*at].first_ms,
+            );
+            self.note(location, xid, at_ms);
             self.open[*at].settled = true;
         }
         due.iter().map(|at| self.settled(&self.open[*at])).collect()
     }
 
-    /// Whether an event should be written, and how many incidents it stands for beside itself.
-    pub(super) fn worth_telling(&mut self, settled: &Settled, verdict: &Verdict) -> Option<u32> {
-        let history = self.histories.entry((settled.place, settled.xid)).or_default();
-        let quiet = history.told.is_some_and(|(at_ms, severity)| {
-            settled.at_ms - at_ms < TELL_AGAIN_MS && severity >= verdict.severity
+    /// Returns the number of earlier incidents that the event also represents, or `None` if no event should be written.
+    pub(super) fn begin_report(&mut self, settled: &Settled, assessment: &Assessment) -> Option<u32> {
+        let history = self.histories.entry((settled.location, settled.xid)).or_default();
+        let quiet = history.reported.is_some_and(|(at_ms, severity)| {
+            settled.at_ms - at_ms < REPORT_INTERVAL_MS && severity >= assessment.severity
         });
         if quiet {
-            history.folded += 1;
+            history.suppressed += 1;
             return None;
         }
-        history.told = Some((settled.at_ms, verdict.severity));
-        Some(std::mem::take(&mut history.folded))
+        history.reported = Some((settled.at_ms, assessment.severity));
+        Some(std::mem::take(&mut history.suppressed))
     }
 
-    fn note(&mut self, place: Place, xid: u32, at_ms: TimestampMs) {
-        if self.histories.len() >= HISTORIES_MAX && !self.histories.contains_key(&(place, xid)) {
+    fn note(&mut self, location: ErrorLocation, xid: u32, at_ms: TimestampMs) {
+        if self.histories.len() >= HISTORIES_MAX && !self.histories.contains_key(&(location, xid)) {
             let oldest = self
                 .histories
                 .iter()
@@ -131,7 +135,7 @@ impl Ledger {
                 .map(|(key, _)| *key);
             oldest.and_then(|key| self.histories.remove(&key));
         }
-        let history = self.histories.entry((place, xid)).or_default();
+        let history = self.histories.entry((location, xid)).or_default();
         if history.bursts.is_empty() || at_ms - history.last_ms > BURST_MS {
             if history.bursts.len() == BURSTS_MAX {
                 history.bursts.pop_front();
@@ -143,7 +147,7 @@ impl Ledger {
 
     fn settled(&self, incident: &Incident) -> Settled {
         let at_ms = incident.first_ms;
-        let history = self.histories.get(&(incident.place, incident.xid));
+        let history = self.histories.get(&(incident.location, incident.xid));
         let bursts = history.map_or(0, |history| {
             history
                 .bursts
@@ -152,11 +156,11 @@ impl Ledger {
                 .count()
         });
         Settled {
-            place: incident.place,
+            location: incident.location,
             xid: incident.xid,
             at_ms,
             times: incident.by_nvml.max(incident.by_log),
-            told: incident.told.clone(),
+            details: incident.details.clone(),
             run: incident.run.clone(),
             earlier: u32::try_from(bursts.saturating_sub(1)).unwrap_or(u32::MAX),
             companions: self.companions(incident),
@@ -165,15 +169,15 @@ impl Ledger {
 
     fn companions(&self, incident: &Incident) -> Vec<u32> {
         let close = |at_ms: TimestampMs| (incident.first_ms - at_ms).abs() <= BURST_MS;
-        let other = |place: Place, xid: u32| place == incident.place && xid != incident.xid;
+        let other = |location: ErrorLocation, xid: u32| location == incident.location && xid != incident.xid;
         let before = self
             .histories
             .iter()
-            .filter(|((place, xid), history)| other(*place, *xid) && close(history.last_ms));
+            .filter(|((location, xid), history)| other(*location, *xid) && close(history.last_ms));
         let beside = self
             .open
             .iter()
-            .filter(|open| other(open.place, open.xid) && close(open.first_ms));
+            .filter(|open| other(open.location, open.xid) && close(open.first_ms));
         let mut companions: Vec<u32> = before
             .map(|((_, xid), _)| *xid)
             .chain(beside.map(|open| open.xid))
@@ -185,36 +189,37 @@ impl Ledger {
 }
 
 impl Incident {
-    fn new(sighting: &Sighting, heard_ms: TimestampMs) -> Self {
+    fn new(sighting: &Sighting, received_ms: TimestampMs) -> Self {
         Self {
-            place: sighting.place,
+            location: sighting.location,
             xid: sighting.xid,
             first_ms: sighting.at_ms,
-            heard_ms,
+            received_ms,
             by_nvml: 0,
             by_log: 0,
-            told: Told::default(),
+            details: XidDetails::default(),
             run: None,
             settled: false,
         }
     }
 
     fn is(&self, sighting: &Sighting) -> bool {
-        let same = self.place == sighting.place && self.xid == sighting.xid;
+        let same = self.location == sighting.location && self.xid == sighting.xid;
         same && (self.first_ms - sighting.at_ms).abs() <= SAME_MS
     }
 
-    /// Gives by how much the error is now seen more often.
+    /// Adds a sighting. Returns the increase of the error's count.
     fn add(&mut self, sighting: Sighting) -> u32 {
         let before = self.by_nvml.max(self.by_log);
         match sighting.witness {
             Witness::Nvml => self.by_nvml += 1,
             Witness::KernelLog => self.by_log += 1,
         }
-        if self.told.words.is_empty()
-            || self.told.said == Said::Nothing && sighting.told.said != Said::Nothing
+        if self.details.words.is_empty()
+            || self.details.log_details == LogDetails::Nothing
+                && sighting.details.log_details != LogDetails::Nothing
         {
-            self.told = sighting.told;
+            self.details = sighting.details;
         }
         self.run = self.run.take().or(sighting.run);
         self.by_nvml.max(self.by_log) - before
@@ -222,11 +227,11 @@ impl Incident {
 }
 
 impl Settled {
-    /// How bad it is, given what the job does.
-    pub(super) fn judge(&self, job: Job) -> Verdict {
-        judge(&Occurrence {
+    /// Returns the assessment of the error, given the state of the job.
+    pub(super) fn assess(&self, job: Job) -> Assessment {
+        assess(&Occurrence {
             xid: self.xid,
-            said: self.told.said.clone(),
+            log_details: self.details.log_details.clone(),
             earlier: self.earlier,
             companions: &self.companions,
             job,

@@ -1,13 +1,13 @@
-//! Xid errors of this node's GPUs: heard twice, told once, judged by what surrounds them. SXid errors of its NVSwitches beside them.
+//! Xid errors of this node's GPUs: seen by two witnesses, reported once, and assessed in their context. Also SXid errors of its NVSwitches.
 //!
 //! ```text
-//! thread "xid" (NVML)  ──Sighting──▶ ┐                     ┌─▶ gpu_xid_errors_total at once
-//!                                    ├─▶ Ledger: one error ┤
-//! /dev/kmsg, each second ──Spoken──▶ ┘   within ±2 s       └─▶ after 2 s: domain::xid::judge ─▶ event, gpu_xid_judged_total
-//!                        ──SwitchError──▶ domain::sxid::judge ─▶ event, nvswitch_sxid_errors_total
+//! thread "xid" (NVML)  ────Sighting────▶ ┐                     ┌─▶ gpu_xid_errors_total at once
+//!                                        ├─▶ Ledger: one error ┤
+//! /dev/kmsg, every second ─XidMessage──▶ ┘   within ±2 s       └─▶ after 2 s: domain::xid::assess ─▶ event, gpu_xid_judged_total
+//!                         ─SwitchError──▶ domain::sxid::assess ─▶ event, nvswitch_sxid_errors_total
 //! ```
-//! NVML is quick and needs no privilege, but is silent about a GPU that is gone; the kernel's log has process, link and sub-code.
-//! The wait of two seconds lets both come together, and lets 94 or 95 arrive before 48 is judged.
+//! NVML is fast and needs no privilege, but does not report errors of a GPU that is gone. The kernel log has the process, link and
+//! sub-code. The wait of two seconds lets both witnesses report, and lets 94 or 95 arrive before 48 is assessed.
 
 mod ledger;
 mod report;
@@ -21,12 +21,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use domain::topology::{Inventory, PciAddress};
-use domain::xid::{Job, Verdict};
+use domain::xid::{Assessment, Job};
 use tokio::sync::watch;
 
 use self::ledger::{Ledger, Settled};
 use self::switch::Switches;
-use super::kernel_log::{Heard, KernelLog, Spoken, Told};
+use super::kernel_log::{KernelLog, KernelMessage, XidDetails, XidMessage};
 use super::process::Identities;
 use super::schedule::Tick;
 use super::series::series;
@@ -34,24 +34,25 @@ use crate::sample::Samples;
 use crate::uplink::Events;
 use crate::uplink::link::now_ms;
 
-/// Sightings between NVML's thread and this one: a second of a driver that repeats itself. Beyond, NVML's are dropped; the
-/// kernel's log has them too.
+/// The maximum number of sightings between NVML's thread and this one: one second of a driver that repeats itself. When it is reached,
+/// NVML's sightings are dropped; the kernel log contains them too.
 const SIGHTINGS_MAX: usize = 1_024;
-/// Series of errors; a healthy large node has none, a sick one some dozens. Beyond, they count as `other`.
+/// The maximum number of series of errors. A healthy large node has none, a failing one a few dozen. Further Xids count as `other`.
 const COUNTED_MAX: usize = 512;
-/// Ticks for which the log waits until it is known which GPU has which address. A driver that hangs is not waited for.
+/// The number of ticks for which the log waits until the addresses of the GPUs are known. Then it no longer waits, because the driver may
+/// hang.
 const SETTLE_TICKS: u32 = 8;
 
 /// Where an error happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
-    /// A GPU NVML knows.
+pub(crate) enum ErrorLocation {
+    /// A GPU that NVML lists.
     Gpu(u32),
-    /// A device NVML does not list, or not any more.
+    /// A device that NVML does not list, or no longer lists.
     Device(PciAddress),
 }
 
-impl Place {
+impl ErrorLocation {
     fn label(self) -> String {
         match self {
             Self::Gpu(index) => index.to_string(),
@@ -60,7 +61,7 @@ impl Place {
     }
 }
 
-/// Who saw it.
+/// The source of a sighting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Witness {
     Nvml,
@@ -71,29 +72,29 @@ pub(crate) enum Witness {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sighting {
     pub(crate) at_ms: TimestampMs,
-    pub(crate) place: Place,
+    pub(crate) location: ErrorLocation,
     pub(crate) xid: u32,
     pub(crate) witness: Witness,
-    pub(crate) told: Told,
-    /// The run of the process that was named.
+    pub(crate) details: XidDetails,
+    /// The run of the process that the message names.
     pub(crate) run: Option<String>,
 }
 
-/// Where NVML's thread puts what it sees. Cheap to clone; never waits.
+/// The sink for the sightings of NVML's thread. Cheap to clone; it never waits.
 #[derive(Debug, Clone)]
 pub(crate) struct Sightings(SyncSender<Sighting>);
 
 impl Sightings {
-    /// A GPU, or an instance of it, reports an Xid.
-    pub(crate) fn saw(&self, gpu: u32, xid: u32, instance: Option<u32>) {
+    /// Records that a GPU, or an instance of it, reports an Xid.
+    pub(crate) fn record_xid(&self, gpu: u32, xid: u32, instance: Option<u32>) {
         let sighting = Sighting {
             at_ms: now_ms(),
-            place: Place::Gpu(gpu),
+            location: ErrorLocation::Gpu(gpu),
             xid,
             witness: Witness::Nvml,
-            told: Told {
+            details: XidDetails {
                 instance,
-                ..Told::default()
+                ..XidDetails::default()
             },
             run: None,
         };
@@ -101,24 +102,24 @@ impl Sightings {
             tracing::debug!(
                 gpu,
                 xid,
-                "too many Xid errors at once; this one is not counted twice"
+                "too many Xid errors at once; NVML's report of this one is dropped"
             );
         }
     }
 }
 
-/// Whether a run is being stopped.
-pub(crate) type Ending = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+/// Returns true if a run is being stopped.
+pub(crate) type IsStopping = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Listens to the log, gathers what NVML saw, and tells both.
+/// Reads the log, collects NVML's sightings, and reports both.
 pub(crate) struct XidReader {
     log: KernelLog,
-    seen: Receiver<Sighting>,
+    sightings: Receiver<Sighting>,
     inventory: watch::Receiver<Arc<Inventory>>,
     settled: watch::Receiver<bool>,
     waited: u32,
     identities: Identities,
-    ending: Ending,
+    is_stopping: IsStopping,
     ledger: Ledger,
     switches: Switches,
     counters: Counters,
@@ -126,30 +127,30 @@ pub(crate) struct XidReader {
     real_root: bool,
 }
 
-/// What an [`XidReader`] is made with.
+/// The inputs of an [`XidReader`].
 pub(crate) struct Setting<'a> {
     pub(crate) root: &'a Path,
-    /// Remembers between agents how far the log was heard.
-    pub(crate) memory: Option<PathBuf>,
+    /// The file that stores the position up to which an earlier agent read the log.
+    pub(crate) position_file: Option<PathBuf>,
     pub(crate) inventory: watch::Receiver<Arc<Inventory>>,
     pub(crate) settled: watch::Receiver<bool>,
-    pub(crate) ending: Ending,
+    pub(crate) is_stopping: IsStopping,
     pub(crate) samples: Samples,
     pub(crate) events: Events,
 }
 
 impl XidReader {
-    /// A reader, and where NVML's thread tells it what it sees.
+    /// Creates a reader, and the sink for the sightings of NVML's thread.
     pub(crate) fn new(setting: Setting<'_>) -> (Self, Sightings) {
-        let (sender, seen) = sync_channel(SIGHTINGS_MAX);
+        let (sender, sightings) = sync_channel(SIGHTINGS_MAX);
         let reader = Self {
-            log: KernelLog::new(setting.root, setting.memory),
-            seen,
+            log: KernelLog::new(setting.root, setting.position_file),
+            sightings,
             inventory: setting.inventory,
             settled: setting.settled,
             waited: 0,
             identities: Identities::new(setting.root),
-            ending: setting.ending,
+            is_stopping: setting.is_stopping,
             ledger: Ledger::default(),
             switches: Switches::default(),
             counters: Counters::new(setting.samples),
@@ -159,7 +160,7 @@ impl XidReader {
         (reader, Sightings(sender))
     }
 
-    /// Runs until the ticks end.
+    /// Runs until the channel of ticks closes.
     pub(crate) fn run(mut self, ticks: &Receiver<Tick>) {
         while let Ok(tick) = ticks.recv() {
             self.read(&tick);
@@ -167,17 +168,17 @@ impl XidReader {
     }
 
     fn read(&mut self, tick: &Tick) {
-        for sighting in self.seen.try_iter().collect::<Vec<_>>() {
+        for sighting in self.sightings.try_iter().collect::<Vec<_>>() {
             self.take(sighting);
         }
         if self.knows_addresses() {
             if tick.topology {
                 self.log.retry();
             }
-            for (at_ms, heard) in self.log.listen() {
-                match heard {
-                    Heard::Gpu(spoken) => self.take_spoken(at_ms, spoken),
-                    Heard::Switch(error) => {
+            for (at_ms, message) in self.log.read_new() {
+                match message {
+                    KernelMessage::Gpu(message) => self.take_message(at_ms, message),
+                    KernelMessage::Switch(error) => {
                         if let Some(event) = self.switches.take(at_ms, &error, &mut self.counters) {
                             self.events.report(event);
                         }
@@ -186,18 +187,18 @@ impl XidReader {
             }
         }
         for settled in self.ledger.settle(now_ms()) {
-            self.tell(&settled);
+            self.report(&settled);
         }
         if tick.slow {
             self.counters.repeat(tick.at_ms);
         }
     }
 
-    /// The run of the process a line names. The kernel's numbers are not those of a container the agent may live in, so the name
-    /// must be the same.
-    fn whose(&mut self, told: &Told) -> Option<String> {
-        let identity = self.identities.of(told.pid?);
-        let named = told.process.as_deref();
+    /// Returns the run of the process that a message names. The kernel's process ids differ from those in the agent's container, if it runs
+    /// in one, so the name must match.
+    fn run_of(&mut self, details: &XidDetails) -> Option<String> {
+        let identity = self.identities.of(details.pid?);
+        let named = details.process.as_deref();
         let same = named.is_none_or(|name| identity.name.is_empty() || name.starts_with(&identity.name));
         identity.run.filter(|_| same)
     }
@@ -207,49 +208,50 @@ impl XidReader {
         self.waited > SETTLE_TICKS || *self.settled.borrow()
     }
 
-    /// The GPU at an address. The host's log speaks of the host's GPUs, never of simulated ones.
-    fn place(&self, pci: PciAddress) -> Place {
+    /// Returns the GPU at an address. The host's log is about the host's GPUs, never about simulated ones.
+    fn location(&self, pci: PciAddress) -> ErrorLocation {
         let inventory = self.inventory.borrow();
         if self.real_root && inventory.simulated.is_some() {
-            return Place::Device(pci);
+            return ErrorLocation::Device(pci);
         }
         let at = |bus_id: &str| bus_id.parse() == Ok(pci);
         let gpu = inventory.gpus.iter().find(|gpu| at(&gpu.pci_bus_id));
-        gpu.map_or(Place::Device(pci), |gpu| Place::Gpu(gpu.index))
+        gpu.map_or(ErrorLocation::Device(pci), |gpu| ErrorLocation::Gpu(gpu.index))
     }
 
-    fn take_spoken(&mut self, at_ms: TimestampMs, spoken: Spoken) {
-        let run = self.whose(&spoken.told);
+    fn take_message(&mut self, at_ms: TimestampMs, message: XidMessage) {
+        let run = self.run_of(&message.details);
         self.take(Sighting {
             at_ms,
-            place: self.place(spoken.pci),
-            xid: spoken.xid,
+            location: self.location(message.pci),
+            xid: message.xid,
             witness: Witness::KernelLog,
-            told: spoken.told,
+            details: message.details,
             run,
         });
     }
 
     fn take(&mut self, sighting: Sighting) {
-        let (place, xid) = (sighting.place, sighting.xid);
+        let (location, xid) = (sighting.location, sighting.xid);
         let new = self.ledger.take(sighting, now_ms());
-        self.counters.errors(place, xid, new);
+        self.counters.errors(location, xid, new);
     }
 
-    fn tell(&mut self, settled: &Settled) {
+    fn report(&mut self, settled: &Settled) {
         let run = settled
             .run
             .clone()
-            .or_else(|| self.counters.run_on(settled.place));
+            .or_else(|| self.counters.run_on(settled.location));
         let job = match &run {
             None => Job::Unknown,
-            Some(run) if (self.ending)(run) => Job::Ending,
+            Some(run) if (self.is_stopping)(run) => Job::Ending,
             Some(_) => Job::Running,
         };
-        let verdict = settled.judge(job);
-        self.counters.judged(settled.place, settled.xid, &verdict);
-        if let Some(folded) = self.ledger.worth_telling(settled, &verdict) {
-            self.events.report(report::event(settled, &verdict, run, folded));
+        let assessment = settled.assess(job);
+        self.counters.judged(settled.location, settled.xid, &assessment);
+        if let Some(suppressed) = self.ledger.begin_report(settled, &assessment) {
+            self.events
+                .report(report::event(settled, &assessment, run, suppressed));
         }
     }
 }
@@ -266,21 +268,21 @@ impl Counters {
         Self { samples, counts }
     }
 
-    fn errors(&mut self, place: Place, xid: u32, new: u32) {
-        let gpu = place.label();
+    fn errors(&mut self, location: ErrorLocation, xid: u32, new: u32) {
+        let gpu = location.label();
         let labels = |xid: &str| series("gpu_xid_errors_total", &[("gpu", gpu.as_str()), ("xid", xid)]);
         self.add(xid, f64::from(new), labels);
     }
 
-    fn judged(&mut self, place: Place, xid: u32, verdict: &Verdict) {
-        let gpu = place.label();
+    fn judged(&mut self, location: ErrorLocation, xid: u32, assessment: &Assessment) {
+        let gpu = location.label();
         let labels = |xid: &str| {
             let labels = [
                 ("gpu", gpu.as_str()),
                 ("xid", xid),
-                ("severity", report::severity_word(verdict.severity)),
-                ("action", verdict.action.word()),
-                ("cause", verdict.cause.word()),
+                ("severity", report::severity_word(assessment.severity)),
+                ("action", assessment.action.word()),
+                ("cause", assessment.cause.word()),
             ];
             series("gpu_xid_judged_total", &labels)
         };
@@ -298,23 +300,23 @@ impl Counters {
         let at_ms = now_ms();
         let count = self.counts.entry(name.clone()).or_default();
         if *count == 0.0 {
-            // A counter that is born at one shows no increase.
+            // A counter that starts at one shows no increase.
             self.samples.push(&name, at_ms - 1_000, 0.0);
         }
         *count += new;
         self.samples.push(&name, at_ms, *count);
     }
 
-    /// Writes all again, so that they do not go stale between errors.
+    /// Writes all counters again, so that they do not become stale between errors.
     fn repeat(&self, at_ms: TimestampMs) {
         for (name, count) in &self.counts {
             self.samples.push(name, at_ms, *count);
         }
     }
 
-    /// The run that was last seen on a GPU.
-    fn run_on(&self, place: Place) -> Option<String> {
-        let gpu = place.label();
+    /// Returns the run that was last seen on a GPU.
+    fn run_on(&self, location: ErrorLocation) -> Option<String> {
+        let gpu = location.label();
         let latest = self.samples.latest();
         let assignment = latest.iter().find(|sample| {
             sample.series.metric_name() == Some("gpu_assignment_info")

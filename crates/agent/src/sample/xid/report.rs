@@ -1,14 +1,14 @@
-//! An Xid in words.
+//! Describes an Xid in an event.
 
 use std::fmt::Write;
 
 use domain::event::{Event, Severity};
-use domain::xid::{Said, Verdict, find};
+use domain::xid::{Assessment, LogDetails, find};
 
-use super::Place;
+use super::ErrorLocation;
 use super::ledger::Settled;
 
-/// The label `severity`.
+/// Returns the value of the label `severity`.
 pub(super) fn severity_word(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "info",
@@ -17,37 +17,42 @@ pub(super) fn severity_word(severity: Severity) -> &'static str {
     }
 }
 
-/// One line of the event log. `folded` earlier ones were not told.
-pub(super) fn event(settled: &Settled, verdict: &Verdict, run: Option<String>, folded: u32) -> Event {
-    let gpu = match settled.place {
-        Place::Gpu(index) => Some(index),
-        Place::Device(_) => None,
+/// Returns the event about an error. `suppressed` is the number of earlier errors that were not reported.
+pub(super) fn event(
+    settled: &Settled,
+    assessment: &Assessment,
+    run: Option<String>,
+    suppressed: u32,
+) -> Event {
+    let gpu = match settled.location {
+        ErrorLocation::Gpu(index) => Some(index),
+        ErrorLocation::Device(_) => None,
     };
     Event {
         at_ms: settled.at_ms,
-        severity: verdict.severity,
+        severity: assessment.severity,
         kind: "xid".to_owned(),
         node: None,
         gpu,
-        message: message(settled, verdict, run.as_deref(), folded),
+        message: message(settled, assessment, run.as_deref(), suppressed),
         run,
     }
 }
 
-fn message(settled: &Settled, verdict: &Verdict, run: Option<&str>, folded: u32) -> String {
+fn message(settled: &Settled, assessment: &Assessment, run: Option<&str>, suppressed: u32) -> String {
     let meaning = find(settled.xid).map_or("not in NVIDIA's catalogue", |entry| entry.meaning);
-    let mut text = match settled.place {
-        Place::Gpu(index) => format!("GPU {index} reports Xid {}: {meaning}", settled.xid),
-        Place::Device(pci) => format!("the GPU at {pci} reports Xid {}: {meaning}", settled.xid),
+    let mut text = match settled.location {
+        ErrorLocation::Gpu(index) => format!("GPU {index} reports Xid {}: {meaning}", settled.xid),
+        ErrorLocation::Device(pci) => format!("the GPU at {pci} reports Xid {}: {meaning}", settled.xid),
     };
     let mut add = |words: std::fmt::Arguments<'_>| {
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = text.write_fmt(words);
     };
-    if let Some(instance) = settled.told.instance {
+    if let Some(instance) = settled.details.instance {
         add(format_args!(", in MIG instance {instance}"));
     }
-    if let Said::Nvlink(fault) = &settled.told.said {
+    if let LogDetails::Nvlink(fault) = &settled.details.log_details {
         let link = fault
             .link
             .map(|link| format!(" of link {link}"))
@@ -57,23 +62,23 @@ fn message(settled: &Settled, verdict: &Verdict, run: Option<&str>, folded: u32)
             fault.unit, fault.sub_code
         ));
     }
-    if !verdict.why.is_empty() {
-        add(format_args!("; {}", verdict.why));
+    if !assessment.why.is_empty() {
+        add(format_args!("; {}", assessment.why));
     }
-    if settled.times + folded > 1 {
-        add(format_args!("; {} times", settled.times + folded));
+    if settled.times + suppressed > 1 {
+        add(format_args!("; {} times", settled.times + suppressed));
     }
-    let process = settled.told.process.as_deref().unwrap_or("process");
-    match (settled.told.pid, run) {
+    let process = settled.details.process.as_deref().unwrap_or("process");
+    match (settled.details.pid, run) {
         (Some(pid), Some(run)) => add(format_args!("; {process} (pid {pid}) of run {run}")),
         (Some(pid), None) => add(format_args!("; {process} (pid {pid})")),
         (None, Some(run)) => add(format_args!("; run {run} is on this GPU")),
         (None, None) => {}
     }
-    let action = verdict.action;
+    let action = assessment.action;
     add(format_args!(". {}: {}", action.word(), action.advice()));
-    if !settled.told.words.is_empty() {
-        add(format_args!(". The driver says: {}", settled.told.words));
+    if !settled.details.words.is_empty() {
+        add(format_args!(". The driver says: {}", settled.details.words));
     }
     text
 }

@@ -15,7 +15,7 @@ const SETTLED: Tick = Tick {
     topology: true,
 };
 
-/// A node whose GPU 0 sits at 0000:05:00 and GPU 1 at 0000:06:00, with a log of its own.
+/// A node with GPU 0 at 0000:05:00, GPU 1 at 0000:06:00, and its own log.
 struct Node {
     root: tempfile::TempDir,
     reader: XidReader,
@@ -26,7 +26,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(ending: &'static [&'static str]) -> Self {
+    fn new(stopping_runs: &'static [&'static str]) -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/kmsg"), "").unwrap();
@@ -42,10 +42,10 @@ impl Node {
         let (samples, events) = (Samples::new(), Events::default());
         let (reader, sightings) = XidReader::new(Setting {
             root: root.path(),
-            memory: None,
+            position_file: None,
             inventory: watch::Sender::new(Arc::new(inventory)).subscribe(),
             settled: watch::Sender::new(true).subscribe(),
-            ending: Arc::new(|run| ending.contains(&run)),
+            is_stopping: Arc::new(|run| stopping_runs.contains(&run)),
             samples: samples.clone(),
             events: events.clone(),
         });
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// The driver writes lines to the log, now.
+    /// Writes lines to the log with the current time, as the driver does.
     fn log(&mut self, lines: &str) {
         let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let mut text = String::new();
@@ -78,7 +78,7 @@ impl Node {
         std::fs::write(path, before + &text).unwrap();
     }
 
-    /// Processes as `/proc` shows them.
+    /// Adds a process to `/proc`.
     fn process(&self, pid: u32, environ: &str) {
         let folder = self.root.path().join("proc").join(pid.to_string());
         std::fs::create_dir_all(&folder).unwrap();
@@ -95,7 +95,7 @@ impl Node {
     fn events(&mut self) -> Vec<Event> {
         self.reader.read(&SETTLED);
         for settled in self.reader.ledger.settle(now_ms() + 5_000) {
-            self.reader.tell(&settled);
+            self.reader.report(&settled);
         }
         let mut events = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -129,10 +129,10 @@ impl Node {
 }
 
 #[test]
-fn what_both_witnesses_see_is_one_error_with_the_log_s_words() {
+fn an_error_seen_by_both_witnesses_counts_once_with_the_text_of_the_log() {
     let mut node = Node::new(&[]);
     node.process(4_711, "SECRET=x\0LOCKSTEP_RUN=ddp-1\0RANK=3\0");
-    node.sightings.saw(1, 31, None);
+    node.sightings.record_xid(1, 31, None);
     node.log("NVRM: Xid (PCI:0000:06:00): 31, pid=4711, name=python, Ch 00000008, MMU Fault");
     let events = node.events();
     assert_eq!((events.len(), node.errors("1", 31)), (1, vec![1.0]));
@@ -150,8 +150,8 @@ fn what_both_witnesses_see_is_one_error_with_the_log_s_words() {
         assert!(event.message.contains(words), "{words}: {}", event.message);
     }
     assert!(!event.message.contains("SECRET"));
-    // NVML is late.
-    node.sightings.saw(1, 31, None);
+    // NVML reports late.
+    node.sightings.record_xid(1, 31, None);
     assert_eq!(
         (node.events().len(), node.errors("1", 31)),
         (0, vec![2.0]),
@@ -160,11 +160,11 @@ fn what_both_witnesses_see_is_one_error_with_the_log_s_words() {
 }
 
 #[test]
-fn a_witness_who_comes_late_sees_nothing_new() {
+fn a_late_witness_adds_no_error() {
     let mut node = Node::new(&[]);
     node.log("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.");
     assert_eq!(node.events().len(), 1);
-    node.sightings.saw(0, 79, None);
+    node.sightings.record_xid(0, 79, None);
     assert_eq!((node.events().len(), node.errors("0", 79)), (0, vec![1.0]));
 }
 
@@ -172,14 +172,14 @@ fn a_witness_who_comes_late_sees_nothing_new() {
 fn companions_that_come_within_the_wait_decide() {
     let mut node = Node::new(&[]);
     node.log("NVRM: Xid (PCI:0000:05:00): 48, pid=1, name=a, DBE\nNVRM: Xid (PCI:0000:05:00): 94, pid=1, name=a, Contained\nNVRM: Xid (PCI:0000:06:00): 48, pid=1, name=a, DBE");
-    let mut told: Vec<_> = node
+    let mut reported: Vec<_> = node
         .events()
         .iter()
         .map(|event| (event.gpu, event.message.contains("Xid 48:"), event.severity))
         .collect();
-    told.sort_by_key(|(gpu, is_48, _)| (*gpu, *is_48));
+    reported.sort_by_key(|(gpu, is_48, _)| (*gpu, *is_48));
     assert_eq!(
-        told,
+        reported,
         [
             (Some(0), false, Severity::Warning),
             (Some(0), true, Severity::Warning),
@@ -189,7 +189,7 @@ fn companions_that_come_within_the_wait_decide() {
 }
 
 #[test]
-fn the_errors_of_a_run_that_is_being_stopped_alarm_nobody() {
+fn errors_of_a_run_that_is_being_stopped_are_info() {
     let mut node = Node::new(&["ddp-1"]);
     node.process(4_711, "LOCKSTEP_RUN=ddp-1\0RANK=0\0");
     node.process(4_712, "LOCKSTEP_RUN=ddp-2\0RANK=0\0");
@@ -226,7 +226,7 @@ fn a_process_of_another_name_is_another_process() {
 }
 
 #[test]
-fn a_storm_is_counted_whole_and_told_once() {
+fn a_storm_is_counted_completely_and_reported_once() {
     let mut node = Node::new(&[]);
     let storm = "NVRM: Xid (PCI:0000:05:00): 45, pid=1, name=a, Ch 1\n".repeat(3_000);
     node.log(storm.trim_end());
@@ -236,7 +236,7 @@ fn a_storm_is_counted_whole_and_told_once() {
 }
 
 #[test]
-fn a_gpu_nvml_does_not_know_goes_by_its_address() {
+fn a_gpu_unknown_to_nvml_is_named_by_its_address() {
     let mut node = Node::new(&[]);
     node.log("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.");
     let events = node.events();
@@ -245,7 +245,7 @@ fn a_gpu_nvml_does_not_know_goes_by_its_address() {
     assert_eq!(node.errors("0000:18:00", 79), [1.0]);
 }
 
-/// `testdata/kmsg/FAMILY.log`: what the driver writes, and behind `#` what is to come of it.
+/// `testdata/kmsg/FAMILY.log`: what the driver writes, and after `#` the expected result.
 fn fixture(family: Family) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/kmsg");
     std::fs::read_to_string(path.join(format!("{}.log", family.word()))).unwrap()
@@ -288,7 +288,7 @@ fn every_family_s_fixture_is_read_and_judged_as_it_says() {
     }
 }
 
-/// Switch, number, severity and action of each counter of the switches.
+/// Returns the switch, SXid, severity and action of each counter of the switches.
 fn switch_counters(node: &Node) -> Vec<(String, f64)> {
     let latest = node.samples.latest();
     let of_switches = latest
@@ -336,7 +336,7 @@ fn errors_of_switches_are_read_and_judged_as_the_fixture_says() {
 }
 
 #[test]
-fn a_storm_of_a_switch_is_counted_whole_told_once_and_again_when_it_gets_worse() {
+fn a_storm_of_a_switch_is_reported_once_and_again_when_it_gets_worse() {
     let mut node = Node::new(&[]);
     let line = |word: &str| format!("nvidia-nvswitch4: SXid (PCI:0000:c1:00.0): 24007, {word}, Link 03 x\n");
     node.log(line("Non-fatal").repeat(2_000).trim_end());

@@ -1,7 +1,7 @@
-//! How often one address may show a bad token before it is told to slow down.
+//! Limits how many invalid tokens one address may send.
 //!
-//! A valid token is never limited, whatever else came from its address: otherwise one bad client behind a gateway would lock out all
-//! others there. Tokens are 32 random bytes, so nobody finds one by guessing; the limit makes guessing visible and keeps it cheap.
+//! A valid token is never limited, whatever else its address has sent: otherwise one faulty client behind a gateway would lock out all
+//! others there. Tokens are 32 random bytes, so no one finds one by guessing. The limit makes guessing visible and keeps it cheap.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use listener::AddressKey;
 
 use crate::http::error::ApiError;
 
-/// Bad tokens that an address may send at once, and within a minute after that. A page left open with a revoked token asks once
-/// per second at most.
+/// Number of invalid tokens that an address may send at once, and per minute after that. A page that is left open with a revoked token
+/// sends at most one request per second.
 const REQUESTS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
-/// Failed log-ins: people make mistakes, but not many.
+/// Number of failed log-ins at once and per minute: people make mistakes, but few.
 const LOG_INS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("it is not zero");
-/// Addresses that are remembered, about 100 bytes each; those without a recent failure are forgotten. While there are as many,
-/// failures of all count as those of one.
+/// Number of addresses that are stored, about 100 bytes each; those without a recent failure are removed. While the store is full, the
+/// failures of all other addresses count as one address.
 const ADDRESSES_MAX: usize = 10_000;
 
-/// Failures between two looks for addresses that can be forgotten, which goes through all of them.
+/// Number of failures between two clean-ups, each of which visits all addresses.
 const FORGET_EVERY: u64 = 256;
 
 type Limiter<C> = RateLimiter<
@@ -45,10 +45,10 @@ struct Limiters<C: Clock> {
     failures: AtomicU64,
 }
 
-/// Where a bad token was shown.
+/// Where an invalid token was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) enum Attempt {
-    /// In the header of a request.
+    /// In a header of a request.
     Request,
     /// In the body of a log-in.
     LogIn,
@@ -61,7 +61,7 @@ impl Default for BadTokens {
 }
 
 impl BadTokens {
-    /// Counts a bad token, and gives the answer to it: `refusal`, or 429 when the address has sent too many.
+    /// Counts an invalid token and returns the error to answer: `refusal`, or 429 if the address has sent too many.
     pub(in crate::http) fn answer(
         &self,
         address: AddressKey,
@@ -70,7 +70,7 @@ impl BadTokens {
     ) -> ApiError {
         self.0.count(address, attempt).err().map_or(refusal, |wait_s| {
             let detail = format!(
-                "this token is not valid either, and too many bad tokens came from this address; try again in {wait_s} s"
+                "the token is invalid, and this address has sent too many invalid tokens; try again in {wait_s} s"
             );
             ApiError::too_many(detail, wait_s)
         })
@@ -94,7 +94,7 @@ impl<C: Clock + Clone> Limiters<C> {
         }
     }
 
-    /// Counts a failure; fails with the seconds to wait when there were too many.
+    /// Counts a failure. The error is the number of seconds to wait, if there were too many.
     fn count(&self, address: AddressKey, attempt: Attempt) -> Result<(), u64> {
         let limiter = match attempt {
             Attempt::Request => &self.requests,

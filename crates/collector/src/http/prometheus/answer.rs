@@ -1,4 +1,4 @@
-//! Answers that worked: Prometheus' envelope around lists, single things and the results of queries.
+//! Successful answers: Prometheus' envelope around lists, single values and query results.
 //!
 //! ```text
 //! {"status":"success","data":…,"warnings":[…],"infos":[…]}        the last two only when there are any
@@ -20,12 +20,12 @@ use super::pages::{self, Part, Parts};
 use crate::evaluator::{Answered, Cost, QueryError};
 use crate::http::ApiResult;
 
-/// Samples one answer may carry, some 300 MB of text: more than any client shows, and what a slow one is sent for minutes.
+/// Maximum number of samples in one answer, about 300 MB of text: more than any client shows. Sending it to a slow client takes minutes.
 pub(super) const ANSWER_SAMPLES_MAX: usize = 10_000_000;
-/// What Prometheus says when a `limit` cut something off.
+/// Prometheus' warning if a `limit` removed results.
 const TRUNCATED: &str = "results truncated due to limit";
 
-/// One thing, small.
+/// An answer with one small value.
 pub(super) fn success<T: Serialize>(data: T, warnings: Vec<String>) -> Response {
     let answer = Answer {
         status: "success".into(),
@@ -38,7 +38,7 @@ pub(super) fn success<T: Serialize>(data: T, warnings: Vec<String>) -> Response 
     Json(answer).into_response()
 }
 
-/// A list of any length. `held` is given back when the last of it is on its way.
+/// An answer with a list of any length. `held` is released when the last part is being sent.
 pub(super) fn list<T: Serialize + Send + 'static>(
     items: Vec<T>,
     is_truncated: bool,
@@ -55,7 +55,7 @@ pub(super) fn list<T: Serialize + Send + 'static>(
     pages::respond(in_turn(head, items, tail), held)
 }
 
-/// The result of a query, at most `limit` series of it, and what it took where that was asked for.
+/// An answer with the result of a query, at most `limit` series of it, and with statistics on request.
 pub(super) fn result(answered: Answered, limit: Option<usize>, with_stats: bool) -> ApiResult<Response> {
     let Answered {
         mut output,
@@ -68,8 +68,8 @@ pub(super) fn result(answered: Answered, limit: Option<usize>, with_stats: bool)
     let samples = samples(&output.value);
     if samples > ANSWER_SAMPLES_MAX {
         return Err(QueryError::Execution(format!(
-            "the answer would have {samples} samples, more than the {ANSWER_SAMPLES_MAX} of one answer; aggregate, ask for a larger \
-             step or a shorter range, or set a limit"
+            "the result has {samples} samples, more than the {ANSWER_SAMPLES_MAX} of one answer; aggregate, use a \
+             larger step or a shorter range, or set a limit"
         ))
         .into());
     }
@@ -92,7 +92,7 @@ pub(super) fn result(answered: Answered, limit: Option<usize>, with_stats: bool)
     Ok(pages::respond(in_turn(head, items, tail), held))
 }
 
-/// How every answer begins that is written here.
+/// The beginning of every answer of this module.
 const OPENING: &str = r#"{"status":"success","data":"#;
 
 fn notes(warnings: &[String], infos: &[String]) -> String {
@@ -103,7 +103,7 @@ fn notes(warnings: &[String], infos: &[String]) -> String {
     of("warnings", warnings) + &of("infos", infos)
 }
 
-/// Cuts a result down to so many series; whether there were more.
+/// Truncates a result to `limit` series. Returns true if there were more.
 fn truncated(value: &mut Value, limit: usize) -> bool {
     match value {
         Value::Vector(samples) => truncated_list(samples, limit),
@@ -126,7 +126,7 @@ fn samples(value: &Value) -> usize {
     }
 }
 
-/// Prometheus' fields, as far as this engine has them: all that a query reads it holds at once, so the peak is the sum.
+/// Returns Prometheus' statistics, as far as this engine has them. A query holds all its samples at once, so the peak is the sum.
 fn stats(cost: &Cost) -> serde_json::Value {
     let [queued, reading, evaluating] =
         [cost.queued, cost.reading, cost.evaluating].map(|time| time.as_secs_f64());
@@ -145,7 +145,7 @@ fn stats(cost: &Cost) -> serde_json::Value {
 
 // === writing ===
 
-/// The head, the items, the tail.
+/// Returns the head, the items and the tail, in this order.
 fn in_turn(head: String, items: impl Iterator<Item = Part> + Send + 'static, tail: String) -> Parts {
     let text = |text: String| part(text.len(), move |out| out.extend_from_slice(text.as_bytes()));
     Box::new(std::iter::once(text(head)).chain(items).chain([text(tail)]))
@@ -158,13 +158,13 @@ fn part(bytes: usize, write: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Part
     }
 }
 
-/// Items written at a time.
+/// Number of items in one part.
 const ITEMS_AT_ONCE: usize = 64;
-/// Bytes of a name in a list, and of a series' labels, about.
+/// Approximate size of a name in a list and of a series' labels, in bytes.
 const NAME_BYTES: usize = 32;
 const LABELS_BYTES: usize = 256;
 
-/// Items of about so many bytes one after the other, with commas between them.
+/// Returns parts with the items, separated by commas. Each item has about `bytes_each` bytes.
 fn each<T: Send + 'static>(
     items: Vec<T>,
     bytes_each: usize,
@@ -187,7 +187,7 @@ fn each<T: Send + 'static>(
     })
 }
 
-/// A scalar or a text, all but the brace that closes it: statistics may follow.
+/// Writes a scalar or string without its closing brace, because statistics may follow.
 fn once(value: Value) -> impl Iterator<Item = Part> + Send {
     std::iter::once(part(LABELS_BYTES, move |out| {
         format::write(out, &value);
@@ -195,38 +195,38 @@ fn once(value: Value) -> impl Iterator<Item = Part> + Send {
     }))
 }
 
-/// Samples written at a time: one series may have millions, and a page has room for some thousands.
+/// Number of samples in one part: a series may have millions, and a page has room for some thousands.
 const SAMPLES_AT_ONCE: usize = 2_600;
-/// What a sample takes, and a series' labels in samples.
+/// Approximate size of a sample in bytes, and the size of a series' labels in samples.
 const SAMPLE_BYTES: usize = 26;
 const LABELS_IN_SAMPLES: usize = LABELS_BYTES / SAMPLE_BYTES;
 
-/// Some samples of a series.
-struct Stretch {
+/// A range of samples of a series.
+struct SampleRange {
     series: Arc<MatrixSeries>,
     samples: Range<usize>,
 }
 
-/// Series after series, each some samples at a time.
+/// Returns parts with the samples of each series, one series after the other.
 fn matrix(series: Vec<MatrixSeries>) -> impl Iterator<Item = Part> + Send {
-    let mut all = series.into_iter().map(Stretch::whole);
+    let mut all = series.into_iter().map(SampleRange::whole);
     let (mut rest, mut begins) = (None, true);
     std::iter::from_fn(move || {
         let (mut some, mut room) = (Vec::new(), SAMPLES_AT_ONCE);
         while room > 0
-            && let Some(mut stretch) = rest.take().or_else(|| all.next())
+            && let Some(mut range) = rest.take().or_else(|| all.next())
         {
-            rest = stretch.split_off(room);
-            room = room.saturating_sub(stretch.samples.len() + LABELS_IN_SAMPLES);
-            some.push(stretch);
+            rest = range.split_off(room);
+            room = room.saturating_sub(range.samples.len() + LABELS_IN_SAMPLES);
+            some.push(range);
         }
         let is_first = std::mem::take(&mut begins);
         let bytes = (SAMPLES_AT_ONCE - room) * SAMPLE_BYTES;
-        (!some.is_empty()).then(|| part(bytes, move |out| write_stretches(out, &some, is_first)))
+        (!some.is_empty()).then(|| part(bytes, move |out| write_ranges(out, &some, is_first)))
     })
 }
 
-impl Stretch {
+impl SampleRange {
     fn whole(series: MatrixSeries) -> Self {
         Self {
             samples: 0..series.times.len(),
@@ -234,7 +234,7 @@ impl Stretch {
         }
     }
 
-    /// Leaves so many samples, and returns the others.
+    /// Keeps the first `count` samples, and returns the rest.
     fn split_off(&mut self, count: usize) -> Option<Self> {
         let Range { start, end } = self.samples;
         let middle = end.min(start + count);
@@ -246,9 +246,9 @@ impl Stretch {
     }
 }
 
-fn write_stretches(out: &mut Vec<u8>, stretches: &[Stretch], mut is_first: bool) {
+fn write_ranges(out: &mut Vec<u8>, ranges: &[SampleRange], mut is_first: bool) {
     let mut points = Points::default();
-    for Stretch { series, samples } in stretches {
+    for SampleRange { series, samples } in ranges {
         let begins = samples.start == 0;
         if begins {
             if !std::mem::take(&mut is_first) {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn limits_and_stats_are_told() {
+    async fn limits_and_stats_are_shown() {
         let vector = Value::Vector(vec![(labels("a"), 0, 2.0), (labels("b"), 0, 0.5)]);
         let cut = body(result(answered(vector.clone()), Some(1), true).unwrap()).await;
         assert_eq!(cut["data"]["result"].as_array().unwrap().len(), 1);

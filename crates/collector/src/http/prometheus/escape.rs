@@ -1,4 +1,4 @@
-//! Label names that do not fit into an address as they are: `U__`, then `_` for what is not a letter or digit.
+//! Escaped label names in a URL: `U__`, followed by the name with `_` sequences for characters that are not letters or digits.
 //!
 //! ```text
 //! U__http_2e_status__code  ─▶  http.status_code        __ is _, _HEX_ is a character
@@ -6,12 +6,12 @@
 
 use std::borrow::Cow;
 
-/// What an escaped name begins with.
+/// The prefix of an escaped name.
 const PREFIX: &str = "U__";
-/// A character's number in hexadecimal has no more digits: 10ffff.
+/// Maximum number of hexadecimal digits of a character: 10ffff.
 const DIGITS_MAX: usize = 6;
 
-/// The name that was meant; itself where it is not escaped, or not well.
+/// Returns the unescaped name, or the name itself if it is not escaped or not valid.
 pub(super) fn unescaped(name: &str) -> Cow<'_, str> {
     let read = name.strip_prefix(PREFIX).and_then(read);
     read.map_or(Cow::Borrowed(name), Cow::Owned)
@@ -20,7 +20,7 @@ pub(super) fn unescaped(name: &str) -> Cow<'_, str> {
 fn read(escaped: &str) -> Option<String> {
     let mut pieces = escaped.split('_');
     let mut name = pieces.next()?.to_owned();
-    // What stands between two underscores is a character's number, or nothing for an underscore.
+    // Between two underscores is the number of a character, or nothing for an underscore.
     while let Some(number) = pieces.next() {
         match number {
             "" => name.push('_'),

@@ -1,4 +1,4 @@
-//! `/api/v1/series`, `labels`, `label/NAME/values`, `metadata`: what there is to ask for.
+//! `/api/v1/series`, `labels`, `label/NAME/values`, `metadata`: lists of what can be queried.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::evaluator::SERIES_MAX;
 use crate::http::query::Params;
 use crate::http::{ApiError, ApiResult};
 
-/// Names, values or series one answer lists at most.
+/// Maximum number of names, values or series in one answer.
 const LIST_MAX: usize = SERIES_MAX as usize;
 
 pub(super) async fn series(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
@@ -55,7 +55,7 @@ pub(super) async fn label_values(
     .await
 }
 
-/// Asks for one more than is wanted, to know whether there are more.
+/// Reads one item more than requested, to find out whether there are more.
 async fn listed<T: Serialize + Send + 'static>(
     evaluator: &Evaluator,
     params: &Params,
@@ -69,7 +69,8 @@ async fn listed<T: Serialize + Send + 'static>(
     Ok(list(found, is_truncated, held))
 }
 
-/// TYPE and HELP: our own metrics', and what remote write brought. Each metric has one of them, whatever `limit_per_metric`.
+/// Returns TYPE and HELP of Lockstep's own metrics and of those received by remote write. Each metric has one of each, so
+/// `limit_per_metric` has no effect.
 pub(super) async fn metadata(State(evaluator): State<Evaluator>, params: Params) -> ApiResult<Response> {
     let limit = params.count("limit")?.unwrap_or(LIST_MAX);
     params.count("limit_per_metric")?;

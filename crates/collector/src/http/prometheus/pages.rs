@@ -1,12 +1,12 @@
-//! The body of an answer, written a page at a time as the client takes it.
+//! The body of an answer, written page by page as the client reads it.
 //!
 //! ```text
 //! part, part, … ─▶ page ─▶ page ─▶ …        about 64 KiB each; a small answer is one page and has a length
 //! ```
-//! So a large answer costs the memory of its samples and of a few pages, no thread is held while it is sent, and a client that
-//! leaves ends the work. The next pages are written while one is sent, on all cores: a panel of hundreds of series waits for
-//! that more than for anything else. A client that stays and does not read loses the answer after [`TAKEN_WITHIN`]: what it
-//! holds counts against all queries.
+//! A large answer needs the memory of its samples and of a few pages. No thread is occupied while the answer is sent, and a client that
+//! disconnects ends the work. The next pages are written on all cores while one is sent: for a panel of hundreds of series this takes most
+//! of the time. A client that stays connected but does not read loses the answer after [`TAKEN_WITHIN`], because the samples it holds count
+//! against all queries.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,28 +19,28 @@ use axum::response::Response;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
-/// A page: a third of a millisecond of writing, well below what a runtime's thread may be held for.
+/// Size of a page in bytes: about a third of a millisecond of work, well below the time for which a task may block a runtime thread.
 const PAGE_BYTES: usize = 64 << 10;
-/// How long a client may take for an answer. The largest, some 300 MB, takes half of it over a line of 20 Mbit/s.
+/// How long a client may take to read an answer. The largest answer, about 300 MB, takes half of it over a line of 20 Mbit/s.
 const TAKEN_WITHIN: Duration = Duration::from_secs(300);
 
-/// Pages written ahead, at most: each is memory that no query pays for.
+/// Maximum number of pages written ahead: their memory does not count for any query.
 const AHEAD_MAX: usize = 4;
 
 type Write = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
 /// A part of the body.
 pub(super) struct Part {
-    /// Bytes, about: a page at most.
+    /// Approximate size in bytes, at most one page.
     pub(super) bytes: usize,
-    /// Writes it behind what is there.
+    /// Appends the part to a page.
     pub(super) write: Write,
 }
 
-/// The parts of a body, in their order.
+/// The parts of a body, in order.
 pub(super) type Parts = Box<dyn Iterator<Item = Part> + Send>;
 
-/// An answer as JSON, none of it kept longer than it takes to send it. `held` is dropped when its last page is on its way.
+/// Returns a JSON answer. Each part is freed when it is sent, and `held` is dropped when the last page is being sent.
 pub(super) fn respond(parts: Parts, held: impl Send + 'static) -> Response {
     respond_within(parts, held, TAKEN_WITHIN)
 }
@@ -71,22 +71,22 @@ fn respond_within(mut parts: Parts, held: impl Send + 'static, taken_within: Dur
     response
 }
 
-/// With room for a part that goes beyond it; a page that grows is copied each time.
+/// Returns an empty page with room for a last part that exceeds the page. Otherwise the page would be copied when it grows.
 fn empty_page() -> Vec<u8> {
     Vec::with_capacity(PAGE_BYTES + PAGE_BYTES / 4)
 }
 
-/// What is not sent yet.
+/// The part of the body that is not sent yet.
 struct Rest {
     parts: Parts,
-    /// The next pages, being written.
+    /// The next pages, which are being written.
     ahead: VecDeque<AbortOnDropHandle<Vec<u8>>>,
     _held: Box<dyn Send>,
 }
 
 struct Sending {
     first: Option<Vec<u8>>,
-    /// Nothing once all is sent, or the client has taken too long.
+    /// `None` when all is sent, or when the client has taken too long.
     rest: Arc<Mutex<Option<Rest>>>,
     is_done: bool,
     _gives_up: AbortOnDropHandle<()>,
@@ -136,14 +136,14 @@ impl Sending {
             Ok(page) => page.await.map_err(io::Error::other),
             Err(kind) => Err(kind.into()),
         };
-        // Nothing comes behind what went wrong.
+        // After an error nothing more is sent.
         self.is_done = page.is_err();
         Some(page.map(Bytes::from))
     }
 }
 
 impl Rest {
-    /// Has as many pages written at once as there are threads to do it.
+    /// Starts to write the next pages, as many at once as there are threads.
     fn write_ahead(&mut self) {
         let runtime = Handle::current();
         while self.ahead.len() < runtime.metrics().num_workers().min(AHEAD_MAX) {
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use futures::StreamExt;
 
-    /// `count` parts of so many bytes.
+    /// Returns `count` parts of `bytes` bytes each.
     fn parts(count: u8, bytes: usize) -> Parts {
         Box::new((0..count).map(move |n| Part {
             bytes,

@@ -1,4 +1,4 @@
-//! `/api/v1/query`, `query_range`, `query_exemplars`, `format_query`: what has an expression.
+//! `/api/v1/query`, `query_range`, `query_exemplars`, `format_query`: endpoints with an expression.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) async fn range(State(evaluator): State<Evaluator>, params: Params) ->
 
 async fn evaluate(evaluator: &Evaluator, params: &Params, mut when: When) -> ApiResult<Response> {
     let limit = params.limit()?;
-    // As in Prometheus, none and a negative one mean the usual.
+    // As in Prometheus, a missing or negative value means the default.
     if let Some(lookback_ms) = params.duration("lookback_delta")?.filter(|ms| *ms > 0) {
         when.lookback_ms = lookback_ms;
     }
@@ -43,7 +43,7 @@ async fn evaluate(evaluator: &Evaluator, params: &Params, mut when: When) -> Api
     result(answered, limit, params.get("stats").is_some())
 }
 
-/// Exemplars are not kept: there are none, whatever is asked for.
+/// Exemplars are not stored, so the answer is always empty.
 pub(super) async fn exemplars(params: Params) -> ApiResult<Response> {
     let (start_ms, end_ms) = (params.required_time("start")?, params.required_time("end")?);
     if end_ms < start_ms {
@@ -55,7 +55,7 @@ pub(super) async fn exemplars(params: Params) -> ApiResult<Response> {
     Ok(success([(); 0], Vec::new()))
 }
 
-/// The expression as people lay it out.
+/// Formats an expression.
 pub(super) async fn format(params: Params) -> ApiResult<Response> {
     let text = params.get("query").unwrap_or_default();
     let pretty = query::pretty(text).map_err(|error| unparsed("query", &error))?;

@@ -1,4 +1,4 @@
-//! `/api/v1/rules` and `/api/v1/alerts` in Prometheus' shape, for Grafana's alert list; and `/-/reload`, as Prometheus has it.
+//! `/api/v1/rules` and `/api/v1/alerts` in Prometheus' format, for Grafana's alert list; and `/-/reload` as in Prometheus.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ pub(super) async fn rules(
     State(alerts): State<Alerts>,
     Query(params): Query<Vec<(String, String)>>,
 ) -> ApiResult<Response> {
-    let wanted = Wanted::read(&params)?;
+    let filter = RuleFilter::read(&params)?;
     let groups: Vec<Value> = alerts
         .group_views()
         .iter()
-        .filter_map(|group| wanted.group_json(group))
+        .filter_map(|group| filter.group_json(group))
         .collect();
     Ok(success(json!({ "groups": groups }), Vec::new()))
 }
@@ -48,7 +48,7 @@ pub(super) async fn reload(
     let reloaded = reloaded.map_err(|error| {
         ApiError::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("{error}\nThe rules before stay in force."),
+            format!("{error}\nThe current rules stay active."),
         )
     })?;
     Ok(format!(
@@ -57,38 +57,38 @@ pub(super) async fn reload(
     ))
 }
 
-/// What a request asks for; an empty list asks for all.
+/// The filter of a request. An empty list matches everything.
 #[derive(Default)]
-struct Wanted<'a> {
+struct RuleFilter<'a> {
     kind: Option<RuleKind>,
     names: Vec<&'a str>,
     groups: Vec<&'a str>,
     files: Vec<&'a str>,
-    /// Any of these, all matchers of it.
+    /// At least one of these selectors must match, with all its matchers.
     selectors: Vec<Vec<CompiledMatcher>>,
     without_alerts: bool,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RuleFilter<'a> {
     fn read(params: &'a [(String, String)]) -> ApiResult<Self> {
-        let mut wanted = Self::default();
+        let mut filter = Self::default();
         for (name, value) in params {
             let refused = || ApiError::bad_request(format!("not supported value {value:?} of {name:?}"));
             match name.as_str() {
                 "type" => {
-                    wanted.kind = match value.to_lowercase().as_str() {
+                    filter.kind = match value.to_lowercase().as_str() {
                         "" => None,
                         "alert" => Some(RuleKind::Alerting),
                         "record" => Some(RuleKind::Recording),
                         _ => return Err(refused()),
                     }
                 }
-                "rule_name[]" => wanted.names.push(value),
-                "rule_group[]" => wanted.groups.push(value),
-                "file[]" => wanted.files.push(value),
-                "match[]" => wanted.selectors.push(selector(value).ok_or_else(refused)?),
+                "rule_name[]" => filter.names.push(value),
+                "rule_group[]" => filter.groups.push(value),
+                "file[]" => filter.files.push(value),
+                "match[]" => filter.selectors.push(selector(value).ok_or_else(refused)?),
                 "exclude_alerts" => {
-                    wanted.without_alerts = match value.to_lowercase().as_str() {
+                    filter.without_alerts = match value.to_lowercase().as_str() {
                         "1" | "t" | "true" => true,
                         "" | "0" | "f" | "false" => false,
                         _ => return Err(refused()),
@@ -97,10 +97,10 @@ impl<'a> Wanted<'a> {
                 _ => {}
             }
         }
-        Ok(wanted)
+        Ok(filter)
     }
 
-    /// Nothing for a group that is not asked for, or that has no rule that is.
+    /// Returns the group as JSON, or `None` if the filter excludes the group or all its rules.
     fn group_json(&self, group: &GroupView) -> Option<Value> {
         let has = |list: &[&str], name: &str| list.is_empty() || list.contains(&name);
         if !has(&self.groups, &group.name) || !has(&self.files, &group.file) {
@@ -128,7 +128,7 @@ impl<'a> Wanted<'a> {
         }))
     }
 
-    /// By the labels the rule writes, templates as they are written.
+    /// Compares the matchers with the labels that the rule sets. Templates are compared as text.
     fn is_matched(&self, rule: &RuleView) -> bool {
         let holds =
             |matcher: &CompiledMatcher| matcher.matches(rule.labels.get(matcher.name()).unwrap_or(""));
@@ -264,7 +264,7 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        Wanted::read(&params).ok()?.group_json(&group())
+        RuleFilter::read(&params).ok()?.group_json(&group())
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! `/api/v1/status/…`: whom one talks to, how it was started, and what its series look like.
+//! `/api/v1/status/…`: version, configuration and statistics of the collector.
 //!
-//! Fields are Prometheus' own, so that its clients find them; what has no meaning here is empty or zero, never made up.
+//! The fields are Prometheus' own, so that its clients find them. A field without a meaning here is empty or zero, never invented.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::evaluator::{QueryError, SAMPLES_MAX, SERIES_MAX, TIME_MAX, slots};
 use crate::http::ApiResult;
 use crate::http::query::Params;
 
-/// Rows of each table of `tsdb`, unless the request says.
+/// Default number of rows in each table of `tsdb`.
 const ROWS_DEFAULT: usize = 10;
-/// The most it may say.
+/// Maximum number of rows in each table.
 const ROWS_MAX: usize = 10_000;
-/// Pairs of label and value that `tsdb` counts at most: some tens of milliseconds.
+/// Maximum number of label pairs that `tsdb` counts. This takes some tens of milliseconds.
 const PAIRS_MAX: usize = 1_000_000;
 
-/// Clients ask this to find out whom they talk to. Grafana turns features on by the version where the application is
-/// `Prometheus` or none is named; ours is our own.
+/// Clients use this to identify the server. Grafana enables features by version if the application is `Prometheus` or missing, so this
+/// answer has its own application name.
 pub(super) async fn build_info() -> Response {
     let version = env!("CARGO_PKG_VERSION");
-    told(json!({
+    data_response(json!({
         "version": version, "application": "lockstep", "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": "",
     }))
 }
@@ -44,7 +44,7 @@ pub(super) async fn runtime_info(
     State(started): State<StartedAt>,
 ) -> Response {
     let started = rfc3339(started.0);
-    told(json!({
+    data_response(json!({
         "startTime": started,
         "CWD": "",
         "serverTime": rfc3339(clock::now_ms()),
@@ -60,10 +60,10 @@ pub(super) async fn runtime_info(
     }))
 }
 
-/// The limits of queries and of the store, under the names that Prometheus has for them.
+/// Returns the limits of queries and of the store, under Prometheus' names.
 pub(super) async fn flags(State(config): State<Arc<Config>>) -> Response {
     let kept = &config.store;
-    told(BTreeMap::from([
+    data_response(BTreeMap::from([
         (
             "query.lookback-delta",
             DisplayDuration(query::LOOKBACK_DEFAULT_MS).to_string(),
@@ -91,7 +91,8 @@ pub(super) async fn flags(State(config): State<Arc<Config>>) -> Response {
     ]))
 }
 
-/// What a Prometheus that did the same would be told: nothing is scraped, samples come from agents and by remote write.
+/// Returns the configuration that a Prometheus with the same function would have: nothing is scraped, samples come from agents and by
+/// remote write.
 pub(super) async fn config(State(config): State<Arc<Config>>) -> Response {
     let kept = &config.store;
     let yaml = format!(
@@ -101,10 +102,10 @@ pub(super) async fn config(State(config): State<Arc<Config>>) -> Response {
         DisplayDuration(kept.out_of_order_ms),
         DisplayDuration(kept.retention_ms)
     );
-    told(json!({ "yaml": yaml }))
+    data_response(json!({ "yaml": yaml }))
 }
 
-/// Which names and values have the most series.
+/// Returns which names and values have the most series.
 pub(super) async fn tsdb(
     State(series): State<SeriesStore>,
     State(evaluator): State<Evaluator>,
@@ -115,10 +116,10 @@ pub(super) async fn tsdb(
     let counted = evaluator.list(|store| Ok(vec![Cardinality::of(store)?]));
     let (mut counted, _held) = counted.await?;
     let cardinality = counted.pop().unwrap_or_default();
-    Ok(told(cardinality.tables(&totals, rows)))
+    Ok(data_response(cardinality.tables(&totals, rows)))
 }
 
-fn told<T: Serialize>(data: T) -> Response {
+fn data_response<T: Serialize>(data: T) -> Response {
     success(data, Vec::new())
 }
 
@@ -126,7 +127,7 @@ fn rfc3339(time_ms: TimestampMs) -> String {
     jiff::Timestamp::from_millisecond(time_ms).map_or_else(|_| String::new(), |time| time.to_string())
 }
 
-/// Series by name and value.
+/// Number of series by name and value.
 #[derive(Debug, Default)]
 struct Cardinality {
     pairs: usize,
@@ -176,7 +177,7 @@ impl Cardinality {
     }
 }
 
-/// The largest, largest first.
+/// Returns the largest counts, largest first.
 fn most(mut counts: Vec<(Arc<str>, u64)>, rows: usize) -> Value {
     counts.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let rows = counts.iter().take(rows);

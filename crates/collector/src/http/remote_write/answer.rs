@@ -1,4 +1,4 @@
-//! What a sender is told: 204 when all was stored, 400 for what it must not send again, with what was stored all the same.
+//! The answer to a sender: 204 if all was stored; 400 for what it must not send again, with the number of samples that were stored.
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -12,23 +12,23 @@ use super::translate::Version;
 use crate::http::error::ApiError;
 use crate::self_metrics::SelfMetrics;
 
-/// What became of a request.
+/// The result of a request.
 pub(super) struct Outcome<'a> {
     pub(super) ready: &'a Ready,
     pub(super) appended: &'a Appended,
     pub(super) now_ms: TimestampMs,
 }
 
-/// Something that was not taken.
+/// A reason why parts of a request were not stored.
 struct Problem {
-    /// As `/metrics` counts it.
+    /// The value of the label `reason` on `/metrics`.
     reason: &'static str,
     count: u64,
     what: String,
 }
 
 impl Outcome<'_> {
-    /// Counts what was not taken, and says so.
+    /// Counts what was not stored, and returns the answer.
     pub(super) fn answer(&self, version: Version, metrics: &SelfMetrics, store: &SeriesStore) -> Response {
         let problems = self.problems(store);
         for problem in &problems {
@@ -50,7 +50,7 @@ impl Outcome<'_> {
                 .iter()
                 .map(|problem| format!("{} × {}", problem.count, problem.what))
                 .collect();
-            let stored = format!("{} samples were stored; not taken: ", self.stored());
+            let stored = format!("{} samples were stored; refused: ", self.stored());
             ApiError::bad_request(stored + &said.join("; ")).into_response()
         };
         if version == Version::Two {
@@ -59,7 +59,7 @@ impl Outcome<'_> {
         response
     }
 
-    /// Samples that are there now, also when they were before.
+    /// Returns the number of samples that are stored now, including those that were stored before.
     fn stored(&self) -> u64 {
         self.appended.accepted + self.appended.duplicates + self.ready.repeats.duplicates
     }
@@ -71,7 +71,7 @@ impl Outcome<'_> {
         };
         let blame = refused
             .most_values()
-            .map(|(name, values)| format!("; label {name:?} alone has {values} values among them"))
+            .map(|(name, values)| format!("; label {name:?} alone has {values} different values"))
             .unwrap_or_default();
         let series = |reason, kind: &Kind, what: &str, blame: &str| Problem {
             reason,
@@ -81,10 +81,10 @@ impl Outcome<'_> {
                 kind.samples, kind.example
             ),
         };
-        let sender_limit = format!("past the {SERIES_A_SENDER_MAX} new ones that one token may bring");
+        let sender_limit = format!("beyond the limit of {SERIES_A_SENDER_MAX} per token");
         let samples = |reason, count, what: String| Problem { reason, count, what };
         let mut problems = vec![
-            series("series_labels", &refused.bad_labels, "with unusable labels", ""),
+            series("series_labels", &refused.bad_labels, "with invalid labels", ""),
             series(
                 "series_sender_limit",
                 &refused.over_sender_limit,
@@ -94,7 +94,7 @@ impl Outcome<'_> {
             series(
                 "series_store_limit",
                 &refused.over_store_limit,
-                "past the store's limit",
+                "beyond the store's limit",
                 &blame,
             ),
             samples(
@@ -117,7 +117,7 @@ impl Outcome<'_> {
             samples(
                 "conflict",
                 self.appended.conflicts + repeats.conflicts,
-                "samples at a time that has another value already, which stays".into(),
+                "samples at a time that has another value already, which is kept".into(),
             ),
         ];
         problems.retain(|problem| problem.count > 0);

@@ -1,4 +1,4 @@
-//! `prometheus.WriteRequest`, walked where it lies: no copy of a label, no object a series.
+//! `prometheus.WriteRequest`, read in place: labels are not copied, and there is no object per series.
 //!
 //! ```text
 //! WriteRequest   1  TimeSeries…    3  MetricMetadata…
@@ -7,12 +7,12 @@
 //! Sample         1  value (double) 2  time (int64, ms)
 //! Metadata       1  type           2  name           4  help
 //! ```
-//! Senders write a series' labels first and its samples behind them. The labels are then one range of bytes, the same in every
-//! request, and a range that was seen before needs no parsing.
+//! Senders write a series' labels first and its samples after them. So the labels are one range of bytes, the same in every request, and a
+//! range that was seen before needs no parsing.
 
 use super::protobuf::{Field, Fields, Malformed};
 
-/// The tag of a label within a series, as every sender writes it.
+/// The tag of a label in a series, in the form that every sender writes.
 const LABEL_TAG: u8 = 1 << 3 | 2;
 
 /// A part of a request.
@@ -22,7 +22,7 @@ pub(super) enum Part<'a> {
     Metadata(&'a [u8]),
 }
 
-/// The parts of a request; unknown fields are passed over.
+/// Returns the parts of a request. Unknown fields are skipped.
 #[inline]
 pub(super) fn parts(request: &[u8]) -> impl Iterator<Item = Result<Part<'_>, Malformed>> {
     Fields::of(request).filter_map(|field| field.and_then(part).transpose())
@@ -37,7 +37,7 @@ fn part(field: Field<'_>) -> Result<Option<Part<'_>>, Malformed> {
     }
 }
 
-/// How many bytes of a series its labels take, as far as they lie at its beginning.
+/// Returns how many bytes the labels at the beginning of a series take.
 #[inline]
 pub(super) fn leading_labels(series: &[u8]) -> Result<usize, Malformed> {
     let mut fields = Fields::of(series);
@@ -49,13 +49,13 @@ pub(super) fn leading_labels(series: &[u8]) -> Result<usize, Malformed> {
     Ok(end)
 }
 
-/// Name and value of each label of a series, wherever they lie in it.
+/// Returns name and value of each label of a series, wherever in the series it is.
 pub(super) fn labels(series: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), Malformed>> {
     let labels = Fields::of(series).filter(|field| !matches!(field, Ok(other) if other.number != 1));
     labels.map(|label| pair(label?.bytes()?))
 }
 
-/// What comes twice in a label counts as it comes last, as protobuf has it.
+/// If a field occurs twice in a label, the last one counts, as protobuf specifies.
 fn pair(label: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let (mut name, mut value) = (&[][..], &[][..]);
     for field in Fields::of(label) {
@@ -69,39 +69,39 @@ fn pair(label: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     Ok((name, value))
 }
 
-/// The samples of one series, read again and again into the same memory.
+/// The samples of one series. Its memory is reused for each series.
 #[derive(Debug, Default)]
 pub(super) struct Points {
     pub(super) times_ms: Vec<i64>,
     pub(super) values: Vec<f64>,
 }
 
-/// What else was in a series.
+/// What else a series contains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Besides {
-    /// There are labels too.
+pub(super) struct OtherFields {
+    /// The series contains further labels.
     pub(super) labels: bool,
     pub(super) exemplars: u64,
     pub(super) histograms: u64,
 }
 
 impl Points {
-    /// Reads what follows a series' leading labels.
+    /// Reads what follows the leading labels of a series.
     #[inline]
-    pub(super) fn read(&mut self, rest: &[u8]) -> Result<Besides, Malformed> {
+    pub(super) fn read(&mut self, rest: &[u8]) -> Result<OtherFields, Malformed> {
         self.clear();
-        let mut besides = Besides::default();
+        let mut other = OtherFields::default();
         for field in Fields::of(rest) {
             let field = field?;
             match field.number {
                 2 => self.push(field.bytes()?)?,
-                1 => besides.labels |= field.bytes().map(|_| true)?,
-                3 => besides.exemplars += field.bytes().map(|_| 1)?,
-                4 => besides.histograms += field.bytes().map(|_| 1)?,
+                1 => other.labels |= field.bytes().map(|_| true)?,
+                3 => other.exemplars += field.bytes().map(|_| 1)?,
+                4 => other.histograms += field.bytes().map(|_| 1)?,
                 _ => {}
             }
         }
-        Ok(besides)
+        Ok(other)
     }
 
     pub(super) fn clear(&mut self) {
@@ -127,7 +127,7 @@ impl Points {
     }
 }
 
-/// TYPE and HELP of a metric, as they are written.
+/// TYPE and HELP of a metric, as encoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct MetricMetadata<'a> {
     pub(super) kind: u64,
@@ -151,7 +151,7 @@ impl<'a> MetricMetadata<'a> {
     }
 }
 
-/// Walks a whole request. Done before the first new series of a request is made, so that one that is malformed further on
+/// Parses a whole request. This happens before the first new series of a request is created, so that a request that is malformed later
 /// leaves nothing behind.
 pub(super) fn check(request: &[u8]) -> Result<(), Malformed> {
     let mut points = Points::default();
@@ -204,7 +204,7 @@ mod tests {
             [(&b"__name__"[..], &b"up"[..]), (b"job", b"node")]
         );
         let mut points = Points::default();
-        assert_eq!(points.read(&series[names.len()..]), Ok(Besides::default()));
+        assert_eq!(points.read(&series[names.len()..]), Ok(OtherFields::default()));
         assert_eq!(points.times_ms, [-5, i64::MAX]);
         assert_eq!(points.values, [1.5, 0.0]);
     }
@@ -218,7 +218,7 @@ mod tests {
         assert!(points.read(&series[leading..]).unwrap().labels);
         assert_eq!(points.times_ms, [1, 2]);
         assert_eq!(pairs(&series).len(), 2);
-        // The same tag, written longer than it needs to be.
+        // The same tag in a longer encoding than necessary.
         let long = [&[0x8a, 0x00][..], &label("a", "1")[1..]].concat();
         assert_eq!(leading_labels(&long), Ok(0));
         assert_eq!(pairs(&long), [(&b"a"[..], &b"1"[..])]);
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn left_out_fields_are_zero_and_unknown_ones_are_passed_over() {
         let mut points = Points::default();
-        // An empty sample; one with a start time (field 3) beside; an exemplar, a histogram, a field nobody knows.
+        // An empty sample; a sample that also has a start time (field 3); an exemplar, a histogram, an unknown field.
         let rest = [
             &[0x12, 0x00][..],
             &[0x12, 4, 0x18, 9, 0x10, 7],
@@ -236,12 +236,12 @@ mod tests {
             &[0x78, 1],
         ]
         .concat();
-        let besides = Besides {
+        let other = OtherFields {
             labels: false,
             exemplars: 1,
             histograms: 1,
         };
-        assert_eq!(points.read(&rest), Ok(besides));
+        assert_eq!(points.read(&rest), Ok(other));
         assert_eq!((points.times_ms, points.values), (vec![0, 7], vec![0.0, 0.0]));
         assert_eq!(pair(&[0x0a, 1, b'a', 0x0a, 1, b'b']), Ok((&b"b"[..], &b""[..])));
     }

@@ -1,4 +1,4 @@
-//! TYPE and HELP that come with a request.
+//! TYPE and HELP in requests.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use store::series::Metadata;
 
 use super::message::MetricMetadata;
 
-/// Metrics one request may describe: Prometheus sends 500 at once, and no site has this many.
+/// Maximum number of metrics described in one request. Prometheus sends 500 at a time, and no site has this many.
 const METRICS_MAX: usize = 20_000;
-/// The longest HELP kept.
+/// Maximum length of a stored HELP text, in characters.
 const HELP_CHARS_MAX: usize = 1_024;
 
-/// `MetricType`, the same in both versions.
+/// The names of `MetricType`, the same in both versions.
 const KINDS: [&str; 8] = [
     "unknown",
     "counter",
@@ -24,12 +24,13 @@ const KINDS: [&str; 8] = [
     "stateset",
 ];
 
-/// Notes what an entry of version 1 says.
+/// Stores an entry of version 1.
 pub(super) fn take(all: &mut BTreeMap<String, Metadata>, entry: MetricMetadata<'_>) {
     note(all, entry.name, entry.kind, entry.help);
 }
 
-/// Notes TYPE and HELP of a metric, unless its name is not one. What is not UTF-8 is left out: it is not worth the samples.
+/// Stores TYPE and HELP of a metric, unless its name is invalid. Text that is not UTF-8 is ignored, because it is no reason to reject the
+/// samples.
 pub(super) fn note(all: &mut BTreeMap<String, Metadata>, name: &[u8], kind: u64, help: &[u8]) {
     let (Ok(name), Ok(help)) = (std::str::from_utf8(name), std::str::from_utf8(help)) else {
         return;

@@ -1,11 +1,11 @@
-//! A cursor over the fields of one protobuf message, which borrows everything and allocates nothing.
+//! A cursor over the fields of one protobuf message. It borrows everything and allocates nothing.
 //!
 //! ```text
 //! tag = varint(number << 3 | type)      type 0  varint            1  8 bytes, little-endian
 //!                                            2  length, bytes     5  4 bytes, little-endian
 //! ```
-//! Strict where it matters: a field never reaches past the end of its message, numbers begin at 1, a varint has at most 64
-//! bits. Groups (types 3 and 4), which nobody has written for fifteen years, are refused.
+//! It is strict: a field never extends past the end of its message, numbers begin at 1, and a varint has at most 64 bits. Groups (types 3
+//! and 4), which no sender has used for fifteen years, are rejected.
 
 /// One field.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,7 +14,7 @@ pub(super) struct Field<'a> {
     pub(super) value: Value<'a>,
 }
 
-/// What a field holds, as it is written.
+/// The value of a field, as encoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value<'a> {
     Varint(u64),
@@ -23,27 +23,27 @@ pub(super) enum Value<'a> {
     Fixed32(u32),
 }
 
-/// Why bytes are not a message.
+/// Why bytes are not a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
-    /// A field, or a varint, that ends behind its message.
-    #[error("a field reaches past the end of its message")]
+    /// A field or varint extends past the end of its message.
+    #[error("a field extends past the end of its message")]
     Truncated,
-    /// More than 64 bits.
+    /// A varint has more than 64 bits.
     #[error("a number is longer than 64 bits")]
     Varint,
-    /// Number 0, or more than 29 bits.
-    #[error("a field has an impossible number")]
+    /// A field number is 0 or has more than 29 bits.
+    #[error("a field has an invalid number")]
     Number,
-    /// A group, or a type that does not exist.
+    /// A field is a group, or has an unknown type.
     #[error("a field has the unknown wire type {0}")]
     WireType(u8),
-    /// A field that the schema knows, with another type.
+    /// A field of the schema has another type.
     #[error("field {0} has the wrong wire type")]
     Type(u32),
 }
 
-/// The fields of a message in their order. Ends after the first error.
+/// The fields of a message, in order. Ends after the first error.
 #[derive(Debug, Clone)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
-    /// How many bytes there are still.
+    /// The number of remaining bytes.
     #[inline]
     pub(super) fn left(&self) -> usize {
         self.rest.len()
@@ -191,7 +191,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes a number in groups of seven bits.
+/// Writes a number as a varint.
 pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -224,7 +224,7 @@ mod tests {
             Ok(vec![(2, Value::Bytes(b"hi")), (3, Value::Bytes(b""))]),
         );
         check(&[0x0d, 1, 2, 0, 0], Ok(vec![(1, Value::Fixed32(0x201))]));
-        // A tag may be written longer than it needs to be.
+        // A tag may have a longer encoding than necessary.
         check(&[0x88, 0x00, 0x05], Ok(vec![(1, Value::Varint(5))]));
         let most = [0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
         check(&most, Ok(vec![(1, Value::Varint(u64::MAX))]));

@@ -1,25 +1,25 @@
-//! Series of a request that are not taken: how many, why, and which label is to blame.
+//! The refused series of a request: how many, why, and which label causes it.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 
 use domain::series::Labels;
 
-/// Series whose label values are counted to find the one to blame; more would not change the answer.
+/// Number of series whose label values are counted to find the causing label. More would not change the result.
 const LOOKED_AT_MAX: usize = 1_000;
-/// How much of a series is shown as an example.
+/// Maximum number of characters of the example series.
 const EXAMPLE_CHARS_MAX: usize = 300;
 
-/// Why a series with good labels is not taken.
+/// Why a series with valid labels is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The sender has as many as it may.
+    /// The sender is at its limit of series.
     SenderLimit,
-    /// The store takes no more.
+    /// The store is at its limit of series.
     StoreLimit,
 }
 
-/// Series and samples of one reason, and the first of them.
+/// Numbers of series and samples refused for one reason, and the first series.
 #[derive(Debug, Default)]
 pub(super) struct Kind {
     pub(super) series: u64,
@@ -40,12 +40,12 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// A series whose labels cannot name one.
+    /// Adds a series whose labels are invalid.
     pub(super) fn labels(&mut self, problem: String, samples: u64) {
         self.bad_labels.add(|| problem, samples);
     }
 
-    /// A series past a limit.
+    /// Adds a series beyond a limit.
     pub(super) fn limit(&mut self, refusal: Refusal, labels: &Labels, samples: u64) {
         let kind = match refusal {
             Refusal::SenderLimit => &mut self.over_sender_limit,
@@ -61,7 +61,7 @@ impl Refused {
         }
     }
 
-    /// The label with the most values among the series past a limit, and how many.
+    /// Returns the label with the most values among the series beyond a limit, and the number of its values.
     pub(super) fn most_values(&self) -> Option<(&str, usize)> {
         let counts = self
             .values

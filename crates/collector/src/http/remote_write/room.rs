@@ -1,9 +1,9 @@
-//! How much of remote write is in memory at once.
+//! Limits how much memory remote write uses at the same time.
 //!
 //! ```text
-//! head ─▶ room for the body ─▶ body ─▶ room for what it decompresses to ─▶ translated ─▶ stored ─▶ room given back
+//! head ─▶ room for the body ─▶ body ─▶ room for its decompressed form ─▶ translated ─▶ stored ─▶ room released
 //! ```
-//! Ordinary requests, half a megabyte, never wait: two hundred of them fit. The largest ones go four at a time.
+//! Ordinary requests, half a megabyte, never wait: two hundred of them fit. Only four of the largest ones fit at the same time.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,28 +15,30 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::http::error::{ApiError, ApiResult};
 
-/// Compressed bodies of all requests under way: eight of the largest.
+/// Bound of the compressed bodies of all requests in progress, in bytes: eight of the largest.
 const BODIES_BYTES_MAX: usize = 8 * super::BODY_BYTES_MAX;
-/// Decompressed bodies of all requests under way: four of the largest. The samples made of them take about as much again.
+/// Bound of the decompressed bodies of all requests in progress, in bytes: four of the largest. The samples decoded from them take about
+/// the same again.
 const DECOMPRESSED_BYTES_MAX: usize = 4 * super::DECOMPRESSED_BYTES_MAX;
-/// How long a request waits for room before it is told to come again. Waiting is the gentler way to slow a sender down.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// When to come again.
+/// How long a request waits for room before it is rejected with a time to retry. Waiting slows a sender down more gently.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// After how many seconds the sender should retry.
 pub(super) const RETRY_AFTER_S: u64 = 2;
-/// Room is counted in these, so that a semaphore's 32 bits are enough.
+/// The unit in which room is counted, in bytes, so that a semaphore's 32 bits are enough.
 const UNIT_BYTES: usize = 1_024;
 
-/// Buffers kept for the next request, and the largest: with fresh ones, zeroing and page faults cost as much as parsing.
+/// Number of buffers kept for later requests, and the size of the largest. With new buffers, zeroing and page faults would cost as much as
+/// parsing.
 const BUFFERS_MAX: usize = 4;
 const BUFFER_BYTES_MAX: usize = 4 << 20;
 
-/// All of it.
+/// The memory limits of remote write, and its buffers.
 #[derive(Debug)]
 pub(super) struct Room {
     bodies: Semaphore,
     decompressed: Semaphore,
     buffers: Mutex<Vec<Vec<u8>>>,
-    patience: Duration,
+    wait_max: Duration,
 }
 
 impl Default for Room {
@@ -45,13 +47,13 @@ impl Default for Room {
             bodies: Semaphore::new(BODIES_BYTES_MAX / UNIT_BYTES),
             decompressed: Semaphore::new(DECOMPRESSED_BYTES_MAX / UNIT_BYTES),
             buffers: Mutex::default(),
-            patience: PATIENCE,
+            wait_max: WAIT_MAX,
         }
     }
 }
 
 impl Room {
-    /// Room for a body whose length is `declared`, or could be anything.
+    /// Reserves room for a body of length `declared`, or for the largest one if the length is unknown.
     pub(super) async fn for_body(&self, declared: Option<u64>) -> ApiResult<SemaphorePermit<'_>> {
         let largest = super::BODY_BYTES_MAX;
         let bytes = declared
@@ -60,20 +62,20 @@ impl Room {
         self.take(&self.bodies, bytes).await
     }
 
-    /// Room for what a body decompresses to.
+    /// Reserves room for the decompressed form of a body.
     pub(super) async fn for_decompressed(&self, bytes: usize) -> ApiResult<SemaphorePermit<'_>> {
         self.take(&self.decompressed, bytes).await
     }
 
     async fn take<'a>(&self, semaphore: &'a Semaphore, bytes: usize) -> ApiResult<SemaphorePermit<'a>> {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES).max(1)).expect("bodies are smaller than 4 TiB");
-        let taken = tokio::time::timeout(self.patience, semaphore.acquire_many(units)).await;
-        let detail = "too much is being written at once; send it again in some seconds";
+        let taken = tokio::time::timeout(self.wait_max, semaphore.acquire_many(units)).await;
+        let detail = "too many remote writes are in progress; send the request again in a few seconds";
         let taken = taken.map_err(|_| ApiError::too_many(detail, RETRY_AFTER_S))?;
         taken.map_err(|closed| ApiError::internal("taking room for a remote write", &closed))
     }
 
-    /// A buffer for decompressing, of at least this length. What is in it is of no meaning.
+    /// Returns a buffer of at least this length for decompression. Its content is undefined.
     pub(super) fn buffer(&self, length: usize) -> Vec<u8> {
         let mut buffer = self.buffers().pop().unwrap_or_default();
         if buffer.len() < length {
@@ -82,7 +84,7 @@ impl Room {
         buffer
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back for later use.
     pub(super) fn give_back(&self, buffer: Vec<u8>) {
         let mut buffers = self.buffers();
         if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
@@ -95,8 +97,8 @@ impl Room {
     }
 }
 
-/// Refuses a body by the length it declares. As much as an allowed one is read and dropped before that: a client whose
-/// connection closes while it still sends rarely gets to see why.
+/// Rejects a body whose declared length is too large. Before that, it reads and drops as much as an allowed body has: a client whose
+/// connection is closed while it still sends rarely sees the reason.
 pub(super) async fn check_length(body: Body, declared: Option<u64>) -> ApiResult<Body> {
     if declared.is_none_or(|length| length <= super::BODY_BYTES_MAX as u64) {
         return Ok(body);
@@ -110,7 +112,7 @@ pub(super) async fn check_length(body: Body, declared: Option<u64>) -> ApiResult
     Err(body_too_large())
 }
 
-/// Reads a body. One that comes in a piece is not copied.
+/// Reads a body. A body that arrives in one part is not copied.
 pub(super) async fn read_body(body: Body, declared: Option<u64>) -> ApiResult<Bytes> {
     let declared = declared
         .and_then(|length| usize::try_from(length).ok())
@@ -154,9 +156,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_finds_no_room_is_told_to_come_again() {
+    async fn a_request_without_room_gets_a_time_to_retry() {
         let room = Room {
-            patience: Duration::from_millis(10),
+            wait_max: Duration::from_millis(10),
             ..Room::default()
         };
         let mut held = Vec::new();
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
         held.pop();
         assert!(room.for_decompressed(1).await.is_ok());
-        // Bodies have room of their own.
+        // Bodies have their own room.
         assert!(room.for_body(None).await.is_ok());
         let refused = check_length(Body::empty(), Some(u64::MAX)).await.unwrap_err();
         assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);

@@ -1,7 +1,7 @@
-//! From series that each bring their own times to blocks that share them.
+//! Groups series, each of which has its own times, into blocks of series with the same times.
 //!
 //! ```text
-//! a scrape     series × one time          one block, whatever the sender's cut
+//! a scrape     series × one time          one block, wherever the sender cuts its requests
 //! a backfill   series × the same times    one block
 //! ```
 
@@ -14,15 +14,16 @@ use store::series::{APPEND_SAMPLES_MAX, SeriesId};
 
 use super::message::Points;
 
-/// Times in one block: far below what one append takes, so that a block can always be split by rows.
+/// Maximum number of times in one block: far below the size of one append, so that a block can always be split by rows.
 const TIMES_MAX: usize = APPEND_SAMPLES_MAX / 8;
-/// Samples in one request, 64 MiB of values and times. A body of the largest size, from an honest sender, has fewer: a sample
-/// takes 18 bytes. Two bytes are enough for an empty one.
+/// Maximum number of samples in one request: 64 MiB of values and times. The largest body of a correct sender has fewer, because a sample
+/// takes 18 bytes. An empty sample takes only two bytes.
 pub(super) const SAMPLES_MAX: usize = 4 << 20;
-/// Sets of times in one request, each of which costs a block of its own, some hundred bytes. Senders that scrape have a few.
+/// Maximum number of different sets of times in one request. Each needs its own block of some hundred bytes. Senders that scrape have a
+/// few.
 pub(super) const BLOCKS_MAX: usize = 1 << 16;
 
-/// Samples of some series at the same times, series-major.
+/// Samples of several series at the same times, ordered by series.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Row {
     pub(super) series: Vec<SeriesId>,
@@ -30,11 +31,11 @@ pub(super) struct Row {
     pub(super) values: Vec<f64>,
 }
 
-/// The samples of a request, by their times.
+/// The samples of a request, grouped by their times.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     rows: Vec<Row>,
-    /// Where the last series went: most often the next one goes there too.
+    /// The row of the previous series: most often the next one belongs to it too.
     current: usize,
     by_times: HashMap<Vec<TimestampMs>, usize>,
     samples: usize,
@@ -43,7 +44,7 @@ pub(super) struct Rows {
     newest: Option<(TimestampMs, SeriesId)>,
 }
 
-/// Samples of a request at a time for which it has one already: with the same value, or another.
+/// Samples of a request at a time for which the request already has a value: the same value, or another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Repeats {
     pub(super) duplicates: u64,
@@ -57,23 +58,23 @@ impl std::ops::AddAssign for Repeats {
     }
 }
 
-/// A request with more in it than one may have.
+/// A request that exceeds a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TooMuch {
-    #[error("a request may carry {SAMPLES_MAX} samples; send several")]
+    #[error("a request may have at most {SAMPLES_MAX} samples; send several requests")]
     Samples,
     #[error(
-        "the series of a request may have {BLOCKS_MAX} different sets of times; send fewer series at once"
+        "the series of a request may have at most {BLOCKS_MAX} different sets of times; send fewer series at once"
     )]
     Blocks,
 }
 
-/// What [`Rows`] came to.
+/// The result of [`Rows`].
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     pub(super) rows: Vec<Row>,
     pub(super) repeats: Repeats,
-    /// A series with the earliest and one with the latest time.
+    /// The earliest time and its series, and the latest time and its series.
     pub(super) oldest: Option<(TimestampMs, SeriesId)>,
     pub(super) newest: Option<(TimestampMs, SeriesId)>,
 }
@@ -87,7 +88,7 @@ impl Rows {
             return Err(TooMuch::Samples);
         }
         for value in &mut points.values {
-            // The bits of our mark for a hole are any other NaN to whoever sends them.
+            // A sender uses the bits of our marker for a missing sample as an ordinary NaN.
             if is_absent(*value) {
                 *value = f64::NAN;
             }
@@ -124,7 +125,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The first value at a time counts.
+    /// Sorts the samples. If a time occurs several times, the first value counts.
     fn sort(&mut self, points: &mut Points) {
         let mut pairs: Vec<_> = std::iter::zip(&points.times_ms, &points.values)
             .map(|(time_ms, value)| (*time_ms, *value))
@@ -149,7 +150,7 @@ impl Rows {
         if self.rows.len() >= BLOCKS_MAX {
             return Err(TooMuch::Blocks);
         }
-        // What follows is about as much as what came before.
+        // A new row will be about as large as the previous one.
         let expected = self.rows.get(self.current).map_or(0, |row| row.series.len());
         self.rows.push(Row {
             series: Vec::with_capacity(expected),
@@ -160,7 +161,7 @@ impl Rows {
         Ok(self.rows.len() - 1)
     }
 
-    /// All of it.
+    /// Returns the rows.
     pub(super) fn finish(self) -> Sorted {
         Sorted {
             rows: self.rows,
@@ -172,13 +173,13 @@ impl Rows {
 }
 
 impl Row {
-    /// Whether a series is named twice.
+    /// Returns true if a series occurs twice.
     pub(super) fn has_repeats(&self) -> bool {
         let mut seen = HashSet::with_capacity_and_hasher(self.series.len(), RandomState::default());
         !self.series.iter().all(|id| seen.insert(*id))
     }
 
-    /// Keeps what is said first of each series.
+    /// Keeps the first values of each series.
     pub(super) fn without_repeats(self) -> (Self, Repeats) {
         let times = self.times_ms.len();
         let mut repeats = Repeats::default();
@@ -203,7 +204,7 @@ impl Row {
         (kept, repeats)
     }
 
-    /// Splits a row that is larger than one append may be.
+    /// Splits a row that is too large for one append.
     pub(super) fn into_appendable(self) -> Vec<Self> {
         let times = self.times_ms.len();
         if self.values.len() <= APPEND_SAMPLES_MAX {
@@ -273,7 +274,7 @@ mod tests {
         let sorted = rows(&[(1, &[(20, 2.0), (10, 1.0), (20, 9.0), (10, 1.0)])]);
         assert_eq!(sorted.rows, [row(&[1], &[10, 20], &[1.0, 2.0])]);
         assert_eq!((sorted.repeats.conflicts, sorted.repeats.duplicates), (1, 1));
-        // Next to each other, and as the times of the row before.
+        // Next to each other, and with the times of the previous row.
         let sorted = rows(&[(1, &[(i64::MIN, 1.0), (i64::MAX, 2.0), (i64::MAX, f64::NAN)])]);
         assert_eq!(sorted.rows, [row(&[1], &[i64::MIN, i64::MAX], &[1.0, 2.0])]);
         assert_eq!(sorted.repeats.conflicts, 1);
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_first_of_a_series_counts() {
+    fn the_first_value_at_a_time_counts() {
         let again = row(
             &[1, 2, 1, 1],
             &[5, 6],

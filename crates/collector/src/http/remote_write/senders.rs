@@ -1,7 +1,7 @@
-//! What is kept of each sender, told apart by their tokens: its series as it writes them, its shapes, and how many it has.
+//! The state of each sender, identified by its token: its series as it writes them, its shapes, and how many series it has.
 //!
-//! Several senders may share a token: Prometheus opens up to 200 connections itself. They share one memory; since that predicts
-//! by successor, they do not spoil each other's order.
+//! Several senders may share a token: one Prometheus opens up to 200 connections. They share one state. Because the state predicts
+//! successors, the senders do not disturb each other's order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,25 +11,26 @@ use domain::series::Labels;
 use store::SeriesStore;
 use store::series::{APPEND_SAMPLES_MAX, AppendError, Block, Metadata, SeriesId};
 
+use super::known_series::KnownSeries;
 use super::refused::{Refusal, Refused};
-use super::remembered::Remembered;
 use super::rows::{Repeats, Row, Sorted};
-use super::sent::Sent;
+use super::sent_series::SentSeries;
 use super::shapes::Shapes;
 use super::translate::{Resolve, Translated, Unusable, Version, translate};
 
-/// Live series one sender may have: half of what the store takes, so that a label flood from one of them leaves the agents and
-/// the others theirs.
+/// Bound of the live series of one sender: half of the store's limit, so that a sender with too many label values leaves room for agents
+/// and other senders.
 pub const SERIES_A_SENDER_MAX: usize = 500_000;
-/// Remembered of one sender: all series it may have, at some 250 bytes each.
-const REMEMBERED_BYTES_MAX: usize = 128 << 20;
-/// Remembered of all senders. Past this the one not heard longest is forgotten; it costs it a slower request.
-const REMEMBERED_BYTES_MAX_IN_ALL: usize = 256 << 20;
-/// A full memory is begun anew after this: what it holds may be series that are gone.
+/// Bound of the memory for one sender's known series, in bytes: all series that it may have, about 250 bytes each.
+const KNOWN_SERIES_BYTES_MAX: usize = 128 << 20;
+/// Bound of the memory for the known series of all senders, in bytes. Beyond it, the memory of the least recently active sender is freed,
+/// which makes its next request slower.
+const KNOWN_SERIES_BYTES_MAX_IN_ALL: usize = 256 << 20;
+/// After this time a full memory is cleared: its series may no longer exist.
 const RENEW_AFTER: Duration = Duration::from_secs(10 * 60);
-/// A sender that has not been heard for so long has no use for its memory.
+/// After this time without a request, the memory of a sender is freed.
 const IDLE_AFTER: Duration = Duration::from_secs(10 * 60);
-/// Senders whose series are counted. Tokens are made by the admin; past this the one not heard longest is forgotten.
+/// Bound of the senders whose series are counted. The admin creates the tokens. Beyond it, the least recently active sender is removed.
 const SENDERS_MAX: usize = 1_024;
 
 /// All senders.
@@ -39,40 +40,40 @@ pub(super) struct Senders {
     series_max: usize,
 }
 
-/// One of them.
+/// One sender.
 #[derive(Debug)]
 pub(super) struct Sender {
     state: Mutex<State>,
-    heard: Mutex<Heard>,
+    activity: Mutex<Activity>,
     series_max: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Heard {
+struct Activity {
     at: Instant,
-    remembered_bytes: usize,
+    known_series_bytes: usize,
 }
 
 #[derive(Debug)]
 struct State {
-    memory: Remembered,
+    memory: KnownSeries,
     renewed: Instant,
     shapes: Shapes,
-    sent: Sent,
+    sent: SentSeries,
 }
 
-/// A request that only has to be stored.
+/// A request that is ready to be stored.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    /// Each at most as large as the store takes.
+    /// Appends, each at most as large as the store accepts.
     pub(super) appends: Vec<Vec<Block>>,
     pub(super) metadata: BTreeMap<String, Metadata>,
     pub(super) refused: Refused,
     pub(super) exemplars: u64,
     pub(super) histograms: u64,
-    /// Samples at a time that the same request has a value for already.
+    /// Samples at a time for which the same request already has a value.
     pub(super) repeats: Repeats,
-    /// A series with the earliest and one with the latest time.
+    /// The earliest time and its series, and the latest time and its series.
     pub(super) oldest: Option<(i64, SeriesId)>,
     pub(super) newest: Option<(i64, SeriesId)>,
 }
@@ -82,7 +83,7 @@ pub(super) struct Ready {
 pub(super) enum NotReady {
     #[error(transparent)]
     Unusable(#[from] Unusable),
-    /// The store has forgotten a series that is remembered here.
+    /// The store has removed a series that is still known here.
     #[error(transparent)]
     Store(#[from] AppendError),
 }
@@ -95,15 +96,17 @@ impl Senders {
         }
     }
 
-    /// The sender of a token.
+    /// Returns the sender of a token.
     pub(super) fn of(&self, token: &str, now: Instant) -> Arc<Sender> {
         let mut by_token = lock(&self.by_token);
         if let Some(sender) = by_token.get(token) {
-            lock(&sender.heard).at = now;
+            lock(&sender.activity).at = now;
             return Arc::clone(sender);
         }
         if by_token.len() >= SENDERS_MAX {
-            let longest = by_token.iter().min_by_key(|(_, sender)| lock(&sender.heard).at);
+            let longest = by_token
+                .iter()
+                .min_by_key(|(_, sender)| lock(&sender.activity).at);
             if let Some(token) = longest.map(|(token, _)| token.clone()) {
                 by_token.remove(&token);
             }
@@ -113,30 +116,31 @@ impl Senders {
         sender
     }
 
-    /// Forgets what idle senders sent, and the idlest ones' when all is too much. How many series each has stays counted.
+    /// Frees the memory of idle senders, and of the least recently active ones if all use too much. The number of series of each sender is
+    /// kept.
     pub(super) fn forget_idle(&self, now: Instant) {
-        let mut by_age: Vec<(Heard, Arc<Sender>)> = lock(&self.by_token)
+        let mut by_age: Vec<(Activity, Arc<Sender>)> = lock(&self.by_token)
             .values()
-            .map(|sender| (*lock(&sender.heard), Arc::clone(sender)))
+            .map(|sender| (*lock(&sender.activity), Arc::clone(sender)))
             .collect();
-        by_age.sort_by_key(|(heard, _)| std::cmp::Reverse(heard.at));
+        by_age.sort_by_key(|(activity, _)| std::cmp::Reverse(activity.at));
         let mut kept = 0;
-        for (heard, sender) in by_age {
-            kept += heard.remembered_bytes;
-            let idle = now.saturating_duration_since(heard.at) >= IDLE_AFTER;
-            if heard.remembered_bytes > 0 && (idle || kept > REMEMBERED_BYTES_MAX_IN_ALL) {
-                kept -= heard.remembered_bytes;
+        for (activity, sender) in by_age {
+            kept += activity.known_series_bytes;
+            let idle = now.saturating_duration_since(activity.at) >= IDLE_AFTER;
+            if activity.known_series_bytes > 0 && (idle || kept > KNOWN_SERIES_BYTES_MAX_IN_ALL) {
+                kept -= activity.known_series_bytes;
                 sender.forget(now);
             }
         }
     }
 
-    /// What is remembered of all senders.
+    /// Returns the memory for the known series of all senders, in bytes.
     #[cfg(test)]
-    pub(super) fn remembered_bytes(&self) -> usize {
+    pub(super) fn known_series_bytes(&self) -> usize {
         lock(&self.by_token)
             .values()
-            .map(|sender| lock(&sender.heard).remembered_bytes)
+            .map(|sender| lock(&sender.activity).known_series_bytes)
             .sum()
     }
 }
@@ -144,23 +148,23 @@ impl Senders {
 impl Sender {
     fn new(series_max: usize, now: Instant) -> Self {
         let state = State {
-            memory: Remembered::new(REMEMBERED_BYTES_MAX),
+            memory: KnownSeries::new(KNOWN_SERIES_BYTES_MAX),
             renewed: now,
             shapes: Shapes::default(),
-            sent: Sent::default(),
+            sent: SentSeries::default(),
         };
-        let heard = Heard {
+        let activity = Activity {
             at: now,
-            remembered_bytes: 0,
+            known_series_bytes: 0,
         };
         Self {
             state: Mutex::new(state),
-            heard: Mutex::new(heard),
+            activity: Mutex::new(activity),
             series_max,
         }
     }
 
-    /// Makes a request ready for the store.
+    /// Prepares a request for the store.
     pub(super) fn prepare(
         &self,
         version: Version,
@@ -187,17 +191,17 @@ impl Sender {
         };
         let translated = translate(version, request, memory, &mut ids)?;
         let ready = ready(translated, shapes, store);
-        lock(&self.heard).remembered_bytes = memory.size();
+        lock(&self.activity).known_series_bytes = memory.size();
         Ok(ready?)
     }
 
-    /// Forgets the series as they were sent, which are then resolved anew.
+    /// Removes the known series, which are then resolved again.
     pub(super) fn forget(&self, now: Instant) {
         let mut state = lock(&self.state);
         state.memory.clear();
         state.renewed = now;
         state.shapes = Shapes::default();
-        lock(&self.heard).remembered_bytes = 0;
+        lock(&self.activity).known_series_bytes = 0;
     }
 }
 
@@ -231,7 +235,7 @@ fn ready(translated: Translated, shapes: &mut Shapes, store: &SeriesStore) -> Re
     })
 }
 
-/// Puts blocks into appends that the store takes.
+/// Packs blocks into appends that the store accepts.
 fn pack(blocks: Vec<Block>) -> Vec<Vec<Block>> {
     let (mut appends, mut samples) = (Vec::new(), usize::MAX);
     for block in blocks {
@@ -245,10 +249,10 @@ fn pack(blocks: Vec<Block>) -> Vec<Vec<Block>> {
     appends
 }
 
-/// Gives series their ids, within the sender's limit.
+/// Resolves series to their ids, within the sender's limit.
 struct Ids<'a> {
     store: &'a SeriesStore,
-    sent: &'a mut Sent,
+    sent: &'a mut SentSeries,
     limit: usize,
     now: Instant,
 }
@@ -257,7 +261,7 @@ impl Resolve for Ids<'_> {
     fn resolve(&mut self, labels: &Labels) -> Result<SeriesId, Refusal> {
         let store = self.store;
         let known = store.id_of(labels);
-        // A series that is there already costs nothing, whoever sent it first.
+        // A series that already exists is always accepted, whoever sent it first.
         if known.is_none() && !self.sent.has_room(self.limit, self.now, |id| store.knows(id)) {
             return Err(Refusal::SenderLimit);
         }
@@ -268,7 +272,7 @@ impl Resolve for Ids<'_> {
     }
 }
 
-/// Locks, also after a panic elsewhere: at worst a sender's memory is incomplete, and every use of it compares the bytes.
+/// Locks, even after a panic elsewhere: at worst a sender's memory is incomplete, and every use of it compares the bytes.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

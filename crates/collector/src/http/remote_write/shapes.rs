@@ -1,8 +1,8 @@
-//! Shapes a sender's requests had lately: the store stores a tick of a known shape in one copy a group.
+//! Caches the shapes of a sender's recent requests: the store saves a tick of a known shape in one copy per group.
 //!
-//! A sender that cuts its requests at the same places has the same shapes again and again; those are kept as they are. One
-//! that cuts elsewhere each time has none twice. So what is not known is first cut where the ids say so, which is at the same
-//! places whatever the request, and only what comes a second time is kept whole.
+//! A sender that cuts its requests at the same places uses the same shapes again; these are cached as a whole. A sender that cuts at other
+//! places each time never repeats one. So an unknown list of series is first cut by the series' ids, at the same places in every request,
+//! and cached as a whole only when it occurs a second time.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
@@ -14,14 +14,15 @@ use store::series::{AppendError, Block, SeriesId, Shape};
 
 use super::rows::{Repeats, Row};
 
-/// Series in all shapes of a generation, some 10 MB: a sender of a quarter of a million series in requests of one cut.
+/// Bound of the series in all shapes of a generation, about 10 MB: a sender of a quarter of a million series that cuts its requests at the
+/// same places.
 const GENERATION_SERIES_MAX: usize = 1 << 18;
-/// Requests remembered to find out whether one comes again.
+/// Bound of the hashes of recent requests, which show whether a request is repeated.
 const SEEN_ONCE_MAX: usize = 4_096;
-/// A piece ends before an id that is a multiple of this: as many series as a group of the store has at most.
+/// A part ends before an id that is a multiple of this number, the maximum size of a group in the store.
 const PIECE: u32 = 64;
 
-/// The shapes, in two generations: what is not used while one is filled goes with the next.
+/// The shapes, in two generations: shapes that are not used while one generation is filled are dropped with the next.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
     young: Generation,
@@ -37,10 +38,10 @@ struct Generation {
 }
 
 impl Shapes {
-    /// Puts a row into blocks.
+    /// Converts a row to blocks.
     ///
     /// # Errors
-    /// When the store has forgotten one of its series.
+    /// Returns an error if the store has removed one of the series.
     pub(super) fn blocks(
         &mut self,
         row: Row,
@@ -119,7 +120,7 @@ impl Shapes {
         }
     }
 
-    /// Whether a request is seen for the first time.
+    /// Returns true if a request is seen for the first time.
     fn is_new(&mut self, key: u64) -> bool {
         if self.seen_once.len() >= SEEN_ONCE_MAX {
             self.seen_once.clear();

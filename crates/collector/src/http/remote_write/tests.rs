@@ -1,4 +1,4 @@
-//! Translation against prost's reading of the same bytes: whole messages, damaged ones, known and unknown series.
+//! Compares the translation with prost's parser on the same bytes: complete and damaged messages, known and unknown series.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use prost::Message;
 use store::series::{SeriesId, Shape};
 
+use super::known_series::KnownSeries;
 use super::refused::Refusal;
-use super::remembered::Remembered;
 use super::senders::{Ready, Senders};
 use super::translate::{Resolve, Translated, Unusable, Version, translate};
 
-/// `prometheus.WriteRequest`, with bytes for strings: whether they are UTF-8 is not the parser's question.
+/// `prometheus.WriteRequest`, with bytes for strings: the parser does not check whether they are UTF-8.
 #[derive(Clone, PartialEq, Message)]
 struct WriteRequest {
     #[prost(message, repeated, tag = "1")]
@@ -92,7 +92,7 @@ struct Metadata2 {
     help_ref: u32,
 }
 
-/// A store's index, as far as ids go.
+/// The part of a store's index that assigns ids.
 #[derive(Default)]
 struct Index {
     ids: BTreeMap<Labels, SeriesId>,
@@ -109,17 +109,17 @@ impl Resolve for Index {
 
 /// A collector's memory over several requests.
 struct Receiver {
-    memory: Remembered,
+    memory: KnownSeries,
     index: Index,
 }
 
-/// A sample: whose, when, and the bits of its value.
+/// A sample: its series, its time, and the bits of its value.
 type Point = (String, i64, u64);
 
 impl Receiver {
     fn new() -> Self {
         Self {
-            memory: Remembered::new(1 << 20),
+            memory: KnownSeries::new(1 << 20),
             index: Index::default(),
         }
     }
@@ -128,7 +128,7 @@ impl Receiver {
         translate(version, request, &mut self.memory, &mut self.index)
     }
 
-    /// All samples of a translation, sorted.
+    /// Returns all samples of a translation, sorted.
     fn points(&self, translated: &Translated) -> Vec<Point> {
         let names: BTreeMap<SeriesId, String> = self
             .index
@@ -150,7 +150,7 @@ impl Receiver {
     }
 }
 
-/// What a request means, told the slow way.
+/// Returns the meaning of a request, computed in a simple way.
 fn meaning(request: &WriteRequest) -> (Vec<Point>, u64) {
     let (mut points, mut refused) = (Vec::new(), 0);
     for series in request
@@ -244,7 +244,7 @@ fn request() -> impl Strategy<Value = WriteRequest> {
         .prop_map(|(timeseries, metadata)| WriteRequest { timeseries, metadata })
 }
 
-/// The same request in version 2.
+/// Returns the same request in version 2.
 fn as_version_2(request: &WriteRequest) -> Request2 {
     let mut symbols = vec![vec![]];
     let mut reference = |text: &[u8]| {
@@ -280,9 +280,9 @@ proptest! {
     #[test]
     fn both_versions_mean_what_prost_reads(requests in prop::collection::vec(request(), 1..4)) {
         let mut receiver = Receiver::new();
-        // The second time around everything is known, and comes in another order at the seams.
+        // In the second round all series are known, and their order differs where the requests join.
         for request in requests.iter().chain(requests.iter().rev()) {
-            // As it arrives: senders leave out what is zero, and with it the sign of -0.
+            // As it arrives: senders leave out zero values, and with them the sign of -0.
             let request = &WriteRequest::decode(request.encode_to_vec().as_slice()).expect("just encoded");
             let (expected, refused) = meaning(request);
             for (version, bytes) in [
@@ -315,7 +315,7 @@ proptest! {
         if truncate {
             bytes.truncate(cut.index(bytes.len() + 1));
         }
-        // Once with nothing remembered and once with what the good request had.
+        // Once with nothing known, and once with the series of the undamaged request.
         for known in [false, true] {
             let mut receiver = Receiver::new();
             if known {
@@ -327,7 +327,7 @@ proptest! {
                     prop_assert_eq!(receiver.points(&translated), meaning(&request).0);
                 }
                 (Err(_), Err(_)) => prop_assert_eq!(receiver.index.ids.len(), before, "nothing is left behind"),
-                // Groups: prost passes over them, nobody sends them, and we refuse them.
+                // Groups: prost skips them, no sender uses them, and we reject them.
                 (Ok(_), Err(Unusable::Malformed(super::protobuf::Malformed::WireType(3)))) => {}
                 (prost, ours) => prop_assert!(false, "{:?} and {:?}", prost, ours.map(|_| ())),
             }
@@ -460,7 +460,7 @@ fn references_may_come_one_by_one() {
     assert_eq!(receiver.points(&translated), [("up".to_owned(), 5, 0)]);
 }
 
-/// A request with these series, each with one sample at a time.
+/// Returns a request with these series, each with one sample at this time.
 fn scrape(names: &[String], time_ms: i64) -> Vec<u8> {
     written(names.iter().map(|name| named(name, time_ms)).collect())
 }
@@ -548,11 +548,11 @@ async fn idle_senders_are_forgotten_but_their_series_stay_counted() {
         ready.expect("well formed").refused.over_sender_limit.series
     };
     assert_eq!(send(&names), 0);
-    assert!(senders.remembered_bytes() > 0);
+    assert!(senders.known_series_bytes() > 0);
     senders.forget_idle(now + std::time::Duration::from_secs(60));
-    assert!(senders.remembered_bytes() > 0, "not idle yet");
+    assert!(senders.known_series_bytes() > 0, "not idle yet");
     senders.forget_idle(now + std::time::Duration::from_secs(3_600));
-    assert_eq!(senders.remembered_bytes(), 0);
+    assert_eq!(senders.known_series_bytes(), 0);
     assert_eq!(send(&["new".to_owned()]), 1);
     assert_eq!(send(&names), 0, "known to the store");
 }

@@ -1,9 +1,9 @@
-//! From the bytes of a request to rows of samples: a remembered series costs a comparison, a new one is parsed and resolved.
+//! Translates the bytes of a request to rows of samples: a known series costs a comparison, a new one is parsed and resolved.
 //!
 //! ```text
-//! series ─▶ as expected? ─▶ remembered? ─▶ labels, checked ─▶ store ─▶ remembered from now on
-//!               │ its samples     │                  └▶ refused: counted, the others are taken
-//!               ▼                 ▼
+//! series ─▶ as expected? ─▶ known? ─▶ labels, checked ─▶ store ─▶ known from now on
+//!               │ its samples  │                └▶ refused: counted, the others are accepted
+//!               ▼              ▼
 //!              rows of series with the same times
 //! ```
 
@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 use domain::series::Labels;
 use store::series::{Metadata, SeriesId};
 
-use super::message::{self, Besides, MetricMetadata, Part, Points};
+use super::known_series::KnownSeries;
+use super::message::{self, MetricMetadata, OtherFields, Part, Points};
 use super::protobuf::Malformed;
 use super::refused::{Refusal, Refused};
-use super::remembered::Remembered;
 use super::rows::{Rows, Sorted, TooMuch};
 use super::{metadata, version2};
 
-/// Which of the two messages a body is.
+/// Which of the two messages a body contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     /// `prometheus.WriteRequest`
@@ -28,24 +28,24 @@ pub(super) enum Version {
     Two,
 }
 
-/// Who gives series their ids.
+/// Resolves series to their ids.
 pub(super) trait Resolve {
     fn resolve(&mut self, labels: &Labels) -> Result<SeriesId, Refusal>;
 }
 
-/// A request, ready for the store.
+/// A request, translated for the store.
 #[derive(Debug, Default)]
 pub(super) struct Translated {
     pub(super) sorted: Sorted,
     /// TYPE and HELP by name.
     pub(super) metadata: BTreeMap<String, Metadata>,
     pub(super) refused: Refused,
-    /// Exemplars and histograms, which are not kept.
+    /// Number of exemplars and histograms, which are not stored.
     pub(super) exemplars: u64,
     pub(super) histograms: u64,
 }
 
-/// A request of which nothing is taken.
+/// A request from which nothing is stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unusable {
     #[error(transparent)]
@@ -60,7 +60,7 @@ pub(super) enum Unusable {
 pub(super) fn translate(
     version: Version,
     request: &[u8],
-    memory: &mut Remembered,
+    memory: &mut KnownSeries,
     resolver: &mut impl Resolve,
 ) -> Result<Translated, Unusable> {
     memory.begin();
@@ -91,13 +91,13 @@ pub(super) fn translate(
     Ok(translator.out)
 }
 
-/// A translation under way.
+/// A translation in progress.
 pub(super) struct Translator<'a, R> {
     version: Version,
     request: &'a [u8],
-    /// Whether the whole request is known to be well formed.
+    /// Whether the whole request was checked and is well formed.
     checked: bool,
-    memory: &'a mut Remembered,
+    memory: &'a mut KnownSeries,
     resolver: &'a mut R,
     pub(super) points: Points,
     rows: Rows,
@@ -107,11 +107,11 @@ pub(super) struct Translator<'a, R> {
 impl<R: Resolve> Translator<'_, R> {
     #[inline]
     fn series(&mut self, series: &[u8]) -> Result<(), Unusable> {
-        if let Some((place, length)) = self.memory.expected(series) {
-            let besides = self.points.read(&series[length..])?;
-            if !besides.labels {
-                self.count(besides);
-                let id = self.memory.follow(place);
+        if let Some((index, length)) = self.memory.expected(series) {
+            let other = self.points.read(&series[length..])?;
+            if !other.labels {
+                self.count(other);
+                let id = self.memory.follow(index);
                 return Ok(self.rows.push(id, &mut self.points)?);
             }
         }
@@ -120,35 +120,35 @@ impl<R: Resolve> Translator<'_, R> {
 
     fn unexpected(&mut self, series: &[u8]) -> Result<(), Unusable> {
         let length = message::leading_labels(series)?;
-        let besides = self.points.read(&series[length..])?;
-        self.count(besides);
-        if besides.labels {
-            return self.unremembered(series);
+        let other = self.points.read(&series[length..])?;
+        self.count(other);
+        if other.labels {
+            return self.labels_after_samples(series);
         }
         self.labelled(&series[..length])
     }
 
-    /// Takes the samples that were read for the series of these labels, written as version 1 writes them.
+    /// Adds the samples read last to the series with these labels, which are encoded as in version 1.
     pub(super) fn labelled(&mut self, labels: &[u8]) -> Result<(), Unusable> {
-        if let Some(place) = self.memory.find(labels) {
-            let id = self.memory.follow(place);
+        if let Some(index) = self.memory.find(labels) {
+            let id = self.memory.follow(index);
             return Ok(self.rows.push(id, &mut self.points)?);
         }
         let Some(id) = self.resolve(labels)? else {
             return Ok(());
         };
-        if let Some(place) = self.memory.add(labels, id) {
-            self.memory.follow(place);
+        if let Some(index) = self.memory.add(labels, id) {
+            self.memory.follow(index);
         }
         Ok(self.rows.push(id, &mut self.points)?)
     }
 
-    /// Takes the samples that were read if `labels` are those of the series that is expected now.
+    /// Adds the samples read last if `labels` are those of the expected series.
     #[inline]
     pub(super) fn take_expected(&mut self, labels: &[u8]) -> Result<bool, Unusable> {
         match self.memory.expected(labels) {
-            Some((place, length)) if length == labels.len() => {
-                let id = self.memory.follow(place);
+            Some((index, length)) if length == labels.len() => {
+                let id = self.memory.follow(index);
                 self.rows.push(id, &mut self.points)?;
                 Ok(true)
             }
@@ -156,15 +156,15 @@ impl<R: Resolve> Translator<'_, R> {
         }
     }
 
-    /// A series with labels behind its samples: nobody sends that, but it means what it says.
-    fn unremembered(&mut self, series: &[u8]) -> Result<(), Unusable> {
+    /// Handles a series with labels after its samples. No sender writes this, but it is valid.
+    fn labels_after_samples(&mut self, series: &[u8]) -> Result<(), Unusable> {
         if let Some(id) = self.resolve(series)? {
             self.rows.push(id, &mut self.points)?;
         }
         Ok(())
     }
 
-    /// The id of a series that is not remembered; none when it is refused, or has no samples and thus needs none.
+    /// Returns the id of an unknown series. `None` if it is refused, or if it has no samples and so needs no id.
     fn resolve(&mut self, series: &[u8]) -> Result<Option<SeriesId>, Unusable> {
         if self.points.values.is_empty() {
             message::labels(series).try_for_each(|label| label.map(|_| ()))?;
@@ -194,9 +194,9 @@ impl<R: Resolve> Translator<'_, R> {
         }
     }
 
-    pub(super) fn count(&mut self, besides: Besides) {
-        self.out.exemplars += besides.exemplars;
-        self.out.histograms += besides.histograms;
+    pub(super) fn count(&mut self, other: OtherFields) {
+        self.out.exemplars += other.exemplars;
+        self.out.histograms += other.histograms;
     }
 
     pub(super) fn refuse_labels(&mut self, problem: impl Into<String>) {
@@ -206,7 +206,7 @@ impl<R: Resolve> Translator<'_, R> {
     }
 }
 
-/// The labels of a series, or why they cannot name one.
+/// Returns the labels of a series, or why they are invalid.
 fn named(series: &[u8]) -> Result<Result<Labels, String>, Malformed> {
     let mut pairs = Vec::new();
     for pair in message::labels(series) {

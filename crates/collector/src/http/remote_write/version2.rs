@@ -1,31 +1,31 @@
-//! `io.prometheus.write.v2.Request`: every string once in a table, labels as references into it.
+//! `io.prometheus.write.v2.Request`: a table contains every string once, and labels refer to it.
 //!
 //! ```text
 //! Request      4  symbol…          5  TimeSeries…        the first symbol is ""
 //! TimeSeries   1  label references: name, value, …        2  Sample…   3  Histogram…   4  Exemplar…   5  Metadata
 //! Metadata     1  type             3  help reference
 //! ```
-//! References mean something in one request only. So a series' labels are written down as version 1 would write them, and that
-//! is what is remembered: a sender that changes versions stays known.
+//! References are valid in one request only. So a series' labels are encoded as in version 1, and that form is cached: a sender that
+//! changes the version stays known.
 
 use domain::series::labels::{LABELS_MAX, METRIC_NAME, VALUE_BYTES_MAX};
 
-use super::message::{Besides, Points};
+use super::message::{OtherFields, Points};
 use super::metadata;
 use super::protobuf::{Field, Fields, Malformed, Value, put_bytes};
 use super::translate::{Resolve, Translator, Unusable};
 
-/// Strings of one request: 16 MiB of references to them. Prometheus sends some thousand.
+/// Maximum number of strings in one request: 16 MiB of references to them. Prometheus sends some thousand.
 const SYMBOLS_MAX: usize = 1 << 20;
-/// Labels of one request when written out: references are short and could stand for far more than was sent.
+/// Bound of the labels of one request in their full form, in bytes: short references could expand to far more than was sent.
 const WRITTEN_OUT_BYTES_MAX: usize = 256 << 20;
 
-/// A table of strings that breaks the rules.
+/// A table of strings that is invalid or too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadSymbols {
     #[error("the first symbol must be the empty string")]
     First,
-    #[error("a request may have {SYMBOLS_MAX} symbols; send fewer series at once")]
+    #[error("a request may have at most {SYMBOLS_MAX} symbols; send fewer series at once")]
     TooMany,
     #[error(
         "the labels of all series, written out, are more than {WRITTEN_OUT_BYTES_MAX} bytes; send fewer series at once"
@@ -33,7 +33,7 @@ pub(super) enum BadSymbols {
     TooLong,
 }
 
-/// Walks a request and gives its series to the translator.
+/// Parses a request and passes its series to the translator.
 pub(super) fn walk<R: Resolve>(request: &[u8], translator: &mut Translator<'_, R>) -> Result<(), Unusable> {
     let symbols = symbols(request)?;
     let mut writer = Writer {
@@ -67,11 +67,11 @@ fn symbols(request: &[u8]) -> Result<Vec<&[u8]>, Unusable> {
     Ok(symbols)
 }
 
-/// Writes series down as version 1 would.
+/// Encodes series as in version 1.
 #[derive(Default)]
 struct Writer<'a> {
     symbols: Vec<&'a [u8]>,
-    /// By symbol: whether the metric of this name was described already. Its other series say the same.
+    /// For each symbol, whether the metric of this name was described already. Its other series have the same description.
     described: Vec<bool>,
     references: Vec<u32>,
     label: Vec<u8>,
@@ -91,8 +91,8 @@ impl Writer<'_> {
         series: &[u8],
         translator: &mut Translator<'_, R>,
     ) -> Result<(), Unusable> {
-        let (besides, description) = read(series, &mut self.references, &mut translator.points)?;
-        translator.count(besides);
+        let (other, description) = read(series, &mut self.references, &mut translator.points)?;
+        translator.count(other);
         if translator.points.values.is_empty() {
             return Ok(());
         }
@@ -128,14 +128,14 @@ impl Writer<'_> {
         translator.labelled(&self.labels)
     }
 
-    /// Puts the labels in place of the references; returns which symbol is the metric's name.
+    /// Replaces the references by the labels. Returns which symbol is the metric's name.
     fn write_out(&mut self) -> Result<Option<usize>, String> {
         self.labels.clear();
         let (pairs, rest) = self.references.as_chunks::<2>();
         if !rest.is_empty() {
             return Err("label references come in pairs".into());
         }
-        // A few more than are allowed may be there with empty values.
+        // Labels with empty values do not count, so a few more than the limit may be there.
         if pairs.len() > 2 * LABELS_MAX {
             return Err(format!(
                 "{} labels, more than the {LABELS_MAX} allowed",
@@ -175,26 +175,26 @@ fn read(
     series: &[u8],
     references: &mut Vec<u32>,
     points: &mut Points,
-) -> Result<(Besides, Option<Description>), Malformed> {
+) -> Result<(OtherFields, Option<Description>), Malformed> {
     references.clear();
     points.clear();
-    let (mut besides, mut description) = (Besides::default(), None);
+    let (mut other, mut description) = (OtherFields::default(), None);
     for field in Fields::of(series) {
         let field = field?;
         match field.number {
             1 => read_references(field, references)?,
             2 => points.push(field.bytes()?)?,
-            3 => besides.histograms += field.bytes().map(|_| 1)?,
-            4 => besides.exemplars += field.bytes().map(|_| 1)?,
+            3 => other.histograms += field.bytes().map(|_| 1)?,
+            4 => other.exemplars += field.bytes().map(|_| 1)?,
             5 => description = Some(describe(field.bytes()?)?),
             _ => {}
         }
     }
-    Ok((besides, description))
+    Ok((other, description))
 }
 
-/// Packed, as everybody writes them, or one by one, as the format also allows. Numbers that cannot be references become one
-/// that is beyond every table.
+/// Reads references: packed, as all senders write them, or one by one, as the format also allows. Numbers that cannot be references become
+/// one that is beyond every table.
 fn read_references(field: Field<'_>, references: &mut Vec<u32>) -> Result<(), Malformed> {
     let reference = |number| u32::try_from(number).unwrap_or(u32::MAX);
     if let Value::Varint(number) = field.value {
@@ -220,7 +220,7 @@ fn describe(metadata: &[u8]) -> Result<Description, Malformed> {
     Ok(description)
 }
 
-/// Walks a whole request, as [`super::message::check`] does.
+/// Parses a whole request, as [`super::message::check`] does.
 pub(super) fn check(request: &[u8]) -> Result<(), Malformed> {
     let (mut references, mut points) = (Vec::new(), Points::default());
     for field in Fields::of(request) {

@@ -1,5 +1,5 @@
-//! Limits of log-ins under way. Anyone may begin one, so they have room of their own; and a slow one gives way to the next, so
-//! that many slow ones cannot keep anyone from logging in.
+//! Limits for log-ins in progress. Anyone may start one, so they have their own limits. When there are too many, the oldest one is ended,
+//! so that many slow log-ins cannot prevent others.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::{ApiError, ApiResult};
 
-/// Log-ins whose body is being read: a body is one packet, so a browser is done within one round trip. The next one ends the oldest.
+/// Number of log-ins whose body is being read. A body is one packet, so a browser needs one round trip. A further log-in ends the oldest.
 const LOG_INS_MAX: usize = 32;
 /// How long the whole body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ struct Inner {
     under_way: BTreeMap<u64, CancellationToken>,
 }
 
-/// A log-in under way; removed when it is dropped.
+/// A log-in in progress. Dropping it removes it.
 struct Entry {
     log_ins: LogIns,
     id: u64,
@@ -50,7 +50,7 @@ impl LogIns {
     /// Reads a body.
     ///
     /// # Errors
-    /// 408 when it takes too long, 503 when it has to give way to a newer one.
+    /// Returns 408 if it takes too long, and 503 if a newer log-in replaced it.
     pub(super) async fn within_limits<T>(&self, read: impl Future<Output = T>) -> ApiResult<T> {
         let entry = self.begin();
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Ten tabs on one page ask the same: the same query at the same time is evaluated once.
+//! Shares evaluations: if several tabs send the same query for the same time, it is evaluated once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,21 +8,21 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
 use query::{Output, Params};
 
-/// Entries kept before finished ones are swept out.
+/// Number of entries at which finished ones are removed.
 const SWEEP_AT: usize = 1_024;
 
-/// An answer, or why there is none, for all who asked.
+/// The result of an evaluation, or its error, for all tabs that wait for it.
 pub(super) type Answer = Result<Arc<Output>, Arc<str>>;
 
 type Key = (String, i64, i64, i64);
 type Evaluation = BoxFuture<'static, Answer>;
 
-/// Evaluations under way.
+/// Evaluations in progress.
 #[derive(Clone, Default)]
 pub(crate) struct Coalesced(Arc<Mutex<HashMap<Key, WeakShared<Evaluation>>>>);
 
 impl Coalesced {
-    /// The answer to a query, shared with whoever asks the same while it is wanted. When all have left it is cancelled.
+    /// Returns the result of a query, shared with all that request the same while it is evaluated. If all of them leave, it is cancelled.
     pub(super) fn evaluate(
         &self,
         evaluator: &Evaluator,

@@ -1,4 +1,4 @@
-//! A stream lives for days; the right to it may end earlier, so it is looked at again now and then.
+//! The credential of a stream. A stream is open for days and its credential may expire, so it is checked periodically.
 
 use axum::http::HeaderMap;
 
@@ -7,7 +7,7 @@ use crate::config::Secret;
 use crate::http::auth;
 use crate::tokens::Tokens;
 
-/// What the stream was opened with.
+/// The credential with which a stream was opened.
 pub(super) enum Credential {
     Bearer(Secret),
     Cookie(Secret),
@@ -23,7 +23,7 @@ impl Credential {
         }
     }
 
-    /// Returns true while it is valid.
+    /// Returns true while the credential is valid.
     pub(super) fn is_valid(&self, tokens: &Tokens) -> bool {
         let now_ms = clock::now_ms();
         match self {

@@ -1,16 +1,16 @@
-//! From what a query gave to the columns a chart draws.
+//! Converts the result of a query to the columns that a chart shows.
 
 use domain::api::stream::{Column, Push};
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::{Output, Params, Value};
 
-/// Columns in one frame: a grid of 10,000 GPUs with room to spare.
+/// Maximum number of columns in one frame: a grid of 10,000 GPUs with room to spare.
 const COLUMNS_MAX: usize = 20_000;
-/// Values in one frame, some 10 MB of JSON: less than a tab's outbox holds.
+/// Maximum number of values in one frame, about 10 MB of JSON: less than a tab's outbox holds.
 const CELLS_MAX: usize = 500_000;
 
-/// The frame, or a sentence about why there is none.
+/// Returns the frame, or a sentence that says why there is none.
 pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Result<Push, String> {
     let times_ms: Vec<TimestampMs> = match when.step_ms {
         0 => vec![when.start_ms],
@@ -22,11 +22,11 @@ pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Res
         Value::Vector(samples) => samples.len(),
         Value::Matrix(series) => series.len(),
         Value::Scalar(..) => 1,
-        Value::String(..) => return Err("the query gives a text, not numbers".into()),
+        Value::String(..) => return Err("the query returns a string, not numbers".into()),
     };
     if columns > COLUMNS_MAX || columns.saturating_mul(times_ms.len()) > CELLS_MAX {
         return Err(format!(
-            "the query gives {columns} series, more than can be shown; aggregate them or take the top few"
+            "the query returns {columns} series, more than can be shown; aggregate them, or use topk()"
         ));
     }
     let series = match &output.value {
@@ -60,7 +60,7 @@ fn one(labels: Labels, value: f64) -> Column {
     column(labels, 1, std::iter::once((0, value)))
 }
 
-/// Where a time stands on the grid of steps.
+/// Returns the index of a time on the grid of steps.
 fn place(when: &Params, time: TimestampMs) -> i64 {
     if when.step_ms == 0 {
         0
@@ -69,7 +69,7 @@ fn place(when: &Params, time: TimestampMs) -> i64 {
     }
 }
 
-/// Puts values at their places. JSON has neither NaN nor infinities: their places are told beside the values.
+/// Puts values at their positions. JSON has neither NaN nor infinities, so their positions are listed separately.
 fn column(labels: Labels, length: usize, placed: impl Iterator<Item = (i64, f64)>) -> Column {
     let mut values = vec![None; length];
     let mut not_finite = Vec::new();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_for_a_page_is_said() {
+    fn too_many_columns_are_refused() {
         let many = (0..=COLUMNS_MAX).map(|_| (Labels::empty(), 0, 1.0)).collect();
         let refused =
             frame(1, true, &Params::instant(0), &output(Value::Vector(many))).expect_err("too many");

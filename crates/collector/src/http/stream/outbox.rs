@@ -1,4 +1,4 @@
-//! What waits to be sent to one tab: bounded in messages and in bytes. A tab that fills it is cut off, never waited for.
+//! The queue of messages to one tab: bounded in messages and in bytes. A tab that fills it is disconnected; nothing waits for it.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use futures::SinkExt;
 use futures::stream::SplitSink;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Messages waiting. A page gets some dozens a second; one that is this far behind is asleep or gone.
+/// Maximum number of queued messages. A page gets some dozens per second; a tab that is this far behind is suspended or gone.
 const MESSAGES_MAX: usize = 256;
-/// Bytes of those messages: some of the largest frames, or a burst of everything a page watches.
+/// Maximum number of bytes of these messages: some of the largest frames, or a burst of everything that a page watches.
 const BYTES_MAX: usize = 32 << 20;
 
 /// The tab's end of the queue.
@@ -18,13 +18,13 @@ pub(super) struct Outbox {
     room: Arc<Semaphore>,
 }
 
-/// The socket's end of the queue.
+/// The WebSocket's end of the queue.
 pub(super) struct Outgoing(mpsc::Receiver<Waiting>);
 
-/// A message, and the room it takes until it is sent.
+/// A message, and the room that it takes until it is sent.
 struct Waiting(Message, OwnedSemaphorePermit);
 
-/// The tab does not read.
+/// The queue is full: the tab does not read.
 #[derive(Debug)]
 pub(super) struct Full;
 
@@ -35,7 +35,7 @@ pub(super) fn outbox() -> (Outbox, Outgoing) {
 }
 
 impl Outbox {
-    /// Puts a message behind the others.
+    /// Adds a message to the queue.
     pub(super) fn push(&self, message: Message) -> Result<(), Full> {
         let bytes = match &message {
             Message::Text(text) => text.len(),
@@ -50,7 +50,7 @@ impl Outbox {
 }
 
 impl Outgoing {
-    /// Writes until the socket or the tab ends.
+    /// Sends messages until the WebSocket or the tab ends.
     pub(super) async fn write_to(&mut self, sink: &mut SplitSink<WebSocket, Message>) {
         while let Some(Waiting(message, room)) = self.0.recv().await {
             if sink.send(message).await.is_err() {

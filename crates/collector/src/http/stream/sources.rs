@@ -1,4 +1,4 @@
-//! What a tab shows, and where it comes from.
+//! The parts of the collector that a tab reads from.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::self_metrics::SelfMetrics;
 use crate::tasks::Tasks;
 use crate::tokens::Tokens;
 
-/// What a tab shows, and where it comes from.
+/// The parts of the collector that a tab reads from.
 #[derive(Clone)]
 pub(super) struct Sources {
     pub(super) changes: Changes,

@@ -1,4 +1,4 @@
-//! One tab: its requests, its watches, and what is pushed to it.
+//! One tab: its requests, its watches, and the messages pushed to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::changes::Change;
 use crate::clock;
 use crate::http::nodes;
 
-/// How often lists that changed are sent, and due queries looked for.
+/// How often changed lists are sent and due queries are evaluated.
 const TICK: Duration = Duration::from_millis(250);
-/// How often a sign of life is asked for; a tab that gives none for three times as long is gone.
+/// How often a ping is sent. A tab that sends nothing for three times as long is gone.
 const PING_EVERY: Duration = Duration::from_secs(15);
-/// How often the right to the stream is looked at again.
+/// How often the credential of the stream is checked again.
 const RECHECK_EVERY: Duration = Duration::from_secs(30);
-/// How long the last words to a slow tab may take.
+/// How long the close message to a slow tab may take.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
-/// Runs in the list.
+/// Maximum number of runs in the list.
 const RUNS_MAX: u32 = 200;
-/// Bytes of a log in one message.
+/// Maximum size of the log text in one message, in bytes.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
 /// WebSocket close codes (RFC 6455, 7.4.1): going away, policy violation, try again later.
@@ -43,10 +43,10 @@ const AWAY: u16 = 1001;
 const POLICY: u16 = 1008;
 const AGAIN: u16 = 1013;
 
-/// Why a tab was closed by us.
-type Goodbye = (u16, &'static str);
+/// The close code and the reason with which the collector closes a tab.
+type CloseReason = (u16, &'static str);
 
-/// Serves a tab until either side has had enough.
+/// Serves a tab until either side closes it.
 pub(super) async fn serve(sources: Sources, coalesced: Coalesced, credential: Credential, socket: WebSocket) {
     let (mut sink, mut requests) = socket.split();
     let (outbox, mut outgoing) = outbox();
@@ -66,12 +66,12 @@ pub(super) async fn serve(sources: Sources, coalesced: Coalesced, credential: Cr
         heard: Instant::now(),
         sources: sources.clone(),
     };
-    let goodbye = tokio::select! {
-        goodbye = tab.run(&mut requests, &credential) => goodbye,
+    let close_reason = tokio::select! {
+        close_reason = tab.run(&mut requests, &credential) => close_reason,
         () = outgoing.write_to(&mut sink) => None,
         () = sources.tasks.stopping().cancelled() => Some((AWAY, "the collector is stopping; connect again")),
     };
-    if let Some((code, reason)) = goodbye {
+    if let Some((code, reason)) = close_reason {
         if code == AGAIN {
             sources.metrics.tabs_dropped.inc();
         }
@@ -92,12 +92,12 @@ struct Tab {
     watches: Watches,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
     dirty: Dirty,
-    /// Runs whose watched logs hold more than was sent.
+    /// Runs whose watched logs contain more than was sent.
     unread_logs: BTreeSet<RunId>,
     heard: Instant,
 }
 
-/// Lists that are not what the tab was told last.
+/// Lists that have changed since they were last sent to the tab.
 #[derive(Default)]
 struct Dirty {
     runs: bool,
@@ -105,7 +105,7 @@ struct Dirty {
     nodes: bool,
 }
 
-/// An evaluation that came to its end, with the watch it was for.
+/// A finished evaluation, and the watch that it was for.
 struct Answered {
     id: u32,
     serial: u64,
@@ -119,7 +119,7 @@ impl Tab {
         &mut self,
         requests: &mut (impl StreamExt<Item = Result<Message, axum::Error>> + Unpin),
         credential: &Credential,
-    ) -> Option<Goodbye> {
+    ) -> Option<CloseReason> {
         let (mut ticks, mut pings, mut checks) =
             (interval(TICK), interval(PING_EVERY), interval(RECHECK_EVERY));
         for timer in [&mut ticks, &mut pings, &mut checks] {
@@ -127,16 +127,16 @@ impl Tab {
         }
         checks.reset();
         let version = env!("CARGO_PKG_VERSION").into();
-        if let Err(goodbye) = self.push(&Push::Welcome {
+        if let Err(close_reason) = self.push(&Push::Welcome {
             now_ms: clock::now_ms(),
             version,
         }) {
-            return Some(goodbye);
+            return Some(close_reason);
         }
         loop {
             let done = tokio::select! {
                 request = requests.next() => match request {
-                    Some(Ok(message)) => self.hear(message).await,
+                    Some(Ok(message)) => self.receive(message).await,
                     Some(Err(_)) | None => return None,
                 },
                 change = self.changes.recv() => self.note(change).await,
@@ -148,25 +148,25 @@ impl Tab {
                     Err((POLICY, "the session or token has ended; log in again"))
                 },
             };
-            if let Err(goodbye) = done {
-                return Some(goodbye);
+            if let Err(close_reason) = done {
+                return Some(close_reason);
             }
         }
     }
 
-    async fn hear(&mut self, message: Message) -> Result<(), Goodbye> {
+    async fn receive(&mut self, message: Message) -> Result<(), CloseReason> {
         self.heard = Instant::now();
         match message {
             Message::Text(text) => match serde_json::from_str::<Request>(&text) {
                 Ok(request) => self.request(request).await,
-                Err(_) => Err((POLICY, "a message was not understood; reload the page")),
+                Err(_) => Err((POLICY, "a message is invalid; reload the page")),
             },
-            Message::Binary(_) => Err((POLICY, "messages are JSON texts")),
+            Message::Binary(_) => Err((POLICY, "messages must be JSON text")),
             Message::Ping(_) | Message::Pong(_) | Message::Close(_) => Ok(()),
         }
     }
 
-    async fn request(&mut self, request: Request) -> Result<(), Goodbye> {
+    async fn request(&mut self, request: Request) -> Result<(), CloseReason> {
         let (id, kind) = match request {
             Request::Unwatch { id } => {
                 self.watches.remove(id);
@@ -199,7 +199,7 @@ impl Tab {
         }
     }
 
-    /// A log watch that begins some bytes before the end of what is there.
+    /// Returns a log watch that begins `tail_bytes` before the current end of the log.
     async fn tail(
         &mut self,
         run: RunId,
@@ -219,8 +219,8 @@ impl Tab {
         })
     }
 
-    /// Sends what a new watch shows at once; queries are due at the next tick.
-    async fn show(&mut self, id: u32) -> Result<(), Goodbye> {
+    /// Sends what a new watch shows at once. Queries are due at the next tick.
+    async fn show(&mut self, id: u32) -> Result<(), CloseReason> {
         let of_log = self.watches.iter_mut().find_map(|(at, watch)| match &watch.kind {
             Kind::Log { run, .. } if at == id => Some(run.clone()),
             _ => None,
@@ -232,8 +232,8 @@ impl Tab {
         self.evaluate_due()
     }
 
-    /// Sends the views of runs that have changed, as often as they may be sent.
-    async fn send_due_views(&mut self) -> Result<(), Goodbye> {
+    /// Sends the views of changed runs, at most as often as allowed.
+    async fn send_due_views(&mut self) -> Result<(), CloseReason> {
         for (id, run) in self.watches.due_views(clock::now_ms()) {
             let push = match self.sources.runs.view(&run).await {
                 Ok(view) => Push::Run {
@@ -250,8 +250,8 @@ impl Tab {
         Ok(())
     }
 
-    /// Sends what was added to the watched logs of a run (or to one of them).
-    async fn send_logs(&mut self, run: &RunId, only: Option<u32>) -> Result<(), Goodbye> {
+    /// Sends what was added to the watched logs of a run, or only to one of them.
+    async fn send_logs(&mut self, run: &RunId, only: Option<u32>) -> Result<(), CloseReason> {
         let runs = Arc::clone(&self.sources.runs);
         let (mut pushes, mut more) = (Vec::new(), false);
         for (id, watch) in self
@@ -273,7 +273,7 @@ impl Tab {
             match runs.log(run, source, *offset, LOG_BYTES_MAX).await {
                 Ok(piece) if piece.next_offset > *offset || only.is_some() => {
                     *offset = piece.next_offset;
-                    // The rest comes with the next tick, so that one long log does not starve the tab.
+                    // The rest is sent with the next tick, so that one long log does not delay everything else in the tab.
                     more |= piece.next_offset < piece.length;
                     pushes.push(Push::Log { id, piece });
                 }
@@ -290,7 +290,7 @@ impl Tab {
         pushes.iter().try_for_each(|push| self.push(push))
     }
 
-    async fn note(&mut self, change: Result<Change, RecvError>) -> Result<(), Goodbye> {
+    async fn note(&mut self, change: Result<Change, RecvError>) -> Result<(), CloseReason> {
         match change {
             Ok(Change::Nodes) => self.dirty.nodes = true,
             Ok(Change::Diagnoses) => self.dirty.diagnoses = true,
@@ -300,7 +300,7 @@ impl Tab {
                 self.watches.run_changed(&run);
                 return self.send_due_views().await;
             }
-            // Some changes were missed: whatever could have changed is sent again.
+            // Some changes were missed, so everything that may have changed is sent again.
             Err(RecvError::Lagged(_)) => {
                 self.dirty = Dirty {
                     runs: true,
@@ -314,7 +314,7 @@ impl Tab {
         Ok(())
     }
 
-    async fn note_log(&mut self, run: Result<RunId, RecvError>) -> Result<(), Goodbye> {
+    async fn note_log(&mut self, run: Result<RunId, RecvError>) -> Result<(), CloseReason> {
         match run {
             Ok(run) => self.send_logs(&run, None).await,
             Err(RecvError::Lagged(_)) => {
@@ -325,7 +325,7 @@ impl Tab {
         }
     }
 
-    async fn tick(&mut self) -> Result<(), Goodbye> {
+    async fn tick(&mut self) -> Result<(), CloseReason> {
         let dirty = std::mem::take(&mut self.dirty);
         if dirty.runs {
             match self.sources.runs.list(RUNS_MAX).await {
@@ -352,7 +352,7 @@ impl Tab {
         self.evaluate_due()
     }
 
-    fn evaluate_due(&mut self) -> Result<(), Goodbye> {
+    fn evaluate_due(&mut self) -> Result<(), CloseReason> {
         for (id, serial, text, when, reset) in self.watches.due(clock::now_ms()) {
             let evaluation = self.coalesced.evaluate(&self.sources.evaluator, &text, when);
             self.answers.push(
@@ -370,7 +370,7 @@ impl Tab {
         Ok(())
     }
 
-    fn answer(&mut self, answered: Answered) -> Result<(), Goodbye> {
+    fn answer(&mut self, answered: Answered) -> Result<(), CloseReason> {
         let Answered {
             id,
             serial,
@@ -390,22 +390,22 @@ impl Tab {
         self.push(&made.unwrap_or_else(|message| Push::Failed { id, message }))
     }
 
-    fn ping(&mut self) -> Result<(), Goodbye> {
+    fn ping(&mut self) -> Result<(), CloseReason> {
         if self.heard.elapsed() > PING_EVERY * 3 {
-            return Err((AWAY, "no sign of life from this tab"));
+            return Err((AWAY, "this tab does not respond"));
         }
         self.enqueue(Message::Ping(Default::default()))
     }
 
-    fn push(&self, push: &Push) -> Result<(), Goodbye> {
+    fn push(&self, push: &Push) -> Result<(), CloseReason> {
         let text = serde_json::to_string(push).map_err(|_| (AWAY, "a message could not be written"))?;
         self.enqueue(Message::Text(text.into()))
     }
 
-    fn enqueue(&self, message: Message) -> Result<(), Goodbye> {
+    fn enqueue(&self, message: Message) -> Result<(), CloseReason> {
         self.outbox
             .push(message)
-            .map_err(|_| (AGAIN, "this tab reads too slowly; it may connect again"))
+            .map_err(|_| (AGAIN, "this tab reads too slowly; connect again"))
     }
 }
 

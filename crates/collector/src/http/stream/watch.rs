@@ -1,4 +1,4 @@
-//! What one tab watches, and when each watch is due. Pure: time arrives as a value.
+//! The watches of one tab, and when each is due. Pure: time arrives as a value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,24 +8,24 @@ use domain::ident::RunId;
 use domain::time::TimestampMs;
 use query::{Params, STEPS_MAX};
 
-/// Samples of a step are given this long to arrive before the step is evaluated; agents send each second.
+/// How long samples of a step may take to arrive before the step is evaluated. Agents send every second.
 pub(super) const SETTLE_MS: i64 = 300;
-/// A range is evaluated anew this often, so that samples which came late (a node back from the dark) appear.
+/// How often a range is evaluated from its start again, so that late samples appear, for example of a node that was disconnected.
 const REFRESH_MS: i64 = 60_000;
-/// A run's view is sent at most this often, four times per second: during a start each rank changes it several times, and the view of
-/// a large run is hundreds of kilobytes.
+/// Minimum time between two views of a run, in milliseconds: at most four per second. During a start each rank changes the view several
+/// times, and the view of a large run is hundreds of kilobytes.
 const VIEW_EVERY_MS: i64 = 250;
-/// The smallest distance of points.
+/// Minimum resolution of a query, in milliseconds.
 pub(super) const STEP_MS_MIN: i64 = 1_000;
 
-/// A tab's watches by the ids it chose.
+/// The watches of a tab, by the ids that the tab chose.
 #[derive(Default)]
 pub(super) struct Watches {
     by_id: BTreeMap<u32, Watch>,
     serial: u64,
 }
 
-/// One watch. `serial` tells it from an earlier one of the same id.
+/// One watch. `serial` distinguishes it from an earlier watch with the same id.
 pub(super) struct Watch {
     pub(super) serial: u64,
     pub(super) kind: Kind,
@@ -41,19 +41,19 @@ pub(super) enum Kind {
     Run(RunWatch),
 }
 
-/// A run's view, sent when the run has changed.
+/// The view of a run, sent when the run has changed.
 pub(super) struct RunWatch {
     pub(super) run: RunId,
-    /// When the view was sent last.
+    /// When the view was last sent.
     sent_ms: Option<TimestampMs>,
-    /// It has changed since.
+    /// The run has changed since.
     is_due: bool,
 }
 
-/// A query that is evaluated again and again.
+/// A query that is evaluated periodically.
 pub(super) struct QueryWatch {
     pub(super) text: String,
-    /// How far back a range reaches; `None` for an instant query.
+    /// Length of the range; `None` for an instant query.
     range_ms: Option<i64>,
     step_ms: i64,
     /// The last step that was sent.
@@ -63,16 +63,18 @@ pub(super) struct QueryWatch {
 }
 
 impl Watches {
-    /// Adds a watch, or replaces the one of that id.
+    /// Adds a watch, or replaces the one with this id.
     pub(super) fn add(&mut self, id: u32, mut kind: Kind) -> Result<(), String> {
         if self.by_id.len() >= WATCHES_MAX && !self.by_id.contains_key(&id) {
-            return Err(format!("a tab may watch {WATCHES_MAX} things; stop some first"));
+            return Err(format!(
+                "a tab may have at most {WATCHES_MAX} watches; remove some first"
+            ));
         }
         if let (Kind::Run(new), Some(Kind::Run(old))) =
             (&mut kind, self.by_id.get(&id).map(|watch| &watch.kind))
             && new.run == old.run
         {
-            // Asking again does not make it faster.
+            // A repeated request does not get views more often.
             new.sent_ms = old.sent_ms;
         }
         self.serial += 1;
@@ -90,7 +92,7 @@ impl Watches {
         self.by_id.remove(&id);
     }
 
-    /// A watch, unless it was replaced meanwhile.
+    /// Returns a watch, unless it was replaced meanwhile.
     pub(super) fn same(&mut self, id: u32, serial: u64) -> Option<&mut Watch> {
         self.by_id.get_mut(&id).filter(|watch| watch.serial == serial)
     }
@@ -99,7 +101,7 @@ impl Watches {
         self.by_id.iter_mut().map(|(id, watch)| (*id, watch))
     }
 
-    /// Notes that a run has changed.
+    /// Records that a run has changed.
     pub(super) fn run_changed(&mut self, run: &RunId) {
         for (_, watch) in self.iter_mut() {
             if let Kind::Run(watched) = &mut watch.kind
@@ -110,7 +112,7 @@ impl Watches {
         }
     }
 
-    /// Notes that any run may have changed.
+    /// Records that any run may have changed.
     pub(super) fn all_runs_changed(&mut self) {
         for (_, watch) in self.iter_mut() {
             if let Kind::Run(watched) = &mut watch.kind {
@@ -119,7 +121,7 @@ impl Watches {
         }
     }
 
-    /// Runs whose view is to be sent now, by the watches' ids.
+    /// Returns the runs whose view must be sent now, with the ids of the watches.
     pub(super) fn due_views(&mut self, now_ms: TimestampMs) -> Vec<(u32, RunId)> {
         let due = |(id, watch): (u32, &mut Watch)| {
             let Kind::Run(watched) = &mut watch.kind else {
@@ -130,7 +132,7 @@ impl Watches {
         self.iter_mut().filter_map(due).collect()
     }
 
-    /// Runs whose logs are watched.
+    /// Returns the runs whose logs are watched.
     pub(super) fn runs_with_logs(&self) -> BTreeSet<RunId> {
         let kinds = self.by_id.values().map(|watch| &watch.kind);
         let runs = kinds.filter_map(|kind| match kind {
@@ -140,7 +142,7 @@ impl Watches {
         runs.collect()
     }
 
-    /// Queries to evaluate now: id, serial, text, when, and whether the answer replaces what was sent.
+    /// Returns the queries to evaluate now: id, serial number, text, times, and whether the result replaces what was sent.
     pub(super) fn due(&mut self, now_ms: TimestampMs) -> Vec<(u32, u64, String, Params, bool)> {
         let due = |(id, watch): (u32, &mut Watch)| {
             let Kind::Query(query) = &mut watch.kind else {
@@ -154,7 +156,7 @@ impl Watches {
 }
 
 impl RunWatch {
-    /// A new watch, which is due at once.
+    /// Creates a watch, which is due at once.
     pub(super) fn new(run: RunId) -> Self {
         Self {
             run,
@@ -163,9 +165,9 @@ impl RunWatch {
         }
     }
 
-    /// Returns true when the view is to be sent now, which counts as sent.
+    /// Returns true if the view must be sent now, and records it as sent.
     fn begin(&mut self, now_ms: TimestampMs) -> bool {
-        // A clock that went back makes it due rather than silent.
+        // If the clock was set back, the view is due, so that it is not delayed for long.
         let waits = self
             .sent_ms
             .is_some_and(|sent_ms| (0..VIEW_EVERY_MS).contains(&(now_ms - sent_ms)));
@@ -194,7 +196,7 @@ impl QueryWatch {
             return Err(format!("the step must be at least {STEP_MS_MIN} ms"));
         }
         if range_ms <= 0 || range_ms / step_ms >= STEPS_MAX {
-            return Err(format!("the range must hold 1 to {STEPS_MAX} steps"));
+            return Err(format!("the range must have 1 to {STEPS_MAX} steps"));
         }
         Ok(Self {
             text,
@@ -206,7 +208,8 @@ impl QueryWatch {
         })
     }
 
-    /// The next evaluation, when one is due and none is under way. Times lie on multiples of the step, so that tabs coincide.
+    /// Returns the next evaluation, if one is due and none is in progress. Times are multiples of the step, so that tabs use the same
+    /// times.
     fn begin(&mut self, now_ms: TimestampMs) -> Option<(Params, bool)> {
         let last_ms = (now_ms - SETTLE_MS).div_euclid(self.step_ms) * self.step_ms;
         if self.busy || self.sent_ms.is_some_and(|sent_ms| sent_ms >= last_ms) {
@@ -218,7 +221,7 @@ impl QueryWatch {
         };
         let first_ms = last_ms - range_ms.div_euclid(self.step_ms) * self.step_ms;
         let next_ms = self.sent_ms.map_or(first_ms, |sent_ms| sent_ms + self.step_ms);
-        // A tab that slept longer than its range starts over.
+        // A tab that slept longer than its range starts from the beginning.
         let reset = self.sent_ms.is_none() || next_ms < first_ms || now_ms - self.refreshed_ms >= REFRESH_MS;
         if reset {
             self.refreshed_ms = now_ms;
@@ -229,7 +232,7 @@ impl QueryWatch {
         ))
     }
 
-    /// An evaluation came to its end.
+    /// Records the end of an evaluation.
     pub(super) fn done(&mut self, when: &Params) {
         self.busy = false;
         self.sent_ms = Some(when.end_ms);
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_have_a_bound_and_are_told_apart() {
+    fn watches_have_a_bound_and_are_distinguished() {
         let mut watches = Watches::default();
         for id in 0..WATCHES_MAX as u32 {
             watches

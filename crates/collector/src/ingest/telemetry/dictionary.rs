@@ -1,6 +1,7 @@
-//! What an agent's indices mean on this connection: (segment, index) → series.
+//! Maps the indices that an agent uses on this connection: (segment, index) → series.
 //!
-//! A name that cannot be used spoils its own row, never the batch: one label flood must not cost the node its temperatures.
+//! An invalid label set affects its own row only, never the whole batch: a label with too many values must not cost the node its
+//! temperatures.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -13,16 +14,16 @@ use wire::proto::Definitions;
 use super::node_series::SERIES_MAX;
 use crate::analysis::{Column, FedColumn};
 
-/// The highest number of a series in a segment, plus one. How many series the node may have in all segments is limited beside it, see
-/// [`NodeSeries`](super::node_series::NodeSeries).
+/// The highest index of a series in a segment, plus one. [`NodeSeries`](super::node_series::NodeSeries) limits how many series the node may
+/// have in all segments.
 pub(super) const INDEX_MAX: usize = SERIES_MAX;
-/// Segments a connection keeps names for: live, backfill, and some older ones. Past this the one not used longest goes; the
-/// agent defines a segment's names again before it goes on with it.
+/// Segments for which a connection keeps names: live, backfill, and some older ones. When there are more, the least recently used one is
+/// removed. The agent defines the names of a segment again before it continues with it.
 const SEGMENTS_MAX: usize = 8;
-/// The longest name of a segment.
+/// Maximum length of a segment's name, in bytes.
 const SEGMENT_BYTES_MAX: usize = 128;
 
-/// Names by segment, the most recently used last.
+/// Names by segment, the most recently used one last.
 #[derive(Default)]
 pub(super) struct Dictionaries(Vec<(String, Names)>);
 
@@ -30,7 +31,7 @@ pub(super) struct Dictionaries(Vec<(String, Names)>);
 #[derive(Default)]
 struct Names {
     series: Vec<Name>,
-    /// What some of them tell the analysers, by index.
+    /// The columns of series that feed the analysers, by index.
     columns: HashMap<u32, Column>,
 }
 
@@ -41,24 +42,24 @@ enum Name {
     Known(SeriesId),
 }
 
-/// What a list of indices stands for.
+/// The series that a list of indices refers to.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     pub(super) series: Vec<SeriesId>,
-    /// Where the indices are that stand for none, in rising order, and why the last of them does.
+    /// The positions of the indices whose series are refused, in rising order, and the reason of the last one.
     pub(super) refused: Option<(Vec<usize>, Reason)>,
     /// The rows that feed the analysers.
     pub(super) fed: Vec<FedColumn>,
 }
 
-/// Why a series is not taken.
+/// Why a series is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reason {
     /// Labels that cannot name a series.
     Labels,
-    /// The node has more than [`SERIES_MAX`].
+    /// The node has more than [`SERIES_MAX`] series.
     NodeLimit,
-    /// The store takes no more.
+    /// The store is at its limit of series.
     StoreLimit,
 }
 
@@ -78,17 +79,17 @@ impl fmt::Display for Reason {
             Self::Labels => f.write_str("their labels cannot name a series"),
             Self::NodeLimit => write!(
                 f,
-                "a node may have {SERIES_MAX} series at a time; look for a label with too many values"
+                "a node may have at most {SERIES_MAX} series at a time; look for a label with too many values"
             ),
             Self::StoreLimit => {
-                f.write_str("the store has as many series as it may; look for a label with too many values")
+                f.write_str("the store is at its limit of series; look for a label with too many values")
             }
         }
     }
 }
 
 impl Dictionaries {
-    /// Takes names; says which were refused, by reason. `admit` says whether the node may have a series.
+    /// Adds definitions. Returns the number of refused series by reason. `admit` decides whether the node may have a series.
     pub(super) fn define(
         &mut self,
         definitions: &Definitions,
@@ -129,10 +130,10 @@ impl Dictionaries {
         refused
     }
 
-    /// What indices stand for.
+    /// Returns the series that the indices refer to.
     ///
     /// # Errors
-    /// When some of them were never defined.
+    /// Returns an error if an index was never defined.
     pub(super) fn rows(&self, segment: &str, indices: &[u32]) -> Result<Rows, String> {
         let names = self.0.iter().find(|(name, _)| name == segment);
         let nothing = Names::default();
@@ -158,7 +159,7 @@ impl Dictionaries {
         Ok(rows)
     }
 
-    /// Notes that a segment is in use, so that others are forgotten before it.
+    /// Marks a segment as recently used, so that other segments are removed before it.
     pub(super) fn note_use(&mut self, segment: &str) {
         self.used(segment);
     }
@@ -176,7 +177,7 @@ impl Dictionaries {
         self.0.last_mut().map(|(_, names)| names)
     }
 
-    /// Finds a segment and makes it the most recently used.
+    /// Finds a segment and makes it the most recently used one.
     fn used(&mut self, segment: &str) -> Option<&Names> {
         let at = self.0.iter().position(|(name, _)| name == segment)?;
         self.0[at..].rotate_left(1);
@@ -184,7 +185,7 @@ impl Dictionaries {
     }
 }
 
-/// Indices past the limit were refused when they were defined.
+/// Returns the name at an index. Indices past the limit were refused when they were defined.
 fn lookup(names: &[Name], index: u32) -> Name {
     let index = index as usize;
     let missing = if index >= INDEX_MAX {
@@ -271,7 +272,7 @@ mod tests {
         let (refused, reason) = rows.refused.expect("one is over the limit");
         assert_eq!(refused, [1]);
         assert!(reason.to_string().contains("20000"), "{reason}");
-        // An index far away costs no memory.
+        // A very high index does not allocate memory.
         assert_eq!(
             define(&mut names, "t", u32::MAX - 1, &["far"]).get(&Reason::NodeLimit),
             Some(&1)

@@ -1,11 +1,11 @@
-//! How many series each node has, over all its connections and segments.
+//! Counts how many series each node has, over all its connections and segments.
 //!
 //! ```text
 //! hour    ── earlier ──┬── recent ──▶ now        a definition counts its series as recent
 //! a node has: earlier ∪ recent, at most SERIES_MAX
 //! ```
-//! An agent defines the series of a segment again for each segment, every ten minutes at least, so what it uses is in one of the two
-//! hours. What a node used before does not count: runs come and go, and their series with them.
+//! An agent defines its series again for each segment, at least every ten minutes, so the series it uses are in one of the two hours. Older
+//! series do not count: runs start and end, and their series with them.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -16,16 +16,16 @@ use domain::series::Labels;
 use domain::time::TimestampMs;
 use foldhash::fast::RandomState;
 
-/// Series one node may have at a time: 16 GPUs with every metric, links and processes need some 3,000.
+/// Bound of the series of one node at a time. 16 GPUs with every metric, links and processes need about 3,000.
 pub(crate) const SERIES_MAX: usize = 20_000;
-/// How long a series counts at least after its last definition.
+/// Minimum time for which a series counts after its last definition.
 const HOUR_MS: i64 = 3_600_000;
 
-/// What all nodes have. Cheap to clone; all clones are one.
+/// The series of all nodes. Cheap to clone; all clones share one state.
 #[derive(Clone, Default)]
 pub(crate) struct NodeSeries {
     nodes: Arc<Mutex<HashMap<NodeName, OfNode>>>,
-    /// Seeded at random for each collector, so that no agent knows which series have the same hash.
+    /// Seeded randomly per collector, so that an agent cannot compute which series have the same hash.
     hasher: RandomState,
 }
 
@@ -37,14 +37,14 @@ struct OfNode {
 }
 
 impl NodeSeries {
-    /// Counts a series of a node; false if it is one too many.
+    /// Counts a series of a node. Returns false if the node is at its limit.
     pub(crate) fn admit(&self, node: &NodeName, labels: &Labels, now_ms: TimestampMs) -> bool {
         let hash = self.hasher.hash_one(labels);
         let mut nodes = self.lock();
         if let Some(known) = nodes.get_mut(node) {
             return known.admit(hash, now_ms);
         }
-        // Only here, so that nodes that are gone are forgotten when others come.
+        // Nodes that are gone are removed only here, when another node appears.
         nodes.retain(|_, known| now_ms - known.recent_since_ms < 2 * HOUR_MS);
         let mut known = OfNode {
             recent_since_ms: now_ms,
@@ -73,7 +73,7 @@ impl OfNode {
         if self.recent.contains(&hash) {
             return true;
         }
-        // Moved, so that the two have no series in common and their lengths add up.
+        // Moved, so that the two sets have no series in common and their lengths can be added.
         if self.earlier.remove(&hash) || self.recent.len() + self.earlier.len() < SERIES_MAX {
             self.recent.insert(hash);
             return true;
@@ -82,7 +82,7 @@ impl OfNode {
     }
 }
 
-/// Takes a number that is a hash already as its own hash.
+/// A hasher that returns a value that is already a hash.
 #[derive(Debug, Default)]
 struct Identity(u64);
 
@@ -125,10 +125,10 @@ mod tests {
         assert!(!admitted(SERIES_MAX, 1), "one too many");
         assert!(admitted(7, 2), "what it has it may define again");
         assert!(series.admit(&other, &labels(SERIES_MAX), 2));
-        // An hour later only what is defined again counts, and what was within the hour before.
+        // One hour later only these count: series that are defined again, and series of the hour before.
         assert!(admitted(7, HOUR_MS + 1) && !admitted(SERIES_MAX, HOUR_MS + 2));
         assert!(admitted(8, 2 * HOUR_MS + 2) && admitted(SERIES_MAX, 2 * HOUR_MS + 3));
-        // Nodes that are gone are forgotten.
+        // Nodes that are gone are removed.
         assert!(series.admit(&node("third"), &labels(1), 9 * HOUR_MS));
         assert_eq!(series.lock().len(), 1);
     }

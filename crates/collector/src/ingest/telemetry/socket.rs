@@ -1,7 +1,7 @@
-//! The WebSocket under a telemetry stream: the upgrade, the hello, messages in and out, and how a stream ends.
+//! The WebSocket of a telemetry stream: the upgrade, the hello, messages in both directions, and the end of the stream.
 //!
-//! Nothing but the length of a message stands between the socket and protobuf, and one task does both directions: at a
-//! thousand nodes a second every wake-up counts.
+//! Only the length of a message is between the WebSocket and protobuf, and one task serves both directions: with a thousand nodes per
+//! second every wake-up matters.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -32,34 +32,34 @@ use crate::ingest::hello::Admitted;
 use crate::ingest::hello::{self, HELLO_WITHIN};
 use crate::ingest::open_stream::OpenStream;
 
-/// What is read of a stream until its hello is understood: a hello, and the frames it comes in.
+/// Maximum number of bytes read of a stream until its hello is decoded: one hello and its WebSocket frames.
 const FIRST_BYTES_MAX: u64 = HELLO_BYTES_MAX as u64 + (4 << 10);
-/// An agent that says nothing for so long, not even asks for a sign of life, is gone; a living one speaks every 10 s.
+/// If an agent sends nothing for this long, not even a ping, it is gone. A live agent sends something every 10 s.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// An agent that takes none of our few bytes for so long is gone.
+/// If an agent does not read our small messages for this long, it is gone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(30);
-/// How long the last words may take, until the agent has hung up.
+/// How long the closing messages may take, until the agent has closed the connection.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 pub(in crate::ingest) fn routes() -> Router<Arc<Ingest>> {
     Router::new().route(PATH, any(open))
 }
 
-/// What comes from an agent.
+/// The receiving side of a stream.
 pub(super) struct Up {
     socket: SplitStream<WebSocket>,
     silence: Interval,
     heard: bool,
-    /// Nobody listened when it was looked at last: what came since is not known.
+    /// The last poll did not read the socket, so it is unknown whether the agent has sent something since.
     deaf: bool,
-    /// The agent said that it stops.
+    /// The agent closed the stream because it is stopping.
     stops: bool,
 }
 
-/// What goes to an agent.
+/// The sending side of a stream.
 pub(super) struct Down(SplitSink<WebSocket, Message>);
 
-/// Authenticates before the upgrade: nothing but the request's head is read of a connection without a valid token.
+/// Authenticates before the upgrade: without a valid token, only the request's headers are read.
 async fn open(
     State(ingest): State<Arc<Ingest>>,
     Extension(ClientAddress(address)): Extension<ClientAddress>,
@@ -81,7 +81,7 @@ async fn open(
     }))
 }
 
-/// The answer to a stream that is not upgraded.
+/// Returns the HTTP response for a stream that is not upgraded.
 fn refusal(status: &Status) -> ApiError {
     let message = status.message().to_owned();
     match (status.code(), busy::retry_after(status)) {
@@ -98,8 +98,8 @@ async fn converse(ingest: Arc<Ingest>, admitted: Admitted, connection: Connectio
         () = ingest.tasks.stopping().cancelled() => Err(Status::unavailable("the collector is stopping; connect again")),
         ended = welcome(&ingest, admitted, &connection, &mut up, &mut down) => ended,
     };
-    // What still comes is read, or the agent's system would throw our last words away. Nobody waits long for an agent
-    // that does not listen: the stream ends either way.
+    // Reads what the agent still sends: otherwise the agent's operating system would discard our last message. The wait is short if the
+    // agent does not answer: the stream ends in any case.
     let parting = async {
         down.end(ended).await?;
         while up.next().await?.is_some() {}
@@ -125,14 +125,14 @@ async fn welcome(
                 status
             }
         })?;
-    let (session, ack) = hello::greet(ingest, admitted, said_hello(first)?).await?;
+    let (session, ack) = hello::greet(ingest, admitted, expect_hello(first)?).await?;
     connection.read_without_limit();
     let _counted = OpenStream::count(ingest, session.node.clone());
     down.send(telemetry_down::Message::Hello(ack)).await?;
     super::serve(ingest, &session, up, down).await
 }
 
-fn said_hello(message: Option<telemetry_up::Message>) -> Result<Hello, Status> {
+fn expect_hello(message: Option<telemetry_up::Message>) -> Result<Hello, Status> {
     match message {
         Some(telemetry_up::Message::Hello(hello)) => Ok(hello),
         _ => Err(hello::missing()),
@@ -152,19 +152,19 @@ impl Up {
         }
     }
 
-    /// Whether the agent closed the stream because it stops.
+    /// Returns true if the agent closed the stream because it is stopping.
     pub(super) fn stops(&self) -> bool {
         self.stops
     }
 
-    /// The next message; `None` when the agent closed the stream.
+    /// Returns the next message, or `None` if the agent closed the stream.
     pub(super) async fn next(&mut self) -> Result<Option<telemetry_up::Message>, Status> {
         let next = self.next_in_turn(None, |_| Poll::Ready(())).await?;
         Ok(next.map(|(message, ())| message))
     }
 
-    /// The next message and the turn it was read in. Without a turn nothing is read, and what waits lies with the operating
-    /// system. A turn lasts until there is nothing to read.
+    /// Returns the next message and the turn in which it was read. Without a turn nothing is read, and data waits in the operating system's
+    /// buffers. A turn ends when there is nothing to read.
     pub(super) async fn next_in_turn<T>(
         &mut self,
         mut turn: Option<T>,
@@ -187,11 +187,11 @@ impl Up {
             });
             tokio::select! {
                 biased;
-                // First: what was not listened to until now is no silence.
+                // First: time in which the socket was not read does not count as silence.
                 _ = silence.tick() => {
                     if !std::mem::take(heard) && !*deaf {
                         return Err(Status::deadline_exceeded(format!(
-                            "nothing was heard for {} s",
+                            "no message was received for {} s",
                             SILENCE_MAX.as_secs()
                         )));
                     }
@@ -207,7 +207,7 @@ impl Up {
                         Some(Ok(Message::Binary(bytes))) => {
                             let message = TelemetryUp::decode(bytes)
                                 .map_err(|error| Status::invalid_argument(format!("a malformed message: {error}")))?;
-                            // Otherwise a message of a newer agent that this collector does not know.
+                            // Otherwise a message type of a newer agent, which this collector does not support.
                             if let Some(message) = message.message {
                                 return Ok(Some((message, read_in)));
                             }
@@ -223,7 +223,7 @@ impl Up {
 }
 
 impl Down {
-    /// Writes a message out.
+    /// Sends a message.
     pub(super) async fn send(&mut self, message: telemetry_down::Message) -> Result<(), Status> {
         let message = TelemetryDown {
             message: Some(message),

@@ -1,4 +1,4 @@
-//! Makes batches durable in their order, as many at once as wait, and acknowledges the last of them.
+//! Stores batches in their order, all waiting ones at once, and acknowledges the last of them.
 
 use std::sync::Arc;
 
@@ -15,71 +15,72 @@ use crate::analysis::FedFrame;
 use crate::clock::{self, now_us};
 use crate::ingest::handles::Ingest;
 
-/// Numbers that are stored and not acknowledged while more of their stream wait: each acknowledgement is a packet, and they were
-/// a tenth of what catching up took. A quarter of what an agent sends ahead, so that it never waits for one.
-const OWED_MAX: u64 = 16;
-/// Samples put into one append; the store takes twice as many.
+/// Bound of the sequence numbers that are stored but not acknowledged while more batches of their stream wait. Each acknowledgement is a
+/// packet; they took a tenth of the time of catching up. A quarter of what an agent sends ahead, so the agent never waits for an
+/// acknowledgement.
+const UNACKNOWLEDGED_MAX: u64 = 16;
+/// Bound of the samples in one append. The store accepts twice as many.
 const GATHER_SAMPLES_MAX: usize = 1 << 19;
 
-/// A batch that only has to be stored.
-pub(super) struct Durable {
+/// A decoded batch, or several merged ones, to be stored.
+pub(super) struct PendingBatch {
     pub(super) segment: Arc<str>,
     pub(super) seq: u64,
-    /// When the batch of this number was read.
+    /// When the batch with this sequence number was read.
     pub(super) received_us: i64,
-    /// Of each batch that was gathered.
+    /// The blocks of each merged batch.
     pub(super) blocks: Vec<Vec<Block>>,
-    /// Cells of the blocks.
+    /// Number of samples in the blocks.
     pub(super) cells: usize,
-    /// What feeds the analysers, once it is stored.
+    /// The frames that feed the analysers, once the batch is stored.
     pub(super) fed: Vec<FedFrame>,
     /// The time of the latest sample.
     pub(super) until_ms: TimestampMs,
-    /// Their room, given back when they are stored.
+    /// Room for these samples, released when they are stored.
     pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
-/// What the reader hands over, in the order it came.
-pub(super) enum Work {
-    /// To be stored and acknowledged.
-    Store(Durable),
-    /// Never to be taken; said in its turn, so that the agent hears about its batches in their order.
+/// What the reader passes to the writer, in the order of arrival.
+pub(super) enum WriterRequest {
+    /// Store and acknowledge the batch.
+    Store(PendingBatch),
+    /// Refuse the batch for good. The refusal is sent in order, so the agent receives the results of its batches in their order.
     Refuse(Refusal),
 }
 
-/// Does what comes through the queue until it closes.
+/// Processes the queue until it closes.
 pub(super) async fn write(
     ingest: &Ingest,
     node: &NodeName,
-    mut waiting: mpsc::Receiver<Work>,
+    mut waiting: mpsc::Receiver<WriterRequest>,
     down: &mut Down,
 ) -> Result<(), Status> {
-    let mut owed = Owed::default();
+    let mut pending = PendingAck::default();
     let mut next = waiting.recv().await;
-    while let Some(work) = next.take() {
-        match work {
-            Work::Refuse(refusal) => {
-                acknowledge(&mut owed, down).await?;
+    while let Some(request) = next.take() {
+        match request {
+            WriterRequest::Refuse(refusal) => {
+                acknowledge(&mut pending, down).await?;
                 down.send(telemetry_down::Message::Refusal(refusal)).await?;
             }
-            Work::Store(first) => {
+            WriterRequest::Store(first) => {
                 let (group, batches, left_over) = gather(first, &mut waiting);
                 next = left_over;
-                if !owed.is_of(&group.segment) {
-                    acknowledge(&mut owed, down).await?;
+                if !pending.is_of(&group.segment) {
+                    acknowledge(&mut pending, down).await?;
                 }
                 match store(ingest, node, group, batches).await {
-                    Ok(ack) => owed.add(ack),
+                    Ok(ack) => pending.add(ack),
                     Err(status) => {
-                        acknowledge(&mut owed, down).await?;
+                        acknowledge(&mut pending, down).await?;
                         return Err(status);
                     }
                 }
             }
         }
         next = next.or_else(|| waiting.try_recv().ok());
-        if next.is_none() || owed.is_much() {
-            acknowledge(&mut owed, down).await?;
+        if next.is_none() || pending.is_due() {
+            acknowledge(&mut pending, down).await?;
         }
         if next.is_none() {
             next = waiting.recv().await;
@@ -88,8 +89,8 @@ pub(super) async fn write(
     Ok(())
 }
 
-async fn acknowledge(owed: &mut Owed, down: &mut Down) -> Result<(), Status> {
-    let Some(ack) = owed.take() else {
+async fn acknowledge(pending: &mut PendingAck, down: &mut Down) -> Result<(), Status> {
+    let Some(ack) = pending.take() else {
         return Ok(());
     };
     let sent_us = now_us();
@@ -97,44 +98,47 @@ async fn acknowledge(owed: &mut Owed, down: &mut Down) -> Result<(), Status> {
         .await
 }
 
-/// What is stored and not acknowledged yet, of one segment.
+/// The acknowledgement of stored batches of one segment that is not sent yet.
 #[derive(Default)]
-struct Owed {
+struct PendingAck {
     ack: Option<Ack>,
-    /// The last number that was acknowledged, of whatever segment.
-    paid: u64,
+    /// The last sequence number that was acknowledged, of any segment.
+    last_acknowledged: u64,
 }
 
-impl Owed {
+impl PendingAck {
     fn is_of(&self, segment: &str) -> bool {
         self.ack.as_ref().is_none_or(|ack| ack.segment == segment)
     }
 
-    /// The highest number stands for all before it, those that came twice among them.
+    /// Keeps the highest sequence number, which acknowledges all numbers before it, also batches that were sent twice.
     fn add(&mut self, ack: Ack) {
-        if self.ack.as_ref().is_none_or(|owed| owed.seq < ack.seq) {
+        if self.ack.as_ref().is_none_or(|pending| pending.seq < ack.seq) {
             self.ack = Some(ack);
         }
     }
 
-    fn is_much(&self) -> bool {
-        let owed = self.ack.as_ref().map_or(self.paid, |ack| ack.seq);
-        owed.abs_diff(self.paid) >= OWED_MAX
+    fn is_due(&self) -> bool {
+        let pending = self.ack.as_ref().map_or(self.last_acknowledged, |ack| ack.seq);
+        pending.abs_diff(self.last_acknowledged) >= UNACKNOWLEDGED_MAX
     }
 
     fn take(&mut self) -> Option<Ack> {
         let ack = self.ack.take()?;
-        self.paid = ack.seq;
+        self.last_acknowledged = ack.seq;
         Some(ack)
     }
 }
 
-/// Merges the waiting batches of one segment. Returns what came after and does not belong to them.
-fn gather(first: Durable, waiting: &mut mpsc::Receiver<Work>) -> (Durable, u64, Option<Work>) {
+/// Merges the waiting batches of one segment. Returns the first item that does not belong to them.
+fn gather(
+    first: PendingBatch,
+    waiting: &mut mpsc::Receiver<WriterRequest>,
+) -> (PendingBatch, u64, Option<WriterRequest>) {
     let (mut group, mut batches) = (first, 1);
-    while let Ok(work) = waiting.try_recv() {
-        match work {
-            Work::Store(batch) if group.continues_with(&batch) => {
+    while let Ok(request) = waiting.try_recv() {
+        match request {
+            WriterRequest::Store(batch) if group.continues_with(&batch) => {
                 group.seq = batch.seq;
                 group.received_us = batch.received_us;
                 group.cells += batch.cells;
@@ -153,7 +157,7 @@ fn gather(first: Durable, waiting: &mut mpsc::Receiver<Work>) -> (Durable, u64, 
     (group, batches, None)
 }
 
-impl Durable {
+impl PendingBatch {
     fn continues_with(&self, batch: &Self) -> bool {
         batch.segment == self.segment
             && batch.seq > self.seq
@@ -161,8 +165,8 @@ impl Durable {
     }
 }
 
-async fn store(ingest: &Ingest, node: &NodeName, group: Durable, batches: u64) -> Result<Ack, Status> {
-    let Durable {
+async fn store(ingest: &Ingest, node: &NodeName, group: PendingBatch, batches: u64) -> Result<Ack, Status> {
+    let PendingBatch {
         segment,
         seq,
         received_us,
@@ -209,23 +213,24 @@ fn count(ingest: &Ingest, appended: &Appended) {
     }
 }
 
-/// The agent keeps what was not acknowledged, comes back, defines its names anew and goes on.
+/// Returns the status that ends the stream. The agent keeps what was not acknowledged, reconnects, defines its names again and continues.
 pub(super) fn refused(node: &NodeName, error: &AppendError) -> Status {
     if let AppendError::DiskFull { .. } = error {
-        // Told once, by the store; the agent hears it at each try.
+        // The store logs this once; the agent receives it at each attempt to send.
         return Status::unavailable(error.to_string());
     }
     tracing::error!(%node, %error, "samples of an agent could not be stored");
     match error {
         AppendError::UnknownSeries(_) => {
-            Status::aborted("a series was forgotten after its retention; connect again")
+            Status::aborted("a series was removed after its retention; connect again")
         }
         AppendError::Closed => Status::unavailable("the collector is stopping; connect again"),
         _ => Status::unavailable("the collector cannot store samples right now; try again"),
     }
 }
 
-/// Two nodes may choose one name for their segments; the store's names are shorter than node and segment together.
+/// Two nodes may choose the same segment name, so the store's name is a hash of both. A hash is also shorter than node and segment
+/// together.
 fn session_name(node: &NodeName, segment: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(node.as_str());
@@ -238,8 +243,8 @@ fn session_name(node: &NodeName, segment: &str) -> String {
 mod tests {
     use super::*;
 
-    fn batch(segment: &str, seq: u64, cells: usize) -> Work {
-        Work::Store(Durable {
+    fn batch(segment: &str, seq: u64, cells: usize) -> WriterRequest {
+        WriterRequest::Store(PendingBatch {
             segment: segment.into(),
             seq,
             received_us: 0,
@@ -251,20 +256,22 @@ mod tests {
         })
     }
 
-    /// The groups that are made of what waits; a refusal is a group of 0.
-    fn gathered(all: Vec<Work>) -> Vec<(String, u64, u64)> {
+    /// Returns the groups that the waiting batches are merged into. A refusal is a group of 0.
+    fn gathered(all: Vec<WriterRequest>) -> Vec<(String, u64, u64)> {
         let (sender, mut waiting) = mpsc::channel(16);
-        for work in all {
-            sender.try_send(work).unwrap_or_else(|_| panic!("there is room"));
+        for request in all {
+            sender
+                .try_send(request)
+                .unwrap_or_else(|_| panic!("there is room"));
         }
         let (mut groups, mut next) = (vec![], waiting.try_recv().ok());
-        while let Some(work) = next {
-            next = match work {
-                Work::Refuse(refusal) => {
+        while let Some(request) = next {
+            next = match request {
+                WriterRequest::Refuse(refusal) => {
                     groups.push((refusal.segment, refusal.seq, 0));
                     waiting.try_recv().ok()
                 }
-                Work::Store(first) => {
+                WriterRequest::Store(first) => {
                     let (group, count, rest) = gather(first, &mut waiting);
                     groups.push((group.segment.to_string(), group.seq, count));
                     rest
@@ -290,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_refusal_keeps_its_place() {
-        let refusal = Work::Refuse(Refusal {
+        let refusal = WriterRequest::Refuse(Refusal {
             segment: "a".into(),
             seq: 2,
             reason: "malformed".into(),
@@ -322,28 +329,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_the_highest_number_and_not_too_far_behind() {
+    fn the_pending_ack_has_the_highest_number_and_is_due_after_the_bound() {
         let ack = |seq| Ack {
             segment: "a".into(),
             seq,
             ..Ack::default()
         };
-        let mut owed = Owed::default();
-        assert!(owed.is_of("a") && owed.is_of("b") && !owed.is_much());
-        owed.add(ack(3));
-        owed.add(ack(5));
-        owed.add(ack(4));
-        assert!(owed.is_of("a") && !owed.is_of("b") && !owed.is_much());
-        assert_eq!(owed.take().map(|ack| ack.seq), Some(5));
-        assert!(owed.take().is_none() && owed.is_of("b"));
-        owed.add(ack(5 + OWED_MAX - 1));
-        assert!(!owed.is_much());
-        owed.add(ack(5 + OWED_MAX));
-        assert!(owed.is_much());
-        // A minute's batches have one number, and are as many.
-        owed.take();
-        owed.add(ack(500));
-        assert!(owed.is_much());
+        let mut pending = PendingAck::default();
+        assert!(pending.is_of("a") && pending.is_of("b") && !pending.is_due());
+        pending.add(ack(3));
+        pending.add(ack(5));
+        pending.add(ack(4));
+        assert!(pending.is_of("a") && !pending.is_of("b") && !pending.is_due());
+        assert_eq!(pending.take().map(|ack| ack.seq), Some(5));
+        assert!(pending.take().is_none() && pending.is_of("b"));
+        pending.add(ack(5 + UNACKNOWLEDGED_MAX - 1));
+        assert!(!pending.is_due());
+        pending.add(ack(5 + UNACKNOWLEDGED_MAX));
+        assert!(pending.is_due());
+        // Like the batches of one minute, which have one number and count as many.
+        pending.take();
+        pending.add(ack(500));
+        assert!(pending.is_due());
     }
 
     #[test]

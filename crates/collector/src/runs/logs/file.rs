@@ -1,23 +1,23 @@
-//! One log as it lies on disk: segments, each named by where in the log it begins.
+//! One log on disk: segments, each named by its start offset in the log.
 //!
 //! ```text
 //! rank-3.stdout/
 //!   00000000000000000000-1048576.zst    full, packed; its length is in its name
-//!   00000000000007340032-1048576.zst    what lay between was dropped: the run's logs were too large
+//!   00000000000007340032-1048576.zst    the segments before it were dropped: the run's logs were too large
 //!   00000000000008388608                being written
 //! ```
-//! A log that is too large loses its middle: its head says how the run was started, its end why it ended. Where bytes are
-//! missing shows in the names, so it survives a restart and is said to whoever reads there.
+//! A log that is too large loses its middle: its head shows how the run was started, its end why it ended. The names show where bytes are
+//! missing, so this survives a restart, and readers see it in the text.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// A segment is closed and packed behind this size: small enough that reading in its midst is quick, large enough to pack well.
+/// A segment of this size is closed and packed: small enough to be read quickly from its middle, large enough to compress well.
 pub(super) const SEGMENT_BYTES: u64 = 1 << 20;
-/// A single file of an earlier version may be much longer; it is left as it is, for it would have to be in memory.
+/// A single file of an earlier version may be much longer. It is not packed, because it would have to be in memory.
 const PACKED_BYTES_MAX: u64 = 8 << 20;
-/// Quick beats small: 300 MB/s on one core, and text of logs becomes a tenth all the same.
+/// A fast compression level: 300 MB/s on one core. The text of logs still shrinks to a tenth.
 const PACKING_LEVEL: i32 = 1;
 
 /// The segments of one log, in order.
@@ -30,24 +30,24 @@ pub(super) struct LogFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Segment {
     start: u64,
-    /// Bytes of the log.
+    /// Length in bytes of log text.
     length: u64,
-    /// Bytes on disk.
+    /// Size on disk, in bytes.
     disk: u64,
     packed: bool,
 }
 
-/// What lies at an offset.
+/// The content at an offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// These bytes; never across a place where some are missing.
+    /// Bytes without a gap.
     Bytes(Vec<u8>),
-    /// Nothing, up to this offset.
+    /// Nothing up to this offset.
     Missing { until: u64 },
 }
 
 impl LogFile {
-    /// A log that may not be there yet, which is one without segments.
+    /// Opens a log. A log that does not exist yet has no segments.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         adopt_single_file(folder)?;
         let mut segments = Vec::new();
@@ -61,7 +61,7 @@ impl LogFile {
             let Some(mut segment) = name.to_str().and_then(Segment::from_name) else {
                 continue;
             };
-            // Packed and removed, or dropped, since it was listed.
+            // Packed and removed, or dropped, since the folder was listed.
             let Ok(meta) = entry.metadata() else { continue };
             segment.disk = meta.len();
             if !segment.packed {
@@ -69,7 +69,7 @@ impl LogFile {
             }
             segments.push(segment);
         }
-        // Where both forms are there, the packed one is whole: it got its name last.
+        // If both forms exist, the packed one is complete: it got its name last.
         segments.sort_by_key(|segment| (segment.start, !segment.packed));
         segments.dedup_by_key(|segment| segment.start);
         Ok(Self {
@@ -78,17 +78,17 @@ impl LogFile {
         })
     }
 
-    /// How long the log is, missing bytes included.
+    /// Returns the length of the log, missing bytes included.
     pub(super) fn end(&self) -> u64 {
         self.segments.last().map_or(0, Segment::end)
     }
 
-    /// What it takes on disk.
+    /// Returns the size on disk, in bytes.
     pub(super) fn disk(&self) -> u64 {
         self.segments.iter().map(|segment| segment.disk).sum()
     }
 
-    /// Appends at an offset that is not before the end; behind the end it leaves a place where bytes are missing.
+    /// Appends at an offset that is not before the end. If the offset is after the end, a gap of missing bytes remains.
     pub(super) fn append(&mut self, offset: u64, mut bytes: &[u8]) -> io::Result<()> {
         let fits = |last: &Segment| !last.packed && last.end() == offset && last.length < SEGMENT_BYTES;
         if !self.segments.last().is_some_and(fits) {
@@ -122,7 +122,7 @@ impl LogFile {
         self.begin(end)
     }
 
-    /// Packs what is written out; with `all`, what may still grow too: it then grows in a segment of its own.
+    /// Packs the complete segments, and with `all` also the open one; later bytes then go into a new segment.
     pub(super) fn pack(&mut self, all: bool) -> io::Result<()> {
         let open = self.segments.len().saturating_sub(usize::from(!all));
         for segment in self.segments[..open].iter_mut().filter(|segment| !segment.packed) {
@@ -131,7 +131,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Drops the oldest segment that is neither the head nor the end, or, with `head`, the head. Says what that freed.
+    /// Drops the oldest segment that is neither the head nor the end or, with `head`, the head. Returns how many bytes that freed.
     pub(super) fn drop_one(&mut self, head: bool) -> io::Result<u64> {
         let at = usize::from(!head);
         if self.segments.len() < at + 2 {
@@ -142,12 +142,12 @@ impl LogFile {
         Ok(segment.disk)
     }
 
-    /// How many segments lie between the head and the end.
+    /// Returns the number of segments between the head and the end.
     pub(super) fn droppable(&self) -> usize {
         self.segments.len().saturating_sub(2)
     }
 
-    /// What lies at an offset before the end; at most `limit` bytes of it.
+    /// Returns the content at an offset before the end, at most `limit` bytes.
     pub(super) fn read(&self, offset: u64, limit: u64) -> io::Result<Found> {
         let Some(segment) = self.segments.iter().find(|segment| segment.end() > offset) else {
             return Ok(Found::Missing {
@@ -163,7 +163,7 @@ impl LogFile {
             .map(Found::Bytes)
     }
 
-    /// Reads on over the borders of segments until there are `limit` bytes, the end, or a place where some are missing.
+    /// Reads across the borders of segments until there are `limit` bytes, the end, or a gap.
     pub(super) fn read_on(&self, offset: u64, limit: u64) -> io::Result<Found> {
         let mut bytes = Vec::new();
         loop {
@@ -224,7 +224,8 @@ impl Segment {
         self.start + self.length
     }
 
-    /// The packed form gets its name whole, and only then the other goes: whatever dies in between, one of them is there.
+    /// Packs the segment. The packed file gets its name when it is complete, and only then the other file is removed: at a crash, one of
+    /// them always exists.
     fn pack(&mut self, folder: &Path) -> io::Result<()> {
         if self.length == 0 || self.length > PACKED_BYTES_MAX {
             return Ok(());
@@ -263,7 +264,7 @@ impl Segment {
     }
 }
 
-/// Logs were single files once; such a one is the first segment of its log, however long.
+/// In earlier versions a log was a single file. Such a file becomes the first segment of its log, however long it is.
 fn adopt_single_file(folder: &Path) -> io::Result<()> {
     if !folder.is_file() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Looking for a text in all logs of a run: line by line, as a reader would see them, bounded in time.
+//! Searches for a text in all logs of a run: line by line, as a reader would see them, within a time limit.
 
 use std::borrow::Cow;
 use std::io;
@@ -13,59 +13,59 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::file::{Found, LogFile};
 use super::{LogError, Logs, all_logs};
 
-/// Lines returned when nobody says, and at most.
+/// Number of returned lines: the default and the maximum.
 const MATCHES_DEFAULT: usize = 200;
 const MATCHES_MAX: usize = 2_000;
-/// The longest pattern; nobody types more.
+/// Maximum length of a pattern, in bytes. Nobody types a longer one.
 const PATTERN_BYTES_MAX: usize = 1_024;
-/// What a compiled pattern may take, and what running it may take. `a{1000}{1000}` must not.
+/// Memory bounds of a compiled pattern and of its cache. They reject patterns such as `a{1000}{1000}`.
 const PATTERN_SIZE_MAX: usize = 1 << 20;
 const PATTERN_CACHE_MAX: usize = 8 << 20;
-/// Time for one search: half a gigabyte or more of log. What was found by then is returned.
+/// Time limit of one search: enough for half a gigabyte of log or more. Lines found by then are returned.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// Read at once; also the longest line that is looked at as one. A longer one is looked at in pieces.
+/// Size of one read, in bytes. It is also the longest line that is searched as a whole; a longer line is searched in parts.
 const BLOCK_BYTES: u64 = 1 << 20;
-/// What a piece has in common with the one before, so that a match of up to this length is whole in one of them: the longest text
-/// that can be looked for, with room for what an expression adds.
+/// How much a part of a long line overlaps with the part before it, so that a match of up to this length is complete in one of them: the
+/// longest possible text, with room for what an expression adds.
 const OVERLAP_BYTES: usize = 64 << 10;
-/// Characters of a line that are returned, around what was found.
+/// Maximum number of characters of a returned line, around the match.
 const LINE_CHARS_MAX: usize = 1_000;
-/// How much of those stands before it.
+/// How many of them are before the match.
 const BEFORE_CHARS: usize = 200;
 
-/// What is looked for, and where.
+/// What to search for, and where.
 #[derive(Debug)]
 pub struct Search {
     pattern: Regex,
-    /// Only this attempt.
+    /// Search only this attempt.
     pub attempt: Option<AttemptNo>,
-    /// Only this rank.
+    /// Search only this rank.
     pub rank: Option<Rank>,
-    /// Only this output.
+    /// Search only this stream, `stdout` or `stderr`.
     pub stream: Option<String>,
     limit: usize,
 }
 
-/// A pattern that cannot be looked for.
+/// Why a pattern is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// Nothing.
-    #[error("say what to look for in q")]
+    /// The pattern is empty.
+    #[error("give the text to search for in `q`")]
     Empty,
-    /// Too much.
+    /// The pattern is too long.
     #[error("the pattern is longer than {PATTERN_BYTES_MAX} bytes")]
     Long,
-    /// Not a regular expression, or one that would need too much memory.
+    /// The pattern is not a valid regular expression, or it would need too much memory.
     #[error("not a usable regular expression: {0}")]
     Pattern(String),
 }
 
 impl Search {
-    /// Understands a pattern: a literal text, or a regular expression without look-around and back-references, which takes time
-    /// in proportion to the text whatever it is.
+    /// Compiles a pattern: a literal text, or a regular expression without look-around and back-references. Its search time is always
+    /// proportional to the length of the text.
     ///
     /// # Errors
-    /// When it is none, or too large.
+    /// Returns an error if the pattern is invalid or too large.
     pub fn new(
         text: &str,
         is_regex: bool,
@@ -106,34 +106,34 @@ impl Search {
 }
 
 impl Logs {
-    /// Looks through the logs of a run.
+    /// Searches the logs of a run.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// Returns an error if the disk fails.
     pub async fn search(&self, run: &RunId, search: Search) -> Result<LogMatches, LogError> {
         let root = self.root.join(run.as_str());
         let _turn = self.searches.acquire().await;
         let found =
-            tokio::task::spawn_blocking(move || look_through(&root, &search, Instant::now() + TIME_MAX));
+            tokio::task::spawn_blocking(move || search_logs(&root, &search, Instant::now() + TIME_MAX));
         Ok(found.await.map_err(io::Error::other)??)
     }
 }
 
-fn look_through(root: &Path, search: &Search, until: Instant) -> io::Result<LogMatches> {
+fn search_logs(root: &Path, search: &Search, until: Instant) -> io::Result<LogMatches> {
     let mut found = LogMatches::default();
     for (path, source) in all_logs(root)
         .into_iter()
         .filter(|(_, source)| search.covers(source))
     {
-        let look = Look {
+        let log_search = LogSearch {
             search,
             source: &source,
             until,
             found: &mut found,
-            told: false,
+            reported: false,
         };
-        match look.through(&path) {
-            // Dropped or packed just now: its lines are not found this time, and that is said.
+        match log_search.run(&path) {
+            // Dropped or packed meanwhile: its lines are not found this time, and the result is marked as truncated.
             Err(error) if error.kind() == io::ErrorKind::NotFound => found.truncated = true,
             done => done?,
         }
@@ -144,21 +144,21 @@ fn look_through(root: &Path, search: &Search, until: Instant) -> io::Result<LogM
     Ok(found)
 }
 
-/// One log being looked through.
-struct Look<'a> {
+/// The search of one log.
+struct LogSearch<'a> {
     search: &'a Search,
     source: &'a LogSource,
     until: Instant,
     found: &'a mut LogMatches,
-    /// An earlier piece of the line that is being looked at has matched; a line is found once.
-    told: bool,
+    /// An earlier part of the current line has matched. A line is returned once.
+    reported: bool,
 }
 
-impl Look<'_> {
-    fn through(mut self, path: &Path) -> io::Result<()> {
+impl LogSearch<'_> {
+    fn run(mut self, path: &Path) -> io::Result<()> {
         let log = LogFile::open(path)?;
         let (mut at, end) = (0, log.end());
-        // The beginning of a line whose end is in the next block, and where it stands.
+        // The beginning of a line that ends in the next block, and its offset.
         let mut begun: Vec<u8> = Vec::new();
         while at < end {
             if Instant::now() >= self.until {
@@ -187,7 +187,7 @@ impl Look<'_> {
                     if self.full(at - begun.len() as u64, &std::mem::take(&mut begun)) {
                         return Ok(());
                     }
-                    self.told = false;
+                    self.reported = false;
                     at = until;
                 }
             }
@@ -196,11 +196,11 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Looks at lines; `true` when there are as many as were asked for.
+    /// Searches complete lines. Returns true if the limit of matches is exceeded.
     fn full(&mut self, mut offset: u64, lines: &[u8]) -> bool {
         for line in lines.split_inclusive(|b| *b == b'\n') {
             let text = line.strip_suffix(b"\n").unwrap_or(line);
-            if !std::mem::take(&mut self.told)
+            if !std::mem::take(&mut self.reported)
                 && let Some(line) = self.search.line(text)
                 && self.is_too_much(offset, line)
             {
@@ -211,18 +211,18 @@ impl Look<'_> {
         false
     }
 
-    /// The same for a piece of a line whose end is not known.
+    /// Searches a part of a line whose end is not known.
     fn piece(&mut self, offset: u64, bytes: &[u8]) -> bool {
-        if !self.told
+        if !self.reported
             && let Some(line) = self.search.line(bytes)
         {
-            self.told = true;
+            self.reported = true;
             return self.is_too_much(offset, line);
         }
         false
     }
 
-    /// Takes one in, unless there are enough.
+    /// Adds a match. Returns true if the limit is exceeded.
     fn is_too_much(&mut self, offset: u64, line: String) -> bool {
         if self.found.matches.len() >= self.search.limit {
             self.found.truncated = true;
@@ -235,7 +235,7 @@ impl Look<'_> {
 }
 
 impl Search {
-    /// The line as it is shown, if it matches. Most lines have nothing to be taken out and are looked at as they are.
+    /// Returns the line as it is shown, if it matches. Most lines contain no control characters and are searched without a copy.
     fn line(&self, bytes: &[u8]) -> Option<String> {
         let steers = |b: &u8| (*b < 0x20 && *b != b'\t') || *b == 0xc2;
         if !bytes.iter().any(steers) {
@@ -248,8 +248,8 @@ impl Search {
     }
 }
 
-/// What of a long line is shown: some of what stands before the match, and on from there. `at` is in bytes, and as good as exact
-/// where invalid bytes were replaced.
+/// Returns the shown part of a long line: some text before the match, and the text after it. `at` is in bytes; it is only approximate if
+/// invalid bytes were replaced.
 fn around(line: &str, at: usize) -> String {
     if line.len() <= LINE_CHARS_MAX {
         return line.to_owned();

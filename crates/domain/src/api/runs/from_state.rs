@@ -1,13 +1,15 @@
-//! A run's state as the API shows it.
+//! Conversion of a run's state to the types of the API.
 
 use super::{
     AttemptView, BandwidthFigure, BandwidthView, ExcludedNode, NodeTaskView, RankView, RunSummary, RunView,
     StopView,
 };
 use crate::ident::Rank;
-use crate::run::bandwidth::{BandwidthWish, judge};
+use crate::run::bandwidth::{BandwidthOptions, judge};
 use crate::run::spec::Spec;
-use crate::run::state::{Attempt, Exclusion, Machine, NodeTask, StopPoint, Wished, is_cascade, named_rank};
+use crate::run::state::{
+    Attempt, DesiredState, Exclusion, Machine, NodeTask, StopPoint, is_cascade, named_rank,
+};
 
 impl From<&Machine> for RunSummary {
     fn from(machine: &Machine) -> Self {
@@ -37,7 +39,7 @@ impl From<&Machine> for RunSummary {
     }
 }
 
-/// What only the collector knows stays empty: unread reports, unknown attempts, steps since the last checkpoint.
+/// Leaves fields empty that only the collector can fill: unread reports, unknown attempts, steps since the last checkpoint.
 impl From<&Machine> for RunView {
     fn from(machine: &Machine) -> Self {
         Self {
@@ -58,9 +60,9 @@ impl From<&Machine> for RunView {
     }
 }
 
-/// The stop that is under way or waits; `None` once the run has ended.
+/// Returns the stop that is in progress or requested; `None` if the run has ended.
 fn stop_view(machine: &Machine) -> Option<StopView> {
-    if machine.state.is_final() || (machine.wished == Wished::Run && machine.stop_plan().is_none()) {
+    if machine.state.is_final() || (machine.desired == DesiredState::Run && machine.stop_plan().is_none()) {
         return None;
     }
     let point = machine.stop_plan().map(|plan| plan.point);
@@ -102,7 +104,7 @@ fn attempt_view(attempt: &Attempt, spec: &Spec) -> AttemptView {
         answers: attempt.knobs.answers.clone(),
         bandwidth: bandwidth_view(attempt, &spec.preflight_bandwidth),
         mesh: attempt.findings.mesh.clone(),
-        unseen: attempt.findings.unseen.lines(),
+        unseen: attempt.findings.unobserved.lines(),
         live: attempt.knobs.live.clone(),
     }
 }
@@ -130,17 +132,17 @@ fn ranks(task: &NodeTask, attempt: &Attempt, named: Option<Rank>) -> Vec<RankVie
     ranks.collect()
 }
 
-fn bandwidth_view(attempt: &Attempt, wish: &BandwidthWish) -> Option<BandwidthView> {
+fn bandwidth_view(attempt: &Attempt, options: &BandwidthOptions) -> Option<BandwidthView> {
     let check = attempt.findings.bandwidth.as_ref()?;
     let name = |node: u32| attempt.name(node).to_owned();
-    let judged = judge(&check.figures, wish);
+    let judged = judge(&check.figures, options);
     let limit = judged.limit_mib_s;
     Some(BandwidthView {
         rounds: check.rounds,
         rounds_done: check.round + u32::from(check.waiting.is_empty()),
         usual_mib_s: judged.usual_mib_s,
         slow_below_mib_s: (limit > 0.0).then_some(limit),
-        slow_as_asked: wish.min_mib_s.is_some_and(|asked| asked >= limit),
+        slow_as_asked: options.min_mib_s.is_some_and(|asked| asked >= limit),
         figures: check
             .figures
             .iter()

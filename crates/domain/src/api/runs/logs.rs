@@ -1,46 +1,45 @@
-//! Lines and pieces of a run's log files.
+//! Lines and parts of a run's log files.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
 
-/// `GET /api/runs/{id}/logs/search?q=&regex=&attempt=&rank=&stream=&limit=`: lines of a run's logs, in the order of their files.
+/// Response of `GET /api/runs/{id}/logs/search?q=&regex=&attempt=&rank=&stream=&limit=`: matching lines of a run's logs, ordered by file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LogMatches {
-    /// The lines.
+    /// Matching lines.
     pub matches: Vec<LogMatch>,
-    /// There are more than were asked for, or the time to look was over.
+    /// True if there are more matches than the limit, or the search reached its time limit.
     pub truncated: bool,
 }
 
-/// One line that matches.
+/// One matching line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogMatch {
-    /// Where it stands.
+    /// Log file of the line.
     pub source: LogSource,
-    /// Byte offset of the line in the file: read on from here.
+    /// Byte offset of the line in the file, for reading from here.
     pub offset: u64,
-    /// The line, without escape sequences, cut when very long.
+    /// Text of the line without escape sequences; shortened if very long.
     pub line: String,
 }
 
-/// `GET /api/runs/{id}/logs?attempt=&rank=&stream=&offset=&limit=`: a piece of one log file.
+/// Response of `GET /api/runs/{id}/logs?attempt=&rank=&stream=&offset=&limit=`: a part of one log file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogPiece {
-    /// The rank (or, for `launcher`, the node's torchrun and shim).
+    /// Log file: of a rank, or for `launcher` that of torchrun and the shim on the node.
     pub source: LogSource,
     /// Byte offset of `text` in the file.
     pub offset: u64,
-    /// Where to go on reading.
+    /// Byte offset from which to read next.
     pub next_offset: u64,
-    /// The file's length now.
+    /// Current length of the file in bytes.
     pub length: u64,
-    /// The bytes as they were written, escape sequences in them ([`log_text`](crate::run::log_text) takes those out); invalid UTF-8
-    /// is replaced.
+    /// Text of the log, including escape sequences ([`log_text`](crate::run::log_text) removes them). Invalid UTF-8 is replaced.
     pub text: String,
-    /// So many bytes behind `offset` are not kept any more; `text` is a note that says so.
+    /// Number of bytes after `offset` that are no longer stored. If it is not 0, `text` is a note that says so.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub missing: u64,
 }
@@ -50,14 +49,14 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-/// Which log file of an attempt.
+/// Identifies one log file of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct LogSource {
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: AttemptNo,
-    /// The node it was written on.
+    /// Node that wrote the log.
     pub node: String,
-    /// The rank; none for the launcher itself.
+    /// Rank; absent for the launcher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
     /// `stdout` or `stderr`.

@@ -1,37 +1,37 @@
-//! Findings of a hang, with their witnesses.
+//! Findings about a hang, with their witnesses.
 
 use std::collections::BTreeSet;
 
-use super::stacks::AloneAt;
-use super::still::{Still, View};
+use super::inactivity::{Inactivity, View};
+use super::stacks::AloneActivity;
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, WITNESSED_RANKS_MAX, witness};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
-use crate::diagnosis::found::{Found, WITNESSED_RANKS_MAX, Who, witness};
 use crate::diagnosis::input::Phase;
 use crate::diagnosis::members::seconds;
-use crate::diagnosis::seat::Seat;
-use crate::diagnosis::spread::median;
+use crate::diagnosis::rank_status::RankStatus;
+use crate::diagnosis::statistics::median;
 use crate::diagnosis::wait_graph::Unfinished;
 use crate::event::Severity;
 
-/// A rank that works alone is a warning after this long, or after this many times the longest such time of the run.
+/// A rank that works alone is a warning after this time, and after this multiple of the longest such time in the run.
 const ALONE_S: f64 = 60.0;
 const ALONE_TIMES: f64 = 3.0;
 
-/// Ranks that keep the others waiting, and by what that is known.
+/// Ranks that make the others wait, and how this is known.
 pub(super) struct Suspects {
     pub(super) places: Vec<usize>,
     pub(super) cause: Cause,
     pub(super) unfinished: Option<Unfinished>,
 }
 
-pub(super) fn kernel_finding(view: &View<'_>, still: &Still, suspects: &Suspects) -> Found {
+pub(super) fn kernel_finding(view: &View<'_>, inactivity: &Inactivity, suspects: &Suspects) -> DraftFinding {
     let condition = match suspects.cause {
         Cause::Stopped => 1.0,
         Cause::Uninterruptible => 2.0,
         _ => 3.0,
     };
-    let told = suspects.places.iter().take(WITNESSED_RANKS_MAX);
-    let mut witnesses: Vec<Witness> = told
+    let reported = suspects.places.iter().take(WITNESSED_RANKS_MAX);
+    let mut witnesses: Vec<Witness> = reported
         .map(|place| {
             let node = view.members.node(*place).to_string();
             let source = Source::Kernel { node };
@@ -39,13 +39,13 @@ pub(super) fn kernel_finding(view: &View<'_>, still: &Still, suspects: &Suspects
                 .detail(format!("rank {}", view.members.rank(*place)))
         })
         .collect();
-    witnesses.extend(waiting_peers(view, still, &suspects.places));
-    Found {
+    witnesses.extend(waiting_peers(view, inactivity, &suspects.places));
+    DraftFinding {
         witnesses,
         ..plain_hang(
             view,
-            still,
-            Who::Ranks(suspects.places.clone()),
+            inactivity,
+            DraftCulprit::Ranks(suspects.places.clone()),
             suspects.cause.clone(),
         )
     }
@@ -53,61 +53,66 @@ pub(super) fn kernel_finding(view: &View<'_>, still: &Still, suspects: &Suspects
 
 pub(super) fn alone_finding(
     view: &View<'_>,
-    still: &Still,
+    inactivity: &Inactivity,
     suspects: Suspects,
-    at: Option<AloneAt>,
+    at: Option<AloneActivity>,
     longest_alone_s: f64,
     stacks: Vec<Witness>,
-) -> Found {
+) -> DraftFinding {
     let limit_s = ALONE_S.max(ALONE_TIMES * longest_alone_s);
     let cause = match at {
-        Some(AloneAt::Saving) => Cause::Saving,
-        Some(AloneAt::HostCode) => Cause::HostCode,
+        Some(AloneActivity::Saving) => Cause::Saving,
+        Some(AloneActivity::HostCode) => Cause::HostCode,
         _ => Cause::Working,
     };
-    Found {
+    DraftFinding {
         kind: FindingKind::WorksAlone,
         cause,
-        severity: if still.seconds > limit_s {
+        severity: if inactivity.seconds > limit_s {
             Severity::Warning
         } else {
             Severity::Info
         },
         values: vec![
-            ("diagnosis_alone_seconds", still.seconds),
+            ("diagnosis_alone_seconds", inactivity.seconds),
             ("diagnosis_alone_longest_seconds", longest_alone_s),
         ],
-        ..hang_finding(view, still, suspects, stacks)
+        ..hang_finding(view, inactivity, suspects, stacks)
     }
 }
 
-fn plain_hang(view: &View<'_>, still: &Still, who: Who, cause: Cause) -> Found {
-    let phase = match &who {
-        Who::Ranks(places) => common_phase(view, places),
+fn plain_hang(view: &View<'_>, inactivity: &Inactivity, culprit: DraftCulprit, cause: Cause) -> DraftFinding {
+    let phase = match &culprit {
+        DraftCulprit::Ranks(places) => common_phase(view, places),
         _ => None,
     };
-    Found {
+    DraftFinding {
         kind: FindingKind::Hang,
-        who,
+        culprit,
         phase,
         cause,
-        since_ms: still.since_ms,
-        since_step: still.since_step,
+        since_ms: inactivity.since_ms,
+        since_step: inactivity.since_step,
         witnesses: Vec::new(),
         severity: Severity::Critical,
-        lost_seconds: still.seconds,
-        values: vec![("diagnosis_hang_seconds", still.seconds)],
+        lost_seconds: inactivity.seconds,
+        values: vec![("diagnosis_hang_seconds", inactivity.seconds)],
         is_symptom: false,
     }
 }
 
 fn common_phase(view: &View<'_>, places: &[usize]) -> Option<Phase> {
-    let mut phases = places.iter().map(|place| view.seats[*place].phase());
+    let mut phases = places.iter().map(|place| view.rank_statuses[*place].phase());
     let first = phases.next().flatten()?;
     phases.all(|phase| phase == Some(first)).then_some(first)
 }
 
-pub(super) fn hang_finding(view: &View<'_>, still: &Still, suspects: Suspects, more: Vec<Witness>) -> Found {
+pub(super) fn hang_finding(
+    view: &View<'_>,
+    inactivity: &Inactivity,
+    suspects: Suspects,
+    more: Vec<Witness>,
+) -> DraftFinding {
     let mut witnesses = Vec::new();
     if let Some(unfinished) = &suspects.unfinished {
         witnesses.push(unfinished_witness(unfinished));
@@ -121,39 +126,51 @@ pub(super) fn hang_finding(view: &View<'_>, still: &Still, suspects: Suspects, m
             );
         }
     }
-    witnesses.extend(waiting_peers(view, still, &suspects.places));
+    witnesses.extend(waiting_peers(view, inactivity, &suspects.places));
     for place in suspects.places.iter().take(WITNESSED_RANKS_MAX) {
-        let seat = &view.seats[*place];
-        if let (Some(moved_ms), Some(heard_ms), Some(_)) =
-            (seat.moved_ms, view.members.heard_ms(*place), &seat.page)
-        {
+        let status = &view.rank_statuses[*place];
+        if let (Some(moved_ms), Some(complete_until_ms), Some(_)) = (
+            status.moved_ms,
+            view.members.complete_until_ms(*place),
+            &status.page,
+        ) {
             let source = Source::Rank {
                 rank: view.members.rank(*place),
             };
             witnesses.push(
-                witness(source, Evidence::SecondsWithoutMove, seconds(heard_ms - moved_ms)).in_seconds(),
+                witness(
+                    source,
+                    Evidence::SecondsWithoutMove,
+                    seconds(complete_until_ms - moved_ms),
+                )
+                .in_seconds(),
             );
         }
     }
     witnesses.extend(more);
-    Found {
+    DraftFinding {
         witnesses,
-        ..plain_hang(view, still, Who::Ranks(suspects.places), suspects.cause)
+        ..plain_hang(
+            view,
+            inactivity,
+            DraftCulprit::Ranks(suspects.places),
+            suspects.cause,
+        )
     }
 }
 
-pub(super) fn nameless(
+pub(super) fn finding_without_culprit(
     view: &View<'_>,
-    still: &Still,
-    who: Who,
+    inactivity: &Inactivity,
+    culprit: DraftCulprit,
     cause: Cause,
     unfinished: Option<&Unfinished>,
-) -> Found {
+) -> DraftFinding {
     let mut witnesses: Vec<Witness> = unfinished.map(unfinished_witness).into_iter().collect();
-    witnesses.extend(waiting_peers(view, still, &[]));
-    Found {
+    witnesses.extend(waiting_peers(view, inactivity, &[]));
+    DraftFinding {
         witnesses,
-        ..plain_hang(view, still, who, cause)
+        ..plain_hang(view, inactivity, culprit, cause)
     }
 }
 
@@ -165,25 +182,25 @@ fn unfinished_witness(unfinished: &Unfinished) -> Witness {
         .detail(format!("{} in group {}", unfinished.operation, unfinished.group))
 }
 
-/// The ranks that wait, without the suspects, and for how long.
-fn waiting_peers(view: &View<'_>, still: &Still, suspects: &[usize]) -> Option<Witness> {
+/// Returns the witness for the ranks that wait, without the suspects, and for how long they wait.
+fn waiting_peers(view: &View<'_>, inactivity: &Inactivity, suspects: &[usize]) -> Option<Witness> {
     let suspects: BTreeSet<usize> = suspects.iter().copied().collect();
-    let peers: Vec<usize> = still
+    let peers: Vec<usize> = inactivity
         .waiters
         .iter()
         .copied()
         .filter(|place| !suspects.contains(place))
         .collect();
-    let since = |seat: &Seat| seat.page.map(|_| seat.phase_since_ms).or(seat.moved_ms);
+    let since = |status: &RankStatus| status.page.map(|_| status.phase_since_ms).or(status.moved_ms);
     let mut waits: Vec<f64> = peers
         .iter()
         .filter_map(|place| {
             Some(seconds(
-                view.members.heard_ms(*place)? - since(&view.seats[*place])?,
+                view.members.complete_until_ms(*place)? - since(&view.rank_statuses[*place])?,
             ))
         })
         .collect();
-    let what = if peers.iter().any(|place| view.seats[*place].waits()) {
+    let what = if peers.iter().any(|place| view.rank_statuses[*place].waits()) {
         Evidence::WaitsInCollective
     } else {
         Evidence::SecondsWithoutMove

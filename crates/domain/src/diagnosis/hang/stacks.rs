@@ -1,57 +1,57 @@
-//! Stacks of suspects, and what a suspect does by its stacks and its processor time.
+//! Stacks of suspects, and what a suspect does according to its stacks and its processor time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::still::{Still, View};
-use crate::diagnosis::exchange::{Question, STACK_SAMPLES, STACK_SECONDS};
+use super::inactivity::{Inactivity, View};
+use crate::diagnosis::draft_finding::{WITNESSED_RANKS_MAX, witness};
 use crate::diagnosis::finding::{Evidence, Source, Witness};
-use crate::diagnosis::found::{WITNESSED_RANKS_MAX, witness};
 use crate::diagnosis::input::{Phase, ProcessCondition, StackAnswer};
 use crate::diagnosis::members::Members;
+use crate::diagnosis::messages::{RankRequest, STACK_SAMPLES, STACK_SECONDS};
 use crate::run::inspect::Frame;
 use crate::time::TimestampMs;
 
-/// How long answers are waited for.
+/// How long to wait for answers.
 const STACKS_WITHIN_MS: i64 = (STACK_SECONDS as i64) * 1_000 + 3_000;
-/// A process that uses less of a processor does nothing; one that uses more computes.
+/// Shares of a processor: a process below the first does nothing, a process above the second computes.
 const IDLE_SHARE_MAX: f64 = 0.02;
 const BUSY_SHARE_MIN: f64 = 0.5;
-/// A GPU that is used more works.
+/// Use of a GPU above which it works.
 const GPU_BUSY_MIN: f64 = 0.1;
 
-/// What was asked about stacks during one suspicion, and answered.
+/// Requests for stacks during one suspicion, and the answers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stacks {
-    asked: BTreeSet<usize>,
-    asked_ms: Option<TimestampMs>,
-    /// A rank that waits, asked beside the suspects: if it does not answer, stacks cannot be had.
+    requested: BTreeSet<usize>,
+    requested_ms: Option<TimestampMs>,
+    /// True if a waiting rank was included too. If it does not answer either, stacks are not available.
     has_control: bool,
     samples: BTreeMap<usize, Vec<Vec<Frame>>>,
-    /// Pipes that cannot bring anything, by the place of the rank that reads them.
+    /// Pipes without a writer, by the place of the rank that reads them.
     pipes: BTreeMap<usize, String>,
     answered: bool,
 }
 
-/// What a suspect does, as far as it can be seen.
+/// What a suspect does, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    /// The answer is not there yet.
+pub(super) enum SuspectActivity {
+    /// The answer has not arrived yet.
     Pending,
-    /// Something: it will come.
-    Work(AloneAt),
-    /// Nothing that moves it on.
+    /// It works and will continue by itself.
+    Work(AloneActivity),
+    /// Nothing that makes progress.
     Nothing,
-    /// Its stack could not be read while others' could.
+    /// Its stack could not be read, while the stacks of other ranks could.
     HoldsInterpreter,
     /// Its main thread has ended, and Python waits for other threads.
     Ends,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AloneAt {
+pub(super) enum AloneActivity {
     Working,
     Saving,
-    /// Code between steps, in which a script may wait for what it wants.
+    /// Code between steps, in which a script may wait for anything.
     HostCode,
 }
 
@@ -67,45 +67,45 @@ impl Stacks {
         }
     }
 
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
         view: &View<'_>,
-        still: &Still,
+        inactivity: &Inactivity,
         places: &[usize],
-        questions: &mut Vec<Question>,
+        requests: &mut Vec<RankRequest>,
     ) {
-        let mut asked: Vec<usize> = places
+        let mut requested: Vec<usize> = places
             .iter()
             .copied()
-            .filter(|place| self.asked.insert(*place))
+            .filter(|place| self.requested.insert(*place))
             .collect();
-        if asked.is_empty() {
+        if requested.is_empty() {
             return;
         }
         if !self.has_control {
-            let control = still
+            let control = inactivity
                 .waiters
                 .iter()
                 .copied()
                 .find(|place| !places.contains(place));
             self.has_control = control.is_some();
-            asked.extend(control);
+            requested.extend(control);
         }
-        self.asked_ms = Some(view.now_ms);
+        self.requested_ms = Some(view.now_ms);
         self.answered = false;
-        questions.push(Question::Stacks {
-            ranks: view.rank_set(&asked),
+        requests.push(RankRequest::Stacks {
+            ranks: view.rank_set(&requested),
         });
     }
 
-    pub(super) fn doing(&self, view: &View<'_>, place: usize) -> Doing {
+    pub(super) fn activity(&self, view: &View<'_>, place: usize) -> SuspectActivity {
         let is_overdue = self
-            .asked_ms
-            .is_some_and(|asked| view.now_ms - asked >= STACKS_WITHIN_MS);
+            .requested_ms
+            .is_some_and(|requested_ms| view.now_ms - requested_ms >= STACKS_WITHIN_MS);
         if !self.answered && !is_overdue {
-            return Doing::Pending;
+            return SuspectActivity::Pending;
         }
-        let (seat, cpu) = (&view.seats[place], view.usage.cpu_share_since_move(place));
+        let (status, cpu) = (&view.rank_statuses[place], view.usage.cpu_share_since_move(place));
         let work = view.usage.work_share_since_move(place);
         let (is_idle, is_busy) = (
             cpu.is_some_and(|share| share < IDLE_SHARE_MAX),
@@ -113,32 +113,32 @@ impl Stacks {
         );
         let samples = self.samples.get(&place).map_or(&[][..], Vec::as_slice);
         if samples.iter().any(|frames| is_shutting_down(frames)) {
-            return Doing::Ends;
+            return SuspectActivity::Ends;
         }
         let is_gpu_busy = view.usage.gpu(place).and_then(|gpu| gpu.utilization_ratio);
         if different_stacks(samples) > 1 || is_gpu_busy.is_some_and(|busy| busy > GPU_BUSY_MIN) {
-            return Doing::Work(AloneAt::Working);
+            return SuspectActivity::Work(AloneActivity::Working);
         }
         let control_answered = self
             .samples
             .iter()
             .any(|(other, samples)| *other != place && !samples.is_empty());
         if samples.is_empty() && control_answered && work.is_none_or(|share| share > BUSY_SHARE_MIN) {
-            return Doing::HoldsInterpreter;
+            return SuspectActivity::HoldsInterpreter;
         }
         if self.pipes.contains_key(&place) && is_idle {
-            return Doing::Nothing;
+            return SuspectActivity::Nothing;
         }
-        let in_kernel = seat.condition == ProcessCondition::Uninterruptible;
-        match seat.phase() {
-            Some(Phase::Save) if in_kernel || !is_idle => Doing::Work(AloneAt::Saving),
-            // It computes for ever, or it evaluates: a stack that does not change tells the two apart.
-            Some(_) if seat.is_in_script() && (!is_busy || samples.is_empty()) => {
-                Doing::Work(AloneAt::HostCode)
+        let in_kernel = status.condition == ProcessCondition::Uninterruptible;
+        match status.phase() {
+            Some(Phase::Save) if in_kernel || !is_idle => SuspectActivity::Work(AloneActivity::Saving),
+            // Either an endless loop or an evaluation: it is a loop if the process is busy and its stack does not change.
+            Some(_) if status.is_in_script() && (!is_busy || samples.is_empty()) => {
+                SuspectActivity::Work(AloneActivity::HostCode)
             }
-            // Models are loaded and compiled before the first step: only a process that does nothing at all will never come.
-            _ if seat.is_before_first_step() && !is_idle => Doing::Work(AloneAt::Working),
-            _ => Doing::Nothing,
+            // Before the first step, models are loaded and compiled. Only a process that does nothing at all is stuck.
+            _ if status.is_before_first_step() && !is_idle => SuspectActivity::Work(AloneActivity::Working),
+            _ => SuspectActivity::Nothing,
         }
     }
 
@@ -179,13 +179,13 @@ impl Stacks {
     }
 }
 
-/// Whether the main thread has left the script and waits for other threads, in `threading._shutdown`.
+/// Returns true if the main thread has left the script and waits for other threads, in `threading._shutdown`.
 fn is_shutting_down(frames: &[Frame]) -> bool {
     let outermost = frames.last();
     outermost.is_some_and(|frame| frame.function == "_shutdown" && frame.file.ends_with("threading.py"))
 }
 
-/// The innermost call that is not the probe's own, which surrounds waits.
+/// Returns the innermost call that is not part of the probe, because the probe wraps waits.
 fn innermost(frames: &[Frame]) -> Option<&Frame> {
     let of_script = frames
         .iter()
@@ -193,7 +193,7 @@ fn innermost(frames: &[Frame]) -> Option<&Frame> {
     of_script.or_else(|| frames.first())
 }
 
-/// Stacks that are not the same. The line of the innermost call does not count: a loop that does nothing has several.
+/// Returns the number of different stacks. The line of the innermost call is ignored, because a loop that does nothing has several lines.
 fn different_stacks(samples: &[Vec<Frame>]) -> usize {
     let seen: BTreeSet<Vec<(&str, &str, u32)>> = samples
         .iter()
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_told_by_the_call_of_the_script() {
+    fn a_wait_is_reported_at_the_call_of_the_script() {
         let frame = |file: &str, line| Frame {
             file: file.to_owned(),
             line,
@@ -223,9 +223,9 @@ mod tests {
         };
         let probe = frame("/lib/inject/lockstep_probe/waits.py", 135);
         let script = frame("/home/me/train.py", 46);
-        let told = |frames: &[Frame]| innermost(frames).map(|frame| frame.line);
-        assert_eq!(told(&[probe.clone(), script]), Some(46));
-        assert_eq!(told(&[probe]), Some(135));
-        assert_eq!(told(&[]), None);
+        let line = |frames: &[Frame]| innermost(frames).map(|frame| frame.line);
+        assert_eq!(line(&[probe.clone(), script]), Some(46));
+        assert_eq!(line(&[probe]), Some(135));
+        assert_eq!(line(&[]), None);
     }
 }

@@ -1,24 +1,24 @@
-//! Who keeps the others waiting, by the kernel, by pages and by operations that all ranks have enqueued.
+//! Finds the ranks that make the others wait: from the kernel, from pages, and from operations that all ranks have enqueued.
 
-use super::report::{Suspects, nameless};
-use super::still::{Still, View};
+use super::inactivity::{Inactivity, View};
+use super::report::{Suspects, finding_without_culprit};
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, WITNESSED_RANKS_MAX, witness};
 use crate::diagnosis::finding::{Cause, Evidence, Source};
-use crate::diagnosis::found::{Found, WITNESSED_RANKS_MAX, Who, witness};
 use crate::diagnosis::input::{Phase, ProcessCondition};
 use crate::diagnosis::wait_graph::Unfinished;
 use crate::ident::Rank;
 
-/// The first operations send whole models around: without a culprit nothing is said for this long.
-const FIRST_NAMELESS_S: f64 = 120.0;
-/// Network errors per second that count as a fault of the network.
+/// The first operations transfer whole models: a finding without a culprit is made only after this time.
+const FIRST_WITHOUT_CULPRIT_S: f64 = 120.0;
+/// Minimum number of network errors per second for a network fault.
 const NETWORK_ERRORS_MIN: f64 = 1.0;
 
-pub(super) fn by_kernel(view: &View<'_>, still: &Still) -> Option<Suspects> {
-    // At the end of a run ranks end one after the other, and some of them save for long.
-    let waits_by_page = still
+pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity) -> Option<Suspects> {
+    // At the end of a run, ranks end one after the other, and some of them save for a long time.
+    let waits_by_page = inactivity
         .waiters
         .iter()
-        .any(|place| view.seats[*place].page.is_some());
+        .any(|place| view.rank_statuses[*place].page.is_some());
     let causes = [
         (ProcessCondition::Ended, Cause::Ended),
         (ProcessCondition::Stopped, Cause::Stopped),
@@ -28,13 +28,13 @@ pub(super) fn by_kernel(view: &View<'_>, still: &Still) -> Option<Suspects> {
         if condition == ProcessCondition::Ended && !waits_by_page {
             return None;
         }
-        let places: Vec<usize> = (0..view.seats.len())
+        let places: Vec<usize> = (0..view.rank_statuses.len())
             .filter(|place| {
-                let seat = &view.seats[*place];
-                // Checkpoints and models are written and read for long.
+                let status = &view.rank_statuses[*place];
+                // Checkpoints and models take long to write and read.
                 let is_storage = condition == ProcessCondition::Uninterruptible
-                    && (seat.phase() == Some(Phase::Save) || seat.is_before_first_step());
-                seat.condition == condition
+                    && (status.phase() == Some(Phase::Save) || status.is_before_first_step());
+                status.condition == condition
                     && !is_storage
                     && !view.members.is_blind(view.members.node_place(*place))
             })
@@ -47,27 +47,37 @@ pub(super) fn by_kernel(view: &View<'_>, still: &Still) -> Option<Suspects> {
     })
 }
 
-/// Without Flight Recorders: the ranks that do not wait while others do.
-pub(super) fn by_pages(view: &View<'_>, still: &Still) -> Result<Suspects, Option<Box<Found>>> {
-    let waits = |place: &usize| view.seats[*place].waits();
-    let waits_hidden = |place: &usize| matches!(view.seats[*place].phase(), Some(Phase::Backward) | None);
-    if !still
+/// Without Flight Recorders, returns the ranks that do not wait while others do.
+pub(super) fn by_pages(
+    view: &View<'_>,
+    inactivity: &Inactivity,
+) -> Result<Suspects, Option<Box<DraftFinding>>> {
+    let waits = |place: &usize| view.rank_statuses[*place].waits();
+    let waits_hidden =
+        |place: &usize| matches!(view.rank_statuses[*place].phase(), Some(Phase::Backward) | None);
+    if !inactivity
         .waiters
         .iter()
         .any(|place| waits(place) || waits_hidden(place))
     {
         return Err(None);
     }
-    if still.others.is_empty() {
-        // All may be in the backward pass, which takes its time when it is compiled.
-        if view.median_step_s.is_none() || !still.waiters.iter().any(waits) {
+    if inactivity.others.is_empty() {
+        // All ranks may be in the backward pass, which takes long when it is compiled.
+        if view.median_step_s.is_none() || !inactivity.waiters.iter().any(waits) {
             return Err(None);
         }
-        let who = Who::Unknown;
-        return Err(Some(Box::new(nameless(view, still, who, Cause::Unknown, None))));
+        let culprit = DraftCulprit::Unknown;
+        return Err(Some(Box::new(finding_without_culprit(
+            view,
+            inactivity,
+            culprit,
+            Cause::Unknown,
+            None,
+        ))));
     }
     Ok(Suspects {
-        places: still.others.clone(),
+        places: inactivity.others.clone(),
         cause: Cause::NotEnqueued,
         unfinished: None,
     })
@@ -75,15 +85,15 @@ pub(super) fn by_pages(view: &View<'_>, still: &Still) -> Result<Suspects, Optio
 
 pub(super) fn all_enqueued(
     view: &View<'_>,
-    still: &Still,
+    inactivity: &Inactivity,
     not_started: &[Rank],
     silent: &[Rank],
     unfinished: &Unfinished,
-) -> Result<Suspects, Option<Box<Found>>> {
+) -> Result<Suspects, Option<Box<DraftFinding>>> {
     let apart: Vec<usize> = view
         .places(silent)
         .into_iter()
-        .filter(|place| still.others.contains(place))
+        .filter(|place| inactivity.others.contains(place))
         .collect();
     let (places, cause) = if !not_started.is_empty() {
         (view.places(not_started), Cause::KernelNotStarted)
@@ -97,26 +107,26 @@ pub(super) fn all_enqueued(
             unfinished: Some(unfinished.clone()),
         });
     }
-    if view.median_step_s.is_none() && still.seconds < FIRST_NAMELESS_S {
+    if view.median_step_s.is_none() && inactivity.seconds < FIRST_WITHOUT_CULPRIT_S {
         return Err(None);
     }
     if silent.is_empty()
-        && let Some(found) = by_network(view, still, unfinished)
+        && let Some(found) = by_network(view, inactivity, unfinished)
     {
         return Err(Some(Box::new(found)));
     }
-    let who = Who::Unknown;
-    Err(Some(Box::new(nameless(
+    let culprit = DraftCulprit::Unknown;
+    Err(Some(Box::new(finding_without_culprit(
         view,
-        still,
-        who,
+        inactivity,
+        culprit,
         Cause::Unknown,
         Some(unfinished),
     ))))
 }
 
-/// The nodes whose counters show errors while all ranks wait in one operation.
-fn by_network(view: &View<'_>, still: &Still, unfinished: &Unfinished) -> Option<Found> {
+/// Returns the finding about the nodes whose counters show network errors while all ranks wait in one operation.
+fn by_network(view: &View<'_>, inactivity: &Inactivity, unfinished: &Unfinished) -> Option<DraftFinding> {
     let errors = |node: usize| {
         view.usage
             .network_errors(node)
@@ -126,12 +136,12 @@ fn by_network(view: &View<'_>, still: &Still, unfinished: &Unfinished) -> Option
         .filter_map(|node| errors(node).map(|rate| (node, rate)))
         .collect();
     let most = bad.iter().max_by(|a, b| a.1.total_cmp(&b.1))?.0;
-    let who = if bad.len() < view.members.node_count() {
-        Who::Node(most)
+    let culprit = if bad.len() < view.members.node_count() {
+        DraftCulprit::Node(most)
     } else {
-        Who::Unknown
+        DraftCulprit::Unknown
     };
-    let mut found = nameless(view, still, who, Cause::Network, Some(unfinished));
+    let mut found = finding_without_culprit(view, inactivity, culprit, Cause::Network, Some(unfinished));
     let nics = bad.into_iter().take(WITNESSED_RANKS_MAX).map(|(node, rate)| {
         let node = view.members.node_name(node).to_string();
         witness(Source::Nic { node }, Evidence::NetworkErrors, rate)

@@ -2,9 +2,9 @@
 
 use super::script::{Case, Expected, parse};
 use super::world::{BEGIN_MS, World};
-use crate::diagnosis::analysis::{Progress, Score};
+use crate::diagnosis::analysis::{AnalysisOutput, Score};
+use crate::diagnosis::draft_finding::word;
 use crate::diagnosis::finding::{Culprit, Finding};
-use crate::diagnosis::found::word;
 use crate::event::Severity;
 
 const FILES: &[(&str, &str)] = &[
@@ -45,17 +45,17 @@ fn every_case_finds_what_it_expects_and_nothing_else() {
     );
 }
 
-/// What differs from what is expected.
+/// Returns the differences between the findings and the expectations.
 fn run(case: &Case) -> Vec<String> {
     let mut world = World::new(case);
     let mut met_s: Vec<Option<f64>> = vec![None; case.expected.len()];
     let mut wrong: Vec<String> = Vec::new();
     for tick in 0..=(case.watch_s * 2.0) as i64 {
         let now_s = tick as f64 / 2.0;
-        let Some(progress) = world.tick(tick) else {
+        let Some(output) = world.tick(tick) else {
             continue;
         };
-        for finding in &progress.findings {
+        for finding in &output.findings {
             let expected = case
                 .expected
                 .iter()
@@ -67,10 +67,10 @@ fn run(case: &Case) -> Vec<String> {
                     wrong.push(format!("still at {now_s} s: {}", case.expected[at].text));
                 }
             } else if is_sent(finding) && wrong.is_empty() {
-                wrong.push(format!("at {now_s} s unexpected: {}", told(finding)));
+                wrong.push(format!("at {now_s} s unexpected: {}", describe(finding)));
             }
         }
-        for score in progress.scores.iter().filter(|score| is_of_run(score)) {
+        for score in output.scores.iter().filter(|score| is_of_run(score)) {
             let expected = case.expected.iter().position(|expected| {
                 expected.kind == score.metric
                     && expected.cause.as_deref() == score.labels.first().map(|(_, cause)| cause.as_str())
@@ -88,7 +88,7 @@ fn run(case: &Case) -> Vec<String> {
                 None => {}
             }
         }
-        wrong.extend(scores_without_findings(&progress));
+        wrong.extend(scores_without_findings(&output));
     }
     for (expected, met_s) in case.expected.iter().zip(met_s) {
         match met_s {
@@ -108,13 +108,13 @@ fn is_sent(finding: &Finding) -> bool {
     !finding.is_suspect && !finding.is_symptom && finding.severity >= Severity::Warning
 }
 
-fn scores_without_findings(progress: &Progress) -> Option<String> {
-    let mut scores = progress.scores.iter().filter(|score| !is_of_run(score));
-    let scored = progress.findings.iter().any(|finding| !finding.is_symptom);
-    (!scored && scores.next().is_some()).then(|| format!("scores without findings: {:?}", progress.scores))
+fn scores_without_findings(output: &AnalysisOutput) -> Option<String> {
+    let mut scores = output.scores.iter().filter(|score| !is_of_run(score));
+    let scored = output.findings.iter().any(|finding| !finding.is_symptom);
+    (!scored && scores.next().is_some()).then(|| format!("scores without findings: {:?}", output.scores))
 }
 
-/// Scores that are about the run as a whole, and belong to no finding.
+/// Returns true if the score is about the whole run and belongs to no finding.
 fn is_of_run(score: &Score) -> bool {
     score.metric.starts_with("diagnosis_loss_")
 }
@@ -151,7 +151,7 @@ fn who(finding: &Finding) -> String {
     }
 }
 
-fn told(finding: &Finding) -> String {
+fn describe(finding: &Finding) -> String {
     let phase = finding.phase.map_or_else(String::new, |phase| word(&phase));
     format!(
         "{} {} phase {phase} cause {} since {} s, step {:?}: {}",
@@ -165,22 +165,22 @@ fn told(finding: &Finding) -> String {
 }
 
 #[test]
-fn a_suspicion_asks_once() {
+fn a_suspicion_makes_each_request_once() {
     let case = parse("case x\nhalt 2 in forward at 20s\nwatch 120s\n").remove(0);
     let mut world = World::new(&case);
     for tick in 0..240 {
         world.tick(tick);
     }
-    let mut asked: Vec<&str> = world
-        .questions
+    let mut requested: Vec<&str> = world
+        .requests
         .iter()
-        .map(|question| match question {
-            crate::diagnosis::analysis::Question::Flight { .. } => "flight",
-            crate::diagnosis::analysis::Question::Stacks { .. } => "stacks",
+        .map(|request| match request {
+            crate::diagnosis::analysis::RankRequest::Flight { .. } => "flight",
+            crate::diagnosis::analysis::RankRequest::Stacks { .. } => "stacks",
         })
         .collect();
-    asked.sort_unstable();
-    assert_eq!(asked, ["flight", "stacks"]);
+    requested.sort_unstable();
+    assert_eq!(requested, ["flight", "stacks"]);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn findings_read_back_as_they_were_written() {
     let mut world = World::new(&case);
     let findings: Vec<Finding> = (0..80)
         .filter_map(|tick| world.tick(tick))
-        .flat_map(|progress| progress.findings)
+        .flat_map(|output| output.findings)
         .collect();
     assert!(!findings.is_empty());
     let text = serde_json::to_string(&findings).expect("findings");

@@ -1,4 +1,4 @@
-//! 8,000 ranks in one attempt: what it costs is bounded.
+//! 8,000 ranks in one attempt: tests that the cost is bounded.
 
 use super::script::parse;
 use super::world::World;
@@ -10,7 +10,7 @@ fn one_of_many_ranks_is_found() {
     let last = (0..80)
         .filter_map(|tick| world.tick(tick))
         .last()
-        .expect("progress");
+        .expect("output");
     let named: Vec<_> = last.scores.iter().filter_map(|score| score.rank).collect();
     assert!(
         !named.is_empty() && named.iter().all(|rank| rank.0 == 377),

@@ -1,4 +1,4 @@
-//! The analysers against cases in text files: `testdata/diagnosis/*.test`.
+//! Tests of the analysers with cases in text files: `testdata/diagnosis/*.test`.
 
 mod cases;
 mod large;

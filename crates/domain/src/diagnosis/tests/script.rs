@@ -1,4 +1,4 @@
-//! The language of the cases; `testdata/diagnosis/README.md` explains it.
+//! Parser of the cases. `testdata/diagnosis/README.md` explains their language.
 
 use crate::diagnosis::input::{Phase, ProcessCondition};
 use crate::ident::Rank;
@@ -16,7 +16,7 @@ pub(super) struct Case {
     pub(super) parts: [f64; 6],
     pub(super) noise: f64,
     pub(super) startup_s: f64,
-    /// The phase in which ranks start, and the one in which they wait for one that does not.
+    /// Phase in which ranks start, and phase in which they wait for a rank that does not start.
     pub(super) startup: Phase,
     pub(super) meet: Phase,
     pub(super) has_loader: bool,
@@ -28,14 +28,14 @@ pub(super) struct Case {
     pub(super) finer_pools: RankSet,
     pub(super) no_pages: RankSet,
     pub(super) has_flight: bool,
-    /// Whether ranks wait at the end of the backward pass without their page showing it.
+    /// True if ranks wait at the end of the backward pass without their page showing it.
     pub(super) waits_in_backward: bool,
     pub(super) backend: String,
     pub(super) flight: Vec<(RankSet, FlightLine)>,
     pub(super) stacks: Vec<(RankSet, String)>,
     pub(super) values: Vec<(String, RankSet, String)>,
     pub(super) node_values: Vec<(String, String, f64)>,
-    /// Loss, learning rate and gradient norm of the run over time, in straight lines between these points.
+    /// Loss, learning rate and gradient norm of the run over time, interpolated between these points.
     pub(super) curves: [Vec<(f64, f64)>; 3],
     pub(super) loss_noise: f64,
     pub(super) expected: Vec<Expected>,
@@ -59,7 +59,7 @@ pub(super) enum Every {
     Seconds(f64),
 }
 
-/// Ranks that come to a standstill.
+/// Ranks that stop moving.
 #[derive(Debug, Clone)]
 pub(super) struct Halt {
     pub(super) ranks: RankSet,
@@ -68,7 +68,7 @@ pub(super) struct Halt {
     pub(super) condition: ProcessCondition,
 }
 
-/// A group as ranks answer it.
+/// A group as ranks report it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FlightLine {
     pub(super) group: String,
@@ -91,14 +91,14 @@ pub(super) struct Expected {
     pub(super) cause: Option<String>,
     pub(super) by_s: Option<f64>,
     pub(super) not_before_s: f64,
-    /// It must have ended by then.
+    /// Time by which the finding must have ended.
     pub(super) until_s: Option<f64>,
     pub(super) since_step: Option<(u64, u64)>,
     pub(super) is_info: bool,
     pub(super) is_suspect: bool,
 }
 
-/// The cases of a file.
+/// Parses the cases of a file.
 pub(super) fn parse(text: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for (number, line) in text.lines().enumerate() {

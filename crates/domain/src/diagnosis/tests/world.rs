@@ -1,8 +1,8 @@
-//! Ranks that step together, as far as analysers see them: pools, positions twice per second, answers to questions.
+//! Simulated ranks that train together, as the analysers see them: pools, positions twice per second, answers to requests.
 
 use std::collections::VecDeque;
 
-use crate::diagnosis::analysis::{Analysis, Member, Progress, Question, STACK_SAMPLES, Tick};
+use crate::diagnosis::analysis::{Analysis, AnalysisOutput, Measurement, Member, RankRequest, STACK_SAMPLES};
 use crate::diagnosis::input::{
     Distribution, FlightAnswer, GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position,
     ProcessCondition, Resources, StackAnswer, StepParts,
@@ -13,13 +13,13 @@ use crate::run::ranks::RankSet;
 
 use super::script::{Case, Every, FlightLine, PARTS, holds};
 
-/// The case begins at this time.
+/// Time at which the case begins.
 pub(super) const BEGIN_MS: i64 = 1_700_000_000_000;
 const TICK_MS: i64 = 500;
-/// From a measurement to the collector.
+/// Time from a measurement to its arrival at the collector.
 const LATENCY_MS: i64 = 300;
 const SYNC: usize = 5;
-/// The first steps are pools of their own.
+/// Number of first steps that are single pools.
 const SINGLE_STEPS: u64 = 30;
 const PHASES: [Phase; 6] = [
     Phase::Data,
@@ -35,7 +35,7 @@ struct Step {
     number: u64,
     begin_s: f64,
     parts: Vec<[f64; 6]>,
-    /// When it ends; never, if a rank halts in it.
+    /// When it ends; infinite if a rank halts in it.
     end_s: f64,
 }
 
@@ -44,14 +44,14 @@ pub(super) struct World<'a> {
     analysis: Analysis,
     step: Step,
     random: u64,
-    /// When each time-based slowness strikes next.
+    /// Time of the next occurrence of each time-based slowdown.
     strikes: Vec<f64>,
     /// Steps that wait for the end of their pool, by rank.
     pooled: Vec<Vec<[f64; 7]>>,
     pool_steps: u64,
-    answers: VecDeque<(f64, Question)>,
+    answers: VecDeque<(f64, RankRequest)>,
     cpu: Vec<f64>,
-    pub(super) questions: Vec<Question>,
+    pub(super) requests: Vec<RankRequest>,
 }
 
 impl<'a> World<'a> {
@@ -82,24 +82,24 @@ impl<'a> World<'a> {
             pool_steps: 1 << exponent,
             answers: VecDeque::new(),
             cpu: vec![0.0; ranks],
-            questions: Vec::new(),
+            requests: Vec::new(),
             case,
         };
         world.begin_step(case.startup_s);
         world
     }
 
-    /// Goes on by half a second. Every second time the analysers decide.
-    pub(super) fn tick(&mut self, tick: i64) -> Option<Progress> {
+    /// Advances time by half a second. At every second tick the analysers run.
+    pub(super) fn tick(&mut self, tick: i64) -> Option<AnalysisOutput> {
         let now_s = (tick * TICK_MS) as f64 / 1e3;
         while self.step.end_s <= now_s {
             self.end_step();
             self.begin_step(self.step.end_s);
         }
         for rank in 0..self.case.ranks {
-            if self.is_heard(rank, now_s) {
+            if self.is_reporting(rank, now_s) {
                 let position = self.position(rank, now_s);
-                self.analysis.take(Tick::Position(position));
+                self.analysis.take(Measurement::Position(position));
             }
         }
         if tick % 2 != 0 {
@@ -107,20 +107,20 @@ impl<'a> World<'a> {
         }
         self.resources(now_s);
         while self.answers.front().is_some_and(|(at_s, _)| *at_s <= now_s) {
-            let question = self.answers.pop_front().map(|(_, question)| question);
-            self.answer(question, now_s);
+            let request = self.answers.pop_front().map(|(_, request)| request);
+            self.answer(request, now_s);
         }
-        let progress = self.analysis.advance(at_ms(now_s) + LATENCY_MS);
-        for question in &progress.questions {
-            let takes_s = match question {
-                Question::Flight { .. } => 1.0,
-                Question::Stacks { .. } => 5.0,
+        let output = self.analysis.advance(at_ms(now_s) + LATENCY_MS);
+        for request in &output.requests {
+            let takes_s = match request {
+                RankRequest::Flight { .. } => 1.0,
+                RankRequest::Stacks { .. } => 5.0,
             };
-            self.answers.push_back((now_s + takes_s, question.clone()));
+            self.answers.push_back((now_s + takes_s, request.clone()));
             self.answers.make_contiguous().sort_by(|a, b| a.0.total_cmp(&b.0));
-            self.questions.push(question.clone());
+            self.requests.push(request.clone());
         }
-        Some(progress)
+        Some(output)
     }
 
     // === Steps ===
@@ -184,7 +184,7 @@ impl<'a> World<'a> {
                 self.pool_steps
             };
             let ends = self.step.number <= SINGLE_STEPS || self.step.number.is_multiple_of(steps);
-            if ends && self.is_heard(rank, self.step.end_s) {
+            if ends && self.is_reporting(rank, self.step.end_s) {
                 self.send_pool(rank);
             }
         }
@@ -209,7 +209,7 @@ impl<'a> World<'a> {
             sync: of(6),
             host: of(5).filter(|_| self.case.has_loader),
         };
-        self.analysis.take(Tick::Pool(Pool {
+        self.analysis.take(Measurement::Pool(Pool {
             rank: Rank(rank),
             node: node_of(self.case, rank),
             first_step: self.step.number + 1 - steps.len() as u64,
@@ -222,7 +222,7 @@ impl<'a> World<'a> {
         }));
     }
 
-    /// Each rank draws other batches, so its loss scatters; what the rank's own data add to it stays.
+    /// Each rank has different batches, so its loss varies. The offset from the rank's own data is constant.
     fn learning(&mut self, rank: u32, steps: usize) -> Learning {
         let at_s = self.step.end_s;
         let [loss, rate, gradient] = [0, 1, 2].map(|curve| point(&self.case.curves[curve], at_s));
@@ -308,7 +308,7 @@ impl<'a> World<'a> {
 
     fn resources(&mut self, now_s: f64) {
         for rank in 0..self.case.ranks {
-            if !self.is_heard(rank, now_s) {
+            if !self.is_reporting(rank, now_s) {
                 continue;
             }
             let is_halted = self
@@ -325,7 +325,7 @@ impl<'a> World<'a> {
                 other_processes: Some(self.value("others", rank).unwrap_or(0.0) as u32),
                 pcie_width_ratio: Some(self.value("pcie", rank).unwrap_or(1.0)),
             };
-            self.analysis.take(Tick::Resources(Resources {
+            self.analysis.take(Measurement::Resources(Resources {
                 rank: Rank(rank),
                 at_ms: at_ms(now_s),
                 cpu_seconds_total: Some(self.cpu[rank as usize]),
@@ -343,7 +343,7 @@ impl<'a> World<'a> {
                     .map(|(_, _, value)| *value)
                     .next()
             };
-            self.analysis.take(Tick::Node(NodeResources {
+            self.analysis.take(Measurement::Node(NodeResources {
                 node: NodeName::new(node.as_str()).expect("a name"),
                 at_ms: at_ms(now_s),
                 cpus: Some(8.0),
@@ -355,14 +355,14 @@ impl<'a> World<'a> {
 
     // === Answers ===
 
-    fn answer(&mut self, question: Option<Question>, now_s: f64) {
-        let asked = |ranks: &RankSet, rank: &u32| holds(ranks, *rank) && self.is_heard(*rank, now_s);
-        let tick = match question {
+    fn answer(&mut self, request: Option<RankRequest>, now_s: f64) {
+        let inspected = |ranks: &RankSet, rank: &u32| holds(ranks, *rank) && self.is_reporting(*rank, now_s);
+        let measurement = match request {
             None => return,
-            Some(Question::Flight { ranks }) => {
-                let asked = (0..self.case.ranks).filter(|rank| asked(&ranks, rank));
-                Tick::Flight(
-                    asked
+            Some(RankRequest::Flight { ranks }) => {
+                let inspected = (0..self.case.ranks).filter(|rank| inspected(&ranks, rank));
+                Measurement::Flight(
+                    inspected
                         .map(|rank| FlightAnswer {
                             rank: Rank(rank),
                             at_ms: at_ms(now_s),
@@ -371,12 +371,12 @@ impl<'a> World<'a> {
                         .collect(),
                 )
             }
-            Some(Question::Stacks { ranks }) => {
-                let asked = (0..self.case.ranks).filter(|rank| asked(&ranks, rank));
-                Tick::Stacks(asked.map(|rank| self.stacks(rank, now_s)).collect())
+            Some(RankRequest::Stacks { ranks }) => {
+                let inspected = (0..self.case.ranks).filter(|rank| inspected(&ranks, rank));
+                Measurement::Stacks(inspected.map(|rank| self.stacks(rank, now_s)).collect())
             }
         };
-        self.analysis.take(tick);
+        self.analysis.take(measurement);
     }
 
     fn digest(&self, rank: u32, now_s: f64) -> Option<FlightDigest> {
@@ -404,7 +404,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Without lines: all wait in operation 41 that ranks which halt have not enqueued.
+    /// If the case has no such lines: all ranks wait in operation 41, and halted ranks have not enqueued it.
     fn usual_group(&self, rank: u32, now_s: f64) -> GroupDigest {
         let page = self
             .position(rank, now_s)
@@ -500,13 +500,13 @@ impl<'a> World<'a> {
         self.word(what, rank)?.parse().ok()
     }
 
-    fn is_heard(&self, rank: u32, now_s: f64) -> bool {
+    fn is_reporting(&self, rank: u32, now_s: f64) -> bool {
         let node = node_of(self.case, rank);
         let mut silent = self.case.silent.iter();
         !silent.any(|(of, from_s)| of == node.as_str() && now_s >= *from_s)
     }
 
-    /// Between -1 and 1.
+    /// Returns a random number between -1 and 1.
     fn chance(&mut self) -> f64 {
         self.random = self
             .random
@@ -516,7 +516,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// The value of a curve at a time; `None` of one that is not there.
+/// Returns the value of a curve at a time; `None` if there is no such curve.
 fn point(curve: &[(f64, f64)], at_s: f64) -> Option<f64> {
     let next = curve.iter().position(|(to_s, _)| *to_s > at_s);
     Some(match next {

@@ -1,8 +1,8 @@
-//! What an action costs, in words.
+//! The cost of an action, in words.
 
 use crate::run::state::Machine;
 
-/// What another attempt costs.
+/// Cost of another attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RestartCost {
     pub(super) steps_lost: Option<u64>,
@@ -10,7 +10,7 @@ pub(super) struct RestartCost {
     pub(super) words: String,
 }
 
-/// The cost of ending the current attempt and going on from the last complete checkpoint.
+/// Returns the cost of ending the current attempt and resuming from the last complete checkpoint.
 pub(super) fn of_restart(run: &Machine, last_step: Option<u64>, step_s: Option<f64>) -> RestartCost {
     let current = run.current();
     let ranks = u32::try_from(current.ranks().count()).unwrap_or(u32::MAX);
@@ -20,7 +20,7 @@ pub(super) fn of_restart(run: &Machine, last_step: Option<u64>, step_s: Option<f
             Some(step) => format!("from the checkpoint of step {step}"),
             None => format!("from the checkpoint {}", from.path),
         },
-        None => "from the start, as no complete checkpoint is known".to_owned(),
+        None => "from the start, because no complete checkpoint is known".to_owned(),
     };
     let lost = match (steps_lost, step_s) {
         (Some(0), _) => "; no step is trained again".to_owned(),
@@ -29,12 +29,12 @@ pub(super) fn of_restart(run: &Machine, last_step: Option<u64>, step_s: Option<f
             seconds(step_s * steps as f64)
         ),
         (Some(steps), None) => format!("; at most {steps} steps are trained again"),
-        (None, _) => "; how many steps are trained again is not known".to_owned(),
+        (None, _) => "; the number of steps to train again is unknown".to_owned(),
     };
     let ends = if run.state.is_final() {
-        format!("Begins attempt {} with", current.no.0 + 1)
+        format!("Starts attempt {} with", current.no.0 + 1)
     } else {
-        format!("Ends attempt {} and goes on with", current.no)
+        format!("Ends attempt {} and restarts with", current.no)
     };
     RestartCost {
         steps_lost,
@@ -50,7 +50,7 @@ pub(super) fn ranks_words(ranks: u32) -> String {
     }
 }
 
-/// `41 s`, `12 min`, `3.5 h`.
+/// Prints a duration: `41 s`, `12 min`, `3.5 h`.
 fn seconds(seconds: f64) -> String {
     if seconds < 120.0 {
         format!("{seconds:.0} s")

@@ -1,30 +1,30 @@
-//! Which actions a rule suggests: its annotation `actions`.
+//! Actions that a rule suggests in its annotation `actions`.
 
 use crate::run::knob::known;
 
-/// The annotation: words with commas, the likeliest first.
+/// Name of the annotation. Its value is a list of words separated by commas, the most likely action first.
 pub const ACTIONS_ANNOTATION: &str = "actions";
 
 /// An action that a rule suggests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
-    /// `exclude_node`: take out the node that the diagnosis blames.
+    /// `exclude_node`: exclude the node that is the culprit.
     ExcludeNode,
-    /// `restart`: go on from the last complete checkpoint.
+    /// `restart`: start an attempt from the last complete checkpoint.
     Restart,
-    /// `prune_checkpoints`: make room.
+    /// `prune_checkpoints`: free disk space.
     PruneCheckpoints,
-    /// `trace`: record what the culprit does.
+    /// `trace`: record a trace of the culprit.
     Trace,
-    /// The name of a knob: set it to a value that is computed from what is measured.
+    /// Name of a knob: set it to a value computed from measurements.
     Knob(&'static str),
 }
 
 impl Hint {
-    /// Reads the annotation; a word that is none is the error.
+    /// Parses the annotation.
     ///
     /// # Errors
-    /// The first word that is neither an action nor a knob.
+    /// Returns the first word that is neither an action nor a knob.
     pub fn read(annotation: &str) -> Result<Vec<Self>, String> {
         let words = annotation
             .split(',')

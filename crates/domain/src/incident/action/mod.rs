@@ -1,10 +1,10 @@
-//! What can be done about a diagnosis: typed actions, each with what it costs and how to undo it.
+//! Actions for a diagnosis, as types. Each has its cost and how to undo it.
 //!
 //! ```text
 //! annotation `actions` of the rule ──▶ hints ─┐
-//! the run as it stands, facts measured now ───┴▶ propose ──▶ actions that are possible now, the likeliest first
+//! the run and its current measurements ───────┴▶ propose ──▶ actions that are possible now, the most likely first
 //! ```
-//! An action that cannot be carried out now is not listed, and only what is listed is carried out.
+//! Only actions that can be carried out now are listed, and only listed actions can be carried out.
 
 mod cost;
 mod hint;
@@ -21,65 +21,65 @@ use crate::api::checkpoints::PruneLine;
 use crate::ident::Rank;
 
 pub use hint::{ACTIONS_ANNOTATION, Hint};
-pub use propose::{Facts, Situation, propose};
+pub use propose::{ActionContext, Measurements, propose};
 pub use value::Loading;
 
-/// Kinds of actions.
+/// Kind of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ActionKind {
     /// Set a knob of the run.
     ApplyKnob,
-    /// Take the last change of knobs back.
+    /// Revert the last change of knobs.
     RevertKnobs,
-    /// Take a node out of the run, which goes on elsewhere from its last complete checkpoint.
+    /// Exclude a node from the run. The run resumes on other nodes from its last complete checkpoint.
     ExcludeNode,
-    /// End the attempt, and go on from the last complete checkpoint.
+    /// End the attempt and resume from the last complete checkpoint.
     Restart,
-    /// Remove checkpoints that the run wrote and nothing keeps.
+    /// Remove checkpoints that the run wrote and that need not be kept.
     PruneCheckpoints,
-    /// Record a trace in ranks that train.
+    /// Record a trace of training ranks.
     Trace,
 }
 
-/// Something that can be done now.
+/// An action that can be carried out now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Action {
-    /// What to send to `POST /api/diagnoses/{id}/act`: `apply_knob:num_workers=4`, `exclude_node:node-7`, `restart`, …
+    /// Id to send to `POST /api/diagnoses/{id}/act`: `apply_knob:num_workers=4`, `exclude_node:node-7`, `restart`, …
     pub id: String,
-    /// Its kind.
+    /// Kind of the action.
     pub kind: ActionKind,
-    /// What it does, in a few words: for a button.
+    /// What the action does, in a few words, for a button.
     pub title: String,
-    /// What it costs, in a sentence.
+    /// Cost of the action, in one sentence.
     pub cost: String,
-    /// How to undo it, in a sentence.
+    /// How to undo the action, in one sentence.
     pub undo: String,
-    /// Steps that are trained again because of it, at most; absent where it is not known.
+    /// Maximum number of steps that must be trained again. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_lost: Option<u64>,
-    /// How many ranks it touches.
+    /// Number of ranks that the action affects.
     #[serde(default)]
     pub ranks: u32,
-    /// The knob that is set.
+    /// Knob to set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knob: Option<String>,
-    /// The value that it gets.
+    /// New value of the knob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// The node that is taken out.
+    /// Node to exclude.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The rank that is traced; all when absent.
+    /// Rank to trace. Absent for all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// Checkpoints of which this many are kept, by pruning.
+    /// Number of newest checkpoints that pruning keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_last: Option<u32>,
-    /// What is removed.
+    /// Checkpoints to remove.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removes: Vec<PruneLine>,
-    /// What may be unwise about it.
+    /// Possible disadvantages of the action.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Which actions are possible now.
+//! Computes which actions are possible now.
 
 use std::collections::BTreeMap;
 
@@ -9,70 +9,70 @@ use crate::bytes::DisplayBytes;
 use crate::ident::{AttemptNo, NodeName};
 use crate::incident::{CulpritKind, NamedCulprit};
 use crate::run::knob::{current, known};
-use crate::run::state::{Cause, Machine, Wish};
+use crate::run::state::{Cause, KnobRequest, Machine};
 use crate::time::TimestampMs;
 
-/// How long before a diagnosis a change of knobs may be its cause.
+/// Maximum time between a change of knobs and a diagnosis for which the change may be the cause.
 const CHANGED_BEFORE_MS: i64 = 3_600_000;
-/// How many of the last checkpoints are kept when the run itself keeps all, the most that makes room.
+/// Numbers of newest checkpoints to keep, if the run itself keeps all. The largest number that frees space is chosen.
 const KEEP_LAST: [u32; 3] = [3, 2, 1];
 
-/// What is measured now.
+/// Measurements at this time.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Facts {
+pub struct Measurements {
     /// How the run loads its data.
     pub loading: Option<Loading>,
-    /// The median norm of its gradients before the diagnosis.
+    /// Median gradient norm of the run before the diagnosis.
     pub usual_grad_norm: Option<f64>,
-    /// The largest batch of any rank.
+    /// Largest batch of any rank.
     pub micro_batch: Option<u32>,
-    /// The highest step of any rank.
+    /// Highest step of any rank.
     pub last_step: Option<u64>,
-    /// The usual time of a step.
+    /// Usual duration of a step in seconds.
     pub step_s: Option<f64>,
-    /// Nodes that could take the place of one of the run's.
+    /// Number of nodes that could replace one of the run's nodes.
     pub spare_nodes: u32,
 }
 
-/// A diagnosis and the run that it is about.
+/// A diagnosis and its run.
 #[derive(Debug, Clone, Copy)]
-pub struct Situation<'a> {
-    /// What the rule suggests.
+pub struct ActionContext<'a> {
+    /// Actions that the rule suggests.
     pub hints: &'a [Hint],
-    /// Whom the diagnosis blames.
+    /// Culprit of the diagnosis.
     pub culprit: &'a NamedCulprit,
-    /// When it began to fire.
+    /// When the diagnosis began to fire.
     pub fired_ms: TimestampMs,
-    /// The run as it stands.
+    /// State of the run.
     pub run: &'a Machine,
-    /// What is measured now.
-    pub facts: &'a Facts,
+    /// Measurements at this time.
+    pub measurements: &'a Measurements,
 }
 
-/// Actions that are possible now, in the order of the rule's hints; none of a run that is only watched.
+/// Returns the actions that are possible now, in the order of the rule's hints. Returns none for a run that is only watched.
 #[must_use]
-pub fn propose(situation: &Situation<'_>) -> Vec<Action> {
-    let run = situation.run;
+pub fn propose(context: &ActionContext<'_>) -> Vec<Action> {
+    let run = context.run;
     if run.watched || run.pending.is_some() || run.unknown_attempt.is_some() {
         return Vec::new();
     }
     let mut actions = Vec::new();
-    // What was changed last is the first to be doubted.
-    actions.extend(situation.revert());
-    for hint in situation.all_hints() {
+    // The last change is the most likely cause.
+    actions.extend(context.revert());
+    for hint in context.all_hints() {
         actions.extend(match hint {
-            Hint::ExcludeNode => situation.exclude(),
-            Hint::Restart => situation.restart(),
-            Hint::PruneCheckpoints => situation.prune(),
-            Hint::Trace => situation.trace(),
-            Hint::Knob(name) => situation.knob(name),
+            Hint::ExcludeNode => context.exclude(),
+            Hint::Restart => context.restart(),
+            Hint::PruneCheckpoints => context.prune(),
+            Hint::Trace => context.trace(),
+            Hint::Knob(name) => context.knob(name),
         });
     }
     actions
 }
 
-impl Situation<'_> {
-    /// Those of the rule, and what the cause of a failure suggests.
+impl ActionContext<'_> {
+    /// Returns the hints of the rule, and those for the cause of a failure.
     fn all_hints(&self) -> Vec<Hint> {
         let mut hints = self.hints.to_vec();
         let cause = self.run.outcome.as_ref().map(|outcome| &outcome.cause);
@@ -90,7 +90,7 @@ impl Situation<'_> {
     }
 
     fn restart_cost(&self) -> RestartCost {
-        cost::of_restart(self.run, self.facts.last_step, self.facts.step_s)
+        cost::of_restart(self.run, self.measurements.last_step, self.measurements.step_s)
     }
 
     fn attempt_began_ms(&self, no: AttemptNo) -> Option<TimestampMs> {
@@ -113,14 +113,14 @@ impl Situation<'_> {
             no => live.into_iter().find(|live| live.no == no)?.asked_ms,
         };
         let is_recent = changed_ms <= self.fired_ms && self.fired_ms - changed_ms <= CHANGED_BEFORE_MS;
-        let wish = Wish::Revert {
+        let request = KnobRequest::Revert {
             attempt: Some(id.attempt),
             live: (id.live > 0).then_some(id.live),
             reason: None,
             from_start: false,
             restart: false,
         };
-        if !is_recent || !matches!(self.run.change_for(&wish), Ok(Some(_))) {
+        if !is_recent || !matches!(self.run.change_for(&request), Ok(Some(_))) {
             return None;
         }
         let cost = self.restart_cost();
@@ -133,7 +133,7 @@ impl Situation<'_> {
             ..Action::new(
                 ActionKind::RevertKnobs,
                 format!("revert_knobs:{}.{}", id.attempt, id.live),
-                format!("Take {words} back"),
+                format!("Revert {words}"),
             )
         })
     }
@@ -145,23 +145,23 @@ impl Situation<'_> {
                 NodeName::new(self.culprit.node.clone()?).ok()?
             }
         };
-        let wish = Wish::Restart {
+        let request = KnobRequest::Restart {
             without: vec![node.clone()],
         };
         // Without another node the run would only wait.
-        if self.facts.spare_nodes == 0 || !matches!(self.run.change_for(&wish), Ok(Some(_))) {
+        if self.measurements.spare_nodes == 0 || !matches!(self.run.change_for(&request), Ok(Some(_))) {
             return None;
         }
         let cost = self.restart_cost();
-        let spare = match self.facts.spare_nodes {
+        let spare = match self.measurements.spare_nodes {
             1 => "1 other node is free".to_owned(),
             spare => format!("{spare} other nodes are free"),
         };
         Some(Action {
-            cost: format!("{} {node} gets no more of this run; {spare}.", cost.words),
+            cost: format!("{} {node} is excluded from this run; {spare}.", cost.words),
             steps_lost: cost.steps_lost,
             ranks: cost.ranks,
-            undo: "Stop the run and resume it: a resumed run may use every node.".to_owned(),
+            undo: "Stop and resume the run: a resumed run may use every node.".to_owned(),
             node: Some(node.to_string()),
             ..Action::new(
                 ActionKind::ExcludeNode,
@@ -175,9 +175,9 @@ impl Situation<'_> {
         let is_possible = if self.run.state.is_final() {
             self.run.resume_point().is_some()
         } else {
-            let wish = Wish::Restart { without: Vec::new() };
-            // Of an attempt that has no nodes yet there is nothing to restart.
-            !self.run.current().nodes.is_empty() && matches!(self.run.change_for(&wish), Ok(Some(_)))
+            let request = KnobRequest::Restart { without: Vec::new() };
+            // An attempt without nodes cannot be restarted.
+            !self.run.current().nodes.is_empty() && matches!(self.run.change_for(&request), Ok(Some(_)))
         };
         if !is_possible {
             return None;
@@ -187,7 +187,7 @@ impl Situation<'_> {
             cost: cost.words,
             steps_lost: cost.steps_lost,
             ranks: cost.ranks,
-            undo: "A restart cannot be undone; the log and the checkpoints of the attempt stay.".to_owned(),
+            undo: "A restart cannot be undone; log and checkpoints of the attempt are kept.".to_owned(),
             ..Action::new(
                 ActionKind::Restart,
                 "restart".to_owned(),
@@ -208,7 +208,7 @@ impl Situation<'_> {
             count => format!("{count} checkpoints"),
         };
         let rule = keep_last.map_or_else(
-            || "as the run's own rules say".to_owned(),
+            || "by the run's own retention rules".to_owned(),
             |last| format!("keeping the last {last}"),
         );
         let id = keep_last.map_or_else(
@@ -217,11 +217,11 @@ impl Situation<'_> {
         );
         Some(Action {
             cost: format!(
-                "Removes {count} that this run wrote, {}, for good, {rule}. The run goes on.",
+                "Permanently removes {count} that this run wrote, {}, {rule}. The run continues.",
                 DisplayBytes(bytes)
             ),
             steps_lost: Some(0),
-            undo: "What is removed cannot be brought back.".to_owned(),
+            undo: "Removed checkpoints cannot be restored.".to_owned(),
             keep_last,
             removes: answer.removed,
             ..Action::new(ActionKind::PruneCheckpoints, id, format!("Remove {count}"))
@@ -242,7 +242,7 @@ impl Situation<'_> {
         };
         Some(Action {
             cost: format!(
-                "Records two seconds of {whom} with PyTorch's profiler. The run goes on, a little slower for that time."
+                "Records two seconds of {whom} with PyTorch's profiler. The run continues, slightly slower during that time."
             ),
             steps_lost: Some(0),
             ranks,
@@ -258,8 +258,8 @@ impl Situation<'_> {
 
     fn knob(&self, name: &'static str) -> Option<Action> {
         let now = current(&self.run.spec, &self.run.current().knobs.values, name);
-        let proposed = value::proposed(name, now.as_deref(), self.facts)?;
-        let wish = Wish::Apply {
+        let proposed = value::proposed(name, now.as_deref(), self.measurements)?;
+        let request = KnobRequest::Apply {
             set: BTreeMap::from([(name.to_owned(), proposed.value.clone())]),
             auto_revert: Some(true),
             from_start: false,
@@ -267,7 +267,7 @@ impl Situation<'_> {
             try_larger_batch: None,
             follows: None,
         };
-        let Ok(Some(pending)) = self.run.change_for(&wish) else {
+        let Ok(Some(pending)) = self.run.change_for(&request) else {
             return None;
         };
         let cost = self.restart_cost();
@@ -278,7 +278,7 @@ impl Situation<'_> {
             steps_lost: cost.steps_lost,
             ranks: cost.ranks,
             undo: format!(
-                "`lockstep run revert {}` takes it back; it is taken back by itself if the verdict is against it.",
+                "`lockstep run revert {}` reverts it; it is reverted automatically if the verdict is worse.",
                 self.run.id
             ),
             knob: Some(name.to_owned()),

@@ -1,4 +1,4 @@
-//! Which actions are possible when.
+//! Tests: which actions are possible in which context.
 
 use super::*;
 use crate::ident::{NodeName, RunId};
@@ -9,7 +9,7 @@ use crate::run::spec::Spec;
 use crate::run::state::{Cause, Event, Machine, NodePhase, Outcome, RankTask, RunState, advance};
 use crate::series::Labels;
 
-/// A run of two ranks on one node, with a checkpoint of step 40.
+/// Returns a run with two ranks on one node and a checkpoint of step 40.
 fn running() -> Machine {
     let spec = Spec {
         recipe: Some("ddp".into()),
@@ -56,8 +56,8 @@ fn ended(cause: Cause) -> Machine {
     machine
 }
 
-fn facts() -> Facts {
-    Facts {
+fn measurements() -> Measurements {
+    Measurements {
         loading: Some(Loading {
             cores: 16,
             ranks: 2,
@@ -67,23 +67,23 @@ fn facts() -> Facts {
         last_step: Some(52),
         step_s: Some(0.4),
         spare_nodes: 1,
-        ..Facts::default()
+        ..Measurements::default()
     }
 }
 
-fn possible(run: &Machine, hints: &str, facts: &Facts) -> Vec<Action> {
+fn possible(run: &Machine, hints: &str, measurements: &Measurements) -> Vec<Action> {
     let labels = Labels::new([("run", "ddp-1"), ("node", "n1"), ("rank", "1")]).expect("well formed");
-    propose(&Situation {
+    propose(&ActionContext {
         hints: &Hint::read(hints).expect("hints"),
         culprit: &NamedCulprit::of(&labels, None),
         fired_ms: 1_000,
         run,
-        facts,
+        measurements,
     })
 }
 
-fn ids(run: &Machine, hints: &str, facts: &Facts) -> Vec<String> {
-    possible(run, hints, facts)
+fn ids(run: &Machine, hints: &str, measurements: &Measurements) -> Vec<String> {
+    possible(run, hints, measurements)
         .into_iter()
         .map(|action| action.id)
         .collect()
@@ -93,7 +93,7 @@ const ALL: &str = "exclude_node, restart, trace, num_workers, prune_checkpoints"
 
 #[test]
 fn what_is_possible_is_listed_in_the_order_of_the_hints() {
-    let found = ids(&running(), ALL, &facts());
+    let found = ids(&running(), ALL, &measurements());
     assert_eq!(
         found,
         [
@@ -108,44 +108,44 @@ fn what_is_possible_is_listed_in_the_order_of_the_hints() {
 
 #[test]
 fn a_node_is_excluded_only_where_another_is_free() {
-    let alone = Facts {
+    let alone = Measurements {
         spare_nodes: 0,
-        ..facts()
+        ..measurements()
     };
     assert_eq!(ids(&running(), "exclude_node", &alone), [""; 0]);
 }
 
 #[test]
 fn a_restart_says_what_is_trained_again() {
-    let actions = possible(&running(), "restart", &facts());
+    let actions = possible(&running(), "restart", &measurements());
     let [restart] = actions.as_slice() else {
         panic!("one action: {actions:?}");
     };
     assert_eq!((restart.steps_lost, restart.ranks), (Some(12), 2));
     assert_eq!(
         restart.cost,
-        "Ends attempt 1 and goes on with 2 ranks from the checkpoint of step 40; at most 12 steps are trained again, about 5 s."
+        "Ends attempt 1 and restarts with 2 ranks from the checkpoint of step 40; at most 12 steps are trained again, about 5 s."
     );
-    let unknown = possible(&running(), "restart", &Facts::default());
+    let unknown = possible(&running(), "restart", &Measurements::default());
     assert_eq!(unknown[0].steps_lost, None);
 }
 
 #[test]
 fn a_run_that_has_ended_is_resumed_from_a_checkpoint_or_not_at_all() {
     assert_eq!(
-        ids(&ended(Cause::ExitCode), ALL, &facts()),
+        ids(&ended(Cause::ExitCode), ALL, &measurements()),
         ["restart", "apply_knob:num_workers=7"]
     );
     let mut lost = ended(Cause::ExitCode);
     lost.checkpoints.clear();
-    assert_eq!(ids(&lost, "restart", &facts()), [""; 0]);
+    assert_eq!(ids(&lost, "restart", &measurements()), [""; 0]);
 }
 
 #[test]
 fn out_of_memory_suggests_what_saves_memory() {
-    let batch = Facts {
+    let batch = Measurements {
         micro_batch: Some(8),
-        ..facts()
+        ..measurements()
     };
     assert_eq!(
         ids(&ended(Cause::OutOfMemory), "restart", &batch),
@@ -161,16 +161,16 @@ fn out_of_memory_suggests_what_saves_memory() {
 fn nothing_is_done_to_a_run_that_is_only_watched_or_already_changing() {
     let mut watched = running();
     watched.watched = true;
-    assert_eq!(ids(&watched, ALL, &facts()), [""; 0]);
-    let wish = crate::run::state::Wish::Restart { without: vec![] };
+    assert_eq!(ids(&watched, ALL, &measurements()), [""; 0]);
+    let request = crate::run::state::KnobRequest::Restart { without: vec![] };
     let event = Event::KnobsChanged {
-        wish,
+        request,
         grace_ms: 1,
         after: None,
     };
     let (changing, _) = advance(&running(), &event, 30);
     assert!(changing.pending.is_some(), "{changing:?}");
-    assert_eq!(ids(&changing, ALL, &facts()), [""; 0]);
+    assert_eq!(ids(&changing, ALL, &measurements()), [""; 0]);
 }
 
 #[test]
@@ -186,16 +186,20 @@ fn a_change_shortly_before_is_the_first_to_be_taken_back() {
         ..Change::default()
     }));
     assert_eq!(
-        ids(&changed, "restart", &facts()),
+        ids(&changed, "restart", &measurements()),
         ["revert_knobs:1.0", "restart"]
     );
     changed.attempts[0].started_ms = -3_600_001;
-    assert_eq!(ids(&changed, "restart", &facts()), ["restart"], "too long ago");
+    assert_eq!(
+        ids(&changed, "restart", &measurements()),
+        ["restart"],
+        "too long ago"
+    );
 }
 
 #[test]
 fn a_trace_needs_the_profiler() {
     let mut run = running();
     run.spec.kineto = false;
-    assert_eq!(ids(&run, "trace", &facts()), [""; 0]);
+    assert_eq!(ids(&run, "trace", &measurements()), [""; 0]);
 }

@@ -1,28 +1,28 @@
-//! The value that a knob gets, computed from what is measured. No value where it cannot be known to be better.
+//! Computes the value for a knob from measurements. Returns no value if it is not known to be better.
 
-use super::propose::Facts;
+use super::propose::Measurements;
 
-/// Workers beyond this bring nothing that storage could give.
+/// Maximum number of workers. More workers do not load data faster from usual storage.
 const WORKERS_MAX: u32 = 16;
-/// A worker more than needed, so that an uneven batch does not make the rank wait.
+/// Additional workers, so that a rank does not wait for an unusually slow batch.
 const WORKERS_SPARE: u32 = 1;
-/// A norm that healthy steps stay below.
+/// Factor on the usual gradient norm. Steps without problems stay below the product.
 const NORM_ABOVE_USUAL: f64 = 2.0;
 
 /// How a run loads its data now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Loading {
-    /// Logical processors of the node that has the fewest.
+    /// Number of logical processors of the node with the fewest.
     pub cores: u32,
-    /// Ranks on the node that has the most.
+    /// Number of ranks on the node with the most.
     pub ranks: u32,
-    /// Seconds per step that the rank which waits longest waits for data.
+    /// Seconds per step that a rank waits for data, for the rank that waits longest.
     pub wait_s: f64,
     /// Seconds per step of that rank.
     pub step_s: f64,
 }
 
-/// A value with what should be known about it.
+/// A value, and a warning if there is one.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Proposed {
     pub(super) value: String,
@@ -36,17 +36,22 @@ fn plain(value: impl ToString) -> Option<Proposed> {
     })
 }
 
-/// The value for a knob that has `current` now, as far as the run says.
-pub(super) fn proposed(knob: &str, current: Option<&str>, facts: &Facts) -> Option<Proposed> {
+/// Returns the value for a knob. `current` is its present value, if the run specifies it.
+pub(super) fn proposed(knob: &str, current: Option<&str>, measurements: &Measurements) -> Option<Proposed> {
     match knob {
-        "num_workers" => workers(current.and_then(|text| text.parse().ok()), &facts.loading?),
-        "grad_clip_norm" => clip(current.and_then(|text| text.parse().ok()), facts.usual_grad_norm?),
+        "num_workers" => workers(current.and_then(|text| text.parse().ok()), &measurements.loading?),
+        "grad_clip_norm" => clip(
+            current.and_then(|text| text.parse().ok()),
+            measurements.usual_grad_norm?,
+        ),
         "lr_scale" => {
             let now: f64 = current.map_or(Ok(1.0), str::parse).ok()?;
             plain(now / 2.0)
         }
         "micro_batch" => {
-            let now: u32 = current.and_then(|text| text.parse().ok()).or(facts.micro_batch)?;
+            let now: u32 = current
+                .and_then(|text| text.parse().ok())
+                .or(measurements.micro_batch)?;
             (now >= 2).then(|| plain(now / 2)).flatten()
         }
         "cuda_alloc_conf" => match current {
@@ -62,24 +67,24 @@ pub(super) fn proposed(knob: &str, current: Option<&str>, facts: &Facts) -> Opti
     }
 }
 
-/// Enough workers that a batch is ready when the model wants it, and no more than the processors can run.
+/// Returns the number of workers with which a batch is ready when the model needs it, limited to what the processors can run.
 ///
-/// With W workers that are all busy a batch comes every step, so one worker needs W steps for it; without workers the rank itself
-/// needs the time that it waits. So many workers are needed as batches can be computed in that time.
+/// With W busy workers one batch is ready per step, so one worker needs W steps for a batch. Without workers, the rank itself loads the
+/// batch during the time that it waits. The number of workers needed is that loading time divided by the compute time of a step.
 fn workers(present: Option<u32>, loading: &Loading) -> Option<Proposed> {
     let per_rank = loading.cores / loading.ranks.max(1);
-    // The rank's own thread needs one.
+    // One processor is for the rank's main thread.
     let room = per_rank.saturating_sub(1).min(WORKERS_MAX);
     let compute_s = loading.step_s - loading.wait_s;
     if compute_s <= 0.0 || loading.wait_s <= 0.0 {
         return None;
     }
     let Some(present) = present else {
-        // More than the processors can run is never better, and less than what is there would be worse.
+        // More workers than the processors can run is never better. Fewer workers than now would be worse.
         return (room > 0).then(|| Proposed {
             value: room.to_string(),
             warning: Some(
-                "the number of workers now is not known; it is set to what the processors can run".to_owned(),
+                "the current number of workers is unknown; this is what the processors can run".to_owned(),
             ),
         });
     };
@@ -98,7 +103,7 @@ fn workers(present: Option<u32>, loading: &Loading) -> Option<Proposed> {
         value: value.to_string(),
         warning: (value < needed).then(|| {
             format!(
-                "{needed} workers would be needed, and {per_rank} processors per rank can run {room}: some of the wait stays"
+                "{needed} workers are needed, but {per_rank} processors per rank can run only {room}: some of the wait remains"
             )
         }),
     })
@@ -115,7 +120,7 @@ fn clip(current: Option<f64>, usual: f64) -> Option<Proposed> {
         .flatten()
 }
 
-/// To two digits that count: nobody reads more into it.
+/// Rounds to two significant digits, because the value is not more precise.
 fn rounded(value: f64) -> f64 {
     let scale = 10f64.powf(1.0 - value.log10().floor());
     (value * scale).round() / scale
@@ -137,9 +142,9 @@ mod tests {
     #[test]
     fn workers_are_as_many_as_the_wait_needs_and_the_processors_run() {
         for (present, loading, expected) in [
-            // A fetch takes as long as three computations.
+            // Loading a batch takes as long as three steps of computation.
             (Some(0), loading(32, 4, 0.3, 0.4), Some("4")),
-            // Two workers give a batch in 0.2 s, so each needs 0.4 s: four computations of 0.1 s.
+            // Two workers load a batch in 0.2 s, so each needs 0.4 s: four times the 0.1 s of computation.
             (Some(2), loading(64, 4, 0.1, 0.2), Some("5")),
             (Some(0), loading(4, 2, 0.3, 0.4), Some("1")),
             (Some(1), loading(4, 2, 0.3, 0.4), None),
@@ -154,16 +159,16 @@ mod tests {
         assert_eq!(cut.value, "3");
         assert!(
             cut.warning
-                .is_some_and(|warning| warning.starts_with("10 workers would be needed"))
+                .is_some_and(|warning| warning.starts_with("10 workers are needed"))
         );
     }
 
     #[test]
     fn values_follow_what_is_set_and_measured() {
-        let facts = Facts {
+        let measurements = Measurements {
             usual_grad_norm: Some(0.237),
             micro_batch: Some(8),
-            ..Facts::default()
+            ..Measurements::default()
         };
         for (knob, current, expected) in [
             ("grad_clip_norm", None, Some("0.47")),
@@ -181,7 +186,7 @@ mod tests {
             ("num_workers", None, None),
             ("nccl_ib_timeout", None, None),
         ] {
-            let found = proposed(knob, current, &facts).map(|proposed| proposed.value);
+            let found = proposed(knob, current, &measurements).map(|proposed| proposed.value);
             assert_eq!(found.as_deref(), expected, "{knob} {current:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The functions: Prometheus' own, and Go's that texts use.
+//! Template functions: those of Prometheus, and those of Go that rule files use.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::{Data, number, print, text, time};
 use crate::series::Labels;
 use crate::time::parse_duration_ms;
 
-/// The longest regular expression, and the largest program made of one.
+/// Maximum size of a regular expression, and of its compiled program, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 10;
 const REGEX_PROGRAM_BYTES_MAX: usize = 1 << 20;
-/// What making a regular expression counts for.
+/// Steps counted for compiling a regular expression.
 const REGEX_STEPS: usize = 200;
 
 macro_rules! functions {
@@ -41,10 +41,10 @@ macro_rules! functions {
 }
 
 functions! {
-    // Queries and their answers.
+    // Queries and their results.
     Query = "query", First = "first", LabelOf = "label", ValueOf = "value", StringValue = "strvalue",
     SortByLabel = "sortByLabel",
-    // Numbers as people read them.
+    // Formatting of numbers.
     Humanize = "humanize", Humanize1024 = "humanize1024", HumanizeDuration = "humanizeDuration",
     HumanizePercentage = "humanizePercentage", HumanizeTimestamp = "humanizeTimestamp", ToTime = "toTime",
     ToDuration = "toDuration", Now = "now", ParseDuration = "parseDuration",
@@ -53,14 +53,14 @@ functions! {
     StripPort = "stripPort", StripDomain = "stripDomain", GraphLink = "graphLink", TableLink = "tableLink",
     SafeHtml = "safeHtml", UrlQueryEscape = "urlQueryEscape", UrlQuery = "urlquery", PathPrefix = "pathPrefix",
     ExternalUrl = "externalURL", Args = "args",
-    // Go's own.
+    // Functions of Go.
     Print = "print", Printf = "printf", Println = "println", Html = "html", Len = "len", Index = "index",
     Slice = "slice", And = "and", Or = "or", Not = "not", Eq = "eq", Ne = "ne", Lt = "lt", Le = "le", Gt = "gt",
     Ge = "ge",
 }
 
 impl Function {
-    /// What a call counts for besides its arguments.
+    /// Returns the steps counted for a call, in addition to those of its arguments.
     pub(super) fn extra_steps(self) -> usize {
         match self {
             Self::Match | Self::ReplaceAll => REGEX_STEPS,
@@ -71,7 +71,7 @@ impl Function {
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Calls a function other than `and` and `or`, which look at their arguments one by one.
+/// Calls a function. `and` and `or` are not called here, because they evaluate their arguments one by one.
 pub(super) fn call(function: Function, arguments: &[Value], data: &Data<'_>) -> Result<Value> {
     use Function as F;
     match function {
@@ -94,7 +94,7 @@ pub(super) fn call(function: Function, arguments: &[Value], data: &Data<'_>) -> 
         F::HumanizeTimestamp => time::humanized(one(arguments)?.number()?).map(Value::text),
         F::ToTime => time::at_seconds(one(arguments)?.number()?).map(Value::Time),
         F::ToDuration => Ok(Value::Duration(one(arguments)?.number()?)),
-        F::Now => Ok(Value::Float(data.surroundings.now_ms as f64 / 1_000.0)),
+        F::Now => Ok(Value::Float(data.context.now_ms as f64 / 1_000.0)),
         F::ParseDuration => parse_duration_ms(text_of(one(arguments)?)?)
             .map(|ms| Value::Float(ms as f64 / 1_000.0))
             .map_err(|error| error.to_string()),
@@ -112,8 +112,8 @@ pub(super) fn call(function: Function, arguments: &[Value], data: &Data<'_>) -> 
         F::TableLink => changed(arguments, |expr| text::link(expr, 1)),
         F::SafeHtml => changed(arguments, str::to_owned),
         F::UrlQueryEscape | F::UrlQuery => Ok(Value::text(text::query_escape(&print::print(arguments)))),
-        F::PathPrefix => Ok(Value::text(text::path(data.surroundings.external_url))),
-        F::ExternalUrl => Ok(Value::text(data.surroundings.external_url)),
+        F::PathPrefix => Ok(Value::text(text::path(data.context.external_url))),
+        F::ExternalUrl => Ok(Value::text(data.context.external_url)),
         F::Args => Ok(Value::Args(arguments.into())),
         F::Print => Ok(Value::text(print::print(arguments))),
         F::Println => Ok(Value::text(print::println(arguments))),
@@ -188,7 +188,7 @@ fn changed(arguments: &[Value], change: impl Fn(&str) -> String) -> Result<Value
 // === queries ===
 
 fn query(data: &Data<'_>, text: &str) -> Result<Value> {
-    (data.surroundings.query)(text).map(|samples| Value::Samples(samples.into()))
+    (data.context.query)(text).map(|samples| Value::Samples(samples.into()))
 }
 
 fn first(value: &Value) -> Result<Value> {
@@ -229,7 +229,7 @@ fn replace_all(arguments: &[Value]) -> Result<Value> {
         return Err(counted("3", arguments.len()));
     };
     let (replacement, text) = (text_of(replacement)?, text_of(text)?);
-    // Each place could be replaced by as much as there is, references included.
+    // Each match can be replaced by a text as long as `replacement` or, with references, the text itself.
     if replacement.len().saturating_mul(text.len() + 1) > super::TEXT_BYTES_MAX * 64 {
         return Err("the text is too long".to_owned());
     }
@@ -305,7 +305,7 @@ fn equal_to_any(arguments: &[Value]) -> Result<bool> {
     Ok(false)
 }
 
-/// As in Go: whole numbers are not compared with fractions.
+/// Compares as in Go: integers and floats cannot be compared with each other.
 fn is_equal(a: &Value, b: &Value) -> Result<bool> {
     match (a, b) {
         (Value::Nil, _) | (_, Value::Nil) => Ok(a == b),
@@ -329,7 +329,7 @@ fn ordered(arguments: &[Value], wanted: &[Ordering]) -> Result<Value> {
     Ok(Value::Bool(order.is_some_and(|order| wanted.contains(&order))))
 }
 
-/// The arguments by name, for `print`.
+/// Returns the arguments with their names, for `print`.
 pub(super) fn named(args: &Arc<[Value]>) -> impl Iterator<Item = (String, &Value)> {
     args.iter()
         .enumerate()

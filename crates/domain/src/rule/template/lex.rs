@@ -1,4 +1,4 @@
-//! Texts and actions: `{{ … }}` taken apart into words, with `{{-` and `-}}` trimming the space around.
+//! The lexer: splits a template into texts and actions (`{{ … }}`), and actions into words. `{{-` and `-}}` trim the adjacent space.
 
 use super::TemplateError;
 
@@ -13,7 +13,7 @@ pub(super) enum Piece {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token {
     pub(super) word: Word,
-    /// Whether nothing stands between it and the word before.
+    /// True if there is no space between this word and the one before.
     pub(super) joined: bool,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Word {
     Field(String),
     /// `$name`
     Variable(String),
-    /// A function or keyword.
+    /// Name of a function or keyword.
     Name(String),
     Text(String),
     Int(i64),
@@ -45,7 +45,7 @@ fn syntax<T>(message: impl Into<String>) -> Result<T> {
     Err(TemplateError::Syntax(message.into()))
 }
 
-/// Takes a template apart.
+/// Splits a template into its parts.
 pub(super) fn pieces(text: &str) -> Result<Vec<Piece>> {
     let mut pieces = Vec::new();
     let (mut rest, mut trims) = (text, false);
@@ -79,7 +79,7 @@ fn push_text(pieces: &mut Vec<Piece>, text: &str) {
     }
 }
 
-/// The words up to `}}`, what follows, and whether the space there is to be trimmed. No words for a comment.
+/// Returns the words up to `}}` (`None` for a comment), the rest of the text, and whether to trim the space at its start.
 fn action(inside: &str) -> Result<(Option<Vec<Token>>, &str, bool)> {
     if let Some(comment) = inside.trim_start().strip_prefix("/*") {
         let Some((_, tail)) = comment.split_once("*/") else {
@@ -106,7 +106,7 @@ fn action(inside: &str) -> Result<(Option<Vec<Token>>, &str, bool)> {
     }
 }
 
-/// What follows the end of an action, if this is one.
+/// If the text starts with the end of an action, returns the text after it and whether to trim space.
 fn end(rest: &str) -> Option<(&str, bool)> {
     let trimmed = rest.trim_start();
     if let Some(tail) = trimmed.strip_prefix("}}") {
@@ -165,7 +165,7 @@ fn number(text: &str) -> Result<(Word, &str)> {
     let mut length = 0;
     let mut last = ' ';
     for c in text.chars() {
-        // A sign stands first, or behind an exponent.
+        // A sign is allowed only at the start and after the letter of an exponent.
         let is_sign = matches!(c, '+' | '-');
         if !is_part(c) || (is_sign && length > 0 && !matches!(last, 'e' | 'E' | 'p' | 'P')) {
             break;
@@ -239,5 +239,5 @@ fn escaped(chars: &mut std::str::Chars<'_>) -> Result<char> {
     u32::from_str_radix(&code, 16)
         .ok()
         .and_then(char::from_u32)
-        .ok_or_else(|| TemplateError::Syntax(format!("\\{escape}{code} is no character")))
+        .ok_or_else(|| TemplateError::Syntax(format!("\\{escape}{code} is not a character")))
 }

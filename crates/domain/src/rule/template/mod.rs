@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! text ─ lex ─▶ texts and actions ─ parse ─▶ Template ─ run(Data) ─▶ text
-//!                                   └ unknown variables and functions are refused here, when the file is read
+//!                                   └ unknown variables and functions are rejected here, when the file is read
 //! ```
-//! Pure: what `query` answers is the caller's part. Bounded in what is read, done and written, so that no rule file can hold up
-//! or fill the process. Not there: `define`, `template` and `block`, and methods but a few of times.
+//! This module is pure: the caller evaluates `query`. Input, work and output are limited, so that no rule file can block the process or use
+//! up its memory. Not supported: `define`, `template` and `block`, and methods except some of times.
 
 mod lex;
 mod parse;
@@ -20,72 +20,72 @@ mod print;
 mod text;
 mod time;
 
-use crate::rule::instance::Surroundings;
+use crate::rule::instance::ExpansionContext;
 use crate::series::Labels;
 
-/// The longest template, and the longest text one may give: some pages, more than a message takes.
+/// Maximum size of a template and of its result in bytes: a few pages, more than a notification contains.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
-/// How deep blocks and brackets may nest.
+/// Maximum nesting depth of blocks and brackets.
 const DEPTH_MAX: usize = 32;
-/// Actions one expansion may carry out, loops included.
+/// Maximum number of steps of one expansion, including loops.
 const STEPS_MAX: usize = 100_000;
 
-/// A template that was understood.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     nodes: Vec<tree::Node>,
 }
 
-/// What a template is filled in with.
+/// Data with which a template is expanded.
 #[derive(Clone, Copy)]
 pub struct Data<'a> {
-    /// The sample's labels: `$labels`.
+    /// Labels of the sample: `$labels`.
     pub labels: &'a Labels,
-    /// The sample's value: `$value`.
+    /// Value of the sample: `$value`.
     pub value: f64,
-    /// The rest.
-    pub surroundings: Surroundings<'a>,
+    /// Data other than the sample.
+    pub context: ExpansionContext<'a>,
 }
 
-/// A template that cannot be read, or not be filled in.
+/// Why a template cannot be parsed or expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// Longer than [`TEXT_BYTES_MAX`].
+    /// The template is longer than [`TEXT_BYTES_MAX`].
     #[error("the template has {0} bytes, more than the {TEXT_BYTES_MAX} allowed")]
     TooLong(usize),
-    /// Not the template language.
+    /// A syntax error.
     #[error("{0}")]
     Syntax(String),
     /// A variable that is not declared.
     #[error("undefined variable {0:?}")]
     UndefinedVariable(String),
-    /// A function that is not there.
+    /// A function that does not exist.
     #[error("function {0:?} not defined")]
     UndefinedFunction(String),
-    /// Part of Go's language, but not of this one.
+    /// A part of Go's template language that is not supported here.
     #[error("{0:?} is not supported")]
     Unsupported(String),
-    /// A function that cannot do what it was asked to.
+    /// A function call failed.
     #[error("error calling {function}: {message}")]
     Calling {
-        /// Its name.
+        /// Name of the function.
         function: &'static str,
-        /// Why.
+        /// Why it failed.
         message: String,
     },
-    /// Values that do not fit.
+    /// A value has the wrong type.
     #[error("{0}")]
     Execution(String),
-    /// Too much work or text.
+    /// Too many steps, or the result is too long.
     #[error("the template {0}")]
     TooMuch(&'static str),
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns what is wrong with the template.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(TemplateError::TooLong(text.len()));
@@ -94,12 +94,12 @@ impl Template {
         Ok(Self { nodes })
     }
 
-    /// Fills it in.
+    /// Expands the template.
     ///
     /// # Errors
-    /// What could not be done.
+    /// Returns what failed.
     pub fn expand(&self, data: &Data<'_>) -> Result<String, TemplateError> {
-        // Most texts are just that.
+        // Most templates contain only text.
         match &self.nodes[..] {
             [] => Ok(String::new()),
             [tree::Node::Text(text)] => Ok(text.clone()),

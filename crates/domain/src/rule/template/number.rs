@@ -1,6 +1,7 @@
-//! Numbers as Go's `fmt` and Prometheus' `humanize` functions write them.
+//! Prints numbers like Go's `fmt` and Prometheus' `humanize` functions.
 
-/// `%g`: the shortest that reads back, or with a number of significant digits; with an exponent when very large or small.
+/// `%g`: the shortest text that parses to the same number, or with `digits` significant digits. Very large and very small numbers have an
+/// exponent.
 pub(super) fn general(value: f64, digits: Option<usize>) -> String {
     if let Some(text) = special(value) {
         return text;
@@ -26,10 +27,10 @@ pub(super) fn general(value: f64, digits: Option<usize>) -> String {
     plain(mantissa, exponent)
 }
 
-/// Go writes shortest numbers with an exponent from a million on.
+/// As in Go: without a number of digits, numbers of 10^6 or more have an exponent.
 const SHORTEST_EXPONENT_MAX: i32 = 6;
 
-/// `%e` with digits behind the point.
+/// `%e` with this number of digits after the decimal point.
 pub(super) fn exponential(value: f64, digits: usize) -> String {
     if let Some(text) = special(value) {
         return text;
@@ -42,7 +43,7 @@ pub(super) fn exponential(value: f64, digits: usize) -> String {
     )
 }
 
-/// `%f` with digits behind the point.
+/// `%f` with this number of digits after the decimal point.
 pub(super) fn fixed(value: f64, digits: usize) -> String {
     special(value).unwrap_or_else(|| format!("{value:.digits$}"))
 }
@@ -65,7 +66,7 @@ fn exponent_text(exponent: i32) -> String {
     format!("e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// A mantissa with its point moved.
+/// Prints a mantissa with its decimal point moved by the exponent.
 fn plain(mantissa: &str, exponent: i32) -> String {
     let (sign, mantissa) = match mantissa.strip_prefix('-') {
         Some(mantissa) => ("-", mantissa),
@@ -84,14 +85,14 @@ fn plain(mantissa: &str, exponent: i32) -> String {
     }
 }
 
-/// `%.4g`, which all of Prometheus' functions use.
+/// `%.4g`, which all `humanize` functions of Prometheus use.
 fn four(value: f64) -> String {
     general(value, Some(4))
 }
 
 const SMALL: [&str; 8] = ["m", "u", "n", "p", "f", "a", "z", "y"];
 
-/// `1.235M`.
+/// Prints a number like `1.235M`.
 pub(super) fn humanize(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return four(value);
@@ -103,7 +104,7 @@ pub(super) fn humanize(value: f64) -> String {
     format!("{}{prefix}", four(value))
 }
 
-/// `1.5Mi`.
+/// Prints a number like `1.5Mi`.
 pub(super) fn humanize_1024(value: f64) -> String {
     if value.abs() <= 1.0 || !value.is_finite() {
         return four(value);
@@ -133,12 +134,12 @@ fn shrunk(mut value: f64) -> (f64, &'static str) {
     (value, prefix)
 }
 
-/// `12.34%` of 0.1234.
+/// Prints a ratio as a percentage: `12.34%` for 0.1234.
 pub(super) fn humanize_percentage(value: f64) -> String {
     format!("{}%", four(value * 100.0))
 }
 
-/// `1h 0m 5s`.
+/// Prints a duration like `1h 0m 5s`.
 pub(super) fn humanize_duration(seconds: f64) -> String {
     if !seconds.is_finite() {
         return four(seconds);
@@ -152,7 +153,7 @@ pub(super) fn humanize_duration(seconds: f64) -> String {
     }
     let sign = if seconds < 0.0 { "-" } else { "" };
     let seconds = seconds.abs();
-    // A saturating cast: beyond 2^63 seconds nobody counts days.
+    // The cast saturates at 2^64 seconds, which is beyond any real duration.
     let whole = seconds as u64;
     let (days, hours, minutes, rest) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60, whole % 60);
     match (days, hours, minutes) {

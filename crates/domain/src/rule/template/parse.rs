@@ -1,4 +1,4 @@
-//! From pieces to the tree. Variables and functions are looked up here, so that a misspelt one is found when the file is read.
+//! Parses the pieces into a tree. Variables and functions are resolved here, so that a misspelt name is an error when the file is read.
 
 use super::function::Function;
 use super::lex::{Piece, Token, Word};
@@ -7,10 +7,10 @@ use super::{DEPTH_MAX, TemplateError};
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// Variables that are there from the start, as Prometheus declares them.
+/// Variables that are always declared, as in Prometheus.
 pub(super) const DECLARED: [&str; 5] = ["$", "$labels", "$externalLabels", "$externalURL", "$value"];
 
-/// Reads a whole template.
+/// Parses a whole template.
 pub(super) fn nodes(pieces: Vec<Piece>) -> Result<Vec<Node>> {
     let mut parser = Parser {
         pieces: pieces.into_iter(),
@@ -37,11 +37,11 @@ struct Parser {
     loops: usize,
 }
 
-/// What ended a block.
+/// The keyword that ended a block.
 enum Closing {
     Template,
     End,
-    /// With what follows the word: `else if …`.
+    /// `else`, with the words after it: `else if …`.
     Else(Vec<Token>),
 }
 
@@ -83,7 +83,7 @@ impl Parser {
         Ok((nodes, Closing::Template))
     }
 
-    /// `if`, `with` or `range`, up to its `end`.
+    /// Parses `if`, `with` or `range` up to its `end`.
     fn control(&mut self, keyword: &str, tokens: &[Token]) -> Result<Node> {
         self.deeper()?;
         let outside = self.variables.len();
@@ -120,12 +120,12 @@ impl Parser {
         })
     }
 
-    /// What follows an `else`: a block, or another `if` that takes the `end` with it.
+    /// Parses what follows an `else`: a block, or another `if` that shares the `end`.
     fn otherwise(&mut self, keyword: &str, tokens: &[Token]) -> Result<Vec<Node>> {
         let chained = match tokens.first().map(|token| &token.word) {
             None => None,
             Some(Word::Name(name)) if name == keyword && keyword != "range" => Some(keyword),
-            Some(_) => return syntax("unexpected words behind {{else}}"),
+            Some(_) => return syntax("unexpected words after {{else}}"),
         };
         if let Some(keyword) = chained {
             return Ok(vec![self.control(keyword, &tokens[1..])?]);
@@ -145,7 +145,7 @@ impl Parser {
         Ok(())
     }
 
-    /// All of `tokens`; variables are declared behind it.
+    /// Parses all of `tokens` as a pipeline. Variables that it declares are visible after it.
     fn pipeline(&mut self, tokens: &[Token], names_max: usize) -> Result<Pipeline> {
         let (names, declares, tokens) = self.declaration(tokens, names_max)?;
         let mut words = Words { tokens, at: 0 };
@@ -163,7 +163,7 @@ impl Parser {
         })
     }
 
-    /// `$i, $x :=` in front, if it is there.
+    /// Parses `$i, $x :=` at the start, if present.
     fn declaration<'t>(
         &self,
         tokens: &'t [Token],
@@ -180,11 +180,11 @@ impl Parser {
             match (&token.word, n % 2) {
                 (Word::Variable(name), 0) => names.push(name.clone()),
                 (Word::Comma, 1) => {}
-                _ => return syntax("only variables stand in front of := and ="),
+                _ => return syntax("only variables are allowed before := and ="),
             }
         }
         if names.is_empty() || names.len() > names_max {
-            return syntax("too many or no declarations in front of := or =");
+            return syntax("too many or no declarations before := or =");
         }
         let declares = tokens[mark].word == Word::Declare;
         if !declares {
@@ -201,7 +201,7 @@ impl Parser {
         }
     }
 
-    /// Commands up to a closing bracket or the end.
+    /// Parses commands up to a closing bracket or the end.
     fn commands(&mut self, words: &mut Words<'_>) -> Result<Vec<Command>> {
         let mut commands = vec![self.command(words)?];
         while words.take(&Word::Pipe) {
@@ -214,7 +214,7 @@ impl Parser {
                 }
             ) || !command.operands[0].fields.is_empty();
             if !takes_value {
-                return syntax("a non executable command stands behind a |");
+                return syntax("a non-executable command follows a |");
             }
             commands.push(command);
         }

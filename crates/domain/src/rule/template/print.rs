@@ -1,10 +1,10 @@
-//! Values as text: Go's `print` and `printf`.
+//! Prints values like Go's `print` and `printf`.
 
 use super::number;
 use super::value::Value;
 use super::{TEXT_BYTES_MAX, function, time};
 
-/// A value as `{{ … }}` writes it.
+/// Prints a value as `{{ … }}` does.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Nil => "<no value>".to_owned(),
@@ -42,7 +42,7 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// Go's `Sprint`: a space between two values that are both no texts.
+/// Go's `Sprint`: adds a space between two values if neither is a text.
 pub(super) fn print(values: &[Value]) -> String {
     let mut out = String::new();
     for (n, value) in values.iter().enumerate() {
@@ -61,7 +61,7 @@ pub(super) fn println(values: &[Value]) -> String {
     texts.join(" ") + "\n"
 }
 
-/// As `%v`: only nothing at all is written otherwise than in a template.
+/// `%v`: differs from the output of `{{ … }}` only for nil.
 fn printed(value: &Value) -> String {
     match value {
         Value::Nil => "<nil>".to_owned(),
@@ -69,7 +69,7 @@ fn printed(value: &Value) -> String {
     }
 }
 
-/// Go's `Sprintf`. Values that do not fit their verb are written as Go writes them: `%!d(float64=1.5)`.
+/// Go's `Sprintf`. A value that does not match its verb is printed as in Go: `%!d(float64=1.5)`.
 pub(super) fn printf(format: &str, values: &[Value]) -> Result<String, String> {
     let mut out = String::new();
     let mut values = values.iter();
@@ -100,7 +100,7 @@ pub(super) fn printf(format: &str, values: &[Value]) -> Result<String, String> {
     Ok(out)
 }
 
-/// `%-8.2f` taken apart.
+/// A parsed verb like `%-8.2f`.
 #[derive(Default)]
 struct Spec {
     left: bool,
@@ -190,7 +190,7 @@ impl Spec {
     }
 
     fn signed(&self, text: String) -> String {
-        // Go writes infinity with its sign, and takes it away again unless it is asked for.
+        // Go formats infinity with its sign, and removes the sign unless the verb has `+`.
         match text.strip_prefix('+') {
             Some(bare) if !self.plus => bare.to_owned(),
             Some(_) => text,
@@ -222,7 +222,7 @@ impl Spec {
     }
 }
 
-/// A width or precision: digits, or `*` for the next value. Bounded, as it makes text from nothing.
+/// Parses a width or precision: digits, or `*` for the next value. It is limited, because it determines how much padding is printed.
 fn count<'v>(rest: &mut &str, values: &mut impl Iterator<Item = &'v Value>) -> Result<Option<usize>, String> {
     const COUNT_MAX: usize = 1_000;
     let found = if let Some(tail) = rest.strip_prefix('*') {

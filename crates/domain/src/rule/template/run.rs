@@ -1,4 +1,4 @@
-//! Filling a template in: a walk over its tree.
+//! Expands a template by walking over its tree.
 
 use super::function;
 use super::print;
@@ -7,23 +7,23 @@ use super::tree::{Command, Node, Operand, Pipeline, Term};
 use super::value::Value;
 use super::{Data, STEPS_MAX, TEXT_BYTES_MAX, TemplateError};
 
-/// Texts and answers handed to functions, and given by them, count as work.
-const BYTES_A_STEP: usize = 64;
-/// A sample is a clone and some comparisons.
+/// Bytes of a function's arguments and result that count as one step.
+const BYTES_PER_STEP: usize = 64;
+/// Bytes counted per sample, for a clone and some comparisons.
 const SAMPLE_BYTES: usize = 8;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// Walks over the nodes with the dot at the data.
+/// Expands the nodes. The dot is the template's data.
 pub(super) fn run(nodes: &[Node], data: &Data<'_>) -> Result<String> {
     let variables = [
         ("$", Value::Data),
         ("$labels", Value::Labels(data.labels.clone())),
         (
             "$externalLabels",
-            Value::Labels(data.surroundings.external_labels.clone()),
+            Value::Labels(data.context.external_labels.clone()),
         ),
-        ("$externalURL", Value::text(data.surroundings.external_url)),
+        ("$externalURL", Value::text(data.context.external_url)),
         ("$value", Value::Float(data.value)),
     ];
     let mut run = Run {
@@ -43,7 +43,7 @@ struct Run<'a> {
     steps: usize,
 }
 
-/// How to go on.
+/// Where the expansion continues after a node.
 #[derive(PartialEq)]
 enum Flow {
     On,
@@ -66,7 +66,7 @@ impl<'a> Run<'a> {
         Ok(Flow::On)
     }
 
-    /// A block, whose variables end with it.
+    /// Expands a block. The variables declared in it end with it.
     fn block(&mut self, nodes: &'a [Node], dot: &Value) -> Result<Flow> {
         let outside = self.variables.len();
         let flow = self.nodes(nodes, dot);
@@ -140,7 +140,7 @@ impl<'a> Run<'a> {
         Ok(Flow::On)
     }
 
-    /// Gives index and element, or the element alone, to the variables of a `range`.
+    /// Sets the variables of a `range`: index and element, or the element alone.
     fn take_element(&mut self, over: &'a Pipeline, key: Value, element: &Value) -> Result<()> {
         let values = match over.names.len() {
             2 => vec![key, element.clone()],
@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
         self.fields(value, &first.fields, &[])
     }
 
-    /// `and` and `or` look at no more arguments than they need.
+    /// Evaluates `and` and `or`, which evaluate only as many arguments as needed. Returns `None` for other functions.
     fn short_cut(
         &mut self,
         function: function::Function,
@@ -245,22 +245,22 @@ impl<'a> Run<'a> {
 
     fn call(&mut self, function: function::Function, arguments: &[Value]) -> Result<Value> {
         let work: usize = arguments.iter().map(size).sum();
-        self.work(work / BYTES_A_STEP + function.extra_steps())?;
+        self.work(work / BYTES_PER_STEP + function.extra_steps())?;
         let value =
             function::call(function, arguments, self.data).map_err(|message| TemplateError::Calling {
                 function: function.name(),
                 message,
             })?;
-        self.work(size(&value) / BYTES_A_STEP)?;
+        self.work(size(&value) / BYTES_PER_STEP)?;
         match &value {
             Value::Text(text) if text.len() > TEXT_BYTES_MAX => {
-                Err(TemplateError::TooMuch("gives more text than allowed"))
+                Err(TemplateError::TooMuch("has a result longer than allowed"))
             }
             _ => Ok(value),
         }
     }
 
-    /// A term that is no function, and its fields.
+    /// Returns the value of a term that is not a function, with its fields resolved.
     fn look_up(&mut self, operand: &'a Operand, dot: &Value, arguments: &[Value]) -> Result<Value> {
         let value = match &operand.term {
             Term::Dot => dot.clone(),
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
             Term::Bool(is) => Value::Bool(*is),
             Term::Nil => return failed("nil is not a command"),
             Term::Nested(pipeline) => self.commands(pipeline, dot)?,
-            Term::Function(_) => return failed("a function stands where a value must"),
+            Term::Function(_) => return failed("a function is used where a value is required"),
         };
         if operand.fields.is_empty() && !arguments.is_empty() {
             return failed("can't give argument to non-function");
@@ -302,15 +302,15 @@ impl<'a> Run<'a> {
         if !arguments.is_empty() {
             return failed(format!("{name} has arguments but cannot be invoked as function"));
         }
-        let surroundings = &self.data.surroundings;
+        let context = &self.data.context;
         match (value, name) {
             (Value::Labels(labels), name) => Ok(Value::text(labels.get(name).unwrap_or_default())),
             (Value::Sample(labels, _), "Labels") => Ok(Value::Labels(labels.clone())),
             (Value::Sample(_, value), "Value") => Ok(Value::Float(*value)),
             (Value::Data, "Labels") => Ok(Value::Labels(self.data.labels.clone())),
             (Value::Data, "Value") => Ok(Value::Float(self.data.value)),
-            (Value::Data, "ExternalLabels") => Ok(Value::Labels(surroundings.external_labels.clone())),
-            (Value::Data, "ExternalURL") => Ok(Value::text(surroundings.external_url)),
+            (Value::Data, "ExternalLabels") => Ok(Value::Labels(context.external_labels.clone())),
+            (Value::Data, "ExternalURL") => Ok(Value::text(context.external_url)),
             (Value::Args(args), name) => {
                 let found = name.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
                 Ok(found.and_then(|n| args.get(n).cloned()).unwrap_or(Value::Nil))
@@ -325,7 +325,7 @@ impl<'a> Run<'a> {
 
     fn write(&mut self, text: &str) -> Result<()> {
         if self.out.len() + text.len() > TEXT_BYTES_MAX {
-            return Err(TemplateError::TooMuch("gives more text than allowed"));
+            return Err(TemplateError::TooMuch("has a result longer than allowed"));
         }
         self.out.push_str(text);
         Ok(())
@@ -339,14 +339,14 @@ impl<'a> Run<'a> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps > STEPS_MAX {
             return Err(TemplateError::TooMuch(
-                "does more than allowed; a loop in it is too long",
+                "takes more steps than allowed; a loop in it is too long",
             ));
         }
         Ok(())
     }
 }
 
-/// About how many bytes a function looks at.
+/// Returns about how many bytes a function reads of a value.
 fn size(value: &Value) -> usize {
     match value {
         Value::Text(text) => text.len(),
@@ -355,7 +355,7 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// What `range` goes over, each with its index or key.
+/// Returns the elements that `range` iterates over, each with its index or key.
 fn elements(value: &Value) -> Result<Vec<(Value, Value)>> {
     match value {
         Value::Nil => Ok(vec![]),

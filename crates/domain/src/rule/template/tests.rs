@@ -1,7 +1,7 @@
-//! What templates give, and what they refuse.
+//! Tests: the results of templates, and which templates are rejected.
 
 use super::*;
-use crate::rule::instance::Surroundings;
+use crate::rule::instance::ExpansionContext;
 
 fn expanded(text: &str, value: f64) -> Result<String, TemplateError> {
     let labels = Labels::new([
@@ -24,7 +24,7 @@ fn expanded(text: &str, value: f64) -> Result<String, TemplateError> {
     let data = Data {
         labels: &labels,
         value,
-        surroundings: Surroundings {
+        context: ExpansionContext {
             external_labels: &external,
             external_url: "https://lockstep.example/a/b",
             now_ms: 1_435_781_451_781,
@@ -310,7 +310,7 @@ fn what_is_not_the_language_is_refused_when_it_is_read() {
         ("{{ define \"x\" }}{{ end }}", "\"define\" is not supported"),
         ("{{ break }}", "outside"),
         ("{{ $x = 1 }}", "undefined variable \"$x\""),
-        ("{{ 1 | 2 }}", "non executable"),
+        ("{{ 1 | 2 }}", "non-executable"),
         (
             "{{ if true }}{{ $x := 1 }}{{ end }}{{ $x }}",
             "undefined variable \"$x\"",
@@ -377,7 +377,7 @@ fn work_and_text_are_bounded() {
     assert!(matches!(error, TemplateError::TooLong(_)));
 }
 
-/// Whatever is written, reading and filling in end with a text or an error.
+/// For any input, parsing and expanding return a text or an error.
 mod hostile {
     use proptest::prelude::*;
 

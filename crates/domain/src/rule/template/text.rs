@@ -1,8 +1,8 @@
-//! Functions on texts: hosts, links, letters.
+//! Functions on texts: hosts, links, upper and lower case.
 
 use core::net::IpAddr;
 
-/// Go's `Title`: the first letter of each word in upper case.
+/// Go's `Title`: changes the first letter of each word to upper case.
 pub(super) fn title(text: &str) -> String {
     let mut begins = true;
     let mut out = String::with_capacity(text.len());
@@ -17,12 +17,12 @@ pub(super) fn title(text: &str) -> String {
     out
 }
 
-/// A host without its port; anything else as it is.
+/// Returns a host without its port. Returns any other text unchanged.
 pub(super) fn strip_port(text: &str) -> &str {
     split_port(text).map_or(text, |(host, _)| host)
 }
 
-/// A host without its domain, keeping its port; an address as it is.
+/// Returns a host without its domain but with its port. Returns an IP address unchanged.
 pub(super) fn strip_domain(text: &str) -> String {
     let (host, port) = split_port(text).map_or((text, ""), |(host, port)| (host, port));
     if host.parse::<IpAddr>().is_ok() {
@@ -35,7 +35,7 @@ pub(super) fn strip_domain(text: &str) -> String {
     }
 }
 
-/// Host and port of `host:port` or `[address]:port`.
+/// Splits `host:port` or `[address]:port`.
 fn split_port(text: &str) -> Option<(&str, &str)> {
     let (host, port) = text.rsplit_once(':')?;
     if let Some(address) = host.strip_prefix('[') {
@@ -44,12 +44,12 @@ fn split_port(text: &str) -> Option<(&str, &str)> {
     (!host.contains([':', '[', ']'])).then_some((host, port))
 }
 
-/// Where an expression is shown as a graph (0) or a table (1).
+/// Returns the link to an expression as a graph (0) or a table (1).
 pub(super) fn link(expr: &str, tab: u8) -> String {
     format!("/graph?g0.expr={}&g0.tab={tab}", query_escape(expr))
 }
 
-/// As in the query of an address.
+/// Escapes a text for the query of a URL.
 pub(super) fn query_escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -62,14 +62,14 @@ pub(super) fn query_escape(text: &str) -> String {
     out
 }
 
-/// The path of an address.
+/// Returns the path of a URL.
 pub(super) fn path(url: &str) -> &str {
     let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
     let path = behind_scheme.find('/').map_or("", |at| &behind_scheme[at..]);
     path.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// Safe within a page.
+/// Escapes a text for HTML.
 pub(super) fn html_escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,9 +1,9 @@
-//! Points in time, in UTC, as Go writes them.
+//! Times in UTC, printed as in Go.
 
 use super::number;
 use super::value::Value;
 
-/// The milliseconds of a time in seconds.
+/// Converts seconds to milliseconds.
 pub(super) fn at_seconds(seconds: f64) -> Result<i64, String> {
     if !seconds.is_finite() {
         return Err("value is NaN or Inf".to_owned());
@@ -18,7 +18,7 @@ pub(super) fn at_seconds(seconds: f64) -> Result<i64, String> {
     Ok(nanoseconds as i64 / 1_000_000)
 }
 
-/// `2015-07-01 20:10:51.781 +0000 UTC` of seconds; what is no time as the number it is.
+/// Prints a time in seconds as `2015-07-01 20:10:51.781 +0000 UTC`. A value that is not a time is printed as a number.
 pub(super) fn humanized(seconds: f64) -> Result<String, String> {
     if !seconds.is_finite() {
         return Ok(number::general(seconds, Some(4)));
@@ -26,7 +26,7 @@ pub(super) fn humanized(seconds: f64) -> Result<String, String> {
     at_seconds(seconds).map(written)
 }
 
-/// `2015-07-01 20:10:51.781 +0000 UTC`
+/// Prints `2015-07-01 20:10:51.781 +0000 UTC`.
 pub(super) fn written(ms: i64) -> String {
     let at = Civil::of(ms);
     let fraction = match at.ms {
@@ -39,7 +39,7 @@ pub(super) fn written(ms: i64) -> String {
     )
 }
 
-/// Go's way with durations: `1h5m0s`, `250ms`.
+/// Prints a duration as in Go: `1h5m0s`, `250ms`.
 pub(super) fn duration(seconds: f64) -> String {
     let sign = if seconds < 0.0 { "-" } else { "" };
     let seconds = seconds.abs();
@@ -62,7 +62,7 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// The methods of a time that texts use.
+/// Calls a method of a time. Only the methods that rule files use are supported.
 pub(super) fn method(ms: i64, name: &str, arguments: &[Value]) -> Result<Value, String> {
     let at = Civil::of(ms);
     match (name, arguments) {
@@ -110,19 +110,19 @@ const WEEKDAYS: [&str; 7] = [
 
 struct Civil {
     year: i64,
-    /// From 1.
+    /// 1 to 12.
     month: usize,
     day: i64,
     hour: i64,
     minute: i64,
     second: i64,
     ms: i64,
-    /// From Sunday.
+    /// 0 is Sunday.
     weekday: usize,
 }
 
 impl Civil {
-    /// Days to a date by Howard Hinnant's `civil_from_days`: years begin in March, in eras of 400.
+    /// Converts days to a date with Howard Hinnant's `civil_from_days`: years begin in March, in eras of 400 years.
     fn of(ms: i64) -> Self {
         let days = ms.div_euclid(86_400_000);
         let of_day = ms.rem_euclid(86_400_000);
@@ -148,7 +148,7 @@ impl Civil {
         }
     }
 
-    /// Go's layouts, made of the parts of "Mon Jan 2 15:04:05 MST 2006".
+    /// Formats with Go's layouts, which consist of the parts of "Mon Jan 2 15:04:05 MST 2006".
     fn format(&self, layout: &str) -> String {
         let hour_12 = (self.hour + 11) % 12 + 1;
         let half = if self.hour < 12 { "AM" } else { "PM" };

@@ -1,18 +1,18 @@
-//! A template as a tree.
+//! The syntax tree of a template.
 
 use super::function::Function;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Node {
     Text(String),
-    /// Its value is written, unless it declares variables.
+    /// Prints the value of the pipeline, unless it declares variables.
     Write(Pipeline),
     If {
         condition: Pipeline,
         then: Vec<Node>,
         otherwise: Vec<Node>,
     },
-    /// Like `if`, with the dot set to the condition's value.
+    /// Like `if`, with the dot set to the value of the condition.
     With {
         subject: Pipeline,
         then: Vec<Node>,
@@ -27,23 +27,23 @@ pub(super) enum Node {
     Continue,
 }
 
-/// Commands, each given the value of the one before as its last argument.
+/// A chain of commands. Each gets the value of the one before as its last argument.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Pipeline {
-    /// Variables that get its value; two in `range`, for index and element.
+    /// Variables that the value is assigned to; two in `range`, for index and element.
     pub(super) names: Vec<String>,
-    /// Whether the variables are new (`:=`) or there already (`=`).
+    /// True if the variables are declared here (`:=`), false if they exist (`=`).
     pub(super) declares: bool,
     pub(super) commands: Vec<Command>,
 }
 
-/// What is called or looked up, then its arguments.
+/// A function or a value, then its arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Command {
     pub(super) operands: Vec<Operand>,
 }
 
-/// A term and the fields behind it: `$labels.node`.
+/// A term and the fields after it: `$labels.node`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Operand {
     pub(super) term: Term,

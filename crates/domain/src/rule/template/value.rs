@@ -1,10 +1,10 @@
-//! What templates calculate with.
+//! Values of templates.
 
 use std::sync::Arc;
 
 use crate::series::Labels;
 
-/// A value, as Go would hold it.
+/// A value of a template, with Go's types.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Nil,
@@ -13,17 +13,17 @@ pub(super) enum Value {
     Float(f64),
     Text(Arc<str>),
     Labels(Labels),
-    /// One of a query's answers.
+    /// One sample of a query result.
     Sample(Labels, f64),
-    /// A query's answers.
+    /// All samples of a query result.
     Samples(Arc<[(Labels, f64)]>),
-    /// Named `arg0`, `arg1`, …
+    /// Arguments, named `arg0`, `arg1`, …
     Args(Arc<[Value]>),
-    /// Milliseconds of the epoch.
+    /// Milliseconds since the epoch.
     Time(i64),
     /// Seconds.
     Duration(f64),
-    /// What the template is filled in with.
+    /// The data with which the template is expanded.
     Data,
 }
 
@@ -32,7 +32,7 @@ impl Value {
         Self::Text(text.into())
     }
 
-    /// What `if`, `and`, `or` and `not` take for true: what is not zero or empty.
+    /// Returns true if `if`, `and`, `or` and `not` treat the value as true: it is not zero and not empty.
     pub(super) fn is_true(&self) -> bool {
         match self {
             Self::Nil => false,
@@ -48,7 +48,7 @@ impl Value {
         }
     }
 
-    /// Go's name of its type, for messages.
+    /// Returns Go's name of the type, for error messages.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Nil => "<nil>",
@@ -66,7 +66,7 @@ impl Value {
         }
     }
 
-    /// A number, or a text that is one.
+    /// Returns the value as a number. A text is parsed.
     pub(super) fn number(&self) -> Result<f64, String> {
         match self {
             Self::Float(float) => Ok(*float),

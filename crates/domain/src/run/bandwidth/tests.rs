@@ -1,18 +1,18 @@
-//! The tournament, and who is blamed for what.
+//! The tournament of pairs, and who is named as culprit.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// All pairs of so many nodes, each with what goes through.
-fn figures(nodes: u32, mib_s: impl Fn(u32, u32) -> f64) -> Vec<Figure> {
+/// All pairs of this many nodes, each with its bandwidth.
+fn figures(nodes: u32, mib_s: impl Fn(u32, u32) -> f64) -> Vec<PairMeasurement> {
     let all = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
     all.filter(|(from, to)| from != to)
-        .map(|(from, to)| Figure {
+        .map(|(from, to)| PairMeasurement {
             from,
             to,
             mib_s: Some(mib_s(from, to)),
-            ..Figure::default()
+            ..PairMeasurement::default()
         })
         .collect()
 }
@@ -21,10 +21,10 @@ fn rate(from: u32, to: u32, mib_s: f64) -> PairRate {
     PairRate { from, to, mib_s }
 }
 
-fn on() -> BandwidthWish {
-    BandwidthWish {
+fn on() -> BandwidthOptions {
+    BandwidthOptions {
         seconds: 1.0,
-        ..BandwidthWish::default()
+        ..BandwidthOptions::default()
     }
 }
 
@@ -100,11 +100,11 @@ fn a_node_that_only_sends_slowly_is_told_apart_and_so_is_a_single_pair() {
 fn two_nodes_blame_nobody_but_know_their_own_minimum() {
     let even = figures(2, |_, _| 100.0);
     assert_eq!(judge(&even, &on()).slow, []);
-    let wish = BandwidthWish {
+    let options = BandwidthOptions {
         min_mib_s: Some(200.0),
         ..on()
     };
-    let judged = judge(&even, &wish);
+    let judged = judge(&even, &options);
     assert_eq!((judged.slow.len(), judged.culprits.len()), (2, 0));
     let one_way = judge(&figures(2, |from, _| if from == 0 { 10.0 } else { 100.0 }), &on());
     assert_eq!(one_way.slow, [rate(0, 1, 10.0)]);
@@ -133,8 +133,8 @@ fn what_could_not_be_measured_is_no_figure_and_what_does_not_go_through_is_zero(
 
 #[test]
 fn a_wish_is_a_word_a_number_or_a_table() {
-    let read = |text: &str| serde_json::from_str::<BandwidthWish>(text).expect("a wish");
-    assert!(read("false").is_off() && BandwidthWish::default().is_off());
+    let read = |text: &str| serde_json::from_str::<BandwidthOptions>(text).expect("options");
+    assert!(read("false").is_off() && BandwidthOptions::default().is_off());
     assert_eq!(read("true").one_way_ms(), 500);
     assert_eq!(read("0.5").one_way_ms(), 250);
     let table = read(r#"{"min_mib_s": 900, "refuse": true}"#);
@@ -152,5 +152,5 @@ fn a_wish_is_a_word_a_number_or_a_table() {
     ] {
         assert_eq!(read(text).problem().is_some(), wrong, "{text}");
     }
-    assert!(serde_json::from_str::<BandwidthWish>(r#"{"second": 1}"#).is_err());
+    assert!(serde_json::from_str::<BandwidthOptions>(r#"{"second": 1}"#).is_err());
 }

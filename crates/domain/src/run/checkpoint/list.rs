@@ -7,7 +7,7 @@ use crate::run::checkpoint::Checkpoint;
 use crate::run::state::Machine;
 
 impl Machine {
-    /// What it has saved, newest step first. `last_step` is the last step the run has made, as far as it is known.
+    /// Returns the saved checkpoints, newest step first. `last_step` is the last step of the run, as far as it is known.
     #[must_use]
     pub fn checkpoint_list(&self, last_step: Option<u64>) -> CheckpointList {
         let in_use = self.checkpoints_in_use();
@@ -40,7 +40,7 @@ impl Machine {
         }
     }
 
-    /// What is gone on from, or will be: nobody may take it away meanwhile.
+    /// Returns the checkpoints that the run resumed from or is about to resume from. They must not be removed meanwhile.
     #[must_use]
     pub fn checkpoints_in_use(&self) -> BTreeSet<String> {
         if self.state.is_final() {

@@ -1,26 +1,27 @@
-//! What a run has saved: how nodes tell it, what is kept, and where training may go on.
+//! The checkpoints of a run: how nodes report them, which are kept, and from which one training resumes.
 //!
 //! ```text
 //! node's disk ──look──▶ CheckpointReport ──▶ known (by path, over all nodes) ──▶ resume_point, list
 //!                                                   │
 //!                                                   └▶ retention::decide ──▶ RemovalOrder ──▶ one node of each storage
 //! ```
-//! Only what this run provably wrote is removed, and training goes on by itself only from what this run saved: see [`Origin`].
+//! Only checkpoints that this run provably wrote are removed, and training resumes automatically only from what this run saved: see
+//! [`Origin`].
 //!
-//! Nothing here reads a disk or a clock. A checkpoint is never opened by unpickling, on no side.
+//! This code reads no disk and no clock. Neither the collector nor an agent ever opens a checkpoint by unpickling it.
 
-mod doubt;
-mod known;
 mod list;
+mod merge;
 mod name;
 mod report;
 pub mod retention;
 mod run;
 mod split;
 mod storage;
+mod unusable;
 
 pub use name::step_of_name;
-pub use report::{CheckpointReport, PruneOrder, Remain, RemovalOrder, SaveFailure};
+pub use report::{CheckpointReport, PruneOrder, RemovalOrder, RequiredCheckpoint, SaveFailure};
 pub use retention::Keep;
 pub use run::PINS_MAX;
 pub use split::{PART_BYTES_MAX, fits_one_part, split};
@@ -33,16 +34,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::TimestampMs;
 
-/// How a checkpoint lies on disk.
+/// The format of a checkpoint on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// One file of `torch.save`.
+    /// One file written by `torch.save`.
     #[default]
     TorchSave,
     /// A folder of `torch.distributed.checkpoint`.
     Dcp,
-    /// A folder of files, as Hugging Face, Lightning and DeepSpeed make it.
+    /// A folder of files, as Hugging Face, Lightning and DeepSpeed write it.
     Folder,
     /// A format that this version does not know, as the newer agent wrote it.
     #[serde(untagged)]
@@ -50,7 +51,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Its name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -66,65 +67,65 @@ impl Format {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checkpoint {
-    /// Where it lies; names it.
+    /// Path of the checkpoint, which identifies it.
     pub path: String,
-    /// The step it holds, when that can be told.
+    /// The step that it contains, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// How it lies on disk.
+    /// Format on disk.
     pub format: Format,
-    /// Without optimizer and data position: training cannot go on from it exactly.
+    /// True if it lacks the optimizer and the data position: training cannot resume from it exactly.
     pub model_only: bool,
-    /// Whether everything is there; otherwise `problem` says what is not.
+    /// True if all files are there; otherwise `problem` says what is missing.
     pub complete: bool,
-    /// It changed a moment ago: what is missing may still come.
+    /// True if it changed a moment ago: missing files may still come.
     #[serde(skip_serializing_if = "is_false")]
     pub writing: bool,
-    /// Nobody can tell without running what is in it, so it is neither removed nor gone on from by itself.
+    /// True if its contents cannot be determined without running them. It is then neither removed nor resumed from automatically.
     #[serde(skip_serializing_if = "is_false")]
     pub uncertain: bool,
-    /// Another's: it was there before the run. It is neither removed nor gone on from by itself.
+    /// True if it was there before the run, so another run wrote it. It is neither removed nor resumed from automatically.
     #[serde(skip_serializing_if = "is_false")]
     pub foreign: bool,
-    /// Why training is not to go on from it by itself though everything seems to be there: an attempt could not.
+    /// Why training does not resume from it automatically although it seems to be complete: an attempt could not use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// What is missing or wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Bytes as files say, over all nodes.
+    /// Total size of its files over all nodes, in bytes.
     pub bytes: u64,
-    /// Bytes that it alone takes: files that another checkpoint links to are not counted.
+    /// Bytes that only this checkpoint uses: files that another checkpoint links to are not counted.
     pub own_bytes: u64,
     /// When it was finished, by its node's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_ms: Option<TimestampMs>,
-    /// When anything in it changed last.
+    /// When anything in it last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_ms: Option<TimestampMs>,
-    /// How long saving took, when the probe or the script said.
+    /// How long the save took, if the probe or the script reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// The validation loss the script noted; finite.
+    /// The validation loss that the script recorded; finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_loss: Option<f64>,
-    /// Checkpoints that files of this one are symbolic links into: it is nothing without them.
+    /// Checkpoints that this one has symbolic links into: without them it is not complete.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub needs: BTreeSet<String>,
     /// What each node sees of it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub seen: BTreeMap<String, Sight>,
+    pub seen: BTreeMap<String, CheckpointOnNode>,
     /// When a node was told to remove it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prune_told_ms: Option<TimestampMs>,
 }
 
-/// Where an attempt goes on.
+/// Where an attempt resumes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResumedFrom {
-    /// The checkpoint's path on the nodes.
+    /// Path of the checkpoint on the nodes.
     pub path: String,
-    /// The step it holds, when that can be told.
+    /// The step that it contains, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
 }
@@ -132,54 +133,54 @@ pub struct ResumedFrom {
 /// One node's view of a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Sight {
-    /// Inode and time of change: nodes with the same mark look at the same storage.
+pub struct CheckpointOnNode {
+    /// Inode and time of change: nodes with the same mark see the same storage.
     pub mark: String,
-    /// Whether everything is there, for this node alone.
+    /// True if all files are there, as seen by this node alone.
     pub complete: bool,
-    /// It changed a moment ago.
+    /// True if it changed a moment ago.
     #[serde(skip_serializing_if = "is_false")]
     pub writing: bool,
-    /// What is missing or wrong here.
+    /// What is missing or wrong on this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Bytes here.
+    /// Size on this node, in bytes.
     pub bytes: u64,
-    /// Bytes that it alone takes here.
+    /// Bytes on this node that only this checkpoint uses.
     pub own_bytes: u64,
-    /// Shards that `.metadata` names and that are not here; they may be on other nodes' own disks.
+    /// Shards that `.metadata` names and that are not on this node; they may be on the disks of other nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
-    /// How many shards are missing beyond those in `missing`, which is bounded. If it is not 0, other nodes' disks cannot make this
-    /// checkpoint complete: nobody knows which shards to look for.
+    /// Number of missing shards beyond those in `missing`, which is bounded. If it is not 0, the disks of other nodes cannot complete this
+    /// checkpoint, because it is not known which shards to look for.
     #[serde(skip_serializing_if = "is_zero")]
     pub missing_more: u64,
-    /// Shards that are here without `.metadata`.
+    /// Shards that are on this node without `.metadata`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
-    /// Who wrote it, as far as this node can tell; `None` from an agent that is older than this field.
+    /// Who wrote it, as far as this node can determine; `None` from an agent that is older than this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Where the origin is not [`Origin::Proven`]: some of the files without proof, at most [`UNPROVEN_MAX`].
+    /// If the origin is not [`Origin::Proven`]: examples of files without proof, at most [`UNPROVEN_MAX`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unproven: Vec<String>,
 }
 
-/// The most files without proof that a node names per checkpoint: examples for a person.
+/// Maximum number of files without proof that a node names per checkpoint, as examples for a person.
 pub const UNPROVEN_MAX: usize = 3;
 
-/// Who wrote a checkpoint, as one node can tell.
+/// Who wrote a checkpoint, as far as one node can determine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// This run: every file is one that a save of this run wrote. Only such a checkpoint may be removed.
+    /// This run: every file was written by a save of this run. Only such a checkpoint may be removed.
     Proven,
-    /// Most likely this run: it was not there when the run first started on the node, or one of its files is proven. Training may go on
+    /// Most likely this run: it was not there when the run first started on the node, or one of its files is proven. Training may resume
     /// from it.
     SinceStart,
-    /// Somebody else: at least one of its files was there when the run first started on the node, and has not changed since.
+    /// Another program: at least one of its files was there when the run first started on the node, and has not changed since.
     BeforeStart,
-    /// It cannot be told; or a word of a newer agent.
+    /// Not known, or a word of a newer agent.
     #[serde(other)]
     Unknown,
 }
@@ -195,37 +196,34 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Checkpoint {
-    /// The order in which training would rather go on: by step, then by time.
+    /// Returns the order in which training prefers checkpoints: by step, then by time.
     #[must_use]
     pub fn progress(&self) -> (Option<u64>, Option<TimestampMs>) {
         (self.step, self.finished_ms)
     }
 
-    /// Whether training can go on from it by itself. From another's checkpoint, or one in doubt, it goes on only when a person names it.
+    /// Returns true if training can resume from it automatically. From a foreign or doubted checkpoint it resumes only when a person names
+    /// it.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.complete && !self.model_only && !self.uncertain && !self.foreign && self.doubt.is_none()
     }
 
-    /// Whether every storage that it lies on has a node that can prove that the run wrote all of it.
+    /// Returns true if every storage that contains it has a node that can prove that the run wrote all of it.
     #[must_use]
     pub fn is_proven(&self) -> bool {
-        let proves = |sight: &Sight| sight.origin == Some(Origin::Proven);
+        let proves = |view: &CheckpointOnNode| view.origin == Some(Origin::Proven);
         let proven: BTreeSet<&str> = self
             .seen
             .values()
-            .filter(|sight| proves(sight))
-            .map(|sight| sight.mark.as_str())
+            .filter(|view| proves(view))
+            .map(|view| view.mark.as_str())
             .collect();
-        !self.seen.is_empty()
-            && self
-                .seen
-                .values()
-                .all(|sight| proven.contains(sight.mark.as_str()))
+        !self.seen.is_empty() && self.seen.values().all(|view| proven.contains(view.mark.as_str()))
     }
 }
 
-/// Where the next attempt goes on: the furthest full checkpoint of this run that is complete.
+/// Returns where the next attempt resumes: the furthest full checkpoint of this run that is complete.
 #[must_use]
 pub fn resume_point(checkpoints: &[Checkpoint]) -> Option<ResumedFrom> {
     let usable = checkpoints.iter().filter(|checkpoint| checkpoint.is_usable());
@@ -275,15 +273,15 @@ mod tests {
 
     #[test]
     fn every_storage_needs_a_node_that_proves_it() {
-        let sight = |mark: &str, origin| Sight {
+        let view = |mark: &str, origin| CheckpointOnNode {
             mark: mark.into(),
             origin,
-            ..Sight::default()
+            ..CheckpointOnNode::default()
         };
-        let proven = |sights: &[Sight]| {
+        let proven = |views: &[CheckpointOnNode]| {
             let seen = (0..)
-                .zip(sights)
-                .map(|(n, sight): (u32, _)| (n.to_string(), sight.clone()));
+                .zip(views)
+                .map(|(n, view): (u32, _)| (n.to_string(), view.clone()));
             Checkpoint {
                 seen: seen.collect(),
                 ..Checkpoint::default()
@@ -291,16 +289,16 @@ mod tests {
             .is_proven()
         };
         let (yes, no) = (Some(Origin::Proven), Some(Origin::SinceStart));
-        assert!(proven(&[sight("a", yes)]));
+        assert!(proven(&[view("a", yes)]));
         assert!(
-            proven(&[sight("a", no), sight("a", yes)]),
+            proven(&[view("a", no), view("a", yes)]),
             "one node of a shared storage is enough"
         );
         assert!(
-            !proven(&[sight("a", yes), sight("b", no)]),
+            !proven(&[view("a", yes), view("b", no)]),
             "b has a disk of its own"
         );
-        assert!(!proven(&[sight("a", None)]), "an older agent");
+        assert!(!proven(&[view("a", None)]), "an older agent");
         assert!(!proven(&[]));
     }
 

@@ -1,10 +1,10 @@
-//! The step that a checkpoint's name tells.
+//! The step in a checkpoint's name.
 
-/// Words in front of the number that make it a step, strongest first.
+/// Words before the number that mark it as a step, strongest first.
 const WORDS: [&str; 6] = ["global_step", "step", "iter", "checkpoint", "ckpt", "it"];
 
-/// `step-120`, `ckpt_120.pth`, `epoch=3-step=120.ckpt`, `checkpoint-120`, `global_step120`: 120. A bare number counts, an epoch's
-/// does not.
+/// Returns the step in a name: 120 for `step-120`, `ckpt_120.pth`, `epoch=3-step=120.ckpt`, `checkpoint-120` and `global_step120`. A bare
+/// number counts, the number of an epoch does not.
 #[must_use]
 pub fn step_of_name(name: &str) -> Option<u64> {
     let name = name.to_ascii_lowercase();

@@ -1,15 +1,15 @@
-//! What is kept and what is removed: a pure decision over the list of a run's checkpoints. Automatic retention, a person's prune, its dry
-//! run and the run's page all take their list from [`decide`].
+//! Decides which checkpoints are kept and which are removed: a pure function of the list of a run's checkpoints. Automatic retention, a
+//! prune by a person, its dry run and the run's page all use [`decide`].
 //!
 //! ```text
-//! never removed: outside of the folder · pinned, by any run · gone on from by a run that has not ended · the last complete full one (by
-//!                step and by time) · newer than that one · still in writing · cannot be judged · what a kept one links into
-//!                · what is not proven to be this run's
+//! never removed: outside of the folder · pinned, by any run · resumed from by a run that has not ended · the last complete full one (by
+//!                step and by time) · newer than that one · still being written · cannot be judged · what a kept one links into
+//!                · not proven to be this run's
 //! kept by rule:  the last k full ones · every n steps · the best · model-only ones between full ones that are kept, or without a step in
 //!                their name
 //! removed:       everything else, incomplete ones included
 //! ```
-//! Without a complete full checkpoint of this run nothing is removed at all.
+//! Without a complete full checkpoint of this run, nothing is removed at all.
 
 mod reason;
 
@@ -23,17 +23,18 @@ use serde::{Deserialize, Serialize};
 use crate::run::checkpoint::{Checkpoint, UNPROVEN_MAX, resume_point, step_of_name};
 use crate::time::TimestampMs;
 
-/// What a run keeps, as its spec says: a number for the last k, or `{ last = 3, every = 1000, best = true }`. Empty keeps all.
+/// The checkpoints that a run keeps, as in its spec: a number for the last k, or `{ last = 3, every = 1000, best = true }`. Empty keeps
+/// all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Written")]
 pub struct Keep {
-    /// The last so many full ones.
+    /// Keep this many of the last full checkpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<u32>,
-    /// Those whose step is a multiple of this.
+    /// Keep checkpoints whose step is a multiple of this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
-    /// The one with the lowest validation loss.
+    /// Keep the checkpoint with the lowest validation loss.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub best: bool,
 }
@@ -66,50 +67,50 @@ impl From<Written> for Keep {
 }
 
 impl Keep {
-    /// Whether nothing is ever removed.
+    /// Returns true if nothing is ever removed.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a decision is made from.
+/// The input of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation<'a> {
-    /// All that is known.
+    /// All known checkpoints.
     pub checkpoints: &'a [Checkpoint],
-    /// Paths that a person wants kept.
+    /// Paths that a person pinned in this run.
     pub pinned: &'a BTreeSet<String>,
     /// Paths that other runs have pinned.
     pub pinned_by_others: &'a BTreeSet<String>,
-    /// Paths that attempts of a run that has not ended went on from.
+    /// Paths from which attempts of a run that has not ended resumed.
     pub in_use: &'a BTreeSet<String>,
-    /// The folders, as the nodes name them, that anything may be removed from.
+    /// The folders, as the nodes name them, from which checkpoints may be removed.
     pub folders: &'a BTreeSet<String>,
     /// The rule.
     pub keep: Keep,
-    /// A person asks: without a rule the incomplete ones go.
+    /// True if a person requested it: incomplete checkpoints are then removed even without a rule.
     pub by_hand: bool,
 }
 
-/// One checkpoint and what becomes of it.
+/// The decision about one checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Its path.
+    /// Path of the checkpoint.
     pub path: String,
     /// Why it is kept or removed.
     pub reason: Reason,
 }
 
 impl Verdict {
-    /// Whether it is removed.
+    /// Returns true if it is removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.reason.removes()
     }
 }
 
-/// Decides for every checkpoint, in their order.
+/// Decides about every checkpoint, in the given order.
 #[must_use]
 pub fn decide(situation: &Situation<'_>) -> Vec<Verdict> {
     let decision = Decision::new(situation);
@@ -118,17 +119,17 @@ pub fn decide(situation: &Situation<'_>) -> Vec<Verdict> {
         .iter()
         .map(|checkpoint| decision.verdict(checkpoint));
     let mut verdicts: Vec<Verdict> = verdicts.collect();
-    keep_what_is_needed(situation.checkpoints, &mut verdicts);
+    keep_linked(situation.checkpoints, &mut verdicts);
     verdicts
 }
 
 struct Decision<'a> {
     situation: &'a Situation<'a>,
-    /// Full complete ones, furthest first.
+    /// Complete full checkpoints, furthest first.
     full: Vec<&'a Checkpoint>,
-    /// Where training would go on: of two that are equally far, the same one as there.
+    /// The checkpoint from which training would resume. If two are equally far, [`resume_point`] decides which one.
     anchor: Option<String>,
-    /// The last by time; most often also the furthest.
+    /// The last one by time; usually also the furthest.
     newest: Option<&'a Checkpoint>,
     best: Option<&'a Checkpoint>,
 }
@@ -170,7 +171,7 @@ impl<'a> Decision<'a> {
             if checkpoint.complete {
                 self.by_rule(checkpoint)
             } else {
-                self.may_be_whole_yet(checkpoint)
+                self.kept_while_incomplete(checkpoint)
             }
         });
         let unproven = || (!checkpoint.is_proven()).then(|| not_proven(checkpoint));
@@ -178,11 +179,11 @@ impl<'a> Decision<'a> {
             path: checkpoint.path.clone(),
             reason: kept
                 .or_else(unproven)
-                .unwrap_or_else(|| self.why_it_goes(checkpoint)),
+                .unwrap_or_else(|| self.removal_reason(checkpoint)),
         }
     }
 
-    /// What no rule can remove.
+    /// Returns the reason if no rule may remove the checkpoint.
     fn protected(&self, checkpoint: &Checkpoint) -> Option<Reason> {
         let Situation {
             pinned,
@@ -218,7 +219,7 @@ impl<'a> Decision<'a> {
         Some(reason)
     }
 
-    /// By time or by step; of unknown age counts as newer.
+    /// Compares by time and by step. A checkpoint of unknown age counts as newer.
     fn is_newer_than_the_last(&self, checkpoint: &Checkpoint) -> bool {
         let furthest: Progress = self.full.first().map(|one| one.progress()).unwrap_or_default();
         let newest_ms = self.newest.and_then(|newest| newest.finished_ms);
@@ -235,7 +236,7 @@ impl<'a> Decision<'a> {
         if keep.is_all() {
             return Some(Reason::KeepsAll);
         }
-        // `best.pth` and the like: the script replaces it by itself, and no rule counts it.
+        // The script itself replaces files such as `best.pth`, and no rule counts them.
         if checkpoint.model_only && step_of_name(file_name(&checkpoint.path)).is_none() {
             return Some(Reason::NoStep);
         }
@@ -259,7 +260,7 @@ impl<'a> Decision<'a> {
         between.then_some(Reason::ModelOnlyBetweenKept)
     }
 
-    fn may_be_whole_yet(&self, checkpoint: &Checkpoint) -> Option<Reason> {
+    fn kept_while_incomplete(&self, checkpoint: &Checkpoint) -> Option<Reason> {
         if checkpoint.writing {
             return Some(Reason::Writing);
         }
@@ -267,7 +268,7 @@ impl<'a> Decision<'a> {
         all.then_some(Reason::KeepsAll)
     }
 
-    fn why_it_goes(&self, checkpoint: &Checkpoint) -> Reason {
+    fn removal_reason(&self, checkpoint: &Checkpoint) -> Reason {
         match self.situation.keep.last {
             _ if !checkpoint.complete => Reason::Incomplete(checkpoint.problem.clone()),
             _ if checkpoint.model_only => Reason::OldModelOnly,
@@ -283,7 +284,7 @@ fn file_name(path: &str) -> &str {
 
 fn not_proven(checkpoint: &Checkpoint) -> Reason {
     let mut files: Vec<String> = Vec::new();
-    for name in checkpoint.seen.values().flat_map(|sight| &sight.unproven) {
+    for name in checkpoint.seen.values().flat_map(|view| &view.unproven) {
         if files.len() < UNPROVEN_MAX && !files.contains(name) {
             files.push(name.clone());
         }
@@ -291,7 +292,7 @@ fn not_proven(checkpoint: &Checkpoint) -> Reason {
     Reason::NotProven(files)
 }
 
-/// Below the folder, by whole names, without any step upwards.
+/// Returns true if the path is below the folder, by whole names and without `..`.
 fn is_inside(path: &str, folder: &str) -> bool {
     let below = path
         .strip_prefix(folder.trim_end_matches('/'))
@@ -299,7 +300,7 @@ fn is_inside(path: &str, folder: &str) -> bool {
     below.is_some_and(|rest| !rest.is_empty() && rest.split('/').all(|name| !matches!(name, "" | "." | "..")))
 }
 
-fn keep_what_is_needed(checkpoints: &[Checkpoint], verdicts: &mut [Verdict]) {
+fn keep_linked(checkpoints: &[Checkpoint], verdicts: &mut [Verdict]) {
     loop {
         let kept = checkpoints
             .iter()

@@ -1,24 +1,24 @@
-//! What checkpoints mean to a run's machine: reports are taken, also after its end; pins are kept; orders to
-//! remove are given.
+//! Checkpoints in the state machine of a run: reports are accepted, also after the run's end; pins are stored; removal orders are given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::checkpoints::{PruneAnswer, PruneLine};
 use crate::run::checkpoint::retention::{Keep, Situation, Verdict, decide};
 use crate::run::checkpoint::{
-    Checkpoint, CheckpointReport, NodeStorage, Origin, Remain, RemovalOrder, known, resume_point,
+    Checkpoint, CheckpointReport, NodeStorage, Origin, RemovalOrder, RequiredCheckpoint, merge, resume_point,
 };
 use crate::run::state::{Event, Machine, NodeCommand, NodeReport, Transition};
 
-/// Pins are few: a person sets each. Beyond, new ones are refused.
+/// Maximum number of pins of a run. A person sets each pin; further ones are refused.
 pub const PINS_MAX: usize = 1_000;
-/// An order that shows no effect is given again after this long.
-const TELL_AGAIN_MS: i64 = 60_000;
-/// The most that one order removes; the next report brings the next order.
+/// Time after which a removal order without effect is sent again, in milliseconds.
+const RESEND_AFTER_MS: i64 = 60_000;
+/// Maximum number of checkpoints that one order removes; the next report leads to the next order.
 const ORDER_MAX: usize = 64;
 
 impl Machine {
-    /// Whether an order that was given earlier still removes nothing that has been pinned or gone on from since, or whose proof is gone.
+    /// Returns true if an earlier order is still safe: no checkpoint in it was pinned or resumed from since, and all of them are still
+    /// proven.
     #[must_use]
     pub fn may_still_remove(&self, order: &RemovalOrder) -> bool {
         let none = Keep {
@@ -34,7 +34,7 @@ impl Machine {
         !order.remove.iter().any(stays)
     }
 
-    /// What pruning would remove and keep now: the list that the page and a dry run show, and that removal follows.
+    /// Returns what a prune would remove and keep now: the page and a dry run show this list, and a removal follows it.
     #[must_use]
     pub fn prune_answer(&self, keep_last: Option<u32>) -> PruneAnswer {
         let verdicts = self.verdicts(self.keep_by_hand(keep_last), true);
@@ -71,7 +71,7 @@ impl Machine {
     }
 
     fn saw(&mut self, node: &str, report: &CheckpointReport) {
-        known::merge(&mut self.checkpoints, node, report, self.submitted_ms);
+        merge::merge(&mut self.checkpoints, node, report, self.submitted_ms);
         let told = NodeStorage {
             folder: report.folder.clone(),
             free_bytes: report.free_bytes,
@@ -95,26 +95,27 @@ impl Machine {
         })
     }
 
-    /// The node must see the checkpoint that is to remain: it looks whether it is there before anything is removed. `None` too for a node
-    /// whose agent is too old to know what the run wrote.
+    /// Returns an order without paths. The node must see the checkpoint that is to remain, because it checks that before it removes
+    /// anything. `None` also for a node whose agent is too old to know what the run wrote.
     fn order_for(&self, node: &str) -> Option<RemovalOrder> {
         let storage = self.storage.nodes.get(node).filter(|storage| storage.proves)?;
         let folder = storage.folder.clone()?;
         let anchor = resume_point(&self.checkpoints)?;
         let anchor = self.checkpoints.iter().find(|one| one.path == anchor.path)?;
-        let sight = anchor.seen.get(node)?;
+        let view = anchor.seen.get(node)?;
         Some(RemovalOrder {
             folder,
             remove: Vec::new(),
-            remain: Remain {
+            remain: RequiredCheckpoint {
                 path: anchor.path.clone(),
-                complete: sight.complete,
-                mark: sight.mark.clone(),
+                complete: view.complete,
+                mark: view.mark.clone(),
             },
         })
     }
 
-    /// Of the nodes that can prove the checkpoint. Those whose agents are connected come first.
+    /// Returns one node of each storage, among those that can prove that the run wrote the checkpoint. Nodes whose agents are connected
+    /// come first.
     fn one_node_of_each_storage(&self, checkpoint: &Checkpoint) -> Vec<String> {
         let away = |node: &str| {
             let task = self
@@ -124,21 +125,21 @@ impl Machine {
                 .find(|task| task.node.as_str() == node);
             task.is_none_or(|task| task.away_since_ms.is_some())
         };
-        let proving = checkpoint.seen.iter().filter(|(node, sight)| {
+        let proving = checkpoint.seen.iter().filter(|(node, view)| {
             let storage = self.storage.nodes.get(node.as_str());
-            sight.origin == Some(Origin::Proven) && storage.is_some_and(|storage| storage.proves)
+            view.origin == Some(Origin::Proven) && storage.is_some_and(|storage| storage.proves)
         });
         let mut proving: Vec<_> = proving.collect();
         proving.sort_by_key(|(node, _)| away(node));
         let mut marks = BTreeSet::new();
-        proving.retain(|(_, sight)| marks.insert(sight.mark.as_str()));
+        proving.retain(|(_, view)| marks.insert(view.mark.as_str()));
         proving.into_iter().map(|(node, _)| node.clone()).collect()
     }
 }
 
 impl Transition<'_> {
-    /// Takes what an event says of checkpoints, in any state of the run.
-    pub(in crate::run) fn take_of_checkpoints(&mut self, event: &Event) {
+    /// Applies what an event says about checkpoints, in any state of the run.
+    pub(in crate::run) fn apply_checkpoint_event(&mut self, event: &Event) {
         let run = &mut *self.run;
         match event {
             Event::Reported {
@@ -177,7 +178,7 @@ impl Transition<'_> {
             .filter(|(_, verdict)| verdict.is_removed())
         {
             let told = run.checkpoints[at].prune_told_ms;
-            if told.is_some_and(|told| now_ms - told < TELL_AGAIN_MS) && !by_hand {
+            if told.is_some_and(|told| now_ms - told < RESEND_AFTER_MS) && !by_hand {
                 continue;
             }
             for node in run.one_node_of_each_storage(&run.checkpoints[at]) {
@@ -196,7 +197,7 @@ impl Transition<'_> {
         }
     }
 
-    /// Under the number of the last attempt that had the node: its agent knows that one.
+    /// Uses the number of the last attempt that had a task on the node, because its agent knows that attempt.
     fn command_removal(&mut self, node: &str, order: RemovalOrder) {
         let mut attempts = self.run.attempts.iter().enumerate().rev();
         let last = attempts.find_map(|(at, attempt)| {

@@ -1,33 +1,35 @@
-//! A report of checkpoints that is too large for one message, as several that together say the same.
+//! Splits a report of checkpoints that is too large for one message into several reports with the same meaning.
 //!
 //! ```text
 //! complete report of 200 checkpoints ─▶ partial: 1–80 │ partial: 81–160 │ partial: 161–200, gone, listed = hashes of all 200
 //! ```
-//! Each part repeats folder, free space and failure. A part may arrive without the others (the connection broke, a newer report took
-//! their place): what it says is true on its own. Only the last part says what is gone.
+//! Each part repeats folder, free space and failure. A part may arrive without the others (the connection broke, or a newer report replaced
+//! them), so each part is true on its own. Only the last part says what is gone.
 
 use serde::Serialize;
 
 use crate::run::checkpoint::report::path_hash;
-use crate::run::checkpoint::{Checkpoint, CheckpointReport, Sight};
-use crate::text::clip;
+use crate::run::checkpoint::{Checkpoint, CheckpointOnNode, CheckpointReport};
+use crate::text::truncate_end;
 
-/// The most JSON in one part. Collectors of protocol 1 drop reports of more than 64 KiB; `[redacted]` in the place of short secrets
-/// may lengthen a part after it was measured.
+/// Maximum size of the JSON of one part, in bytes. Collectors of protocol 1 drop reports of more than 64 KiB; `[redacted]` in place of
+/// short secrets may lengthen a part after it was measured.
 pub const PART_BYTES_MAX: usize = 48 << 10;
-/// The most JSON of one checkpoint, so that it fits into a part with what each part repeats. 1,024 usual names of shards take 20 KiB.
+/// Maximum size of the JSON of one checkpoint, in bytes, so that it fits into a part together with what each part repeats. 1,024 usual
+/// names of shards take 20 KiB.
 const CHECKPOINT_BYTES_MAX: usize = 32 << 10;
-/// The most of an error's text in the report.
+/// Maximum size of an error text in the report, in bytes.
 const TEXT_BYTES_MAX: usize = 2 << 10;
 
-/// Whether [`split`] gives the report back as one part.
+/// Returns true if [`split`] returns the report as one part.
 #[must_use]
 pub fn fits_one_part(report: &CheckpointReport) -> bool {
     json_bytes(report) <= PART_BYTES_MAX
 }
 
-/// The report with bounded texts and lists of shards, as one part if it fits, else as several. A checkpoint that needs the files of
-/// hundreds of others may make its part larger than [`PART_BYTES_MAX`]: those names are never left out, because retention goes by them.
+/// Returns the report with bounded texts and lists of shards, as one part if it fits, otherwise as several. A checkpoint that needs the
+/// files of hundreds of others may make its part larger than [`PART_BYTES_MAX`]: those names are never left out, because retention depends
+/// on them.
 #[must_use]
 pub fn split(mut report: CheckpointReport) -> Vec<CheckpointReport> {
     bound_texts(&mut report);
@@ -49,7 +51,7 @@ pub fn split(mut report: CheckpointReport) -> Vec<CheckpointReport> {
         parts.make_room(json_bytes(&checkpoint));
         parts.last.checkpoints.push(checkpoint);
     }
-    // From here on parts come after all checkpoints were named, so nothing that is there can be taken for gone.
+    // From here on, all checkpoints have been named, so no existing checkpoint can be taken for gone.
     for path in gone {
         parts.make_room(json_bytes(&path));
         parts.last.gone.push(path);
@@ -62,7 +64,7 @@ pub fn split(mut report: CheckpointReport) -> Vec<CheckpointReport> {
 }
 
 struct Parts {
-    /// What each part repeats.
+    /// The fields that each part repeats.
     head: CheckpointReport,
     head_bytes: usize,
     done: Vec<CheckpointReport>,
@@ -84,7 +86,7 @@ impl Parts {
         }
     }
 
-    /// Begins another part if this much more does not fit into the last one.
+    /// Begins another part if this many more bytes do not fit into the last one.
     fn make_room(&mut self, bytes: usize) {
         let with_comma = bytes + 1;
         if self.last_bytes + with_comma > PART_BYTES_MAX && self.last_bytes > self.head_bytes {
@@ -105,24 +107,23 @@ fn bound_texts(report: &mut CheckpointReport) {
     let problem = report.problem.as_mut();
     let error = report.failure.as_mut().map(|failure| &mut failure.error);
     for text in problem.into_iter().chain(error) {
-        clip(text, TEXT_BYTES_MAX);
+        truncate_end(text, TEXT_BYTES_MAX);
     }
 }
 
-/// Leaves out the names of shards that do not fit, and counts those that are missing.
+/// Leaves out names of shards that do not fit, and counts the missing ones among them.
 fn bound_shards(checkpoint: &mut Checkpoint) {
     if json_bytes(checkpoint) <= CHECKPOINT_BYTES_MAX {
         return;
     }
-    let sights = checkpoint.seen.len().max(1);
-    for sight in checkpoint.seen.values_mut() {
-        sight.bound_shards(CHECKPOINT_BYTES_MAX / 2 / sights);
+    let views = checkpoint.seen.len().max(1);
+    for view in checkpoint.seen.values_mut() {
+        view.bound_shards(CHECKPOINT_BYTES_MAX / 2 / views);
     }
 }
 
-impl Sight {
-    /// Shards that are here without their names being told only make a checkpoint look less complete than it is, so they are not
-    /// counted.
+impl CheckpointOnNode {
+    /// Existing shards whose names are left out only make a checkpoint look less complete than it is, so they are not counted.
     fn bound_shards(&mut self, bytes_max: usize) {
         let left_out = shorten(&mut self.missing, bytes_max);
         self.missing_more += left_out as u64;
@@ -130,7 +131,7 @@ impl Sight {
     }
 }
 
-/// Keeps the first names that fit; returns how many were left out.
+/// Keeps the first names that fit. Returns the number of names left out.
 fn shorten(names: &mut Vec<String>, bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |name: &&String| {
@@ -157,23 +158,23 @@ mod tests {
 
     /// Before everything that is reported.
     const SUBMITTED_MS: i64 = 0;
-    use crate::run::checkpoint::known::merge;
+    use crate::run::checkpoint::merge::merge;
     use crate::run::checkpoint::resume_point;
 
-    fn sight(mark: &str) -> Sight {
-        Sight {
+    fn view(mark: &str) -> CheckpointOnNode {
+        CheckpointOnNode {
             mark: mark.into(),
             complete: true,
-            ..Sight::default()
+            ..CheckpointOnNode::default()
         }
     }
 
-    fn checkpoint(folder: &str, step: u64, sight: Sight) -> Checkpoint {
+    fn checkpoint(folder: &str, step: u64, view: CheckpointOnNode) -> Checkpoint {
         Checkpoint {
             path: format!("{folder}/step-{step}"),
             step: Some(step),
-            complete: sight.complete,
-            seen: BTreeMap::from([("a".to_owned(), sight)]),
+            complete: view.complete,
+            seen: BTreeMap::from([("a".to_owned(), view)]),
             ..Checkpoint::default()
         }
     }
@@ -188,17 +189,17 @@ mod tests {
 
     #[test]
     fn a_report_that_fits_stays_as_it_is() {
-        let report = of(vec![checkpoint("/c", 1, sight("m"))]);
+        let report = of(vec![checkpoint("/c", 1, view("m"))]);
         assert_eq!(split(report.clone()), [report]);
     }
 
-    /// What was dropped and acknowledged before: 200 checkpoints below a long path.
+    /// Was dropped and acknowledged before: 200 checkpoints below a long path.
     #[test]
     fn two_hundred_checkpoints_of_a_long_path_come_in_parts_that_say_the_same() {
         let folder = format!("/{}", "long-name/".repeat(60));
         let all: Vec<_> = (0..200)
             .rev()
-            .map(|step| checkpoint(&folder, step, sight(&step.to_string())))
+            .map(|step| checkpoint(&folder, step, view(&step.to_string())))
             .collect();
         let whole = of(all);
         assert!(json_bytes(&whole) > 64 << 10);
@@ -208,7 +209,7 @@ mod tests {
             assert!(json_bytes(part) <= PART_BYTES_MAX, "{}", json_bytes(part));
             assert!(part.partial && part.folder == whole.folder);
         }
-        let gone = checkpoint(&folder, 777, sight("gone"));
+        let gone = checkpoint(&folder, 777, view("gone"));
         let mut by_parts = vec![gone.clone()];
         parts
             .iter()
@@ -219,26 +220,26 @@ mod tests {
         assert_eq!(resume_point(&by_parts).and_then(|at| at.step), Some(199));
     }
 
-    /// What was dropped and acknowledged before: shards with long names, all of them missing.
+    /// Was dropped and acknowledged before: shards with long names, all of them missing.
     #[test]
     fn missing_shards_beyond_the_bound_are_counted_and_cannot_be_found_elsewhere() {
         let name = |n: usize| format!("{}-{n:04}.distcp", "x".repeat(150));
-        let torn = Sight {
+        let torn = CheckpointOnNode {
             complete: false,
             missing: (0..512).map(name).collect(),
             problem: Some("shard x and 511 more are missing".into()),
-            ..sight("disk-a")
+            ..view("disk-a")
         };
         let parts = split(of(vec![checkpoint("/c", 1, torn)]));
         assert_eq!(parts.len(), 1);
         let bounded = &parts[0].checkpoints[0].seen["a"];
         assert!(bounded.missing.len() > 50 && bounded.missing_more > 0);
         assert_eq!(bounded.missing.len() as u64 + bounded.missing_more, 512);
-        // The other disk has all that is named, but not known to have the rest.
-        let other = Sight {
+        // The other disk has all shards that are named, but it is not known to have the others.
+        let other = CheckpointOnNode {
             complete: false,
             parts: bounded.missing.clone(),
-            ..sight("disk-b")
+            ..view("disk-b")
         };
         let mut seen_by_b = checkpoint("/c", 1, other.clone());
         seen_by_b.seen = BTreeMap::from([("b".to_owned(), other)]);
@@ -266,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was known before, parts leave the same behind as the whole.
+        /// Whatever was known before, the parts have the same effect as the whole report.
         #[test]
         fn parts_say_what_the_whole_says(
             known in proptest::collection::btree_set(0_u64..120, 0..60),
@@ -275,7 +276,7 @@ mod tests {
             partial in any::<bool>(),
         ) {
             let folder = format!("/{}", "sub/".repeat(deep));
-            let named = |step: &u64| checkpoint(&folder, *step, sight(&step.to_string()));
+            let named = |step: &u64| checkpoint(&folder, *step, view(&step.to_string()));
             let gone = known.difference(&told).map(|step| named(step).path);
             let whole = CheckpointReport {
                 partial,

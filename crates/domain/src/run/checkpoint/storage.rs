@@ -1,4 +1,4 @@
-//! Where a run saves, and what of it is to be kept.
+//! Where a run saves checkpoints, and which of them are pinned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::checkpoint::SaveFailure;
 
-/// What else is kept in mind of a run's checkpoints.
+/// Facts about a run's checkpoints apart from the checkpoints themselves.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Storage {
-    /// Each node's folder.
+    /// The checkpoint folder of each node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<String, NodeStorage>,
-    /// Paths that a person wants kept.
+    /// Paths that a person pinned.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub pinned: BTreeSet<String>,
-    /// Those of this run's checkpoints that other runs have pinned by their path; no more than there are checkpoints known.
+    /// This run's checkpoints that other runs have pinned by path; at most as many as there are known checkpoints.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub pinned_by_others: BTreeSet<String>,
 }
@@ -25,7 +25,7 @@ pub struct Storage {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStorage {
-    /// Where it is.
+    /// Path of the folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
     /// Free bytes of its file system.
@@ -40,13 +40,13 @@ pub struct NodeStorage {
     /// The last save that failed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<SaveFailure>,
-    /// Its agent knows which files the run wrote, and takes a [`RemovalOrder`].
+    /// True if its agent records which files the run wrote, and accepts a [`RemovalOrder`].
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub proves: bool,
 }
 
 impl Storage {
-    /// Whether there is nothing in it.
+    /// Returns true if it contains nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.pinned.is_empty() && self.pinned_by_others.is_empty()

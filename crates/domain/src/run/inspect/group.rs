@@ -1,4 +1,4 @@
-//! Ranks that are in the same place, together: of a thousand ranks in one all-reduce and one that loads data, two lines.
+//! Groups ranks that are at the same place in the code: one thousand ranks in an all-reduce and one that loads data become two lines.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::stacks::{Frame, Thread};
 use crate::ident::Rank;
 
-/// What calls in these files are, for people; the first that fits, from the innermost call outwards.
+/// What a call in these files means, as text for users. The first match counts, from the innermost call outwards.
 const KINDS: &[(&str, &str)] = &[
     ("/torch/distributed/checkpoint/", "a checkpoint"),
     ("/torch/serialization.py", "a checkpoint"),
@@ -20,27 +20,27 @@ const KINDS: &[(&str, &str)] = &[
     ("/torch/autograd/", "backward pass"),
     ("/torch/optim/", "optimizer step"),
 ];
-/// Here each function is a collective, named as people know it.
+/// Each function in this file is a collective, shown under its own name.
 const COLLECTIVES: &str = "/torch/distributed/distributed_c10d.py";
-/// Frames of ours, between the script and what it calls.
+/// Frames of the probe, between the script and what it calls.
 const OURS: &str = "/lockstep_probe/";
-/// Whose code is not the person's own.
+/// Paths of library code, as opposed to the user's own code.
 const LIBRARIES: &[&str] = &["/site-packages/", "/dist-packages/", "/lib/python3", "<frozen "];
 
-/// Ranks whose main threads are in the same place, or that did not answer for the same reason.
+/// Ranks whose main threads are at the same place, or that did not answer for the same reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackGroup {
-    /// Which.
+    /// The ranks.
     pub ranks: Vec<Rank>,
     /// What they do and where, or why there is no answer.
     pub doing: String,
-    /// The main thread's stack, the innermost call first; empty without an answer.
+    /// The stack of the main thread, innermost call first; empty if there is no answer.
     pub frames: Vec<Frame>,
 }
 
-/// Groups ranks by the stack of their main thread, the last of their threads, or by why it is not there; the largest group first, then by
-/// the first rank.
+/// Groups ranks by the stack of their main thread, which is the last of their threads, or by the reason why it is missing. The largest
+/// group comes first, then the one with the lowest rank.
 pub fn group<'a>(ranks: impl IntoIterator<Item = (Rank, Result<&'a [Thread], &'a str>)>) -> Vec<StackGroup> {
     let mut groups: BTreeMap<Result<Vec<Frame>, &str>, Vec<Rank>> = BTreeMap::new();
     for (rank, threads) in ranks {
@@ -64,7 +64,7 @@ pub fn group<'a>(ranks: impl IntoIterator<Item = (Rank, Result<&'a [Thread], &'a
     groups
 }
 
-/// `rank 3`, `ranks 0-2, 5`.
+/// Returns the ranks as text: `rank 3`, `ranks 0-2, 5`.
 #[must_use]
 pub fn rank_list(ranks: &[Rank]) -> String {
     let mut spans: Vec<(u32, u32)> = Vec::new();
@@ -91,7 +91,7 @@ fn without_ours(frames: &[Frame]) -> Vec<Frame> {
     others.cloned().collect()
 }
 
-/// What a stack does, and the innermost line of the person's own code: `all_reduce at train.py:57`.
+/// Returns what a stack does, and the innermost line of the user's own code: `all_reduce at train.py:57`.
 fn doing(frames: &[Frame]) -> String {
     let Some(innermost) = frames.first() else {
         return "no Python code in the main thread".to_owned();

@@ -1,10 +1,10 @@
-//! What can be asked of the ranks of a run while it goes on, and what comes back: stacks, wait counters, the Flight Recorder, traces.
+//! Requests to the ranks of a running run, and their results: stacks, wait counters, the Flight Recorder, traces.
 //!
 //! ```text
 //! collector ─ Question ─▶ agent ─ HTTP on a UNIX socket ─▶ PyTorch's worker server in each rank
 //!           ◀─ Answer…, the last one marked ─┘
 //! ```
-//! Nothing of it is stored or repeated: whoever asked waits for a bounded time, and asks again when he wants to.
+//! Nothing is stored or repeated: the caller waits for a bounded time, and may request it again.
 
 mod flight;
 mod group;
@@ -22,36 +22,36 @@ use serde_json::Value;
 
 use crate::ident::Rank;
 
-/// How long one rank has to answer, in milliseconds.
+/// Time in which one rank must answer, in milliseconds.
 pub const ANSWER_WITHIN_MS: u64 = 5_000;
-/// The longest text of stacks that is kept of one rank; of a longer one the end, where the main thread is.
+/// Maximum size of the stacks that are kept of one rank, in bytes; of a longer text the end is kept, where the main thread is.
 pub const STACKS_BYTES_MAX: usize = 256 << 10;
-/// The longest JSON taken over from one rank.
+/// Maximum size of the JSON accepted from one rank, in bytes.
 pub const JSON_BYTES_MAX: usize = 256 << 10;
-/// Entries of the Flight Recorder that are taken over from one rank: the newest.
+/// Maximum number of entries of the Flight Recorder accepted from one rank: the newest.
 pub const FLIGHT_ENTRIES_MAX: usize = 200;
-/// What `"entries_left_out":N` takes of it.
+/// Space for `"entries_left_out":N` within that size.
 const LEFT_OUT_BYTES: usize = 64;
-/// The largest trace that is kept and fetched.
+/// Maximum size of a trace that is kept and fetched, in bytes.
 pub const TRACE_BYTES_MAX: u64 = 256 << 20;
-/// The longest piece of a trace in one answer.
+/// Maximum size of a piece of a trace in one answer, in bytes.
 pub const PIECE_BYTES_MAX: u64 = 1 << 20;
-/// The longest a trace may be recorded, in seconds.
+/// Maximum duration of a trace, in seconds.
 pub const TRACE_SECONDS_MAX: u32 = 30;
-/// The most steps a trace may span.
+/// Maximum number of steps of a trace.
 pub const TRACE_STEPS_MAX: u32 = 100;
 
-/// To a node, about its part of an attempt.
+/// A request to a node about its task of an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// Which of its ranks; all when empty.
+    /// The rank; all of the node's ranks if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// What.
+    /// What is requested.
     pub what: What,
 }
 
-/// What is asked.
+/// What is requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -62,31 +62,31 @@ pub enum What {
     WaitCounters,
     /// The last collectives.
     Flight,
-    /// Of the Flight Recorder only where the rank is in the operations of each of its process groups.
+    /// From the Flight Recorder, only the position of the rank in the operations of each of its process groups.
     FlightDigest,
-    /// Record a Kineto trace; answered with the name of its file, which stays on the node.
-    Trace(TraceWish),
+    /// Record a Kineto trace. The answer contains the name of its file, which stays on the node.
+    Trace(TraceLength),
     /// A piece of such a file.
     TracePiece {
-        /// Its name.
+        /// Name of the file.
         file: String,
-        /// From where.
+        /// Offset of the piece in the file, in bytes.
         offset: u64,
     },
 }
 
-/// How long a trace is to be.
+/// The length of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TraceWish {
-    /// So many seconds from when the rank hears of it.
+pub enum TraceLength {
+    /// This many seconds from the moment when the rank receives the request.
     Seconds(u32),
-    /// So many optimizer steps, from the beginning of one.
+    /// This many optimizer steps, from the beginning of a step.
     Steps(u32),
 }
 
-impl TraceWish {
-    /// What is wrong with it, in words.
+impl TraceLength {
+    /// Returns what is wrong with the length, as text; `None` if it is valid.
     #[must_use]
     pub fn problem(self) -> Option<String> {
         match self {
@@ -101,37 +101,37 @@ impl TraceWish {
     }
 }
 
-/// What one rank answered, or why not.
+/// The answer of one rank, or why there is none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankAnswer {
-    /// Which rank.
+    /// The rank.
     pub rank: Rank,
-    /// Its process.
+    /// Its process id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Stacks, as Python's `faulthandler` writes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The text was longer, and its beginning is left out.
+    /// True if the text was longer and its beginning was left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// Counters, or what the Flight Recorder holds.
+    /// Counters, or the contents of the Flight Recorder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json: Option<Value>,
-    /// Where the rank is in the operations of its process groups.
+    /// Position of the rank in the operations of its process groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<FlightDigest>,
-    /// A trace's file on the node.
+    /// The file of a trace on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceFile>,
-    /// Why there is none of these, or what is missing in them, in words.
+    /// Why there is none of these, or what is missing in them, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// What the kernel knows of a process that does not answer.
+    /// The kernel's information about a process that does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessState>,
-    /// The pipe that the main thread reads, if no other process has it open: the read cannot end. Only with stacks.
+    /// The pipe that the main thread reads, if no other process has it open: then the read cannot end. Only with stacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipe_without_writer: Option<String>,
 }
@@ -140,49 +140,49 @@ pub struct RankAnswer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TraceFile {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// A process as `/proc` shows it, as far as the agent may look.
+/// The state of a process as `/proc` shows it, as far as the agent may read it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProcessState {
-    /// Like `T (stopped)`.
+    /// State of the process, for example `T (stopped)`.
     pub state: String,
-    /// The kernel's function it sleeps in; empty where it does not sleep, or may not be seen.
+    /// The kernel function in which it sleeps; empty if it does not sleep, or if the agent may not read it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub wchan: String,
-    /// The system call it is in, as `/proc/PID/syscall` has it: its number and arguments, or `running`.
+    /// The current system call, as in `/proc/PID/syscall`: its number and arguments, or `running`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub syscall: String,
-    /// Its stack in the kernel, where the agent is root.
+    /// Its stack in the kernel, if the agent runs as root.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kernel_stack: String,
 }
 
-/// From a node; a piece of a file travels beside it.
+/// An answer from a node. The bytes of a piece are sent beside it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Of one rank.
+    /// The answer of one rank.
     Rank(Box<RankAnswer>),
-    /// The piece, and how long the file is.
+    /// A piece of a file, and the length of the file.
     Piece {
-        /// Its length.
+        /// Length of the file in bytes.
         length: u64,
     },
-    /// The question cannot be answered at all.
+    /// The request cannot be answered at all.
     Failed {
-        /// Why, in words.
+        /// Why not, as text.
         message: String,
     },
 }
 
-/// The newest entries of what the Flight Recorders of one rank said, as many as fit, in the order of their time, and how many are left
-/// out; of the rest (process groups, their members and counts) what any of them says.
+/// Merges the Flight Recorders of one rank: returns the newest entries that fit, in order of time, and the number of entries left out. For
+/// the other fields (process groups, their members and counts) the result contains what any recorder says.
 #[must_use]
 pub fn newest_entries(recorders: Vec<Value>) -> Value {
     let mut all = Value::Null;
@@ -284,14 +284,14 @@ mod tests {
 
     #[test]
     fn a_trace_has_bounds() {
-        for (wish, fine) in [
-            (TraceWish::Seconds(0), false),
-            (TraceWish::Seconds(30), true),
-            (TraceWish::Seconds(31), false),
-            (TraceWish::Steps(1), true),
-            (TraceWish::Steps(101), false),
+        for (trace_length, fine) in [
+            (TraceLength::Seconds(0), false),
+            (TraceLength::Seconds(30), true),
+            (TraceLength::Seconds(31), false),
+            (TraceLength::Steps(1), true),
+            (TraceLength::Steps(101), false),
         ] {
-            assert_eq!(wish.problem().is_none(), fine, "{wish:?}");
+            assert_eq!(trace_length.problem().is_none(), fine, "{trace_length:?}");
         }
     }
 }

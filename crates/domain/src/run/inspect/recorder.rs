@@ -1,6 +1,6 @@
-//! The Flight Recorder's dump of one rank, reduced to a digest.
+//! Reduces the Flight Recorder's dump of one rank to a digest.
 //!
-//! PyTorch has two recorders: one of NCCL and one of all other backends. What their JSON says, as far as it is read here:
+//! PyTorch has two recorders: one for NCCL and one for all other backends. This code reads the following parts of their JSON:
 //!
 //! ```text
 //! entries[]      the last operations, the oldest first
@@ -13,7 +13,7 @@
 //! pg_config      name ─▶ {desc, ranks: "[0, 1]"}; of Gloo's groups only the last one, without its name
 //! pg_status      not read: Gloo counts sends and receives in it, which differ between members
 //! ```
-//! Nothing in the JSON is trusted: what has another form is passed over.
+//! The JSON is not trusted: parts of another form are ignored.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,22 +23,22 @@ use super::flight::{FlightDigest, GROUP_DIGEST_BYTES_MAX, GROUPS_MAX, GroupDiges
 use crate::ident::Rank;
 use crate::run::ranks::RankSet;
 
-/// The longest texts that are kept of an operation and of a group.
+/// Maximum sizes of texts that are kept of an operation and of a group, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 const SIZES_BYTES_MAX: usize = 96;
 const DTYPES_BYTES_MAX: usize = 48;
 
-/// What one of a rank's recorders holds.
+/// The contents of one recorder of a rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecorderDump {
-    /// Its backend where it records one alone: `nccl`. Empty for the recorder of all others.
+    /// Its backend if it records only one: `nccl`. Empty for the recorder of all other backends.
     pub backend: &'static str,
     /// Its JSON.
     pub json: Value,
 }
 
-/// Puts together what the recorders of one rank say. `members` are the groups that the rank's probe knows, for those of which the
-/// recorder does not name the members.
+/// Combines the recorders of one rank. `members` are the groups that the rank's probe knows, for groups whose members the recorder does not
+/// name.
 #[must_use]
 pub fn digest(dumps: &[RecorderDump], members: &BTreeMap<String, RankSet>) -> FlightDigest {
     let mut groups = Groups::default();
@@ -50,7 +50,7 @@ pub fn digest(dumps: &[RecorderDump], members: &BTreeMap<String, RankSet>) -> Fl
         groups.take_members(name, ranks);
     }
     let mut all: Vec<GroupDigest> = groups.all.into_iter().map(|seen| seen.digest).collect();
-    // A stable sort: the recorder's order stays among equals.
+    // The sort is stable: equal groups stay in the recorder's order.
     all.sort_by_key(|group| (group.oldest_unfinished.is_none(), group.last_enqueued.is_none()));
     let left_out = all.len().saturating_sub(GROUPS_MAX);
     all.truncate(GROUPS_MAX);
@@ -61,18 +61,18 @@ pub fn digest(dumps: &[RecorderDump], members: &BTreeMap<String, RankSet>) -> Fl
     }
 }
 
-/// Groups in the order in which they were met.
+/// Groups in the order in which they were first seen.
 #[derive(Debug, Default)]
 struct Groups {
     all: Vec<Seen>,
-    /// By name and backend: a group may have one backend for CPUs and another one for GPUs, which count apart.
+    /// By name and backend: a group may have one backend for CPUs and another for GPUs, which count separately.
     places: HashMap<(String, String), usize>,
 }
 
 #[derive(Debug)]
 struct Seen {
     digest: GroupDigest,
-    /// The recorder sees when kernels start.
+    /// True if the recorder sees when kernels start.
     is_timed: bool,
 }
 
@@ -106,7 +106,7 @@ impl Groups {
 
     fn take_config(&mut self, dump: &RecorderDump) {
         for (name, config) in dump.json["pg_config"].as_object().into_iter().flatten() {
-            // Gloo's groups all stand there under an empty name, the last one in the place of the others.
+            // All of Gloo's groups have an empty name there, so each one replaces the one before.
             if name.is_empty() {
                 continue;
             }
@@ -153,7 +153,7 @@ impl Groups {
 }
 
 impl Seen {
-    /// The entries of a group come in the order in which they were enqueued.
+    /// The entries of a group are in the order in which they were enqueued.
     fn take(&mut self, entry: &Value) {
         let has_started = entry["time_discovered_started_ns"]
             .as_u64()
@@ -195,7 +195,7 @@ impl Seen {
     }
 }
 
-/// `Float`, `Float,Long`.
+/// Returns the types as text: `Float`, `Float,Long`.
 fn dtypes(types: &Value) -> String {
     let types: Vec<&str> = match types {
         Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
@@ -205,7 +205,7 @@ fn dtypes(types: &Value) -> String {
     head(&types.join(","), DTYPES_BYTES_MAX)
 }
 
-/// Takes away what can be done without until the group fits. Names stay: they have a bound, but JSON may write one byte as six.
+/// Removes less important parts until the group fits. Names stay: they are bounded, but JSON may write one byte as six.
 fn fit(group: &mut GroupDigest) {
     let is_long = |group: &GroupDigest| {
         serde_json::to_vec(group).map_or(true, |json| json.len() > GROUP_DIGEST_BYTES_MAX)
@@ -232,7 +232,7 @@ fn fit(group: &mut GroupDigest) {
     }
 }
 
-/// The beginning of a text, cut between two characters.
+/// Returns the start of a text, cut between two characters.
 fn head(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -251,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// As torch 2.15 writes it.
+    /// An entry as torch 2.15 writes it.
     fn entry(group: (&str, &str), operation: &str, sequence: u64, retired: bool) -> Value {
         json!({
             "collective_seq_id": sequence, "input_dtypes": ["Float"], "input_sizes": [[2, sequence]], "is_p2p": false,

@@ -1,4 +1,4 @@
-//! The text that Python's `faulthandler` writes, as threads and frames.
+//! Parses the text of Python's `faulthandler` into threads and frames.
 //!
 //! ```text
 //! Current thread 0x00007f15368266c0 (most recent call first):
@@ -8,38 +8,38 @@
 //!   File "/home/a/train.py", line 57 in step
 //!   File "/home/a/train.py", line 80 in <module>
 //! ```
-//! The thread that was started last comes first, so the main thread is the last one. Of more than a hundred the oldest are left out, the main
-//! thread among them, and a line `...` that is not indented stands for them. A line that is none of these is passed over.
+//! The thread that was started last comes first, so the main thread is the last one. If there are more than one hundred, the oldest are
+//! left out, including the main thread, and an unindented line `...` stands for them. Lines of any other form are ignored.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Threads and frames that are taken of one rank: `faulthandler` writes at most a hundred each.
+/// Maximum number of threads and frames accepted from one rank: `faulthandler` writes at most one hundred of each.
 const THREADS_MAX: usize = 128;
 const FRAMES_MAX: usize = 128;
 
-/// Instead of the threads that are left out.
+/// The line that stands for the threads that are left out.
 const MORE_THREADS: &str = "...";
 
-/// What a rank's text says.
+/// The parsed stacks of a rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// The thread that was started last comes first.
+    /// The threads; the one that was started last comes first.
     pub threads: Vec<Thread>,
-    /// Whether the main thread is the last of them, and not among those that are left out.
+    /// True if the main thread is the last of them, false if it was left out.
     pub has_main: bool,
 }
 
-/// One thread of Python's.
+/// One Python thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Thread {
-    /// As Python counts them: `0x00007f15f1ffeb80`.
+    /// Id of the thread, as Python writes it: `0x00007f15f1ffeb80`.
     pub id: String,
-    /// Its name, where this Python tells it.
+    /// Name of the thread, if this version of Python writes it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The innermost first; none in a thread that is in no Python code.
+    /// The frames, innermost first; empty for a thread that runs no Python code.
     pub frames: Vec<Frame>,
 }
 
@@ -49,13 +49,13 @@ pub struct Thread {
 pub struct Frame {
     /// The file.
     pub file: String,
-    /// The line in it.
+    /// The line in the file.
     pub line: u32,
     /// The function.
     pub function: String,
 }
 
-/// Reads the text.
+/// Parses the text.
 #[must_use]
 pub fn parse_threads(text: &str) -> Stacks {
     let mut threads: Vec<Thread> = Vec::new();
@@ -95,7 +95,7 @@ fn parse_head(line: &str) -> Option<Thread> {
         })
 }
 
-/// A file's name may hold anything, so its end is looked for from behind.
+/// A file name may contain anything, so its end is searched from the end of the line.
 fn parse_frame(line: &str) -> Option<Frame> {
     let rest = line.strip_prefix("  File \"")?;
     let (file, rest) = rest.rsplit_once("\", line ")?;
@@ -149,7 +149,7 @@ mod tests {
         ] {
             assert_eq!(parse_threads(text), Stacks::default(), "{text}");
         }
-        // None that `faulthandler` writes.
+        // More than `faulthandler` ever writes.
         let flood = "Thread 0x1 (most recent call first):\n".repeat(1_000);
         let frames = "  File \"x\", line 99999999999 in f\n  File \"x\", line 1 in f\n".repeat(500);
         let threads = parse_threads(&format!("{flood}{frames}")).threads;

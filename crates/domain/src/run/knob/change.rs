@@ -1,4 +1,4 @@
-//! What an attempt changed against the one before it, kept with the attempt so that it can be taken back.
+//! What an attempt changed compared with the one before it. It is stored with the attempt so that it can be reverted.
 
 use std::collections::BTreeMap;
 
@@ -8,120 +8,120 @@ use serde::{Deserialize, Serialize};
 use crate::ident::{AttemptNo, Rank};
 use crate::run::knob::Verdict;
 
-/// Answers kept of an attempt: each knob's, and as many different reasons why it failed as a person would read.
+/// Maximum number of stored answers of an attempt: one per knob, and as many different failure reasons as a person would read.
 pub const ANSWERS_MAX: usize = 32;
 
 /// A change of knobs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Change {
-    /// What was set, by name.
+    /// The knobs that were set.
     pub set: Vec<KnobDiff>,
-    /// The attempt whose change this takes back.
+    /// The attempt whose change this one reverts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reverts: Option<AttemptNo>,
-    /// Which of that attempt's changes in place it takes back; none for the one that attempt was made for.
+    /// Number of the change in place within that attempt that this one reverts; `None` for the change that the attempt was made for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reverts_live: Option<u32>,
-    /// It is taken back by itself when the verdict is against it.
+    /// True if the change is reverted automatically when the verdict is against it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto_revert: bool,
-    /// When it is kept, a doubled `micro_batch` is tried by itself.
+    /// True if a doubled `micro_batch` is tried automatically when the change is kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub try_larger_batch: bool,
-    /// Why none was tried.
+    /// Why no larger batch was tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_larger_batch: Option<String>,
-    /// It is that trial, and follows from the change of this attempt.
+    /// The change is such a trial, and follows the change of this attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follows: Option<AttemptNo>,
-    /// A person asked for another attempt with the same knobs.
+    /// True if a person requested a new attempt with the same knobs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restart: bool,
-    /// Nodes that a person takes out of the run with it.
+    /// Nodes that a person excludes from the run with this change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
-    /// Why it was made when no person asked for it.
+    /// Why it was made, if no person requested it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What may be unwise about it.
+    /// Warnings about values that may be unwise.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Whether it was worth it, once steps of both sides tell.
+    /// The verdict, once both sides have enough steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
-/// One knob, before and after.
+/// One knob, before and after the change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KnobDiff {
-    /// Its name.
+    /// Name of the knob.
     pub knob: String,
-    /// Its value before; none where the script has its own way.
+    /// The value before; absent if the script's own value applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// Its value since; none where the script has its own way again.
+    /// The value after; absent if the script's own value applies again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
-    /// How it is turned.
+    /// How the knob is applied.
     pub how: How,
 }
 
-/// How a knob is turned.
+/// How a knob is applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "way", rename_all = "lowercase")]
 pub enum How {
-    /// By an argument of the script that the run or the recipe declares.
+    /// Through an argument of the script that the run or the recipe declares.
     Flag {
-        /// Like `--num-workers`.
+        /// Name of the argument, for example `--num-workers`.
         flag: String,
     },
-    /// By a variable of the script that the run declares.
+    /// Through a variable of the script that the run declares.
     Variable {
-        /// Like `NUM_WORKERS`.
+        /// Name of the variable, for example `NUM_WORKERS`.
         env: String,
     },
-    /// By variables that libraries read.
+    /// Through variables that libraries read.
     Environment {
-        /// Like `NCCL_IB_TIMEOUT`.
+        /// Names of the variables, for example `NCCL_IB_TIMEOUT`.
         variables: Vec<String>,
     },
-    /// By the probe, inside the script: what runs is not what is written.
+    /// By the probe, inside the script: the program that runs differs from its source.
     Injected,
 }
 
-/// A change that waits for the attempt before it to end.
+/// A change that waits for the end of the attempt before it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
-    /// What.
+    /// The change.
     pub change: Change,
-    /// All knobs with it.
+    /// All knobs after the change.
     pub knobs: BTreeMap<String, String>,
-    /// Begin anew, from no checkpoint.
+    /// Start from the beginning, without a checkpoint.
     #[serde(default)]
     pub from_start: bool,
 }
 
-/// What a rank said of a knob that the probe was to turn.
+/// A rank's answer about a knob that its probe should apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnobAnswer {
-    /// The knob.
+    /// Name of the knob.
     pub knob: String,
-    /// The value it was asked for.
+    /// The requested value.
     pub value: String,
-    /// Whether it was turned.
+    /// True if it was applied.
     pub applied: bool,
-    /// What was changed, or why not.
+    /// What was changed, or why it could not be.
     pub detail: String,
-    /// The first rank that said so.
+    /// The first rank that gave this answer.
     pub rank: Rank,
-    /// Which of the attempt's changes in place it answers; none for what the attempt began with.
+    /// Number of the change in place within the attempt; absent for knobs that the attempt started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<u32>,
 }
 
 impl Change {
-    /// `lr_scale=0.5, amp=bf16`.
+    /// Returns the change as text: `lr_scale=0.5, amp=bf16`.
     #[must_use]
     pub fn words(&self) -> String {
         if self.restart {
@@ -138,7 +138,7 @@ impl Change {
         words.join(", ")
     }
 
-    /// Why the attempt was made.
+    /// Returns the cause of the attempt that makes this change.
     #[must_use]
     pub fn cause(&self) -> &'static str {
         match (self.reverts, &self.reason) {
@@ -151,7 +151,7 @@ impl Change {
         }
     }
 
-    /// Whether the probe changes what the script makes.
+    /// Returns true if the probe changes what the script creates.
     #[must_use]
     pub fn is_injected(&self) -> bool {
         let injected = |diff: &KnobDiff| diff.how == How::Injected && diff.new.is_some();
@@ -160,7 +160,7 @@ impl Change {
 }
 
 impl How {
-    /// For people: `--num-workers`, `NCCL_IB_TIMEOUT`, `injected`.
+    /// Returns the way as text: `--num-workers`, `NCCL_IB_TIMEOUT`, `injected`.
     #[must_use]
     pub fn words(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! Two attempts side by side: what they were asked, what they ran, and how that went.
+//! Compares two attempts: their settings, what they ran, and their performance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,70 +7,70 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ident::AttemptNo;
-use crate::run::knob::figures::Trace;
-use crate::run::knob::live::{LiveChange, LiveState};
+use crate::run::knob::in_place::{InPlaceChange, InPlaceState};
+use crate::run::knob::performance::Trace;
 use crate::run::knob::place::spec_with;
 use crate::run::knob::verdict::Verdict;
 use crate::run::state::{Attempt, Machine};
 
-/// Differences shown; two environments built from scratch may differ in hundreds of packages.
+/// Maximum number of shown differences. Two environments built from scratch may differ in hundreds of packages.
 const DIFFERENCES_MAX: usize = 200;
 
-/// Two attempts, of one run or of two.
+/// A comparison of two attempts, of one run or of two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// The first.
-    pub a: Side,
-    /// The second.
-    pub b: Side,
-    /// What differs, by name.
+    /// The first attempt.
+    pub a: ComparedAttempt,
+    /// The second attempt.
+    pub b: ComparedAttempt,
+    /// The differences, by name.
     pub differences: Vec<Difference>,
-    /// There are more.
+    /// True if there are more differences.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
-    /// How it went, `a` as before and `b` as after.
+    /// Comparison of performance, with `a` as before and `b` as after.
     pub figures: Verdict,
 }
 
-/// Which attempt.
+/// One of the compared attempts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Side {
-    /// The run.
+pub struct ComparedAttempt {
+    /// Id of the run.
     pub run: String,
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: AttemptNo,
-    /// How it ended; `under way` when it has not.
+    /// How it ended; `under way` if it has not ended.
     pub outcome: String,
 }
 
-/// One thing that differs; a side that lacks it is absent.
+/// One difference. A side that lacks the value is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Difference {
-    /// `spec.args.3`, `knobs.lr_scale`, `packages.numpy`, `env.NCCL_DEBUG`, …
+    /// Name of the value: `spec.args.3`, `knobs.lr_scale`, `packages.numpy`, `env.NCCL_DEBUG`, …
     pub what: String,
-    /// In the first.
+    /// Value in the first attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub a: Option<String>,
-    /// In the second.
+    /// Value in the second attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub b: Option<String>,
 }
 
-/// One of the two attempts that are compared.
+/// One of the two attempts to compare.
 #[derive(Debug, Clone, Copy)]
-pub struct Compared<'a> {
-    /// Its run.
+pub struct ComparisonInput<'a> {
+    /// The run of the attempt.
     pub run: &'a Machine,
     /// The attempt.
     pub attempt: &'a Attempt,
-    /// What its series say.
+    /// The data from its series.
     pub trace: &'a Trace,
 }
 
-/// Compares two attempts with what was read of their series.
+/// Compares two attempts, with the data read from their series.
 #[must_use]
-pub fn compare(a: &Compared<'_>, b: &Compared<'_>) -> Comparison {
+pub fn compare(a: &ComparisonInput<'_>, b: &ComparisonInput<'_>) -> Comparison {
     let (facts_a, facts_b) = (facts(a.run, a.attempt), facts(b.run, b.attempt));
     let names: BTreeSet<&String> = facts_a.keys().chain(facts_b.keys()).collect();
     let differs = |name: &&&String| facts_a.get(**name) != facts_b.get(**name);
@@ -88,24 +88,24 @@ pub fn compare(a: &Compared<'_>, b: &Compared<'_>) -> Comparison {
     let mut figures = Verdict::measured(a.trace, b.trace);
     figures.summary = figures.evidence();
     Comparison {
-        a: side(a.run, a.attempt),
-        b: side(b.run, b.attempt),
+        a: compared_attempt(a.run, a.attempt),
+        b: compared_attempt(b.run, b.attempt),
         differences,
         truncated,
         figures,
     }
 }
 
-fn side(machine: &Machine, attempt: &Attempt) -> Side {
+fn compared_attempt(machine: &Machine, attempt: &Attempt) -> ComparedAttempt {
     let outcome = attempt.outcome.as_ref();
-    Side {
+    ComparedAttempt {
         run: machine.id.to_string(),
         attempt: attempt.no,
         outcome: outcome.map_or_else(|| "under way".into(), |outcome| outcome.cause.to_string()),
     }
 }
 
-/// Everything that could differ, by a name that says where it is from.
+/// Returns everything that could differ, by a name that says where it comes from.
 fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let at_launch = attempt.knobs_at_launch();
@@ -162,15 +162,15 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
     facts
 }
 
-/// `as the script has it, then 1200 from step 340`.
-fn turned_in_place(live: &LiveChange, facts: &mut BTreeMap<String, String>) {
+/// Appends a change in place to the value: `as the script has it, then 1200 from step 340`.
+fn turned_in_place(live: &InPlaceChange, facts: &mut BTreeMap<String, String>) {
     let script = || "as the script has it".to_owned();
     let at = live
         .step
         .map_or("its start".into(), |step| format!("step {step}"));
     let count = live.ranks.len();
     let ranks = match live.state {
-        LiveState::Taken => String::new(),
+        InPlaceState::Taken => String::new(),
         _ => format!(" in {count} of its ranks"),
     };
     for diff in &live.change.set {

@@ -1,35 +1,35 @@
-//! Knobs: settings of a training that Lockstep knows by name, so that a diagnosis can name its fix and a command can make it.
+//! Knobs: settings of a training run that Lockstep knows by name, so that a diagnosis can name a repair and a command can apply it.
 //!
 //! ```text
-//!            declared in the spec, or by the recipe ──▶ the script's own flag or variable
-//!  NAME=VALUE ┤ else a variable the libraries read  ──▶ the launcher's environment
-//!            │ else a change the probe can make     ──▶ LOCKSTEP_KNOBS, shown with a badge
-//!            └ else refused, with the advice in words
+//!             ┌ declared in the spec, or by the recipe ──▶ the script's own flag or variable
+//!  NAME=VALUE ┼ else a variable that libraries read    ──▶ the launcher's environment
+//!             ├ else a change that the probe can make  ──▶ LOCKSTEP_KNOBS, shown with a badge
+//!             └ else refused, with advice as text
 //! ```
-//! | file | what it decides |
+//! | file | contents |
 //! |---|---|
-//! | `value` | which values a knob takes, and which of them deserve a warning |
-//! | `target` | which setting of its script a run declares a knob to be |
-//! | `place` | where a value goes, and what the spec is with it |
-//! | `change` | what an attempt changed, and what its ranks said of it |
-//! | `live` | changes that a running attempt takes over in place |
-//! | `figures` | what an attempt's series say in a few numbers |
+//! | `value` | the values of a knob, and which of them deserve a warning |
+//! | `target` | the setting of the script that a run declares for a knob |
+//! | `place` | where a value goes, and the spec with that value |
+//! | `change` | what an attempt changed, and how its ranks answered |
+//! | `in_place` | changes that a running attempt makes in place |
+//! | `performance` | an attempt's series, reduced to a few numbers |
 //! | `verdict` | whether the change was worth it |
-//! | `compare` | what two attempts differ in |
+//! | `compare` | the differences between two attempts |
 
 mod change;
 mod compare;
-mod figures;
-mod live;
+mod in_place;
+mod performance;
 mod place;
 mod target;
 mod value;
 mod verdict;
 
 pub use change::{ANSWERS_MAX, Change, How, KnobAnswer, KnobDiff, Pending};
-pub use compare::{Compared, Comparison, Difference, Side, compare};
-pub use figures::{Figures, Median, Memory, MemoryKind, StepSample, Trace, WARM_UP_STEPS};
-pub use live::{ChangeId, LIVE_MAX, LiveChange, LiveState, turn, turn_back};
+pub use compare::{ComparedAttempt, Comparison, ComparisonInput, Difference, compare};
+pub use in_place::{ChangeId, IN_PLACE_MAX, InPlaceChange, InPlaceState, apply_change, revert_change};
+pub use performance::{Median, Memory, MemoryKind, PerformanceSummary, StepSample, Trace, WARM_UP_STEPS};
 pub use place::{LOCKSTEP_KNOBS, current, place, spec_with};
 pub use target::KnobTarget;
 pub use value::Values;
@@ -38,61 +38,62 @@ pub use verdict::{Decision, Losses, Ratio, STEPS_MIN, Verdict, judge};
 /// A knob.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
-    /// Its name.
+    /// Name of the knob.
     pub name: &'static str,
-    /// What it does, in words.
+    /// What it does, as text for users.
     pub what: &'static str,
-    /// The values it takes.
+    /// The values it accepts.
     pub values: Values,
-    /// How it is turned where the script has no setting of its own for it.
-    pub way: Way,
-    /// The training computes the same with any value, only slower, faster or in less memory.
+    /// How it is applied if the script has no setting of its own for it.
+    pub mechanism: Mechanism,
+    /// True if training computes the same with any value, only slower, faster or with less memory.
     pub keeps_losses: bool,
-    /// The probe can turn it in ranks that train, each for itself.
+    /// True if the probe can change it in running ranks, in each rank independently.
     pub live: bool,
     /// The value that turns it off, for a knob that exists to save memory. A change that turns such a knob on is kept only if it saves
-    /// enough memory, is taken back by itself otherwise, and may be followed by a larger batch.
+    /// enough memory; otherwise it is reverted automatically. A larger batch may follow a kept change.
     pub memory_saver_off: Option<&'static str>,
-    /// It is the number of samples per step: steps with different values take different times, and twice the value is tried when
+    /// True if it is the number of samples per step. Steps with different values take different times, and twice the value is tried when
     /// memory is left.
     pub is_batch_size: bool,
 }
 
-/// How a knob is turned that is not declared.
+/// How a knob is applied that the run does not declare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// Variables that libraries read.
+pub enum Mechanism {
+    /// Through variables that libraries read.
     Environment {
-        /// For ranks that talk over NCCL.
+        /// Variables for ranks that communicate over NCCL.
         nccl: &'static [&'static str],
-        /// For ranks that talk over Gloo, with whole names as values; empty for a knob that has no effect there.
+        /// Variables for ranks that communicate over Gloo, which accepts only complete names as values; empty for a knob that has no effect
+        /// there.
         gloo: &'static [&'static str],
     },
-    /// The probe changes what the script makes.
+    /// The probe changes what the script creates.
     Injection,
 }
 
-/// What most knobs have in common.
+/// The values that most knobs have in common.
 const INJECTED: Knob = Knob {
     name: "",
     what: "",
     values: Values::Words(&[]),
-    way: Way::Injection,
+    mechanism: Mechanism::Injection,
     keeps_losses: false,
     live: false,
     memory_saver_off: None,
     is_batch_size: false,
 };
 
-const fn nccl(nccl: &'static [&'static str]) -> Way {
-    Way::Environment { nccl, gloo: &[] }
+const fn nccl(nccl: &'static [&'static str]) -> Mechanism {
+    Mechanism::Environment { nccl, gloo: &[] }
 }
 
-/// Every knob there is.
+/// All knobs.
 pub const KNOBS: &[Knob] = &[
     Knob {
         name: "activation_checkpointing",
-        what: "computes activations again in the backward pass instead of keeping them: less memory, longer steps",
+        what: "recomputes activations in the backward pass instead of keeping them: less memory, longer steps",
         values: Values::Checkpointing,
         keeps_losses: true,
         memory_saver_off: Some("none"),
@@ -100,21 +101,21 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "fsdp_sharding",
-        what: "how much FSDP cuts up among the ranks: parameters, gradients and optimizer state, or less of them",
+        what: "what FSDP shards among the ranks: parameters, gradients and optimizer state, or fewer of them",
         values: Values::Words(&["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"]),
         keeps_losses: true,
         ..INJECTED
     },
     Knob {
         name: "reshard_after_forward",
-        what: "whether FSDP2 lets go of gathered parameters between forward and backward: less memory, more communication",
+        what: "whether FSDP2 frees gathered parameters between forward and backward: less memory, more communication",
         values: Values::Words(&["true", "false"]),
         keeps_losses: true,
         ..INJECTED
     },
     Knob {
         name: "grad_clip_norm",
-        what: "the largest norm gradients may have before the optimizer's step",
+        what: "maximum norm of the gradients before the optimizer's step",
         values: Values::Number {
             above: 0.0,
             most: 1e6,
@@ -123,7 +124,7 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "lr_scale",
-        what: "a factor on the learning rate the script asks for",
+        what: "a factor for the learning rate that the script sets",
         values: Values::Number {
             above: 0.0,
             most: 1e3,
@@ -149,25 +150,25 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "nccl_ib_timeout",
-        what: "how long InfiniBand waits for an acknowledgement, as 4.096 µs × 2^value; NCCL waits for ever from 23 up",
+        what: "how long InfiniBand waits for an acknowledgement, as 4.096 µs × 2^value; from 23 on, NCCL waits forever",
         values: Values::Whole { least: 1, most: 22 },
-        way: nccl(&["NCCL_IB_TIMEOUT"]),
+        mechanism: nccl(&["NCCL_IB_TIMEOUT"]),
         keeps_losses: true,
         ..INJECTED
     },
     Knob {
         name: "nccl_ib_retry_count",
-        what: "how often InfiniBand sends again before NCCL gives up",
+        what: "how often InfiniBand retries before NCCL gives up",
         values: Values::Whole { least: 0, most: 7 },
-        way: nccl(&["NCCL_IB_RETRY_CNT"]),
+        mechanism: nccl(&["NCCL_IB_RETRY_CNT"]),
         keeps_losses: true,
         ..INJECTED
     },
     Knob {
         name: "nccl_socket_ifname",
-        what: "the network interfaces that ranks talk over",
+        what: "the network interfaces that ranks use to communicate",
         values: Values::Interfaces,
-        way: Way::Environment {
+        mechanism: Mechanism::Environment {
             nccl: &["NCCL_SOCKET_IFNAME"],
             gloo: &["GLOO_SOCKET_IFNAME"],
         },
@@ -176,28 +177,28 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "cuda_alloc_conf",
-        what: "settings of PyTorch's GPU memory allocator, like expandable_segments:True against fragmentation",
+        what: "settings of PyTorch's GPU memory allocator, for example expandable_segments:True against fragmentation",
         values: Values::AllocatorSettings,
-        way: nccl(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]),
+        mechanism: nccl(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]),
         keeps_losses: true,
         ..INJECTED
     },
     Knob {
         name: "num_workers",
-        what: "processes of each rank that load data ahead",
+        what: "data loading processes per rank",
         values: Values::Whole { least: 0, most: 256 },
         keeps_losses: true,
         ..INJECTED
     },
     Knob {
         name: "amp",
-        what: "the precision of the forward pass: less memory and faster on tensor cores, less exact",
+        what: "the precision of the forward pass: lower precision needs less memory and is faster on tensor cores, but is less exact",
         values: Values::Words(&["off", "bf16", "fp16"]),
         ..INJECTED
     },
     Knob {
         name: "micro_batch",
-        what: "samples of each rank in one forward pass",
+        what: "samples per rank in one forward pass",
         values: Values::Whole {
             least: 1,
             most: 1_000_000,
@@ -207,13 +208,13 @@ pub const KNOBS: &[Knob] = &[
     },
 ];
 
-/// A knob by its name; else what there is.
+/// Returns the knob with this name.
 ///
 /// # Errors
-/// In words, when there is no such knob.
+/// Returns a message with all names if there is no such knob.
 pub fn known(name: &str) -> Result<&'static Knob, String> {
     KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| {
         let names: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
-        format!("there is no knob {name:?}; there is: {}", names.join(", "))
+        format!("unknown knob {name:?}; known knobs: {}", names.join(", "))
     })
 }

@@ -1,21 +1,21 @@
-//! Where a knob's value goes: the script's own setting, the environment, or the probe.
+//! Where the value of a knob goes: to the script's own setting, to the environment, or to the probe.
 //!
-//! A script's own flag is changed where it stands in the arguments, so that a change taken back gives the first command line again.
+//! A flag of the script is changed at its position in the arguments, so that a revert restores the original command line.
 
 use std::collections::BTreeMap;
 
 use crate::run::knob::change::How;
-use crate::run::knob::{Knob, Way, known};
+use crate::run::knob::{Knob, Mechanism, known};
 use crate::run::recipe::Recipe;
 use crate::run::spec::{Backend, Spec};
 
-/// The variable by which the probe learns what to change: a JSON object, name → value, both texts.
+/// The variable that tells the probe what to change: a JSON object from names to values, both strings.
 pub const LOCKSTEP_KNOBS: &str = "LOCKSTEP_KNOBS";
 
-/// How a knob is turned in a run.
+/// Returns how a knob is applied in a run.
 ///
 /// # Errors
-/// In words, with what to do instead, when it can be turned in no way.
+/// Returns a message with advice if the knob cannot be applied.
 pub fn place(spec: &Spec, name: &str) -> Result<How, String> {
     let knob = known(name)?;
     if let Some(target) = spec.knobs.get(name) {
@@ -25,20 +25,22 @@ pub fn place(spec: &Spec, name: &str) -> Result<How, String> {
     if let Some(flag) = recipe.and_then(|recipe| recipe.flag(name)) {
         return Ok(How::Flag { flag: flag.into() });
     }
-    match knob.way {
-        Way::Environment { nccl, gloo } => environment(spec, name, nccl, gloo),
-        Way::Injection if spec.env.get("LOCKSTEP_PROBE").is_some_and(|probe| probe == "off") => Err(format!(
-            "{name} would be set by the probe, which this run turns off (LOCKSTEP_PROBE=off): {}",
-            declare(name)
-        )),
-        Way::Injection => Ok(How::Injected),
+    match knob.mechanism {
+        Mechanism::Environment { nccl, gloo } => environment(spec, name, nccl, gloo),
+        Mechanism::Injection if spec.env.get("LOCKSTEP_PROBE").is_some_and(|probe| probe == "off") => {
+            Err(format!(
+                "the probe sets {name}, but this run turns the probe off (LOCKSTEP_PROBE=off): {}",
+                declare(name)
+            ))
+        }
+        Mechanism::Injection => Ok(How::Injected),
     }
 }
 
 fn environment(spec: &Spec, name: &str, nccl: &[&str], gloo: &[&str]) -> Result<How, String> {
     if spec.backend == Backend::Gloo && gloo.is_empty() {
         return Err(format!(
-            "{name} has no effect: the run asks for Gloo, which trains on CPUs and reads no {}. Submit it with backend = \"nccl\" on \
+            "{name} has no effect: the run uses Gloo, which trains on CPUs and reads no {}. Submit it with backend = \"nccl\" on \
              nodes with GPUs",
             nccl.join(" or ")
         ));
@@ -62,7 +64,7 @@ fn declare(name: &str) -> String {
     )
 }
 
-/// A knob's value in the run: turned by Lockstep, else as the spec's arguments, settings and variables have it.
+/// Returns the current value of a knob in the run: as Lockstep set it, otherwise from the spec's arguments, settings and variables.
 #[must_use]
 pub fn current(spec: &Spec, knobs: &BTreeMap<String, String>, name: &str) -> Option<String> {
     let turned = knobs.get(name).cloned();
@@ -77,7 +79,7 @@ pub fn current(spec: &Spec, knobs: &BTreeMap<String, String>, name: &str) -> Opt
 }
 
 impl Spec {
-    /// The knobs that are set by name, in their canonical values.
+    /// Returns the knobs that are set by name, with their canonical values.
     #[must_use]
     pub fn knobs_set(&self) -> BTreeMap<String, String> {
         let of_knob = |(name, value): (&String, &String)| {
@@ -89,7 +91,7 @@ impl Spec {
     }
 }
 
-/// The spec as nodes get it: with every knob in its place, and none left for them to know of.
+/// Returns the spec for the nodes: every knob is in its place, and nodes need not know about knobs.
 #[must_use]
 pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
     let mut placed = spec.clone();
@@ -98,9 +100,9 @@ pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
     placed.try_larger_batch = None;
     let mut injected = BTreeMap::new();
     for (name, value) in knobs {
-        // Given with the run by its knob's name, and now in its place.
+        // The setting was given under the name of the knob; its value is now in its place.
         placed.set.remove(name);
-        // What had a place when it was stored has one now: a newer version only adds places.
+        // A knob that had a place when it was stored still has one: newer versions only add places.
         match place(spec, name) {
             Ok(How::Flag { flag }) => put_flag(&mut placed, &flag, value),
             Ok(How::Environment { variables }) => {
@@ -126,14 +128,15 @@ pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
 }
 
 impl Knob {
-    /// Gloo wants whole names: what only NCCL understands would end every rank.
+    /// Gloo accepts only complete names: a value that only NCCL understands would end every rank.
     fn fits(&self, variable: &str, value: &str) -> bool {
-        let is_gloo = matches!(self.way, Way::Environment { gloo, .. } if gloo.contains(&variable));
+        let is_gloo =
+            matches!(self.mechanism, Mechanism::Environment { gloo, .. } if gloo.contains(&variable));
         !is_gloo || !value.starts_with(['^', '='])
     }
 }
 
-/// Where it stands already, else among a recipe's settings, else at the end.
+/// Sets the flag where it already is, otherwise among a recipe's settings, otherwise at the end.
 fn put_flag(spec: &mut Spec, flag: &str, value: &str) {
     if Arguments(&spec.args).value(flag).is_some() {
         spec.args = Arguments(&spec.args).with(flag, value);
@@ -146,7 +149,7 @@ fn put_flag(spec: &mut Spec, flag: &str, value: &str) {
     }
 }
 
-/// The name under which a recipe's settings have a flag already.
+/// Returns the name under which the settings already contain the flag.
 fn setting(spec: &Spec, flag: &str) -> Option<String> {
     let same = |name: &&String| format!("--{}", name.replace('_', "-")) == flag;
     spec.set.keys().find(same).cloned()
@@ -157,7 +160,7 @@ fn recipe_setting(spec: &Spec, flag: &str) -> Option<String> {
     flag.strip_prefix("--").map(|name| name.replace('-', "_"))
 }
 
-/// A script's arguments, looked through for one flag; what is behind `--` is no flag.
+/// The arguments of a script, searched for one flag. Words after `--` are not flags.
 struct Arguments<'a>(&'a [String]);
 
 impl Arguments<'_> {
@@ -176,7 +179,7 @@ impl Arguments<'_> {
         args
     }
 
-    /// The last one, which is the one that counts, with the value when it stands in the same word.
+    /// Returns the position of the last occurrence, which takes precedence, and the value if it is in the same word.
     fn find(&self, flag: &str) -> Option<(usize, Option<String>)> {
         let bare = flag.trim_end_matches('=');
         let flags = self.0.iter().take_while(|arg| *arg != "--");

@@ -1,33 +1,33 @@
-//! What a run declares a knob to be: its script's own argument or variable.
+//! The script's own argument or variable that a run declares for a knob.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::knob::change::How;
 
-/// Which setting of the script a knob is: `"--num-workers"` or `"NUM_WORKERS"`, or said in full.
+/// The setting of the script that a knob controls: `"--num-workers"`, `"NUM_WORKERS"`, or a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum KnobTarget {
-    /// A flag when it begins with `-`, else a variable.
+    /// A flag if it begins with `-`, otherwise a variable.
     Text(String),
-    /// An argument of the script, with a `=` at the end when it takes its value in one word.
+    /// An argument of the script; it ends with `=` if argument and value form one word.
     Flag {
-        /// Like `--num-workers`.
+        /// Name of the argument, for example `--num-workers`.
         flag: String,
     },
-    /// A variable of the script.
+    /// An environment variable of the script.
     Variable {
-        /// Like `NUM_WORKERS`.
+        /// Name of the variable, for example `NUM_WORKERS`.
         env: String,
     },
 }
 
 impl KnobTarget {
-    /// What it names.
+    /// Returns how the knob is applied through this setting.
     ///
     /// # Errors
-    /// In words, when it is neither a flag nor a variable's name.
+    /// Returns a message if the text is neither a flag nor the name of a variable.
     pub fn how(&self) -> Result<How, String> {
         match self {
             Self::Text(text) if text.starts_with('-') => flag(text),
@@ -42,7 +42,7 @@ fn flag(text: &str) -> Result<How, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if name.trim_matches('-').is_empty() || !name.chars().all(allowed) {
         return Err(format!(
-            "{text:?} is no argument of a script; give it like --num-workers"
+            "{text:?} is not an argument of a script; write it like --num-workers"
         ));
     }
     Ok(How::Flag { flag: text.into() })

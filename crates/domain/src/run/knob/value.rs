@@ -1,46 +1,47 @@
-//! Which values a knob takes. What was typed becomes one canonical text, so that the same wish made twice is seen to be the same.
+//! The values that a knob accepts. Input is converted to one canonical text, so that two requests for the same value are recognised as
+//! equal.
 
-/// The longest value: some interfaces, some allocator settings.
+/// Maximum size of a value in bytes: several interfaces, or several allocator settings.
 const VALUE_BYTES_MAX: usize = 256;
-/// Linux' longest name of an interface.
+/// Maximum length of an interface name in Linux.
 const INTERFACE_BYTES_MAX: usize = 15;
-/// More segments or layers than any model has.
+/// Maximum number of segments or layers: more than any model has.
 const EVERY_MAX: u32 = 1_000;
 
 /// The values of a knob.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Values {
-    /// One of these.
+    /// One of these words.
     Words(&'static [&'static str]),
     /// `constant`, `cosine:STEPS`, `linear:STEPS`.
     Schedule,
-    /// A number above one and at most another.
+    /// A number in a range.
     Number {
-        /// Not this itself.
+        /// The lower bound, exclusive.
         above: f64,
-        /// This too.
+        /// The upper bound, inclusive.
         most: f64,
     },
-    /// A whole number between two.
+    /// A whole number in a range.
     Whole {
-        /// The least.
+        /// The smallest value.
         least: u32,
-        /// The most.
+        /// The largest value.
         most: u32,
     },
     /// `none`, `block`, `stage`, `every=N`, `sequential=N`.
     Checkpointing,
-    /// Names of network interfaces with commas, `^` or `=` before the first as NCCL has it.
+    /// Names of network interfaces separated by commas, with `^` or `=` before the first one as in NCCL.
     Interfaces,
-    /// `key:value` with commas.
+    /// `key:value` pairs separated by commas.
     AllocatorSettings,
 }
 
 impl Values {
-    /// The value in its canonical text.
+    /// Returns the value in its canonical text.
     ///
     /// # Errors
-    /// In words: what would be right.
+    /// Returns a message that says which values are valid.
     pub fn parse(self, text: &str) -> Result<String, String> {
         let text = text.trim();
         if text.len() > VALUE_BYTES_MAX || text.chars().any(char::is_control) {
@@ -55,10 +56,10 @@ impl Values {
             Self::Interfaces => are_interfaces(text).then(|| text.to_owned()),
             Self::AllocatorSettings => text.split(',').all(is_setting).then(|| text.to_owned()),
         };
-        parsed.ok_or_else(|| format!("{text:?} is none of its values: give {}", self.words()))
+        parsed.ok_or_else(|| format!("{text:?} is not a valid value: give {}", self.words()))
     }
 
-    /// What may be given, in words.
+    /// Returns the valid values, as text for users.
     #[must_use]
     pub fn words(self) -> String {
         match self {
@@ -70,13 +71,14 @@ impl Values {
                 format!("none, block, stage, every=N or sequential=N with N from 1 to {EVERY_MAX}")
             }
             Self::Interfaces => {
-                "names of interfaces with commas, like eth0,eth1, or ^docker0 for all others".into()
+                "interface names separated by commas, for example eth0,eth1, or ^docker0 for all others"
+                    .into()
             }
             Self::AllocatorSettings => "key:value with commas, like expandable_segments:True".into(),
         }
     }
 
-    /// What to know of a value that is allowed and rarely wise.
+    /// Returns a warning about a value that is allowed but rarely useful.
     #[must_use]
     pub fn warning(self, value: &str) -> Option<&'static str> {
         match (self, value) {
@@ -94,7 +96,7 @@ impl Values {
 }
 
 fn number(text: &str, above: f64, most: f64) -> Option<String> {
-    // Not `inf`, `nan` or `+1`: what a script's own parser takes for a number is what digits say.
+    // `inf`, `nan` and `+1` are refused: only digits mean the same number to every script's own parser.
     let plain = text.starts_with(|c: char| c.is_ascii_digit() || c == '.');
     let value = text.parse::<f64>().ok().filter(|_| plain)?;
     (value > above && value <= most).then(|| value.to_string())

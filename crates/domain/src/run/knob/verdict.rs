@@ -1,13 +1,13 @@
-//! Whether a change was worth it: the attempts before it against those since, by what their series say.
+//! Decides whether a change was worth it, from the series of the attempts before it and of the attempts since.
 //!
 //! ```text
-//!  the probe could not turn it ──▶ not applied
-//!  too few steps ──▶ not yet, or undecided where no more will come
-//!  activation checkpointing turned on ──▶ kept when memory saved > 50 % and step time up < 30 % and the losses stay, else rejected
-//!  a doubled batch, tried by itself ──▶ kept when samples a second rise, else rejected
-//!  any other ──▶ better, worse, mixed, or no difference: by samples a second, step time and memory
+//!  the probe could not apply it ──▶ not applied
+//!  too few steps ──▶ not yet, or undecided if no more steps will come
+//!  activation checkpointing turned on ──▶ kept if memory saved > 50 %, step time up < 30 % and the losses stay, otherwise rejected
+//!  a doubled batch, tried automatically ──▶ kept if samples per second rise, otherwise rejected
+//!  any other ──▶ better, worse, mixed, or no difference: by samples per second, step time and memory
 //! ```
-//! A difference counts when the intervals of both medians leave no doubt of its direction and it is large enough to matter.
+//! A difference counts if the intervals of both medians leave no doubt about its direction and it is large enough to matter.
 
 mod evidence;
 
@@ -16,43 +16,43 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::knob::change::{Change, KnobAnswer};
-use crate::run::knob::figures::{Figures, Trace, WARM_UP_STEPS};
+use crate::run::knob::performance::{PerformanceSummary, Trace, WARM_UP_STEPS};
 use crate::run::knob::{Knob, known};
 
-/// Steps that each side needs behind its warm-up: with fewer the interval of a median is as wide as all of them.
+/// Minimum number of steps of each side after its warm-up. With fewer, the interval of a median spans all of them.
 pub const STEPS_MIN: usize = 20;
-/// Peaks of memory vary with fragmentation and the lengths of batches.
+/// Smallest relative difference in memory that counts. Peaks of memory vary with fragmentation and the lengths of batches.
 const MEMORY_MATTERS: f64 = 0.05;
-/// What activation checkpointing has to save, as a part of the memory before.
+/// The share of the memory before that activation checkpointing has to save.
 const SAVED_ABOVE: f64 = 0.5;
-/// What it may cost, as a part of the step before.
+/// The share of the step time before by which activation checkpointing may slow down a step.
 const SLOWER_BELOW: f64 = 0.3;
 
 const BEFORE: &str = "before the change";
 const SINCE: &str = "since the change";
 
-/// What became of a change.
+/// The decision about a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// Steps are missing that may still come.
     #[default]
     NotYet,
-    /// What would tell is missing, and will not come.
+    /// Data is missing and will not come.
     Undecided,
-    /// The script could not be changed.
+    /// The change could not be applied in the script.
     NotApplied,
-    /// It keeps the rule it is held to.
+    /// The change satisfies its rule.
     Kept,
-    /// It breaks the rule it is held to.
+    /// The change violates its rule.
     Rejected,
-    /// Something got better, nothing worse.
+    /// Something improved, nothing got worse.
     Better,
-    /// Something got worse, nothing better.
+    /// Something got worse, nothing improved.
     Worse,
-    /// Some of it got better, some worse.
+    /// Something improved, something got worse.
     Mixed,
-    /// Nothing that matters.
+    /// No difference that matters.
     NoDifference,
 }
 
@@ -60,54 +60,54 @@ pub enum Decision {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Verdict {
-    /// What became of it.
+    /// The decision.
     pub decision: Decision,
-    /// Why, with the numbers.
+    /// The reason, with the numbers.
     pub summary: String,
-    /// How many steps are missing on the side that has fewer.
+    /// Number of steps that are missing on the side that has fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_steps: Option<usize>,
     /// The attempts before the change.
-    pub before: Figures,
-    /// The attempts since.
-    pub after: Figures,
-    /// Step time, after by before.
+    pub before: PerformanceSummary,
+    /// The attempts since the change.
+    pub after: PerformanceSummary,
+    /// Step time: after divided by before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_time: Option<Ratio>,
-    /// Samples a second, after by before.
+    /// Samples per second: after divided by before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Ratio>,
-    /// Memory, after by before; none when both did not measure the same.
+    /// Memory: after divided by before; absent if the two sides did not measure the same kind of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<f64>,
-    /// Losses at the same steps; none without a step that both have.
+    /// Comparison of losses at the same steps; absent if no step has a loss on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
 }
 
-/// After by before, with the widest interval that both medians allow.
+/// A value after the change divided by the value before, with the widest interval that both medians allow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ratio {
-    /// Of the medians.
+    /// Ratio of the medians.
     pub value: f64,
-    /// Not below.
+    /// Lower bound.
     pub low: f64,
-    /// Not above.
+    /// Upper bound.
     pub high: f64,
 }
 
-/// Losses at the same steps.
+/// Comparison of losses at the same steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Losses {
-    /// How many were compared, the earliest.
+    /// Number of compared steps, starting with the earliest.
     pub steps: usize,
-    /// The largest difference, relative to the larger.
+    /// The largest difference, relative to the larger value.
     pub largest_difference: f64,
-    /// They are the same but for the order of sums.
+    /// True if the losses are equal except for the order of summation.
     pub equal: bool,
 }
 
-/// Judges a change by both sides' traces and what ranks said of it.
+/// Judges a change by the traces of both sides and the answers of the ranks.
 #[must_use]
 pub fn judge(change: &Change, answers: &[KnobAnswer], before: &Trace, after: &Trace) -> Verdict {
     let mut verdict = Verdict::measured(before, after);
@@ -126,7 +126,7 @@ pub fn judge(change: &Change, answers: &[KnobAnswer], before: &Trace, after: &Tr
     verdict
 }
 
-/// The knob that could not be turned. What came last counts: a probe that waited in vain may find its place later.
+/// Returns the answer about a knob that could not be applied. The last answer counts: a probe may find the right place after it gave up.
 fn failed<'a>(change: &Change, answers: &'a [KnobAnswer]) -> Option<&'a KnobAnswer> {
     let last = |knob: &str| answers.iter().rfind(|answer| answer.knob == knob);
     let mut answers = change.set.iter().filter_map(|diff| last(&diff.knob));
@@ -134,7 +134,7 @@ fn failed<'a>(change: &Change, answers: &'a [KnobAnswer]) -> Option<&'a KnobAnsw
 }
 
 impl Decision {
-    /// In words, to begin a sentence.
+    /// Returns the decision as text for the start of a sentence.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -150,7 +150,7 @@ impl Decision {
         }
     }
 
-    /// Whether it is to be taken back where that happens by itself.
+    /// Returns true if the change is reverted, where automatic revert is on.
     #[must_use]
     pub fn is_against(self) -> bool {
         matches!(self, Self::Rejected | Self::Worse)
@@ -159,7 +159,7 @@ impl Decision {
 
 impl Verdict {
     fn decide(&mut self, change: &Change, before_ended: bool, after_ended: bool) -> (Decision, String) {
-        let missing = |side: &Figures| STEPS_MIN.saturating_sub(side.steps);
+        let missing = |side: &PerformanceSummary| STEPS_MIN.saturating_sub(side.steps);
         let (before, after) = (missing(&self.before), missing(&self.after));
         let sides = [(before, before_ended, BEFORE), (after, after_ended, SINCE)];
         for (count, ended, side) in sides {
@@ -173,27 +173,27 @@ impl Verdict {
             return (Decision::NotYet, format!("{count} more steps {side} are needed"));
         }
         if change.turns_on_memory_saver() {
-            self.hold_to_the_rule()
+            self.decide_by_memory_rule()
         } else if change.follows.is_some() {
-            self.hold_to_more_samples()
+            self.decide_by_throughput()
         } else {
             self.weigh(change)
         }
     }
 
-    /// Memory saved > 50 % and step time up < 30 %, and the losses are what they were.
-    fn hold_to_the_rule(&self) -> (Decision, String) {
+    /// Decides by the rule: memory saved > 50 %, step time up < 30 %, and the same losses.
+    fn decide_by_memory_rule(&self) -> (Decision, String) {
         let evidence = self.evidence();
         let (Some(memory), Some(step_time)) = (self.memory, self.step_time) else {
-            let why = "the rule (memory saved > 50 % and step time up < 30 %) cannot be applied, as no GPU memory and no bytes of saved \
-                       tensors are known of both sides";
+            let why = "the rule (memory saved > 50 % and step time up < 30 %) cannot be applied, because neither GPU memory nor the bytes of \
+                       saved tensors are known for both sides";
             return (Decision::Undecided, format!("{why}: {evidence}"));
         };
         let (saved, slower) = (1.0 - memory, step_time.value - 1.0);
         let losses = self.losses.is_none_or(|losses| losses.equal);
         let kept = saved > SAVED_ABOVE && slower < SLOWER_BELOW && losses;
         let rule = format!(
-            "memory saved {:.1} % (more than 50 % wanted), step time {} (less than +30 % wanted)",
+            "memory saved {:.1} % (required: more than 50 %), step time {} (required: less than +30 %)",
             saved * 100.0,
             percent(step_time.value)
         );
@@ -206,24 +206,24 @@ impl Verdict {
         (decision, format!("{rule}{loss}: {evidence}"))
     }
 
-    /// A larger batch is tried for the samples a second it brings: what it takes of memory was free.
-    fn hold_to_more_samples(&self) -> (Decision, String) {
+    /// Decides by samples per second: that is why a larger batch is tried. The memory that it uses was free.
+    fn decide_by_throughput(&self) -> (Decision, String) {
         let evidence = self.evidence();
         let Some(samples) = self.throughput else {
-            let why = "no samples a second are known of both sides";
+            let why = "samples per second are not known for both sides";
             return (Decision::Undecided, format!("{why}: {evidence}"));
         };
         let risen = samples.direction() > 0;
         let decision = if risen { Decision::Kept } else { Decision::Rejected };
         let rule = format!(
-            "samples a second {} (2 % more wanted, beyond doubt)",
+            "samples per second {} (required: a certain increase of at least 2 %)",
             percent(samples.value)
         );
         (decision, format!("{rule}: {evidence}"))
     }
 
     fn weigh(&self, change: &Change) -> (Decision, String) {
-        // Another batch has another step: only what is trained a second can be compared.
+        // With another batch size a step is different work, so only samples per second can be compared.
         let step_time = self.step_time.filter(|_| !change.sets_batch_size());
         let direction = |ratio: Option<Ratio>, up_is_good: bool| match ratio.map(Ratio::direction) {
             Some(0) | None => 0,
@@ -267,7 +267,7 @@ impl Change {
         self.set.iter().any(|diff| diff.knob == knob)
     }
 
-    /// That and nothing else, from nothing.
+    /// Returns true if the change turns on a knob that saves memory, from its off value, and changes nothing else.
     pub(in crate::run) fn turns_on_memory_saver(&self) -> bool {
         let [diff] = self.set.as_slice() else {
             return false;
@@ -293,24 +293,24 @@ impl Change {
     }
 }
 
-/// Why steps are missing that will not come, and what would bring them.
+/// Returns why steps are missing that will not come, and how to get them.
 fn without(steps: usize, side: &str) -> String {
     let seen = match steps {
         0 => format!("no step was seen {side}"),
         steps => format!(
-            "of the {STEPS_MIN} steps needed behind the first {WARM_UP_STEPS}, {steps} were seen {side}"
+            "of the {STEPS_MIN} steps needed after the first {WARM_UP_STEPS}, {steps} were seen {side}"
         ),
     };
     let enough = STEPS_MIN + WARM_UP_STEPS;
     let advice = if side == BEFORE {
         format!(
-            "so there is too little to compare with. For a verdict take the change back (`lockstep run revert`), let the run make \
-             {enough} steps, and apply it again; or set it beside another run (`lockstep run compare`)"
+            "so there is too little data to compare with. For a verdict, revert the change (`lockstep run revert`), let the run make \
+             {enough} steps, and apply it again; or compare it with another run (`lockstep run compare`)"
         )
     } else {
         format!(
-            "and what ran with it has ended (`lockstep run show` says how). For a verdict let it make {enough} steps: `lockstep run \
-             resume` goes on with the change, `lockstep run revert` without it"
+            "and the attempts with the change have ended (see `lockstep run show`). For a verdict, let the run make {enough} steps: \
+             `lockstep run resume` continues with the change, `lockstep run revert` without it"
         )
     };
     format!("{seen}, {advice}")

@@ -1,4 +1,4 @@
-//! What is wrong with a spec.
+//! Checks of a spec.
 
 use crate::run::field_error::FieldError;
 use crate::run::knob;
@@ -7,7 +7,7 @@ use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX};
 use crate::run::spec::{ARGS_MAX, NODES_MAX, NPROC_MAX, RESTARTS_MAX, SPEC_BYTES_MAX, Spec, TEXT_BYTES_MAX};
 
 impl Spec {
-    /// Everything that is wrong, field by field; empty when the run can be tried.
+    /// Returns all errors, field by field; empty if the run can be started.
     #[must_use]
     pub fn problems(&self) -> Vec<FieldError> {
         let mut problems = Problems::default();
@@ -17,7 +17,7 @@ impl Spec {
         self.check_settings(&mut problems);
         self.check_secrets(&mut problems);
         self.check_knobs(&mut problems);
-        // The dashboard's form asks for neither, and need not load the rules for them.
+        // The dashboard's form has neither of these fields, so it need not load their rules.
         #[cfg(not(target_arch = "wasm32"))]
         self.check_environment(&mut problems);
         problems.0
@@ -31,7 +31,10 @@ impl Spec {
                 let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
                 problems.add(
                     "recipe",
-                    format!("there is no recipe {recipe:?}; there is: {}", known.join(", ")),
+                    format!(
+                        "unknown recipe {recipe:?}; available recipes: {}",
+                        known.join(", ")
+                    ),
                 );
             }
             (None, Some(script)) if script.trim().is_empty() => problems.add("script", "the path is empty"),
@@ -40,7 +43,7 @@ impl Spec {
             {
                 problems.add(
                     "script",
-                    "give an absolute path, or a workdir that it is relative to",
+                    "give an absolute path, or a workdir to which it is relative",
                 );
             }
             _ => {}
@@ -48,11 +51,14 @@ impl Spec {
         if self.checkpoint_dir_is_mine && self.checkpoint_dir.as_ref().is_none_or(String::is_empty) {
             problems.add(
                 "checkpoint_dir_is_mine",
-                "says something about checkpoint_dir, which is not given: give it, or leave this out",
+                "requires checkpoint_dir: give it, or remove this field",
             );
         }
         if self.resume_arg.as_ref().is_some_and(|arg| arg.trim().is_empty()) {
-            problems.add("resume_arg", "is empty; give the argument's name, like --resume");
+            problems.add(
+                "resume_arg",
+                "is empty; give the name of the argument, for example --resume",
+            );
         }
         if let Some(workdir) = &self.workdir
             && self.git.is_none()
@@ -62,7 +68,7 @@ impl Spec {
         }
     }
 
-    /// The working copy and the container.
+    /// Checks the working copy and the container.
     #[cfg(not(target_arch = "wasm32"))]
     fn check_environment(&self, problems: &mut Problems) {
         if let Some(git) = &self.git {
@@ -87,7 +93,7 @@ impl Spec {
             {
                 problems.add(
                     "checkpoint_dir",
-                    "with git, give an absolute path: the working copy goes with the attempt",
+                    "with git, give an absolute path: the working copy is removed with the attempt",
                 );
             }
         }
@@ -99,10 +105,10 @@ impl Spec {
             .map(|(name, value)| ("secrets", name, value.expose()));
         let env = self.env.iter().map(|(name, value)| ("env", name, value.as_str()));
         for (field, name, value) in env.chain(secrets) {
-            if crate::run::container::is_of_the_client(name) && value.contains('\n') {
+            if crate::run::container::is_client_variable(name) && value.contains('\n') {
                 problems.add(
                     &format!("{field}.{name}"),
-                    "has a line break, which cannot be given to a container under this name",
+                    "contains a line break, which cannot be passed to a container in a variable with this name",
                 );
             }
         }
@@ -115,7 +121,7 @@ impl Spec {
         if self.nproc_per_node.is_some_and(|n| !(1..=NPROC_MAX).contains(&n)) {
             problems.add(
                 "nproc_per_node",
-                format!("ask for 1 to {NPROC_MAX} processes a node"),
+                format!("ask for 1 to {NPROC_MAX} processes per node"),
             );
         }
         if let Some(problem) = self.preflight_bandwidth.problem() {
@@ -134,7 +140,7 @@ impl Spec {
             problems.add(
                 "args",
                 format!(
-                    "arguments, variables and settings are {bytes} bytes together, more than {SPEC_BYTES_MAX}"
+                    "arguments, variables and settings have {bytes} bytes in total; at most {SPEC_BYTES_MAX} are allowed"
                 ),
             );
         }
@@ -166,7 +172,7 @@ impl Spec {
         for (name, value) in &self.env {
             let field = format!("env.{name}");
             if !is_variable_name(name) {
-                problems.add(&field, "is not a name for an environment variable");
+                problems.add(&field, "is not a valid name of an environment variable");
             } else if is_reserved(name) {
                 problems.add(&field, "is set by Lockstep or torchrun for each rank");
             }
@@ -174,13 +180,13 @@ impl Spec {
             if value == REDACTED {
                 problems.add(
                     &field,
-                    "is a mark that hides a value, not a value; give the value",
+                    "is the placeholder of a hidden value; give the value itself",
                 );
             }
         }
     }
 
-    /// No message holds a value.
+    /// No message contains the value of a secret.
     fn check_secrets(&self, problems: &mut Problems) {
         if self.secrets.len() > SECRETS_MAX {
             problems.add("secrets", format!("at most {SECRETS_MAX} secrets"));
@@ -188,17 +194,17 @@ impl Spec {
         for (name, value) in &self.secrets {
             let field = format!("secrets.{name}");
             if !is_variable_name(name) {
-                problems.add(&field, "is not a name for an environment variable");
+                problems.add(&field, "is not a valid name of an environment variable");
             } else if is_reserved(name) {
                 problems.add(&field, "is set by Lockstep or torchrun for each rank");
             } else if self.env.contains_key(name) {
-                problems.add(&field, "is given in env too; give it once");
+                problems.add(&field, "is also given in env; give it only once");
             } else if value.is_empty() || value.expose() == REDACTED {
-                problems.add(&field, "has no value; give it anew");
+                problems.add(&field, "has no value; give the value again");
             } else if value.expose().len() < SECRET_BYTES_MIN {
                 problems.add(
                     &field,
-                    format!("is shorter than {SECRET_BYTES_MIN} bytes: it could be guessed, and hiding it would hide half the log"),
+                    format!("is shorter than {SECRET_BYTES_MIN} bytes: it could be guessed, and redacting it would hide large parts of the log"),
                 );
             } else {
                 problems.check_text(&field, value.expose());
@@ -210,7 +216,7 @@ impl Spec {
         if self.recipe.is_none() && self.set.keys().any(|name| knob::known(name).is_err()) {
             problems.add(
                 "set",
-                "settings by name are knobs, or belong to recipes; give a script its arguments in args",
+                "only knobs and settings of recipes can be set by name; give the arguments of a script in args",
             );
         }
         for (name, value) in &self.set {
@@ -220,7 +226,10 @@ impl Spec {
                     .chars()
                     .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
             if !well_formed || name.starts_with('-') {
-                problems.add(&field, "use letters, digits, '_' and '-' for a setting's name");
+                problems.add(
+                    &field,
+                    "use only letters, digits, '_' and '-' in the name of a setting",
+                );
             }
             problems.check_text(&field, value);
         }
@@ -256,7 +265,8 @@ impl Spec {
     }
 }
 
-/// Variables that torchrun or the agent sets; a run that overrode them would lie about itself. The probes' switches are the run's.
+/// Returns true for variables that torchrun or the agent sets: a run that replaced them would report false facts about itself. The switches
+/// of the probes may be set by the run.
 fn is_reserved(name: &str) -> bool {
     if name.starts_with("LOCKSTEP_NCCL_") || name == "LOCKSTEP_WORKER_SERVER" {
         return false;
@@ -309,7 +319,7 @@ mod tests {
 
     use super::*;
     use crate::run::checkout::Checkout;
-    use crate::run::container::ContainerWish;
+    use crate::run::container::ContainerOptions;
 
     fn fields(spec: &Spec) -> Vec<String> {
         spec.problems().into_iter().map(|problem| problem.field).collect()
@@ -463,16 +473,16 @@ mod tests {
             (in_git("x.py", "-x"), "git.revision"),
             (
                 Spec {
-                    container: Some(ContainerWish::default()),
+                    container: Some(ContainerOptions::default()),
                     ..ddp()
                 },
                 "container.image",
             ),
             (
                 Spec {
-                    container: Some(ContainerWish {
+                    container: Some(ContainerOptions {
                         image: "a".into(),
-                        ..ContainerWish::default()
+                        ..ContainerOptions::default()
                     }),
                     env: set("PATH", "a\nb"),
                     ..ddp()

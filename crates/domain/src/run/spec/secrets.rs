@@ -1,4 +1,4 @@
-//! The secrets of a spec: taken out before it is stored or shown, put back before it is used.
+//! The secrets of a spec: removed before the spec is stored or shown, restored before it is used.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::run::secret::{REDACTED, SecretValue, looks_secret};
 use crate::run::spec::Spec;
 
 impl Spec {
-    /// Takes the values out; their names stay.
+    /// Removes the values of the secrets from the spec and returns them by name. The names stay in the spec.
     pub fn take_secrets(&mut self) -> BTreeMap<String, SecretValue> {
         let names: BTreeMap<String, SecretValue> = self
             .secrets
@@ -16,7 +16,7 @@ impl Spec {
         std::mem::replace(&mut self.secrets, names)
     }
 
-    /// As it may be shown: no value of a secret, nor of a variable that looks like one.
+    /// Returns the spec as it may be shown: without values of secrets, and without values of variables whose names look like secrets.
     #[must_use]
     pub fn shown(&self) -> Self {
         let mut shown = self.clone();
@@ -29,8 +29,9 @@ impl Spec {
         shown
     }
 
-    /// Puts back what [`Spec::shown`] took out, from the run it was taken from: what was copied from a page can be submitted again.
-    pub fn fill_in(&mut self, from: &Self, values: &BTreeMap<String, SecretValue>) {
+    /// Restores what [`Spec::shown`] removed, from the run that the spec was copied from. So a spec that was copied from a page can be
+    /// submitted again.
+    pub fn restore_hidden_values(&mut self, from: &Self, values: &BTreeMap<String, SecretValue>) {
         for (name, value) in &mut self.secrets {
             if (value.is_empty() || value.expose() == REDACTED)
                 && let Some(known) = values.get(name)
@@ -45,13 +46,13 @@ impl Spec {
         }
     }
 
-    /// What could be better though it is not wrong, in words.
+    /// Returns recommendations about things that are not errors, as text for users.
     #[must_use]
     pub fn hints(&self) -> Vec<String> {
         let names = self.env.keys().filter(|name| looks_secret(name));
         let hint = |name: &String| {
             format!(
-                "env.{name} looks like a secret, but is stored with the run; give it by --secret {name} instead, which is kept apart"
+                "env.{name} looks like a secret, but is stored with the run; use --secret {name} instead, which stores the value separately"
             )
         };
         names.map(hint).collect()
@@ -93,7 +94,7 @@ mod tests {
         assert_eq!(shown.env["NCCL_DEBUG"], "INFO");
         let mut again = shown;
         assert!(!again.problems().is_empty(), "a mark is not a value");
-        again.fill_in(&stored, &values);
+        again.restore_hidden_values(&stored, &values);
         assert_eq!(again, given);
         let before = serde_json::to_string(&Spec::default()).expect("JSON");
         assert!(

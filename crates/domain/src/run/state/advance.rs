@@ -1,7 +1,7 @@
-//! One step of a run: what happened, and what is to be done about it.
+//! One step of a run: takes an event and returns the actions that follow.
 //!
-//! What nodes say is taken in by [`report`](super::report), what only time tells by [`patience`](super::patience); what
-//! follows from the new situation is [`settle`](super::settle).
+//! [`report`](super::report) handles reports of nodes, [`timeouts`](super::timeouts) handles timeouts, and [`follow_up`](super::follow_up)
+//! decides what follows from the new situation.
 
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::checkpoint::ResumedFrom;
@@ -11,23 +11,24 @@ use crate::run::spec::Spec;
 use crate::run::state::attempt::Placement;
 use crate::run::state::event::Event;
 use crate::run::state::fault::FaultKind;
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::follow_up::AttemptStart;
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::node_task::{NodePhase, NodeTask};
 use crate::run::state::protocol::NodeCommand;
-use crate::run::state::settle::Beginning;
 use crate::run::state::transition::{Action, Task, Transition};
 use crate::run::state::{Cause, Outcome, RunState, watched};
 use crate::time::TimestampMs;
 
 impl Machine {
-    /// Returns true if a command that was not accepted is still wanted: not of an attempt that is over, and no start of one that is being stopped.
+    /// Returns true if a command that was not accepted yet must still be sent. It is dropped if its attempt has ended, or if it would start
+    /// something in an attempt that is stopping.
     #[must_use]
     pub fn is_due(&self, action: &Action) -> bool {
         let Task::Command { command, .. } = &action.task else {
             return false;
         };
         match command {
-            // Given to any attempt, and only good as long as nothing in it has been pinned or gone on from.
+            // May belong to any attempt. It is valid only as long as none of its checkpoints was pinned or resumed from.
             NodeCommand::Remove(order) => self.may_still_remove(order),
             // Older collectors gave this order without checking who wrote the checkpoints.
             NodeCommand::Checkpoints(_) => false,
@@ -36,20 +37,20 @@ impl Machine {
         }
     }
 
-    /// Returns true if a node that has not ended its part is not heard.
+    /// Returns true if the agent of a node that has not ended its task is away.
     #[must_use]
     pub fn has_node_away(&self) -> bool {
         let away = |task: &NodeTask| task.phase != NodePhase::Ended && task.away_since_ms.is_some();
         self.current().nodes.iter().any(away)
     }
 
-    /// A new run, and the first thing to do for it. The spec has no problems.
+    /// Creates a run and returns its first actions. The spec must have no problems.
     #[must_use]
     pub fn submit(id: RunId, spec: Spec, now_ms: TimestampMs) -> (Self, Vec<Action>) {
         let mut machine = Self {
             id,
             spec,
-            wished: Wished::Run,
+            desired: DesiredState::Run,
             state: RunState::Queued,
             submitted_ms: now_ms,
             started_ms: None,
@@ -67,14 +68,14 @@ impl Machine {
             restored_ms: None,
         };
         let mut transition = Transition::new(&mut machine, now_ms);
-        transition.begin_attempt(Beginning::requested("submitted", Placement::default()));
+        transition.begin_attempt(AttemptStart::requested("submitted", Placement::default()));
         let actions = transition.into_actions();
         machine.current_mut().knobs.values = machine.spec.knobs_set();
         (machine, actions)
     }
 }
 
-/// What a run becomes by an event, and what is to be done. See [`Machine::advance`].
+/// Returns the run after an event, and the actions to carry out. See [`Machine::advance`].
 #[must_use]
 pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machine, Vec<Action>) {
     let mut next = machine.clone();
@@ -83,8 +84,8 @@ pub fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> (Machin
 }
 
 impl Machine {
-    /// Takes an event; returns what is to be done. An event that means nothing to the run (late, repeated, of another attempt) changes
-    /// nothing.
+    /// Applies an event and returns the actions to carry out. An event that does not concern the run (late, repeated, of another attempt)
+    /// changes nothing.
     #[must_use = "actions must be stored with the run and carried out"]
     pub fn advance(&mut self, event: &Event, now_ms: TimestampMs) -> Vec<Action> {
         if self.watched {
@@ -102,11 +103,11 @@ impl Machine {
         let mut transition = Transition::new(self, now_ms);
         if is_taken {
             transition.take(event);
-            transition.settle();
+            transition.follow_up();
         }
-        transition.take_of_checkpoints(event);
+        transition.apply_checkpoint_event(event);
         let actions = transition.into_actions();
-        self.take_from_inside(event);
+        self.record_rank_facts(event);
         actions
     }
 }
@@ -116,7 +117,7 @@ impl Transition<'_> {
         let now_ms = self.now_ms;
         match event {
             Event::Placed { attempt, nodes } => self.placed(*attempt, nodes),
-            Event::CannotPlace { reason, hopeless } => self.run.cannot_place(reason, *hopeless, now_ms),
+            Event::CannotPlace { reason, permanent } => self.run.cannot_place(reason, *permanent, now_ms),
             Event::Reported {
                 attempt,
                 node,
@@ -129,10 +130,10 @@ impl Transition<'_> {
             }
             Event::ResumeRequested { from, from_start } => self.resume(from.clone(), *from_start),
             Event::KnobsChanged {
-                wish,
+                request,
                 grace_ms,
                 after,
-            } => self.knobs_changed(wish, *grace_ms, *after),
+            } => self.knobs_changed(request, *grace_ms, *after),
             Event::KnobsJudged {
                 attempt,
                 live,
@@ -156,7 +157,8 @@ impl Transition<'_> {
 
     fn placed(&mut self, attempt: AttemptNo, nodes: &[NodeName]) {
         let run = &mut *self.run;
-        let waits = run.is_live(attempt) && run.current().nodes.is_empty() && run.wished == Wished::Run;
+        let waits =
+            run.is_live(attempt) && run.current().nodes.is_empty() && run.desired == DesiredState::Run;
         if !waits || nodes.is_empty() {
             return;
         }
@@ -166,7 +168,7 @@ impl Transition<'_> {
         let current = run.current_mut();
         current.placement.placed_ms = Some(self.now_ms);
         current.nodes = nodes.iter().cloned().map(NodeTask::new).collect();
-        // One that is given after all was let back, for want of others.
+        // An excluded node that was placed anyway was allowed again because there were too few others.
         current
             .placement
             .excluded
@@ -200,19 +202,19 @@ impl Transition<'_> {
             start_chosen_by_user: chosen,
             ..Placement::default()
         };
-        let beginning = Beginning::requested("resumed by a person", placement);
-        self.begin_attempt(beginning);
+        let start = AttemptStart::requested("resumed by a person", placement);
+        self.begin_attempt(start);
     }
 
     fn tick(&mut self) {
         let run = &mut *self.run;
-        if run.restart_at_ms.is_some_and(|at| at <= self.now_ms) && run.wished == Wished::Run {
+        if run.restart_at_ms.is_some_and(|at| at <= self.now_ms) && run.desired == DesiredState::Run {
             run.restart_at_ms = None;
             let cause = run
                 .outcome
                 .take()
                 .map_or_else(|| "restart".into(), |o| format!("restart after {}", o.cause));
-            let beginning = Beginning {
+            let start = AttemptStart {
                 cause,
                 requested_by_user: false,
                 placement: Placement {
@@ -221,15 +223,15 @@ impl Transition<'_> {
                     ..Placement::default()
                 },
             };
-            self.begin_attempt(beginning);
+            self.begin_attempt(start);
         }
-        self.run.lose_patience(self.now_ms);
+        self.run.check_timeouts(self.now_ms);
     }
 }
 
 impl Machine {
-    /// Waits, unless the only nodes there are cannot run it: then waiting is no use.
-    fn cannot_place(&mut self, reason: &str, hopeless: bool, now_ms: TimestampMs) {
+    /// Waits for nodes. Fails the run instead if the only existing nodes cannot run it: then waiting would not help.
+    fn cannot_place(&mut self, reason: &str, permanent: bool, now_ms: TimestampMs) {
         let current = self.current();
         if !current.nodes.is_empty() || current.ended_ms.is_some() || self.restart_at_ms.is_some() {
             return;
@@ -239,7 +241,7 @@ impl Machine {
             .excluded
             .iter()
             .find(|excluded| excluded.fault.kind == FaultKind::Unfit);
-        let Some(unfit) = unfit.filter(|_| hopeless) else {
+        let Some(unfit) = unfit.filter(|_| permanent) else {
             self.outcome = Some(Outcome::new(Cause::NoNodes, reason));
             return;
         };
@@ -257,8 +259,8 @@ impl Machine {
         self.outcome = Some(outcome);
     }
 
-    /// Where the next attempt goes on: from a checkpoint of this run, or else from the one that a person named last. Once a person has chosen,
-    /// checkpoints of before that choice do not count: the furthest may be the one they wanted to go back behind.
+    /// Returns where the next attempt resumes: from a checkpoint of this run, otherwise from the one that a person named last. After a
+    /// person has chosen a start, older checkpoints do not count, because the person may have wanted to go back behind the newest one.
     #[must_use]
     pub fn resume_point(&self) -> Option<ResumedFrom> {
         let named = || {
@@ -291,9 +293,9 @@ impl Machine {
         resume_point(&since).or_else(named)
     }
 
-    /// Another attempt follows one after which the run had ended, or was to end.
+    /// Queues another attempt after the run had ended or was about to end.
     pub(super) fn queue_again(&mut self) {
-        (self.wished, self.state) = (Wished::Run, RunState::Queued);
+        (self.desired, self.state) = (DesiredState::Run, RunState::Queued);
         (self.ended_ms, self.outcome, self.restart_at_ms) = (None, None, None);
     }
 
@@ -307,8 +309,8 @@ impl Machine {
     }
 }
 
-impl Wished {
-    /// A second stop can only be more impatient.
+impl DesiredState {
+    /// A second stop can only shorten the grace period.
     pub(super) fn or_stop(self, grace_ms: u64) -> Self {
         match self {
             Self::Run => Self::Stop { grace_ms },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::checkpoint::ResumedFrom;
-use crate::run::knob::{Change, KnobAnswer, LiveChange};
+use crate::run::knob::{Change, InPlaceChange, KnobAnswer};
 use crate::run::mesh::Mesh;
 use crate::run::provenance::Provenance;
 use crate::run::spec::Spec;
@@ -12,33 +12,33 @@ use crate::run::state::Outcome;
 use crate::run::state::fault::Exclusion;
 use crate::run::state::node_task::{NodeTask, RankTask};
 use crate::run::state::preflight::BandwidthCheck;
-use crate::run::unseen::Unseen;
+use crate::run::unobserved::Unobserved;
 use crate::time::TimestampMs;
 
-/// One try at the whole run.
+/// One attempt of a run: one start on a set of nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     pub no: AttemptNo,
     /// Why it was made.
     pub cause: String,
-    /// A person asked for it: counting of restarts begins here.
+    /// True if a person requested it. Restarts are counted from such an attempt.
     pub requested_by_user: bool,
     /// When it was made.
     pub started_ms: TimestampMs,
-    /// When the last node had ended it.
+    /// When its last node task ended.
     pub ended_ms: Option<TimestampMs>,
     /// How it ended.
     pub outcome: Option<Outcome>,
-    /// A restored backup does not know how far it came. What nodes hold of it is not stopped.
+    /// True if a restored backup does not contain how far the attempt came. What nodes hold of it is not stopped.
     pub left_alone: bool,
-    /// The number of the next action; with run and attempt it names the action for good.
+    /// Number of the next action. Together with run and attempt it identifies the action permanently.
     pub next_action: u32,
-    /// Its part on each node, by node rank; empty until placed.
+    /// The node tasks, in order of node rank; empty until nodes are placed.
     pub nodes: Vec<NodeTask>,
-    /// Where it runs, and what it goes on from.
+    /// Where it runs, and what it resumes from.
     pub placement: Placement,
-    /// How far it has come, and since when it fails.
+    /// How far it has come, and since when it is failing.
     pub progress: Progress,
     /// The knobs that are set.
     pub knobs: AttemptKnobs,
@@ -46,31 +46,31 @@ pub struct Attempt {
     pub findings: Findings,
 }
 
-/// Where an attempt runs, and what it goes on from.
+/// Where an attempt runs, and what it resumes from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
     /// When its nodes were found.
     pub placed_ms: Option<TimestampMs>,
-    /// Nodes it is not to be given.
+    /// Nodes that it must not run on.
     pub excluded: Vec<Exclusion>,
-    /// The checkpoint it goes on from.
+    /// The checkpoint that it resumes from.
     pub resumed_from: Option<ResumedFrom>,
-    /// A person has chosen where to begin: checkpoints from before this attempt do not count.
+    /// True if a person has chosen the start: checkpoints from before this attempt do not count.
     pub start_chosen_by_user: bool,
 }
 
-/// How far an attempt has come, and since when it fails.
+/// How far an attempt has come, and since when it is failing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
-    /// The highest step seen of any of its ranks.
+    /// The highest step that any of its ranks reached.
     pub highest_step: Option<u64>,
-    /// When that step was first seen, or a rank ended: the last sign of life of the training itself.
+    /// When that step was first seen, or a rank ended: the last sign of progress of the training itself.
     pub last_progress_ms: Option<TimestampMs>,
-    /// Since when it is failing; the nodes have been told to stop.
+    /// Since when the attempt is failing; its nodes have been told to stop.
     pub failing_since_ms: Option<TimestampMs>,
-    /// The first failure that is not a rank's exit.
+    /// The first failure that is not the exit of a rank.
     pub first_failure: Option<Outcome>,
-    /// When that was known.
+    /// When that failure was detected.
     pub first_failure_ms: Option<TimestampMs>,
 }
 
@@ -79,27 +79,27 @@ pub struct Progress {
 pub struct AttemptKnobs {
     /// Each knob that is set, with its value.
     pub values: BTreeMap<String, String>,
-    /// What of them the attempt changed.
+    /// The change of knobs that the attempt was made for.
     pub change: Option<Box<Change>>,
-    /// What its ranks said of those that the probe was to set.
+    /// What its ranks reported about the knobs that the probe applies.
     pub answers: Vec<KnobAnswer>,
-    /// What was changed while it ran, oldest first.
-    pub live: Vec<LiveChange>,
+    /// Changes made in place while it ran, oldest first.
+    pub live: Vec<InPlaceChange>,
 }
 
 /// What was found out about an attempt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Findings {
-    /// What its nodes differ in without being refused for it.
+    /// Differences between its nodes that did not prevent the start.
     pub warnings: Vec<String>,
-    /// What was measured between its nodes, where the run asks for it.
+    /// The measured bandwidth between its nodes, if the run requests it.
     pub bandwidth: Option<BandwidthCheck>,
-    /// What it runs.
+    /// The code, packages and environment that it runs.
     pub provenance: Option<Provenance>,
-    /// The mesh its script has put its ranks into.
+    /// The mesh in which its script arranges the ranks.
     pub mesh: Option<Mesh>,
-    /// What of its ranks cannot be seen.
-    pub unseen: Unseen,
+    /// What cannot be observed about its ranks.
+    pub unobserved: Unobserved,
 }
 
 impl Attempt {
@@ -121,7 +121,7 @@ impl Attempt {
         }
     }
 
-    /// Processes on each node, once every node is prepared: asked for, or what the smallest node would start.
+    /// Returns the processes per node once every node is prepared: the requested number, otherwise what the smallest node would start.
     #[must_use]
     pub fn nproc(&self, spec: &Spec) -> Option<u32> {
         if spec.nproc_per_node.is_some() {
@@ -134,20 +134,20 @@ impl Attempt {
         defaults.min().flatten()
     }
 
-    /// Whether any rank finished a step.
+    /// Returns true if any rank finished a step.
     #[must_use]
     pub fn made_progress(&self) -> bool {
         self.progress.highest_step.is_some() || self.ranks().any(|(_, rank)| rank.first_step.is_some())
     }
 
-    /// The highest step known of any rank.
+    /// Returns the highest known step of any rank.
     #[must_use]
     pub fn last_step(&self) -> Option<u64> {
         let ranks = self.ranks().filter_map(|(_, rank)| rank.last_step());
         ranks.chain(self.progress.highest_step).max()
     }
 
-    /// All ranks seen, each with its node.
+    /// Returns all known ranks, each with its node task.
     pub fn ranks(&self) -> impl Iterator<Item = (&NodeTask, &RankTask)> {
         self.nodes
             .iter()

@@ -1,93 +1,95 @@
-//! Attempts with other knobs, and back.
+//! Attempts with changed knobs, and their revert.
 //!
 //! ```text
-//!                       ┌ its ranks can take it over in place ──▶ [`live`](super::live)
+//!                       ┌ its ranks can change it in place ─────▶ [`in_place`](super::in_place)
 //!                       ├ it runs ──▶ pending; the attempt is told to stop ──all Ended──┐
-//!  KnobsChanged ─ diff ─┼ it waits for its restart ─────────────────────────────────────┼──▶ begin: another attempt, from the last
+//!  KnobsChanged ─ diff ─┼ it waits for its restart ─────────────────────────────────────┼──▶ begin: a new attempt, from the last
 //!                       └ it has ended ─────────────────────────────────────────────────┘    complete checkpoint, else from the start
 //!  KnobsJudged ──▶ the change of that attempt has its verdict
 //! ```
-//! A change asked for counts as asked by a person: it uses up no restart, and whatever had failed before it says nothing of what
-//! comes. A wish for what is so already, or is under way, changes nothing; so does one while a stop waits that a person asked for.
+//! A requested change counts as requested by a person: it uses up no restart, and earlier failures do not count against the new attempt. A
+//! request for the current values, or for a change that is already in progress, is a no-op. So is a request while a stop waits for its stop
+//! point.
 
 use std::collections::BTreeMap;
 
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::knob::{
-    ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, current, known, place, turn,
+    ANSWERS_MAX, Change, ChangeId, KnobAnswer, KnobDiff, Pending, Verdict, apply_change, current, known,
+    place,
 };
 use crate::run::state::attempt::{AttemptKnobs, Placement};
 use crate::run::state::fault::Exclusion;
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::follow_up::AttemptStart;
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::policy;
-use crate::run::state::settle::Beginning;
 use crate::run::state::stop::StopPoint;
 use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
 
-/// Other knobs.
+/// A request to change knobs, to revert a change, or to restart.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wish {
-    /// Set some.
+pub enum KnobRequest {
+    /// Set knobs.
     Apply {
-        /// Each with its value.
+        /// The knobs with their new values.
         set: BTreeMap<String, String>,
-        /// Take it back by itself when the verdict is against it; as the spec says when empty.
+        /// Revert the change automatically if the verdict is against it; `None` for the value in the spec.
         auto_revert: Option<bool>,
-        /// Begin anew, from no checkpoint.
+        /// Start from the beginning, without a checkpoint.
         from_start: bool,
-        /// Another attempt, also where the ranks could take it over in place.
+        /// Make a new attempt even if the ranks could change the knobs in place.
         restart: bool,
-        /// Try a doubled `micro_batch` by itself once it is kept; as the spec says when empty.
+        /// Try a doubled `micro_batch` automatically once the change is kept; `None` for the value in the spec.
         try_larger_batch: Option<bool>,
-        /// It is that trial, for the change of this attempt.
+        /// The change is that trial; this is the attempt whose change it follows.
         follows: Option<AttemptNo>,
     },
-    /// Take the last change back that was not taken back yet.
+    /// Revert the last change that was not reverted yet.
     Revert {
-        /// The attempt that made it, when it must be this one.
+        /// The attempt that made the change, if it must be this one.
         attempt: Option<AttemptNo>,
-        /// Which of that attempt's changes in place, when it is one.
+        /// Number of the change in place within that attempt, if it is one.
         live: Option<u32>,
-        /// Why, when no person asks.
+        /// The reason, if no person requested it.
         reason: Option<String>,
-        /// Begin anew, from no checkpoint.
+        /// Start from the beginning, without a checkpoint.
         from_start: bool,
-        /// Another attempt, also where the ranks could take it back in place.
+        /// Make a new attempt even if the ranks could revert the change in place.
         restart: bool,
     },
-    /// Another attempt of a run that is under way, with the same knobs.
+    /// Restart a running run as a new attempt with the same knobs.
     Restart {
-        /// Nodes of the current attempt that a person takes out of the run.
+        /// Nodes of the current attempt that a person excludes from the run.
         without: Vec<NodeName>,
     },
 }
 
-/// Why a wish for other knobs is not granted.
+/// Why a request to change knobs is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CannotChange {
-    /// A knob or its value.
+    /// A knob or its value is invalid.
     #[error("{message}")]
     Knob {
-        /// Which.
+        /// Name of the knob.
         knob: String,
         /// What is wrong, and what to do instead.
         message: String,
     },
-    /// The run is not in the state for it.
+    /// The state of the run does not allow a change now.
     #[error("{0}")]
     Now(String),
 }
 
 impl Machine {
-    /// What a wish comes to; none when it is so already, or under way.
+    /// Returns the change that a request leads to; `None` if its values are already set or it is already in progress.
     ///
     /// # Errors
-    /// When a knob cannot be turned so, or nothing can be changed now.
-    pub fn change_for(&self, wish: &Wish) -> Result<Option<Pending>, CannotChange> {
-        let pending = match wish {
-            Wish::Restart { without } => Some(self.restart(without)?),
-            Wish::Apply {
+    /// Returns an error if a knob cannot be set to this value, or if nothing can be changed now.
+    pub fn change_for(&self, request: &KnobRequest) -> Result<Option<Pending>, CannotChange> {
+        let pending = match request {
+            KnobRequest::Restart { without } => Some(self.restart(without)?),
+            KnobRequest::Apply {
                 set,
                 auto_revert,
                 from_start,
@@ -110,7 +112,7 @@ impl Machine {
                 };
                 Some(self.pending_of(change, *from_start))
             }
-            Wish::Revert {
+            KnobRequest::Revert {
                 attempt,
                 live,
                 reason,
@@ -129,14 +131,14 @@ impl Machine {
         };
         match (pending, &self.pending) {
             (None, _) => Ok(None),
-            (Some(wished), Some(waiting)) if wished.knobs == waiting.knobs => Ok(None),
+            (Some(requested), Some(waiting)) if requested.knobs == waiting.knobs => Ok(None),
             (Some(_), Some(waiting)) => Err(CannotChange::Now(format!(
                 "{} is being applied; wait until its attempt runs",
                 waiting.change.words()
             ))),
-            (Some(wished), None) => match self.cannot_change() {
+            (Some(requested), None) => match self.cannot_change() {
                 Some(why) => Err(CannotChange::Now(why)),
-                None => Ok(Some(wished)),
+                None => Ok(Some(requested)),
             },
         }
     }
@@ -154,7 +156,7 @@ impl Machine {
             .find(|node| nodes.iter().all(|task| task.node != **node))
         {
             return Err(CannotChange::Now(format!(
-                "{node} has no part in attempt {} of run {}",
+                "node {node} has no task in attempt {} of run {}",
                 self.current().no,
                 self.id
             )));
@@ -167,10 +169,10 @@ impl Machine {
         Ok(self.pending_of(change, false))
     }
 
-    /// The change whose verdict says that it is to be taken back, while its run is under way and nobody has taken it back. Of those
-    /// by another attempt and of those in place the last each: neither stands in the way of the other.
+    /// Returns the change that must be reverted because of its verdict, if the run is active and the change was not reverted yet. Considers
+    /// the last change that made an attempt and the last change in place, so that neither blocks the other.
     #[must_use]
-    pub fn to_take_back(&self) -> Option<(ChangeId, String)> {
+    pub fn change_to_revert(&self) -> Option<(ChangeId, String)> {
         if self.pending.is_some() || !self.trains() || self.cannot_change().is_some() {
             return None;
         }
@@ -178,44 +180,43 @@ impl Machine {
         let due = |(id, change): (ChangeId, &Change)| {
             let against = change.verdict.as_ref().filter(|it| it.decision.is_against())?;
             let can = || matches!(self.inverse(Some(id)), Ok(Some(_)));
-            let due = change.auto_revert && !self.refused_to_take_back(id) && can();
+            let due = change.auto_revert && !self.refused_to_revert(id) && can();
             due.then(|| (id, against.summary.clone()))
         };
         let candidates = in_place.into_iter().chain(self.last_by_attempt());
         candidates.filter_map(due).max_by_key(|(id, _)| *id)
     }
 
-    /// Whether ranks of the current attempt could not take it back in place when that was tried by itself: they would say so again.
-    fn refused_to_take_back(&self, id: ChangeId) -> bool {
+    /// Returns true if ranks of the current attempt refused an automatic revert of this change in place: they would refuse again.
+    fn refused_to_revert(&self, id: ChangeId) -> bool {
         let mut live = self.current().knobs.live.iter();
         live.any(|live| {
-            !live.is_made() && live.change.reason.is_some() && live.change.taken_back() == Some(id)
+            !live.is_made() && live.change.reason.is_some() && live.change.reverted_change() == Some(id)
         })
     }
 
-    /// The last change that was not taken back.
+    /// Returns the last change that was not reverted.
     #[must_use]
     pub fn last_change(&self) -> Option<(ChangeId, &Change)> {
         self.standing().last()
     }
 
-    /// The last change that was not taken back and made another attempt.
+    /// Returns the last change that was not reverted and made a new attempt.
     pub(super) fn last_by_attempt(&self) -> Option<(ChangeId, &Change)> {
         self.standing().filter(|(id, _)| id.live == 0).last()
     }
 
-    /// Those that were not taken back, in their order.
+    /// Returns the changes that were not reverted, in order.
     fn standing(&self) -> impl Iterator<Item = (ChangeId, &Change)> {
-        let taken_back: Vec<ChangeId> = self
+        let reverted: Vec<ChangeId> = self
             .changes()
-            .filter_map(|(_, change)| change.taken_back())
+            .filter_map(|(_, change)| change.reverted_change())
             .collect();
-        self.changes().filter(move |(id, change)| {
-            change.reverts.is_none() && !change.restart && !taken_back.contains(id)
-        })
+        self.changes()
+            .filter(move |(id, change)| change.reverts.is_none() && !change.restart && !reverted.contains(id))
     }
 
-    /// All that were made, in their order.
+    /// Returns all changes that were made, in order.
     pub(super) fn changes(&self) -> impl Iterator<Item = (ChangeId, &Change)> {
         self.attempts.iter().flat_map(|attempt| {
             let own = attempt.knobs.change.as_deref().map(|change| (0, change));
@@ -235,12 +236,12 @@ impl Machine {
                     .into(),
             );
         }
-        let stops = self.wished != Wished::Run || self.stop_plan().is_some();
+        let stops = self.desired != DesiredState::Run || self.stop_plan().is_some();
         (!self.state.is_final() && stops)
             .then(|| "the run is being stopped; resume it with the change when it has ended".into())
     }
 
-    /// What setting these would change; none when all are so.
+    /// Returns what setting these knobs would change; `None` if they all have these values already.
     fn diff_of(&self, set: &BTreeMap<String, String>) -> Result<Option<Change>, CannotChange> {
         let knobs = &self.current().knobs.values;
         let mut change = Change::default();
@@ -268,14 +269,17 @@ impl Machine {
         let waiting = self
             .pending
             .as_ref()
-            .and_then(|waiting| waiting.change.taken_back());
-        let reverted = |id: ChangeId| self.changes().any(|(_, change)| change.taken_back() == Some(id));
+            .and_then(|waiting| waiting.change.reverted_change());
+        let reverted = |id: ChangeId| {
+            self.changes()
+                .any(|(_, change)| change.reverted_change() == Some(id))
+        };
         match asked {
             Some(id) if reverted(id) || waiting == Some(id) => return Ok(None),
             None if waiting.is_some() => return Ok(None),
             _ => {}
         }
-        let (id, change) = self.can_be_taken_back(asked)?;
+        let (id, change) = self.revertible_change(asked)?;
         let inverse = |diff: &KnobDiff| KnobDiff {
             knob: diff.knob.clone(),
             old: diff.new.clone(),
@@ -290,23 +294,24 @@ impl Machine {
         }))
     }
 
-    /// The change that is asked for, else the last one. It need not be the last, but its knobs must be as it left them.
-    fn can_be_taken_back(&self, asked: Option<ChangeId>) -> Result<(ChangeId, &Change), CannotChange> {
+    /// Returns the requested change, otherwise the last one. It need not be the last, but no later change may have set the same knobs.
+    fn revertible_change(&self, asked: Option<ChangeId>) -> Result<(ChangeId, &Change), CannotChange> {
         let standing: Vec<(ChangeId, &Change)> = self.standing().collect();
         let Some((last, _)) = standing.last() else {
-            let why = "no change of knobs is left to take back: `apply` makes one";
+            let why = "there is no knob change to revert; `lockstep run apply` makes one";
             return Err(CannotChange::Now(why.into()));
         };
         let wanted = asked.unwrap_or(*last);
         let Some(at) = standing.iter().position(|(id, _)| *id == wanted) else {
-            let why =
-                format!("{wanted} made no change that could be taken back; the last was made by {last}");
+            let why = format!(
+                "{wanted} made no change that can be reverted; the last such change was made by {last}"
+            );
             return Err(CannotChange::Now(why));
         };
         let change = standing[at].1;
         let same = |(_, later): &&(ChangeId, &Change)| change.set.iter().any(|diff| later.sets(&diff.knob));
         if let Some((later, _)) = standing[at + 1..].iter().rfind(same) {
-            let why = format!("the same was changed again by {later}; take that back first");
+            let why = format!("{later} changed the same knob again; revert that change first");
             return Err(CannotChange::Now(why));
         }
         Ok((wanted, change))
@@ -314,7 +319,7 @@ impl Machine {
 
     fn pending_of(&self, change: Change, from_start: bool) -> Pending {
         let mut knobs = self.current().knobs.values.clone();
-        turn(&mut knobs, &change);
+        apply_change(&mut knobs, &change);
         Pending {
             change,
             knobs,
@@ -341,15 +346,15 @@ impl Machine {
 // === what happens ===
 
 impl Transition<'_> {
-    pub(super) fn knobs_changed(&mut self, wish: &Wish, grace_ms: u64, after: Option<StopPoint>) {
+    pub(super) fn knobs_changed(&mut self, request: &KnobRequest, grace_ms: u64, after: Option<StopPoint>) {
         let run = &mut *self.run;
-        let Ok(Some(pending)) = run.change_for(wish) else {
+        let Ok(Some(pending)) = run.change_for(request) else {
             return;
         };
-        if run.turns_live(wish, &pending.change) {
-            return self.turn_live(pending.change);
+        if run.can_change_in_place(request, &pending.change) {
+            return self.request_in_place_change(pending.change);
         }
-        run.leave_live(self.now_ms);
+        run.abandon_in_place_change(self.now_ms);
         run.pending = Some(Box::new(pending));
         if run.current().ended_ms.is_some() {
             return self.begin_pending();
@@ -358,19 +363,19 @@ impl Transition<'_> {
             Some(point @ StopPoint::Step(_)) if run.trains() && !run.is_stopping() => {
                 self.plan_stop(point, grace_ms);
             }
-            _ => run.wished = run.wished.or_stop(grace_ms),
+            _ => run.desired = run.desired.or_stop(grace_ms),
         }
     }
 
-    /// What follows an attempt that is over, when a change waits for it: the next, unless the training came to its end by itself.
-    /// Gives back the outcome where nothing follows.
+    /// Begins the next attempt if a change waits for the end of this one, unless the training ended successfully. Returns the outcome if no
+    /// attempt follows.
     pub(super) fn followed_by_change(&mut self, outcome: Outcome) -> Option<Outcome> {
         let run = &mut *self.run;
         if run.unknown_attempt.is_some() {
             run.pending = None;
             return Some(outcome);
         }
-        run.take_failed_trial_back(&outcome);
+        run.revert_failed_trial(&outcome);
         let Some(pending) = &run.pending else {
             return Some(outcome);
         };
@@ -399,7 +404,7 @@ impl Transition<'_> {
         let Some(pending) = run.pending.take() else {
             return;
         };
-        // A person who resumes a run has looked at its nodes; while it goes on, what failed it is known to nobody else.
+        // A person who resumes a run has checked its nodes. While a run continues, only the run itself knows which nodes made it fail.
         let mut excluded = if run.state.is_final() {
             Vec::new()
         } else {
@@ -423,7 +428,7 @@ impl Transition<'_> {
             ..Placement::default()
         };
         run.queue_again();
-        self.begin_attempt(Beginning::requested(pending.change.cause(), placement));
+        self.begin_attempt(AttemptStart::requested(pending.change.cause(), placement));
         let knobs = &mut self.run.current_mut().knobs;
         knobs.values = pending.knobs;
         knobs.change = Some(Box::new(pending.change));
@@ -431,7 +436,7 @@ impl Transition<'_> {
 }
 
 impl AttemptKnobs {
-    /// Once for each knob and outcome: all ranks say the same.
+    /// Stores an answer once per knob and outcome, because all ranks report the same.
     pub(super) fn note_answer(&mut self, answer: &KnobAnswer) {
         let same = |known: &KnobAnswer| {
             (&known.knob, known.applied, &known.detail) == (&answer.knob, answer.applied, &answer.detail)

@@ -1,75 +1,75 @@
-//! What can happen to a run.
+//! The events of a run.
 
 use std::collections::BTreeSet;
 
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::checkpoint::ResumedFrom;
 use crate::run::knob::Verdict;
-use crate::run::state::change::Wish;
+use crate::run::state::change::KnobRequest;
 use crate::run::state::protocol::NodeReport;
 use crate::run::state::stop::StopPoint;
 use crate::time::TimestampMs;
 
-/// Something happened to a run.
+/// An event of a run.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "events are taken one by one; none is kept in numbers"
+    reason = "events are handled one by one and not stored in bulk"
 )]
 pub enum Event {
-    /// Nodes were found for an attempt, by node rank.
+    /// Nodes were found for an attempt, in order of node rank.
     Placed {
-        /// The attempt they were looked for.
+        /// The attempt that the nodes are for.
         attempt: AttemptNo,
         /// The nodes.
         nodes: Vec<NodeName>,
     },
-    /// There are no nodes for it now.
+    /// There are no nodes for the run now.
     CannotPlace {
-        /// What it waits for.
+        /// What the run waits for.
         reason: String,
-        /// Were all nodes free, there would still be too few without those that are excluded.
-        hopeless: bool,
+        /// True if there would be too few nodes without the excluded ones even if all nodes were free.
+        permanent: bool,
     },
-    /// A node reports.
+    /// A node sent a report.
     Reported {
-        /// The attempt the report is about.
+        /// The attempt that the report is about.
         attempt: AttemptNo,
-        /// Who reports.
+        /// The node that sent it.
         node: NodeName,
-        /// What.
+        /// The report.
         report: NodeReport,
     },
-    /// A person wants it to stop.
+    /// A person requests a stop.
     StopRequested {
         /// Time between SIGTERM and SIGKILL.
         grace_ms: u64,
-        /// The moment to wait for; none to stop at once.
+        /// The stop point to wait for; `None` to stop at once.
         after: Option<StopPoint>,
     },
-    /// A person wants a run that has ended to go on.
+    /// A person resumes a run that has ended.
     ResumeRequested {
-        /// The checkpoint to go on from; the last complete one when empty.
+        /// The checkpoint to resume from; `None` for the last complete one.
         from: Option<ResumedFrom>,
-        /// Begin anew instead.
+        /// Start from the beginning instead.
         from_start: bool,
     },
-    /// Other knobs are wished: by a person, or for a verdict.
+    /// A change of knobs is requested, by a person or because of a verdict.
     KnobsChanged {
-        /// Which.
-        wish: Wish,
-        /// Time between SIGTERM and SIGKILL for what runs.
+        /// The requested change.
+        request: KnobRequest,
+        /// Time between SIGTERM and SIGKILL for running processes.
         grace_ms: u64,
-        /// The step to stop it after; none to stop it at once.
+        /// The stop point to wait for; `None` to stop at once.
         after: Option<StopPoint>,
     },
-    /// What became of an attempt's change of knobs, as far as series tell now.
+    /// The verdict on an attempt's change of knobs, as far as it can be computed from the series now.
     KnobsJudged {
         /// The attempt that made the change.
         attempt: AttemptNo,
-        /// Which of its changes in place, from 1; 0 for the one it was made for.
+        /// Number of the change in place, from 1; 0 for the change that the attempt was made for.
         live: u32,
-        /// What became of it.
+        /// The verdict.
         verdict: Box<Verdict>,
     },
     /// No larger batch can be tried after a change that was kept.
@@ -79,54 +79,54 @@ pub enum Event {
         /// Why not.
         why: String,
     },
-    /// A rank of the attempt reached this step, the highest of all.
+    /// A rank of the attempt reached this step, the highest of all its ranks.
     Stepped {
         /// The attempt.
         attempt: AttemptNo,
         /// The step.
         step: u64,
     },
-    /// The collector was away itself: that nothing was heard meanwhile says nothing about nodes.
+    /// The collector started. Silence of nodes before this moment says nothing about the nodes.
     CollectorStarted,
-    /// A person wants a checkpoint kept, or no longer.
+    /// A person pins a checkpoint, or removes the pin.
     CheckpointPinned {
-        /// Which one.
+        /// Path of the checkpoint.
         path: String,
-        /// Keep it.
+        /// True to pin it, false to remove the pin.
         pinned: bool,
     },
-    /// Which of the run's checkpoints other runs have pinned by their path.
+    /// Which of the run's checkpoints other runs have pinned by path.
     PinnedByOthers {
-        /// Their paths: all of them, in the place of those before.
+        /// Their paths. The set replaces the previous one.
         paths: BTreeSet<String>,
     },
-    /// A person wants checkpoints removed that no rule keeps; also after the end of the run.
+    /// A person requests that checkpoints are removed that no rule keeps; also after the end of the run.
     PruneRequested {
-        /// Keep this many of the last ones instead of what the run says.
+        /// Keep this many of the last checkpoints, instead of what the run's spec says.
         keep_last: Option<u32>,
     },
-    /// A node's agent lost its connection.
+    /// The agent of a node lost its connection.
     NodeLost {
         /// The node.
         node: NodeName,
     },
-    /// A node's agent is connected.
+    /// The agent of a node is connected.
     NodeBack {
         /// The node.
         node: NodeName,
-        /// Whether it still knows the current attempt.
+        /// True if the agent still has the current attempt.
         holds: bool,
     },
-    /// The collector's state went back to that of a backup.
+    /// The collector's state was restored from a backup.
     Restored {
-        /// When that was; the same restore again changes nothing.
+        /// When that was. The same restore a second time changes nothing.
         restored_ms: TimestampMs,
     },
-    /// A node holds an attempt that is not known here.
+    /// A node holds an attempt that the collector does not know.
     UnknownAttempt {
         /// The node.
         node: NodeName,
-        /// The attempt's number.
+        /// Number of the attempt.
         attempt: AttemptNo,
     },
     /// Time passed.

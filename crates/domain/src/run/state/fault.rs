@@ -1,11 +1,11 @@
-//! What is wrong with a node, and which nodes the next attempts are not given.
+//! Faults of nodes, and the nodes that the next attempts run without.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ident::NodeName;
 use crate::run::state::Outcome;
 
-/// A node that a run's next attempts are not given while there are others.
+/// A node that is excluded from a run's next attempts as long as there are enough others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Exclusion {
     /// The node.
@@ -33,32 +33,32 @@ impl Exclusion {
     }
 }
 
-/// What is wrong with a node, as far as one run can tell.
+/// What is wrong with a node, as far as one run can determine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The kind, which decides whether it may come back.
+    /// The kind of fault, which decides whether the node may be used again.
     pub kind: FaultKind,
-    /// In words.
+    /// The reason, as text.
     pub reason: String,
 }
 
-/// Whether a node may come back to a run that it failed.
+/// The kind of fault of a node. It decides when the run may use the node again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// It was not heard. Good again as soon as it is heard, if no other takes its place.
+    /// Its agent was away. The node may be used again as soon as its agent is connected, if no other node can take its place.
     Away,
-    /// It lost the process that owned the ranks. As good again as after `Away`.
+    /// It lost the shim. May be used again like after `Away`.
     Shim,
-    /// It refused the run, or lacks what the run needs. Not asked again until a person resumes the run.
+    /// It refused the run, or lacks what the run needs. Not used again until a person resumes the run.
     Unfit,
-    /// Its hardware failed under a rank. As with `Unfit`.
+    /// Its hardware failed under a rank. Like `Unfit`.
     Hardware,
-    /// A person took it out. As with `Unfit`.
+    /// A person excluded it. Like `Unfit`.
     Person,
 }
 
-/// A failure that no rank reported, and the node that is to blame for it, if one is.
+/// A failure that no rank reported, and the node that caused it, if there is one.
 #[derive(Debug)]
 pub(super) struct NodeFailure {
     pub(super) outcome: Outcome,

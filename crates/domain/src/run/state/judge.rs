@@ -1,18 +1,18 @@
-//! How an attempt ended: which of many failures was the first, and what to call it.
+//! Judges how an attempt ended: which of many failures was the first, and what its cause is.
 //!
-//! One rank fails, and every other follows within milliseconds: connections closed, SIGTERM from the launcher. Stamps alone do not
-//! tell them apart (a peer may notice before the one that failed has written why), so each exit is weighed by its words first:
+//! When one rank fails, every other rank follows within milliseconds: connections are closed, the launcher sends SIGTERM. Timestamps alone
+//! do not separate them (a peer may notice before the failed rank has written why), so each exit is first weighed by its text:
 //!
 //! ```text
-//! 1  a failure of the rank's own: exception, OOM, signal          the earliest of these, by its node's clock
-//!      unless the run was ended before it for what is in 2
-//! 2  what no rank can say: stuck, node lost, shim gone, refused   progress.first_failure
-//! 3  time ran out in a collective                                 the earliest
-//! 4  an exit code without words
-//! 5  a peer was gone: where a rank had exited with 0 before, that rank; where a node is away, that node
+//! 1  a failure of the rank itself: exception, OOM, signal         the earliest of these, by its node's clock
+//!      unless the run ended before it for a cause of group 2
+//! 2  what no rank can report: stuck, node lost, shim gone, refused  progress.first_failure
+//! 3  a collective timed out                                       the earliest
+//! 4  an exit code without text
+//! 5  a peer was gone: if a rank had exited with 0 before, that rank; if a node is away, that node
 //! 6  told to end (SIGTERM)
 //! ```
-//! Whatever failed and is neither the root nor of the first kind is the cascade.
+//! Every failure that is neither the root cause nor in group 1 belongs to the cascade.
 
 mod exit;
 
@@ -23,20 +23,20 @@ use exit::Weight;
 use crate::ident::{NodeName, Rank};
 use crate::run::state::attempt::Attempt;
 use crate::run::state::fault::FaultKind;
-use crate::run::state::machine::Wished;
+use crate::run::state::machine::DesiredState;
 use crate::run::state::node_task::NodeTask;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome, RankExit};
 
-/// Time for the other ranks to end after one has failed; they have nothing left to wait for.
+/// Time in milliseconds for the other ranks to end after one has failed; they have nothing left to wait for.
 pub(super) const FAILURE_GRACE_MS: u64 = 10_000;
-/// A second less than [`FAILURE_GRACE_MS`], for clocks that differ a little.
+/// One second less than [`FAILURE_GRACE_MS`], because clocks differ a little.
 const KILLED_BY_US_AFTER_MS: i64 = FAILURE_GRACE_MS.cast_signed() - 1_000;
 
-/// The outcome of an attempt of which nothing is left.
-pub(super) fn judge(attempt: &Attempt, wished: Wished) -> Outcome {
+/// Returns the outcome of an attempt that has ended on all nodes.
+pub(super) fn judge(attempt: &Attempt, desired: DesiredState) -> Outcome {
     if attempt.progress.failing_since_ms.is_none() {
-        return if wished == Wished::Run {
+        return if desired == DesiredState::Run {
             succeeded()
         } else {
             stopped()
@@ -58,13 +58,13 @@ pub(super) fn judge(attempt: &Attempt, wished: Wished) -> Outcome {
     }
 }
 
-/// The rank that is the cause, as far as it is known; asked once for all ranks of an attempt.
+/// Returns the rank that caused the failure, as far as it is known. Called once for all ranks of an attempt.
 pub(crate) fn named_rank(attempt: &Attempt) -> Option<Rank> {
     attempt.progress.failing_since_ms?;
-    judge(attempt, Wished::Run).rank
+    judge(attempt, DesiredState::Run).rank
 }
 
-/// Whether a rank's failure followed from another's, given the rank that is the cause.
+/// Returns true if a rank's failure followed from another rank's failure. `named` is the rank that caused it.
 pub(crate) fn is_cascade(attempt: &Attempt, named: Option<Rank>, exit: &RankExit) -> bool {
     exit.failed()
         && attempt.progress.failing_since_ms.is_some()
@@ -72,7 +72,7 @@ pub(crate) fn is_cascade(attempt: &Attempt, named: Option<Rank>, exit: &RankExit
         && weigh(attempt, exit) != Weight::Own
 }
 
-/// An exit of one of the attempt's ranks.
+/// A failed exit of a rank.
 struct Failure<'a> {
     task: &'a NodeTask,
     exit: &'a RankExit,
@@ -92,7 +92,7 @@ fn failures(attempt: &Attempt) -> impl Iterator<Item = Failure<'_>> {
         })
 }
 
-/// By its words, and by when it was killed: once the grace is over the shim's SIGKILL ends what is left.
+/// Weighs an exit by its text, and by the time at which it was killed: after the grace period, the shim's SIGKILL ends the remaining ranks.
 fn weigh(attempt: &Attempt, exit: &RankExit) -> Weight {
     let grace_over_ms = attempt
         .progress
@@ -106,7 +106,7 @@ fn weigh(attempt: &Attempt, exit: &RankExit) -> Weight {
     }
 }
 
-/// The rank where it began, where a rank can say so.
+/// Returns the rank where the failure began, if a rank's exit shows that.
 fn root(attempt: &Attempt) -> Option<Failure<'_>> {
     let strong = attempt
         .progress
@@ -131,7 +131,7 @@ fn root(attempt: &Attempt) -> Option<Failure<'_>> {
         .min_by_key(|failure| (failure.weight, failure.exit.at_ns))
 }
 
-/// A peer that had nothing left to do closed its connections, or did not come to the next collective.
+/// Returns the rank that exited with 0 and then closed its connections, or did not join the next collective.
 fn exited_early(attempt: &Attempt) -> Option<Outcome> {
     let waited = |failure: &Failure<'_>| matches!(failure.weight, Weight::Consequence | Weight::TimedOut);
     failures(attempt).find(waited)?;
@@ -152,7 +152,7 @@ fn node_away(attempt: &Attempt) -> Option<Outcome> {
     let task = attempt.nodes.iter().find(given_up)?;
     Some(node_lost(
         &task.node,
-        "its agent is not heard, and the other nodes' ranks lost their connections",
+        "its agent is away, and the other nodes' ranks lost their connections",
     ))
 }
 
@@ -165,9 +165,9 @@ fn outweighs_exits(trouble: &&Outcome) -> bool {
     trouble.cause.outweighs_exits()
 }
 
-// === troubles: what is not a rank's exit ===
+// === failures that are not a rank's exit ===
 
-/// What went wrong, for reports that are not a rank's exit.
+/// Returns the outcome for a report of a failure that is not a rank's exit.
 pub(super) fn trouble(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
     let (cause, message) = match report {
         NodeReport::Refused { reason, .. } => {
@@ -187,7 +187,7 @@ pub(super) fn trouble(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
     Some(Outcome::at_node(cause, node, message))
 }
 
-/// A rank that was done before the others.
+/// Returns the outcome for a rank that finished before the others.
 pub(super) fn early(node: &NodeName, rank: Rank, step: Option<u64>) -> Outcome {
     let after = step.map_or(String::new(), |step| format!(" after step {step}"));
     Outcome {
@@ -196,14 +196,14 @@ pub(super) fn early(node: &NodeName, rank: Rank, step: Option<u64>) -> Outcome {
             Cause::ExitedEarly,
             node,
             format!(
-                "rank {rank} on node {node} exited with 0{after} while other ranks went on: they would wait for it for ever; \
-                 look whether its data ended sooner than theirs"
+                "rank {rank} on node {node} exited with 0{after} while other ranks continued: they would wait for it forever; \
+                 check whether its data ended sooner than theirs"
             ),
         )
     }
 }
 
-/// A node that is gone.
+/// Returns the outcome for a lost node.
 pub(super) fn node_lost(node: &NodeName, what: &str) -> Outcome {
     Outcome::at_node(Cause::NodeLost, node, format!("node {node} was lost: {what}"))
 }
@@ -216,8 +216,7 @@ fn end_outcome(node: &NodeName, end: &NodeEnd) -> Outcome {
         ),
         _ if exit::port_in_use(&end.message) => (
             Cause::PortInUse,
-            "the port for the rendezvous was taken by someone else between its lease and the start"
-                .to_owned(),
+            "another process took the port for the rendezvous between its lease and the start".to_owned(),
         ),
         (_, _, Some(signal)) => (
             Cause::Signal,
@@ -251,13 +250,13 @@ fn rank_outcome(node: &NodeName, exit: &RankExit) -> Outcome {
         (Cause::CheckpointFailed, ..) => format!("{who} could not save a checkpoint ({kind})"),
         (Cause::CheckpointUnreadable, ..) => format!("{who} could not read a checkpoint ({kind})"),
         (Cause::PortInUse, ..) => {
-            format!("{who} could not use the leased port, someone else had taken it ({kind})")
+            format!("{who} could not use the leased port, because another process had taken it ({kind})")
         }
         (Cause::NcclTimeout, ..) => format!("{who} waited too long for a collective of NCCL"),
         _ if !kind.is_empty() => format!("{who} raised {kind}"),
         (_, Some(signal), _) => format!("{who} was killed by {}", signal_name(signal)),
         (_, None, Some(code)) => format!("{who} exited with {code}"),
-        (_, None, None) => format!("{who} ended, how is not known"),
+        (_, None, None) => format!("{who} ended, and how it ended is not known"),
     };
     Outcome {
         rank: Some(exit.rank),
@@ -276,7 +275,7 @@ fn out_of_memory(who: &str, node: &NodeName, exit: &RankExit) -> Outcome {
         let place = if exit::is_host_memory(exit) { "host" } else { "GPU" };
         let kind = exit.error_type.as_deref().unwrap_or("");
         let sizes = exit.memory.as_ref().map(ToString::to_string);
-        // What torch says is the same sizes, and advice that is to fit any of the reasons.
+        // Torch's own message contains the same sizes, with advice for every possible reason.
         let detail = sizes
             .filter(|sizes| !sizes.is_empty())
             .or_else(|| exit.message.clone())
@@ -298,7 +297,7 @@ fn with_detail(what: String, detail: &str) -> String {
 }
 
 fn succeeded() -> Outcome {
-    Outcome::new(Cause::Succeeded, "all ranks ended well")
+    Outcome::new(Cause::Succeeded, "all ranks ended successfully")
 }
 
 pub(super) fn stopped() -> Outcome {
@@ -308,11 +307,11 @@ pub(super) fn stopped() -> Outcome {
 fn unknown() -> Outcome {
     Outcome::new(
         Cause::ExitCode,
-        "a rank failed, but how is not known; see the launcher's log",
+        "a rank failed, and the cause is not known; see the launcher's log",
     )
 }
 
-/// As people know them; numbers are Linux's on x86-64 and arm64.
+/// Returns the number and name of a signal. The numbers are those of Linux on x86-64 and arm64.
 fn signal_name(signal: i32) -> String {
     let name = match signal {
         1 => "SIGHUP",

@@ -1,18 +1,18 @@
-//! A doubled `micro_batch`, tried by itself once activation checkpointing has proved itself: what memory it left free may train faster.
+//! The automatic trial of a doubled `micro_batch` after activation checkpointing was kept: with the freed memory, training may be faster.
 //!
 //! ```text
-//!  activation_checkpointing, kept ──▶ micro_batch × 2, as another attempt ──samples a second up──▶ kept
-//!                                                 │ not up, or the attempt fails, whatever for
-//!                                                 └──▶ taken back by itself
+//!  activation_checkpointing, kept ──▶ micro_batch × 2, as a new attempt ──more samples per second──▶ kept
+//!                                                 │ not more, or the attempt fails for any reason
+//!                                                 └──▶ reverted automatically
 //! ```
-//! Only where it is asked for: the global batch doubles with it, and with that what is learned in a step.
+//! Only on request: the global batch doubles too, and with it what the model learns in one step.
 
 use std::collections::BTreeMap;
 
 use crate::ident::AttemptNo;
 use crate::run::knob::{Change, ChangeId, Decision, KNOBS, Verdict, current, place};
-use crate::run::state::change::{CannotChange, Wish, refused};
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::change::{CannotChange, KnobRequest, refused};
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::{Cause, Outcome};
 
 fn batch_size() -> &'static str {
@@ -21,10 +21,10 @@ fn batch_size() -> &'static str {
 }
 
 impl Machine {
-    /// Whether a larger batch is tried when a change is kept.
+    /// Returns true if a larger batch is tried when a change is kept.
     ///
     /// # Errors
-    /// When it is asked for with a change that cannot be kept by the rule.
+    /// Returns an error if the trial is requested with a change that does not qualify for it.
     pub(super) fn tries_larger_batch(
         &self,
         change: &Change,
@@ -34,15 +34,15 @@ impl Machine {
         match asked {
             Some(true) if !suits => Err(refused(
                 "try_larger_batch",
-                "a larger micro_batch is tried after activation_checkpointing alone, where it was off: apply the others by themselves".into(),
+                "a larger micro_batch is tried only after activation_checkpointing alone was turned on: apply the other knobs separately".into(),
             )),
             Some(asked) => Ok(asked),
             None => Ok(suits && self.spec.try_larger_batch.unwrap_or(false)),
         }
     }
 
-    /// The attempt whose change was kept and asks for a larger batch that nobody has tried; with the batch as far as the run itself
-    /// says what it is.
+    /// Returns the attempt whose change was kept and requests a larger batch that was not tried yet, and the current batch size if the
+    /// run's own settings contain it.
     #[must_use]
     pub fn larger_batch_due(&self) -> Option<(AttemptNo, Option<u32>)> {
         let (id, change) = self.last_by_attempt()?;
@@ -63,19 +63,19 @@ impl Machine {
         due.then_some((id.attempt, known))
     }
 
-    /// The wish for a batch of twice as many samples.
+    /// Returns the request for a batch of twice as many samples.
     ///
     /// # Errors
-    /// In words, when it cannot be set.
-    pub fn larger_batch(&self, attempt: AttemptNo, batch: u32) -> Result<Wish, String> {
+    /// Returns a message if the batch size cannot be set.
+    pub fn larger_batch(&self, attempt: AttemptNo, batch: u32) -> Result<KnobRequest, String> {
         place(&self.spec, batch_size())?;
         let mut changes = self.changes();
         let of_attempt = changes.find(|(id, _)| *id == ChangeId::of(attempt));
         let verdict = of_attempt.and_then(|(_, change)| change.verdict.as_ref());
         if verdict.is_none_or(|verdict| verdict.after.samples_per_second.is_none()) {
-            return Err("no samples a second are known, which it would be judged by".into());
+            return Err("no samples per second are known, and the verdict needs them".into());
         }
-        let wish = Wish::Apply {
+        let request = KnobRequest::Apply {
             set: BTreeMap::from([(batch_size().to_owned(), batch.saturating_mul(2).to_string())]),
             auto_revert: Some(true),
             from_start: false,
@@ -83,9 +83,9 @@ impl Machine {
             try_larger_batch: None,
             follows: Some(attempt),
         };
-        match self.change_for(&wish) {
-            Ok(Some(_)) => Ok(wish),
-            Ok(None) => Err("it is set already".into()),
+        match self.change_for(&request) {
+            Ok(Some(_)) => Ok(request),
+            Ok(None) => Err("it already has that value".into()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -96,16 +96,17 @@ impl Machine {
         }
     }
 
-    /// An attempt that tried a larger batch has failed, most likely for want of memory: it would fail the same way again. Where a node
-    /// was lost or the like it is taken back too, but that says nothing of the batch.
-    pub(super) fn take_failed_trial_back(&mut self, outcome: &Outcome) {
+    /// Reverts a larger batch whose attempt failed, most likely because memory ran out: it would fail the same way again. If the cause lies
+    /// outside the training, such as a lost node, the change is reverted too, but with an undecided verdict.
+    pub(super) fn revert_failed_trial(&mut self, outcome: &Outcome) {
         let proved = |change: &Change| {
             let verdict = change.verdict.as_ref();
             verdict.is_some_and(|verdict| verdict.decision == Decision::Kept)
         };
         let tries = |change: &Change| change.follows.is_some() && !proved(change);
         let no = self.current().no;
-        let over = self.wished != Wished::Run || matches!(outcome.cause, Cause::Succeeded | Cause::Stopped);
+        let over =
+            self.desired != DesiredState::Run || matches!(outcome.cause, Cause::Succeeded | Cause::Stopped);
         if over || self.pending.is_some() || !self.current().knobs.change.as_deref().is_some_and(tries) {
             return;
         }
@@ -124,14 +125,14 @@ impl Machine {
             verdict.decision = decision;
             verdict.summary.clone_from(&why);
         }
-        let wish = Wish::Revert {
+        let request = KnobRequest::Revert {
             attempt: Some(no),
             live: None,
             reason: Some(why),
             from_start: false,
             restart: false,
         };
-        if let Ok(Some(pending)) = self.change_for(&wish) {
+        if let Ok(Some(pending)) = self.change_for(&request) {
             self.pending = Some(Box::new(pending));
         }
     }

@@ -1,4 +1,4 @@
-//! Everything that is known of a run, as decisions need it. On disk it is a [`V1`](crate::run::stored::V1), in the API a
+//! All facts about a run, in the form that decisions need. On disk it is a [`V1`](crate::run::stored::V1), in the API a
 //! [`RunView`](crate::api::runs::RunView).
 
 use serde::{Deserialize, Serialize};
@@ -12,10 +12,10 @@ use crate::run::state::node_task::NodePhase;
 use crate::run::state::{Outcome, RunState, StopPlan};
 use crate::time::TimestampMs;
 
-/// What the person wants, as opposed to what is.
+/// The state that the person requests, as opposed to the actual state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "wish")]
-pub enum Wished {
+pub enum DesiredState {
     /// Train to the end.
     Run,
     /// Stop.
@@ -25,49 +25,49 @@ pub enum Wished {
     },
 }
 
-/// A run and all its attempts.
+/// A run with all its attempts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// Its id.
+    /// Id of the run.
     pub id: RunId,
-    /// What was asked for.
+    /// The specification of the run.
     pub spec: Spec,
-    /// What is wished.
-    pub wished: Wished,
-    /// Where it stands; derived from the rest.
+    /// The requested state.
+    pub desired: DesiredState,
+    /// The actual state; derived from the other fields.
     pub state: RunState,
     /// When it was submitted.
     pub submitted_ms: TimestampMs,
     /// When its first rank ran.
     pub started_ms: Option<TimestampMs>,
-    /// When it came to its final state.
+    /// When it reached its final state.
     pub ended_ms: Option<TimestampMs>,
     /// Why it ended, or why it waits.
     pub outcome: Option<Outcome>,
-    /// When the next attempt may begin, while one is due.
+    /// When the next attempt may begin, if one is due.
     pub restart_at_ms: Option<TimestampMs>,
     /// Attempts, oldest first; never empty.
     pub attempts: Vec<Attempt>,
-    /// What it has saved, as its nodes told.
+    /// The checkpoints of the run, as its nodes reported them.
     pub checkpoints: Vec<Checkpoint>,
-    /// A stop that waits for a step or a checkpoint, or waited before it became `wished`.
+    /// A stop that waits for a step or a checkpoint, or that waited before it became `desired`.
     pub stop: Option<StopPlan>,
-    /// Only watched, not managed.
+    /// True if the run is only watched, not managed.
     pub watched: bool,
-    /// Where it saves, and what of it a person wants kept.
+    /// Where it saves checkpoints, and which of them are pinned.
     pub storage: Storage,
-    /// A change of knobs that waits for the current attempt to end, which has been told to.
+    /// A change of knobs that waits for the end of the current attempt, which has been told to stop.
     pub pending: Option<Box<Pending>>,
-    /// Numbers of attempts up to this one may have been used, though the attempts are not known.
+    /// Attempt numbers up to this one may have been used, although those attempts are not known.
     pub attempts_used: Option<AttemptNo>,
-    /// An attempt that a node holds and that is not known here. No other begins by itself until a person decides.
+    /// An attempt that a node holds and the collector does not know. No other attempt begins automatically until a person decides.
     pub unknown_attempt: Option<AttemptNo>,
     /// The last restore of a backup that this run has taken into account.
     pub restored_ms: Option<TimestampMs>,
 }
 
 impl Machine {
-    /// The attempt that is, or was last, under way.
+    /// Returns the attempt that is in progress, or that was the last.
     #[must_use]
     pub fn current(&self) -> &Attempt {
         self.attempts
@@ -81,28 +81,28 @@ impl Machine {
             .expect("a run is made with its first attempt")
     }
 
-    /// Whether this attempt may still hold processes or ports on a node.
+    /// Returns true if this attempt may still hold processes or ports on a node.
     #[must_use]
     pub fn is_live(&self, attempt: AttemptNo) -> bool {
         self.current().no == attempt && self.current().ended_ms.is_none() && !self.state.is_final()
     }
 
-    /// Whether a node has, or had, a part in an attempt.
+    /// Returns true if the node has, or had, a task of the attempt.
     #[must_use]
-    pub fn has_part(&self, node: &NodeName, attempt: AttemptNo) -> bool {
+    pub fn has_task(&self, node: &NodeName, attempt: AttemptNo) -> bool {
         let attempt = self.attempts.iter().find(|known| known.no == attempt);
         attempt.is_some_and(|attempt| attempt.nodes.iter().any(|task| task.node == *node))
     }
 
-    /// Whether a node has, or had, a part in any attempt.
+    /// Returns true if the node has, or had, a task of any attempt.
     #[must_use]
     pub fn has_node(&self, node: &NodeName) -> bool {
         self.attempts
             .iter()
-            .any(|attempt| self.has_part(node, attempt.no))
+            .any(|attempt| self.has_task(node, attempt.no))
     }
 
-    /// Nodes that may hold something of the current attempt.
+    /// Returns the nodes that may hold processes or ports of the current attempt.
     pub fn busy_nodes(&self) -> impl Iterator<Item = &NodeName> {
         let live = self.is_live(self.current().no);
         self.current()

@@ -1,11 +1,11 @@
-//! What a rank's memory was like when it ran out of it, and what that means.
+//! The memory of a rank when an allocation failed, and the reason for the failure.
 //!
 //! ```text
-//! held by others | allocated: in use by tensors | unallocated: torch's, in pieces | free
+//! held by others | allocated: in use by tensors | unallocated: torch's, in blocks | free
 //!                |<------------------ reserved by torch ------------------->|
 //! ```
-//! torch gives back every whole piece it can before an allocation fails. So where more lies unallocated than was asked for, it lies in pieces
-//! that are too small. Sizes come from a training process and are as true as it is.
+//! Before an allocation fails, torch frees every block that is completely unused. So if more memory is unallocated than was requested, it
+//! is in blocks that are too small. The sizes come from a training process and are only as reliable as that process.
 
 use std::fmt;
 
@@ -14,71 +14,71 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::DisplayBytes;
 
-/// Memory at the moment of a failed allocation; what is not known is absent.
+/// Memory at the moment of a failed allocation. Values that are not known are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Memory {
-    /// `cuda:0`, or `cpu` for the host's.
+    /// `cuda:0`, or `cpu` for the memory of the host.
     pub device: String,
-    /// What was asked for.
+    /// Size of the failed allocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<u64>,
-    /// In use by tensors.
+    /// Memory in use by tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_bytes: Option<u64>,
-    /// Held by torch without use.
+    /// Memory that torch reserved but does not use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unallocated_bytes: Option<u64>,
-    /// Of that, the rests of pieces that are partly in use.
+    /// The part of `unallocated_bytes` that is left over in blocks that are partly in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inactive_split_bytes: Option<u64>,
-    /// The largest piece that is not in use.
+    /// Size of the largest unused block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_free_bytes: Option<u64>,
-    /// Held by this process in all: on the host, its resident memory.
+    /// All memory of this process; on the host, its resident memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_bytes: Option<u64>,
-    /// Held by nobody.
+    /// Memory that no process holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// What the device has.
+    /// Total memory of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
-    /// The most that was in use at a time.
+    /// The highest amount that was in use at one time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_allocated_bytes: Option<u64>,
-    /// The most that torch held at a time.
+    /// The highest amount that torch reserved at one time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_reserved_bytes: Option<u64>,
-    /// How often torch had emptied its cache before, to get on.
+    /// How often torch had emptied its cache before, to satisfy an allocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
-    /// Sizes of the tensors that hold the most: bytes each, how many.
+    /// The tensor sizes that use the most memory: pairs of bytes per tensor and number of tensors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub top: Vec<(u64, u64)>,
 }
 
-/// Why there was too little.
+/// Why there was too little memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// There was enough, in pieces that were too small.
+    /// There was enough memory, but in blocks that were too small.
     Fragmented,
-    /// Other processes hold what was missing.
+    /// Other processes hold the missing memory.
     Shared,
-    /// The allocation alone is more than the device has.
+    /// The allocation alone is larger than the memory of the device.
     TooLarge,
     /// The model, its optimizer and the batch need more than there is.
     Full,
 }
 
 impl Memory {
-    /// Whether it is the host's memory, not a GPU's.
+    /// Returns true if this is the memory of the host, not of a GPU.
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.device == "cpu"
     }
 
-    /// Why there was too little; None where the sizes that tell are not known.
+    /// Returns why there was too little memory; `None` if the sizes needed for that are not known.
     #[must_use]
     pub fn shortage(&self) -> Option<Shortage> {
         let requested = self.requested_bytes?;
@@ -121,7 +121,8 @@ impl Memory {
     }
 }
 
-/// Like `it asked for 2 GiB; 5 GiB lay unused in pieces, the largest of 0.9 GiB: …`; empty where nothing is known.
+/// A text like `it asked for 2.0 GiB while 5.0 GiB lay unused, in pieces that were too small (the largest 512 MiB): …`; empty if nothing is
+/// known.
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Some(requested), Some(shortage)) = (self.requested_bytes, self.shortage()) else {

@@ -1,4 +1,4 @@
-//! One node's part of an attempt, and its ranks.
+//! The node task of an attempt, and its ranks.
 
 use std::collections::BTreeMap;
 
@@ -11,58 +11,58 @@ use crate::run::state::fault::Fault;
 use crate::run::state::protocol::{NodeEnd, Prepared, StallCause};
 use crate::time::TimestampMs;
 
-/// How far a node's part has come.
+/// How far a node task has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodePhase {
-    /// Was told to prepare.
+    /// The node was told to prepare.
     Preparing,
-    /// Could start.
+    /// The node can start it.
     Prepared,
-    /// Was told to start.
+    /// The node was told to start it.
     Starting,
-    /// Its shim is there.
+    /// The shim runs.
     Running,
-    /// Nothing is left, or nothing ever was.
+    /// Nothing is left on the node, or nothing was ever started.
     Ended,
 }
 
-/// One node's part of an attempt.
+/// The part of an attempt on one node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeTask {
     /// The node.
     pub node: NodeName,
-    /// How far it has come.
+    /// How far the task has come.
     pub phase: NodePhase,
-    /// Since when its agent is away.
+    /// Since when the node's agent is away.
     pub away_since_ms: Option<TimestampMs>,
-    /// What it found when it prepared.
+    /// What the node found during preflight.
     pub prepared: Option<Prepared>,
     /// The torchrun command line.
     pub command: String,
-    /// The grace of the last stop it was told, so that only a shorter one is told again.
-    pub stop_told_ms: Option<u64>,
-    /// The place in the world of its first rank, once known.
+    /// The grace period of the last stop that was sent, in milliseconds. Only a shorter one is sent again.
+    pub stop_grace_sent_ms: Option<u64>,
+    /// Global rank of its first rank, once known.
     pub first_rank: u32,
-    /// Its ranks by local rank.
+    /// Its ranks, by local rank.
     pub ranks: BTreeMap<u32, RankTask>,
-    /// How it ended; none for a node that was given up.
+    /// How it ended; `None` for a node that was given up.
     pub end: Option<NodeEnd>,
-    /// Why the next attempt goes elsewhere.
+    /// What is wrong with the node, so that the next attempt runs without it.
     pub fault: Option<Fault>,
-    /// Whether it sees what the first node wrote to the folder of checkpoints.
+    /// Whether the node sees the file that the first node wrote to the checkpoint folder.
     pub sees_first: Option<Looked>,
 }
 
-/// A node's look for the first node's file.
+/// The state of a node's search for the first node's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Looked {
-    /// It was told to look.
+    /// The node was told to look for it.
     Asked,
-    /// It is there.
+    /// The node sees the file.
     Seen,
-    /// It is not.
+    /// The node does not see the file.
     Missing,
 }
 
@@ -71,16 +71,16 @@ pub enum Looked {
 pub struct RankTask {
     /// Its process id, once seen.
     pub pid: Option<u32>,
-    /// The first step it finished.
+    /// The first step that it finished.
     pub first_step: Option<u64>,
     /// How it ended.
     pub exit: Option<RankExit>,
-    /// Since when it does nothing.
+    /// The stall, while the rank makes no progress.
     pub stall: Option<Stall>,
 }
 
 impl RankTask {
-    /// The last step it is known to have finished: what its exit tells, and before that only the first.
+    /// Returns the last step that the rank is known to have finished: from its exit, and before that only the first step.
     #[must_use]
     pub fn last_step(&self) -> Option<u64> {
         self.exit
@@ -90,14 +90,14 @@ impl RankTask {
     }
 }
 
-/// A rank that does nothing.
+/// A rank that makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stall {
     /// Since when, by the collector's clock.
     pub since_ms: TimestampMs,
-    /// The last step it finished.
+    /// The last step that it finished.
     pub step: Option<u64>,
-    /// What keeps it, as its node saw.
+    /// What stops it, as its node detected.
     pub cause: StallCause,
 }
 
@@ -109,7 +109,7 @@ impl NodeTask {
             away_since_ms: None,
             prepared: None,
             command: String::new(),
-            stop_told_ms: None,
+            stop_grace_sent_ms: None,
             first_rank: 0,
             ranks: BTreeMap::new(),
             end: None,
@@ -118,7 +118,7 @@ impl NodeTask {
         }
     }
 
-    /// Whether its agent may still have something of the attempt, and has not been heard for longer than this.
+    /// Returns true if the node may still hold something of the attempt and its agent has been away for longer than this.
     pub(super) fn is_silent(&self, now_ms: TimestampMs, longer_than_ms: i64) -> bool {
         self.phase != NodePhase::Ended
             && self

@@ -1,4 +1,4 @@
-//! Why a run, an attempt or a node's part of an attempt ended: a cause for decisions, an explanation for people.
+//! Why a run, an attempt or a node task ended: a cause for decisions, an explanation for people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::{NodeName, Rank};
 
-/// How it ended, and where that began.
+/// How a run, an attempt or a node task ended, and where the failure began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// The node where it began, if one is known.
+    /// The node where it began, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The rank where it began, if one is known.
+    /// The rank where it began, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
     /// What happened, to what, and what to do next.
@@ -43,7 +43,7 @@ impl Outcome {
     }
 }
 
-/// Why a run, an attempt or a node's part of an attempt ended. Stored and sent as a word.
+/// Why a run, an attempt or a node task ended. Stored and sent as a word.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Cow<'_, str>", into = "String")]
 pub enum Cause {
@@ -67,7 +67,7 @@ pub enum Cause {
     PortInUse,
     /// A rank made no step for longer than the run's stall timeout.
     Stuck,
-    /// A rank exited with 0 while the others went on.
+    /// A rank exited with 0 while the others continued.
     ExitedEarly,
     /// A node was lost.
     NodeLost,
@@ -89,9 +89,9 @@ pub enum Cause {
     Mismatch,
     /// The run waits for nodes.
     NoNodes,
-    /// A watched job ended, and it is not known how; or a newer agent reported a cause that this version does not know.
+    /// A watched job ended, and how it ended is not known; or a newer agent reported a cause that this version does not know.
     Unknown,
-    /// A node holds an attempt that began after the backup that was restored.
+    /// A node holds an attempt that began after the restored backup was made.
     UnknownAttempt,
     /// A cause that this version does not know, as a newer version stored it.
     Other(String),
@@ -124,7 +124,7 @@ static WORDS: [(Cause, &str); 23] = [
 ];
 
 impl Cause {
-    /// The word in the API, in labels and in stored runs.
+    /// Returns the word for the API, for labels and for stored runs.
     #[must_use]
     pub fn as_str(&self) -> &str {
         if let Self::Other(word) = self {
@@ -134,7 +134,7 @@ impl Cause {
         entry.map_or("", |(_, word)| word)
     }
 
-    /// Returns true if no rank can report it: it outweighs exits that only followed from it.
+    /// Returns true if no rank can report this cause. It outweighs exits that only followed from it.
     pub(super) fn outweighs_exits(&self) -> bool {
         matches!(
             self,
@@ -154,7 +154,7 @@ impl Cause {
         matches!(self, Self::Succeeded | Self::Stopped | Self::Mismatch)
     }
 
-    /// Returns true if the cause lies outside of the training, so that the step at which it came says nothing.
+    /// Returns true if the cause lies outside of the training, so that the step at which it occurred says nothing about the training.
     pub(in crate::run) fn is_external(&self) -> bool {
         matches!(
             self,
@@ -196,7 +196,7 @@ impl From<Cause> for String {
     }
 }
 
-/// A sentence for people. It can be shown and extended, but not read: no decision depends on its text.
+/// A sentence for people. It can be shown and extended, but not parsed: no decision depends on its text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Explanation(String);

@@ -1,39 +1,41 @@
-//! What follows an attempt that has ended.
+//! Decides what follows an attempt that has ended.
 //!
-//! In this order: a person's stop; a cause that no restart mends; the budget; no progress. Whatever passes all of them is tried again
-//! after a pause, on other nodes where the cause was a node. Each count begins anew when a person resumes the run.
+//! The checks, in this order: a person's stop; a cause that no restart can repair; an unknown attempt on a node; the restart budget; lack
+//! of progress. If an attempt passes all of them, another one follows after a pause, without the nodes that caused the failure. Each count
+//! starts again when a person resumes the run.
 
 use crate::run::state::attempt::Attempt;
 use crate::run::state::fault::{Exclusion, Fault, FaultKind};
 use crate::run::state::judge::is_hardware;
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::node_task::NodeTask;
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
-/// Attempts in a row without a single step before restarting is given up: the next would not come further either.
+/// Attempts in a row without a single step after which the run is not restarted: the next attempt would not come further either.
 const ATTEMPTS_WITHOUT_STEP_MAX: usize = 3;
-/// Attempts in a row that end at the same step: the second shows that it was no accident.
+/// Attempts in a row that end at the same step after which the run is not restarted: the second shows that it was no coincidence.
 const ATTEMPTS_AT_SAME_STEP_MAX: usize = 2;
-/// A port that was taken is nobody's failure and costs no restart; but a node where this goes on has another trouble.
+/// Attempts whose port was taken, after which the run is not restarted. A taken port is not a failure of the run and does not count as a
+/// restart; but if it happens this often, the node has another problem.
 const PORT_RETRIES_MAX: usize = 3;
-/// The pause before the first restart; doubled each time, so that a broken run does not hammer its nodes.
+/// The pause before the first restart. It doubles each time, so that a broken run does not overload its nodes.
 const RESTART_PAUSE_MS: i64 = 1_000;
 /// The longest pause before a restart.
 const RESTART_PAUSE_MAX_MS: i64 = 60_000;
 
-/// What is to follow.
+/// What follows an attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another attempt.
+    /// Another attempt, at this time.
     RestartAt(TimestampMs),
-    /// Nothing; with the reason where it needs one.
+    /// No other attempt; with the reason where one is needed.
     End(Option<String>),
 }
 
-/// Decides when all of the current attempt has ended.
+/// Decides what follows when the current attempt has ended on all nodes.
 pub(super) fn next(machine: &Machine, outcome: &Outcome, now_ms: TimestampMs) -> Next {
-    if machine.wished != Wished::Run || outcome.cause.is_definite() {
+    if machine.desired != DesiredState::Run || outcome.cause.is_definite() {
         return Next::End(None);
     }
     if let Some(attempt) = machine.unknown_attempt {
@@ -41,20 +43,20 @@ pub(super) fn next(machine: &Machine, outcome: &Outcome, now_ms: TimestampMs) ->
             "it is not restarted, because a node holds attempt {attempt} of it, which is not known here"
         )));
     }
-    let tried = since_asked(machine, outcome);
+    let tried = since_requested(machine, outcome);
     if let Some(reason) = over_budget(machine, &tried).or_else(|| no_progress(&tried)) {
         return Next::End(reason);
     }
     Next::RestartAt(now_ms + pause_ms(tried.len()))
 }
 
-/// Whether a restart could follow if the current attempt failed now for a lost node.
+/// Returns true if a restart could follow if the current attempt failed now because of a lost node.
 pub(super) fn has_budget(machine: &Machine) -> bool {
     let lost = Outcome::new(Cause::NodeLost, "");
-    over_budget(machine, &since_asked(machine, &lost)).is_none()
+    over_budget(machine, &since_requested(machine, &lost)).is_none()
 }
 
-/// Nodes that the next attempt is not given: those of before, and those that failed this one.
+/// Returns the nodes that the next attempt runs without: those excluded before, and those that failed this attempt.
 pub(super) fn exclusions(attempt: &Attempt) -> Vec<Exclusion> {
     let mut excluded = attempt.placement.excluded.clone();
     for task in &attempt.nodes {
@@ -69,11 +71,11 @@ pub(super) fn exclusions(attempt: &Attempt) -> Vec<Exclusion> {
     excluded
 }
 
-/// An attempt with how it ended.
-type Tried<'a> = (&'a Attempt, &'a Outcome);
+/// An attempt with its outcome.
+type EndedAttempt<'a> = (&'a Attempt, &'a Outcome);
 
-/// Attempts since a person last asked for one, oldest first; the current one with its outcome-to-be.
-fn since_asked<'a>(machine: &'a Machine, outcome: &'a Outcome) -> Vec<Tried<'a>> {
+/// Returns the attempts since the last one that a person requested, oldest first; the current one with the given outcome.
+fn since_requested<'a>(machine: &'a Machine, outcome: &'a Outcome) -> Vec<EndedAttempt<'a>> {
     let first = machine
         .attempts
         .iter()
@@ -88,9 +90,9 @@ fn since_asked<'a>(machine: &'a Machine, outcome: &'a Outcome) -> Vec<Tried<'a>>
     earlier.chain([(current, outcome)]).collect()
 }
 
-/// `Some` when no restart is left, with words where there had been some.
-fn over_budget(machine: &Machine, tried: &[Tried<'_>]) -> Option<Option<String>> {
-    let port = |(_, outcome): &&Tried<'_>| outcome.cause == Cause::PortInUse;
+/// Returns `Some` if no restart is left. It contains the reason as text, or `None` if the run had no restarts.
+fn over_budget(machine: &Machine, tried: &[EndedAttempt<'_>]) -> Option<Option<String>> {
+    let port = |(_, outcome): &&EndedAttempt<'_>| outcome.cause == Cause::PortInUse;
     let ports = tried.iter().filter(port).count();
     if tried.last().is_some_and(|last| port(&last)) {
         return (ports > PORT_RETRIES_MAX).then(|| {
@@ -108,7 +110,7 @@ fn over_budget(machine: &Machine, tried: &[Tried<'_>]) -> Option<Option<String>>
     })
 }
 
-fn no_progress(tried: &[Tried<'_>]) -> Option<Option<String>> {
+fn no_progress(tried: &[EndedAttempt<'_>]) -> Option<Option<String>> {
     let without_step = tried
         .iter()
         .rev()
@@ -133,9 +135,9 @@ fn no_progress(tried: &[Tried<'_>]) -> Option<Option<String>> {
     })
 }
 
-/// The last step before a failure that the training itself may have brought about, as the ranks' exits tell it. Steps seen from afar
-/// are seconds old, and would be the same by chance.
-fn end_step((attempt, outcome): &Tried<'_>) -> Option<u64> {
+/// Returns the last step before a failure that the training itself may have caused, from the ranks' exits. The steps that the collector
+/// sees are seconds old, and could be equal by coincidence.
+fn end_step((attempt, outcome): &EndedAttempt<'_>) -> Option<u64> {
     if outcome.cause.is_external() {
         return None;
     }

@@ -1,14 +1,14 @@
-//! Whether nodes that can each run it can run it together.
+//! Decides whether nodes that can each run the attempt can run it together.
 //!
-//! What differs in a way that breaks a run is refused with a table; what only may is a warning at the attempt. What goes between
-//! them is measured when the run asks for it ([`bandwidth`]).
+//! A difference that breaks a run fails the attempt, with a table of the values. A difference that only may break it is a warning of the
+//! attempt. The network between the nodes is measured if the run requests it ([`bandwidth`]).
 
 mod bandwidth;
-mod check;
+mod bandwidth_check;
 mod network;
 
 pub(super) use bandwidth::verdict;
-pub use check::BandwidthCheck;
+pub use bandwidth_check::BandwidthCheck;
 
 use crate::ident::NodeName;
 use crate::run::spec::Spec;
@@ -16,23 +16,26 @@ use crate::run::state::attempt::Attempt;
 use crate::run::state::node_task::Looked;
 use crate::run::state::protocol::Prepared;
 
-/// Below this much free space where checkpoints go, a person should know: the smallest optimizer state of a model worth several nodes.
+/// Free space for checkpoints below which a warning is given, in bytes: the smallest optimizer state of a model that is worth several
+/// nodes.
 const FREE_BYTES_MIN: u64 = 1 << 30;
-/// A node with less than this part of what the roomiest has, and below [`FREE_BYTES_PLENTY`], ends the run for all of them.
+/// A node gets a warning if it has less free space than the largest of all nodes divided by this, and less than
+/// [`FREE_BYTES_PLENTY`]: its full disk would end the run on all nodes.
 const FREE_SHARE_MIN: u64 = 10;
-/// Enough for a few checkpoints of a large model, whatever others have.
+/// Free space in bytes that is enough for a few checkpoints of a large model, whatever other nodes have.
 const FREE_BYTES_PLENTY: u64 = 100 << 30;
 
-/// One thing that should agree.
+/// A value that should be the same on all nodes.
 struct Check {
     what: &'static str,
     breaks: bool,
-    /// Whether it may differ in a run like this.
+    /// Returns true if the value may differ in a run like this.
     may_differ: fn(&Spec) -> bool,
     value: fn(&Prepared) -> String,
 }
 
-/// Ranks of other PyTorch, CUDA or NCCL versions fail in the first collective, or worse, do not; other scripts train other models.
+/// With different versions of PyTorch, CUDA or NCCL, ranks fail in the first collective or, worse, do not fail. Different scripts train
+/// different models.
 const CHECKS: [Check; 9] = [
     breaks("PyTorch", |found| found.torch_version.clone()),
     breaks("the CUDA version of PyTorch", |found| found.cuda.clone()),
@@ -68,12 +71,12 @@ fn short(hash: &str) -> String {
     hash.chars().take(12).collect()
 }
 
-/// What the nodes of an attempt found, held against each other.
+/// The result of comparing what the nodes of an attempt found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Comparison {
-    /// Why it cannot run.
+    /// Why the attempt cannot run.
     pub(super) refusal: Option<String>,
-    /// What may spoil it.
+    /// Differences that may harm the attempt.
     pub(super) warnings: Vec<String>,
 }
 
@@ -106,7 +109,7 @@ pub(super) fn compare(spec: &Spec, attempt: &Attempt) -> Comparison {
     comparison
 }
 
-/// The folder of checkpoints is not the same everywhere.
+/// Returns a warning if the checkpoint folder is not the same on all nodes.
 pub(super) fn unshared(spec: &Spec, attempt: &Attempt) -> Option<String> {
     let missing: Vec<&str> = attempt
         .nodes
@@ -117,7 +120,7 @@ pub(super) fn unshared(spec: &Spec, attempt: &Attempt) -> Option<String> {
     let (first, folder) = (attempt.nodes.first()?, spec.checkpoint_dir.as_deref()?);
     (!missing.is_empty()).then(|| {
         format!(
-            "{folder} is not shared: what node {} wrote there is not seen by {}. A checkpoint whose parts lie on several nodes \
+            "{folder} is not shared: what node {} wrote there is missing on {}. A checkpoint with parts on several nodes \
              cannot be loaded; put checkpoint_dir on a file system that all nodes mount",
             first.node,
             missing.join(", ")
@@ -125,7 +128,7 @@ pub(super) fn unshared(spec: &Spec, attempt: &Attempt) -> Option<String> {
     })
 }
 
-/// A value that a node does not tell (an older agent, no GPU) is not held against it; but a script is the same or it is not.
+/// Returns true if the value differs between nodes. A node that does not report it (an older agent, no GPU) is ignored.
 fn differs(check: &Check, spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> bool {
     let mut values = nodes
         .iter()
@@ -151,7 +154,8 @@ fn table(check: &Check, nodes: &[(&NodeName, &Prepared)]) -> String {
     cells.join(", ")
 }
 
-/// A node whose disk is nearly full where the others' are not; one that is nearly full anyway has its own warning.
+/// Returns a warning for each node whose disk is nearly full while another node's is not. A disk below [`FREE_BYTES_MIN`] has its own
+/// warning.
 fn uneven_disks(spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> Vec<String> {
     type Free = fn(&Prepared) -> Option<u64>;
     let folders: [(Option<&str>, Free); 2] = [
@@ -212,8 +216,8 @@ fn single_warnings(spec: &Spec, nodes: &[(&NodeName, &Prepared)]) -> Vec<String>
             .any(|(_, other)| !other.address.is_empty() && !loopback(other))
     {
         warnings.push(format!(
-            "the other nodes are told to reach node {first} at {}, which is only itself; connect its agent to the collector by an \
-             address that is not loopback",
+            "the other nodes would have to reach node {first} at {}, which is a loopback address; connect its agent to the collector \
+             through another address",
             found.address
         ));
     }

@@ -1,8 +1,8 @@
-//! What collector and agent tell each other about one node's part of an attempt; JSON inside `Command` and `RunEvent`.
+//! Messages between collector and agent about one node task of an attempt. They are JSON inside `Command` and `RunEvent`.
 //!
-//! Both sides may be older or newer than the other: fields are only ever added, with a default. An enum inside a report keeps a word
-//! that this version does not know in its last variant, `Other`: an unknown word must not make a whole report unreadable. A whole
-//! report that this version does not know is read by [`read_report`](super::read_report).
+//! Both sides may be older or newer than the other: fields are only ever added, with a default. An enum inside a report keeps an unknown
+//! word in its last variant, `Other`: one unknown word must not make a whole report unreadable. [`read_report`](super::read_report) reads a
+//! report whose kind this version does not know.
 
 use std::collections::BTreeMap;
 
@@ -17,94 +17,96 @@ use crate::run::provenance::Provenance;
 use crate::run::secret::SecretValue;
 use crate::run::spec::Spec;
 use crate::run::state::RankExit;
-use crate::run::unseen::RankUnseen;
+use crate::run::unobserved::RankUnobserved;
 
-/// To a node. Carrying out the same command twice must do no more than once.
+/// A command to a node. A node that receives the same command twice must carry it out only once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum NodeCommand {
-    /// Check that the run could start here and lease a port; answered by `Prepared` or `PrepareFailed`.
+    /// Check that the run could start here, and lease a port. Answered by `Prepared` or `PrepareFailed`.
     Prepare {
-        /// What is asked for.
+        /// The specification of the run.
         spec: Box<Spec>,
-        /// This node's place among the attempt's nodes.
+        /// Index of this node among the nodes of the attempt.
         node_rank: u32,
-        /// How many nodes the attempt has.
+        /// Number of nodes of the attempt.
         nnodes: u32,
-        /// The checkpoint the attempt goes on from, which must be readable here.
+        /// The checkpoint to resume from. It must be readable on this node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         resume_from: Option<String>,
     },
-    /// Look whether a file that another node wrote is here too; answered by `Looked`. Only for a node that wrote one itself.
+    /// Check whether a file that another node wrote is visible here too. Answered by `Looked`. Sent only to a node that wrote such a file
+    /// itself.
     LookFor {
-        /// The file.
+        /// Path of the file.
         path: String,
     },
-    /// Measure the bandwidth to one other node; answered by `Measured`. Only when the spec asks for it, so
-    /// never to an agent that is too old.
+    /// Measure the bandwidth to one other node. Answered by `Measured`. Sent only if the spec requests it, so never to an agent that is too
+    /// old.
     Measure(Measure),
-    /// Start the ranks; answered by `ShimStarted` or `StartFailed`.
+    /// Start the ranks. Answered by `ShimStarted` or `StartFailed`.
     Start(Box<Start>),
-    /// The order to remove checkpoints of collectors that did not ask who wrote them. It is not given any more, and refused.
+    /// The order to remove checkpoints from collectors that did not check who wrote them. Collectors no longer send it, and agents refuse
+    /// it.
     Checkpoints(PruneOrder),
-    /// Remove checkpoints that the run provably wrote, also of an attempt that is over; seen by the next `Checkpoints`. Only for a node
-    /// whose reports say that it can prove them.
+    /// Remove checkpoints that the run provably wrote, also those of an ended attempt. The next `Checkpoints` report shows the result. Sent
+    /// only to a node whose reports say that it can prove who wrote them.
     Remove(RemovalOrder),
-    /// End whatever of the attempt is there; always answered by `Ended`.
+    /// End all processes of the attempt. Always answered by `Ended`.
     Stop {
         /// Time between SIGTERM and SIGKILL.
         grace_ms: u64,
     },
-    /// Let every rank end at the end of this optimizer step, by itself.
+    /// Let every rank end by itself at the end of this optimizer step.
     StopAfter {
         /// The step, as the probe counts.
         step: u64,
-        /// Time for ranks that have come there to save, whatever becomes of the others.
+        /// Time in which ranks that reached the step may save, whatever happens to the other ranks.
         #[serde(default)]
         grace_ms: u64,
     },
-    /// Let every rank set knobs at the end of its next step, while it trains; answered by `KnobAnswered` of each rank. Only to a
-    /// node whose `Prepared` says that it can.
+    /// Let every rank set knobs at the end of its next step, while it trains. Each rank answers with `KnobAnswered`. Sent only to a node
+    /// whose `Prepared` says that it supports this.
     TurnLive {
-        /// Which of the attempt's changes in place it is; answers name it.
+        /// Number of the change in place within the attempt; answers contain it.
         live: u32,
-        /// Knob and value; no value for what the script itself has.
+        /// Knobs with their values; `None` restores the script's own value.
         set: BTreeMap<String, Option<String>>,
     },
 }
 
-/// What a node needs to know to start its ranks.
+/// All that a node needs to start its ranks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Start {
-    /// What is asked for.
+    /// The specification of the run.
     pub spec: Spec,
-    /// This node's place among the attempt's nodes, from 0.
+    /// Index of this node among the nodes of the attempt, from 0.
     pub node_rank: u32,
-    /// How many nodes the attempt has.
+    /// Number of nodes of the attempt.
     pub nnodes: u32,
-    /// Processes on each node.
+    /// Processes per node.
     pub nproc: u32,
-    /// Where node 0 listens for the rendezvous.
+    /// Address at which node 0 listens for the rendezvous.
     pub master_addr: String,
-    /// The port node 0 leased.
+    /// The port that node 0 leased.
     pub master_port: u16,
-    /// The checkpoint to go on from; ranks find it in `LOCKSTEP_RESUME_FROM`.
+    /// The checkpoint to resume from; ranks find it in `LOCKSTEP_RESUME_FROM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<String>,
-    /// No attempt of the run was started before: what the run's checkpoint folder holds now was there before the run.
+    /// True if no attempt of the run was started before: then everything in the run's checkpoint folder existed before the run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_first: bool,
-    /// The step that checkpoint holds: ranks count on from it, so that a step has one number in all attempts.
+    /// The step of that checkpoint. Ranks count on from it, so that a step has the same number in all attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_step: Option<u64>,
-    /// The values of the spec's secrets, put in when the command is sent; in what is stored there are none.
+    /// The values of the spec's secrets. They are inserted when the command is sent and are never stored.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, SecretValue>,
 }
 
 impl Start {
-    /// The same as it may be stored.
+    /// Returns a copy that may be stored.
     #[must_use]
     pub fn without_secrets(&self) -> Self {
         Self {
@@ -114,142 +116,143 @@ impl Start {
     }
 }
 
-/// One pair of a check of bandwidths, as each of its two nodes is told. The node that listens made the secret and told it with its
-/// preparation; it is good for one attempt, and opens nothing but a measurement.
+/// One pair of a bandwidth check, as each of its two nodes receives it. The listening node created the secret and reported it in
+/// `Prepared`. The secret is valid for one attempt and allows only a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Measure {
-    /// The round, so that an answer finds its place.
+    /// The round; the answer repeats it.
     pub round: u32,
-    /// The other node's name, for people.
+    /// Name of the other node, for display.
     pub peer: String,
-    /// Whether this node waits at its leased port for the other one.
+    /// True if this node waits at its leased port for the other one.
     pub listens: bool,
-    /// Where the listening node is.
+    /// Address of the listening node.
     pub address: String,
-    /// Its port.
+    /// Port of the listening node.
     pub port: u16,
-    /// What both know.
+    /// The secret that both nodes share.
     pub secret: SecretValue,
     /// How long each direction is measured, in milliseconds.
     pub one_way_ms: u64,
-    /// After which the node gives up and says so, in milliseconds.
+    /// Time after which the node gives up and reports that, in milliseconds.
     pub within_ms: u64,
 }
 
-/// What a node received from the other one of its pair.
+/// The result of a bandwidth measurement on the node that received the data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Measured {
     /// The round.
     pub round: u32,
-    /// MiB a second; 0 when the other node cannot be reached, none when it was not measured.
+    /// MiB per second; 0 if the other node cannot be reached, `None` if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mib_s: Option<f64>,
-    /// Why not, in words.
+    /// Why it was not measured, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
 }
 
-/// From a node.
+/// A report from a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 #[expect(
     clippy::large_enum_variant,
-    reason = "reports are taken one by one; none is kept in numbers"
+    reason = "reports are handled one by one and not stored in bulk"
 )]
 pub enum NodeReport {
-    /// A command arrived and will be carried out, whatever happens to the connection.
+    /// A command arrived. The node will carry it out even if the connection is lost.
     Accepted {
-        /// Its id.
+        /// Id of the command.
         command: u64,
     },
-    /// A command that this node will not carry out.
+    /// The node will not carry out a command.
     Refused {
-        /// Its id.
+        /// Id of the command.
         command: u64,
-        /// Why.
+        /// Why not.
         reason: String,
     },
-    /// The run can start here.
+    /// The run can start on this node.
     Prepared(Prepared),
-    /// The run cannot start here.
+    /// The run cannot start on this node.
     PrepareFailed {
-        /// What is missing, and how to get it.
+        /// What is missing, and how to provide it.
         message: String,
     },
     /// The answer to `LookFor`.
     Looked {
-        /// Whether the file is here.
+        /// True if the file is visible here.
         seen: bool,
     },
     /// The answer to `Measure`.
     Measured(Measured),
-    /// The process that owns the ranks is there.
+    /// The shim, which owns the ranks, runs.
     ShimStarted {
-        /// Its process id.
+        /// Process id of the shim.
         pid: u32,
-        /// The torchrun command line, for people.
+        /// The torchrun command line, for display.
         command: String,
-        /// What keeps the processes together until all of them have ended, for people; empty from an older agent.
+        /// What holds the processes together until all of them have ended (for example a cgroup), for display; empty from an older agent.
         #[serde(default)]
         kept_by: String,
     },
     /// The ranks could not be started.
     StartFailed {
-        /// Why.
+        /// Why not.
         message: String,
     },
-    /// A command is there that is only watched; comes before all else of it.
+    /// A command that is only watched exists. This is the first report about it.
     Watched(Watched),
-    /// A rank is there.
+    /// A rank exists.
     RankStarted {
-        /// Its place in the world.
+        /// The rank.
         rank: Rank,
-        /// Its place on the node.
+        /// Its local rank.
         local_rank: u32,
         /// Its process id.
         pid: u32,
     },
     /// A rank finished its first step.
     FirstStep {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// The step's number.
+        /// The number of the step.
         step: u64,
     },
-    /// What has been saved where this node can see it; comes when it changed, also behind `Ended`.
+    /// The checkpoints that this node can see. Sent when they change, also after `Ended`.
     Checkpoints(CheckpointReport),
-    /// A rank stands still, and not because it waits for another one on its node. Said once, and again when the cause changes.
+    /// A rank makes no progress, and not because it waits for another rank of its node. Sent once, and again when the cause changes.
     RankStalled {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// The last step it finished; absent before the first.
+        /// The last step that the rank finished; absent before the first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<u64>,
-        /// For how long already, in milliseconds.
+        /// How long the stall has lasted so far, in milliseconds.
         for_ms: u64,
-        /// How that shows.
+        /// How the node detected it.
         cause: StallCause,
     },
-    /// A rank that stood still gets on again.
+    /// A stalled rank makes progress again.
     RankRecovered {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
     },
-    /// A rank came to the step after which the run was to stop, and is ending.
+    /// A rank reached the stop point and is ending.
     StopStep {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// The step's number.
+        /// The number of the step.
         step: u64,
     },
-    /// A rank's probe turned a knob, or could not. Said once for each knob and outcome, and of a change in place once for each rank.
+    /// The probe of a rank applied a knob, or could not. Sent once per knob and outcome; for a change in place once per rank.
     KnobAnswered(KnobAnswer),
-    /// A rank's place in the mesh its script has made. Said once for each rank and mesh.
+    /// A rank's place in the mesh that its script created. Sent once per rank and mesh.
     RankMesh(RankMesh),
-    /// What cannot be seen of a rank. Said when there is such a thing, and again when it changes; also behind `Ended`.
-    RankUnseen(RankUnseen),
+    /// What cannot be observed about a rank. Sent if there is anything, and again when it changes; also after `Ended`.
+    #[serde(rename = "rank_unseen")]
+    RankUnobserved(RankUnobserved),
     /// A rank ended.
     RankExited(RankExit),
     /// Nothing of the attempt is left on the node.
@@ -267,115 +270,115 @@ impl NodeReport {
     }
 }
 
-/// What a node found when it prepared a run.
+/// What a node found during preflight.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prepared {
-    /// Where the other nodes reach this one.
+    /// Address at which the other nodes reach this one.
     pub address: String,
     /// A free port, leased for the attempt.
     pub port: u16,
-    /// The interpreter that will be used.
+    /// The Python interpreter that will be used.
     pub python: String,
-    /// Its version.
+    /// Version of that interpreter.
     pub python_version: String,
-    /// The version of PyTorch.
+    /// Version of PyTorch.
     pub torch_version: String,
-    /// GPUs that PyTorch can use.
+    /// Number of GPUs that PyTorch can use.
     pub gpus: u32,
-    /// Processes this node would start when the run does not say how many.
+    /// Number of processes that this node would start if the run does not set it.
     pub nproc_default: u32,
-    /// The NVIDIA driver's version; empty without one.
+    /// Version of the NVIDIA driver; empty if there is none.
     pub driver: String,
-    /// The CUDA version PyTorch was built with; empty without.
+    /// The CUDA version that PyTorch was built with; empty if none.
     pub cuda: String,
-    /// NCCL's version in PyTorch; empty without.
+    /// Version of NCCL in PyTorch; empty if none.
     pub nccl: String,
     /// SHA-256 of the script, in hexadecimal; empty for a recipe.
     pub script_sha256: String,
-    /// The commit that was checked out, where the run names a git revision.
+    /// The commit that was checked out, if the run names a git revision.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub commit: String,
-    /// Modules the script imports that are not to be found, where it may still find them by itself.
+    /// Modules that the script imports and that were not found, although the script may still find them itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubtful_imports: Vec<String>,
     /// Free bytes where the run works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir_free_bytes: Option<u64>,
-    /// Free bytes where it saves.
+    /// Free bytes where the run saves checkpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_free_bytes: Option<u64>,
-    /// A file this node wrote to the folder of checkpoints, for the others to look for.
+    /// Path of a file that this node wrote to the checkpoint folder, for the other nodes to look for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// The container's image: the run's, or the agent's own as far as it can be told from inside; empty otherwise.
+    /// The container's image: the run's, or the agent's own as far as it can be determined from inside; empty otherwise.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub image: String,
-    /// What the collectives will go over: the interface of their sockets first, then RDMA ports.
+    /// What the collectives will use: the interface of their sockets first, then RDMA ports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<Nic>,
-    /// This node's address on that interface; empty for `address`.
+    /// This node's address on that interface; empty if it is the same as `address`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub data_address: String,
-    /// Who knows this may measure the bandwidth to this node; empty when the run does not ask for it.
+    /// The secret that allows another node to measure the bandwidth to this node; empty if the run does not request a measurement.
     #[serde(skip_serializing_if = "SecretValue::is_empty")]
     pub door: SecretValue,
     /// Code and packages; from the first node only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
-    /// Its agent and the probe of its ranks understand `TurnLive`.
+    /// True if the agent and the probe of its ranks support `TurnLive`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub turns_live: bool,
 }
 
-/// A network interface, or a port of an RDMA card.
+/// A network interface, or a port of an RDMA adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Nic {
-    /// `eth0`, or `mlx5_0:1`.
+    /// Name of the interface or port: `eth0`, or `mlx5_0:1`.
     pub name: String,
-    /// A port of an RDMA card.
+    /// True for a port of an RDMA adapter.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rdma: bool,
-    /// What the link runs at, in megabits a second; none where there is no such thing, as on a virtual interface.
+    /// Speed of the link in megabits per second; `None` where there is none, for example on a virtual interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_mbit: Option<u64>,
-    /// The largest packet, in bytes.
+    /// Size of the largest packet, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Whether there is a link, or the port is active; none where it does not say.
+    /// True if there is a link, or the port is active; `None` where the system does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<bool>,
 }
 
-/// How a node's part of an attempt ended.
+/// How a node task ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeEnd {
-    /// The launcher's exit code.
+    /// Exit code of the launcher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// The signal that ended the launcher.
+    /// Signal that ended the launcher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Who or what ended it.
+    /// What ended it.
     pub cause: EndCause,
-    /// The launcher's last words, or what else a person should know; may be empty.
+    /// The last output of the launcher, or other information for a person; may be empty.
     pub message: String,
 }
 
-/// Who or what ended a node's part of an attempt.
+/// What ended a node task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndCause {
-    /// The ranks ended by themselves, well or not.
+    /// The ranks ended by themselves, with or without a failure.
     #[default]
     Finished,
-    /// It was told to stop.
+    /// The node was told to stop it.
     Stopped,
     /// Nothing had been started yet.
     NeverStarted,
-    /// The shim vanished (killed, or the machine restarted), so exits are not known.
+    /// The shim vanished (it was killed, or the machine restarted), so the exits of the ranks are not known.
     ShimDied,
     /// A cause that this version does not know, as the newer agent wrote it.
     #[serde(untagged)]
@@ -383,7 +386,7 @@ pub enum EndCause {
 }
 
 impl StallCause {
-    /// The word in the protocol and in labels.
+    /// Returns the word for the protocol and for labels.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -395,7 +398,7 @@ impl StallCause {
     }
 }
 
-/// How it shows that a rank stands still.
+/// How a node detected that a rank makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StallCause {
@@ -403,26 +406,26 @@ pub enum StallCause {
     Stopped,
     /// It has finished no step for much longer than its steps take.
     NoStep,
-    /// Its process waits in the kernel, for a disk, a network file system or a driver, and cannot be interrupted.
+    /// Its process waits in the kernel for a disk, a network file system or a driver, and cannot be interrupted.
     Uninterruptible,
     /// A cause that this version does not know, as the newer agent wrote it. It counts as `NoStep`.
     #[serde(untagged)]
     Other(String),
 }
 
-/// What a node says of a command that it only watches; the first report of each.
+/// The first report of a node about a command that it only watches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Watched {
-    /// The run's name for people.
+    /// The run's name, for display.
     pub name: String,
-    /// The script, or the program where none is found in the command.
+    /// The script; the program if the command contains no script.
     pub program: String,
-    /// The command, for people.
+    /// The command, for display.
     pub command: String,
-    /// Its process id.
+    /// Process id of the command.
     pub pid: u32,
-    /// Nobody told of it: its ranks were found among the node's processes.
+    /// True if no user registered the command: the agent found its ranks among the node's processes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub found: bool,
 }

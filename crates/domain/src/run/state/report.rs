@@ -1,10 +1,10 @@
-//! What a node says of its part of an attempt, and what its coming and going means.
+//! Handles what a node reports about its task of an attempt, and what follows when its agent disconnects or connects.
 
 use crate::ident::NodeName;
 use crate::run::state::event::Event;
 use crate::run::state::fault::{Exclusion, Fault, FaultKind, NodeFailure};
 use crate::run::state::judge::trouble;
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::node_task::{Looked, NodePhase, NodeTask, RankTask, Stall};
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport};
 use crate::run::state::{Cause, Outcome};
@@ -12,7 +12,7 @@ use crate::time::TimestampMs;
 
 impl Machine {
     pub(super) fn reported(&mut self, node: &NodeName, report: &NodeReport, now_ms: TimestampMs) {
-        if self.stop_reported(report, now_ms) || self.live_reported(report, now_ms) {
+        if self.stop_reported(report, now_ms) || self.apply_in_place_report(report, now_ms) {
             return;
         }
         let attempt = self.current_mut();
@@ -40,7 +40,7 @@ impl Machine {
             NodeReport::RankExited(_) => {
                 attempt.progress.last_progress_ms = Some(now_ms);
                 if !failed {
-                    attempt.settle_live(now_ms);
+                    attempt.complete_in_place_change(now_ms);
                 }
             }
             NodeReport::KnobAnswered(answer) if answer.live.is_none() => attempt.knobs.note_answer(answer),
@@ -52,9 +52,9 @@ impl Machine {
         }
     }
 
-    /// What ranks say of themselves changes nothing of what is to be done, so it is taken in any state of the run: the last of it may come
-    /// behind the word that all has ended.
-    pub(super) fn take_from_inside(&mut self, event: &Event) {
+    /// Stores what ranks report about themselves. No decision depends on it, so it is accepted in any state of the run: the last such
+    /// report may arrive after `Ended`.
+    pub(super) fn record_rank_facts(&mut self, event: &Event) {
         let Event::Reported {
             attempt,
             node,
@@ -69,14 +69,14 @@ impl Machine {
         };
         match report {
             NodeReport::RankMesh(told) => attempt.findings.mesh.get_or_insert_default().take(told),
-            NodeReport::RankUnseen(told) => attempt.findings.unseen.take(told),
+            NodeReport::RankUnobserved(told) => attempt.findings.unobserved.take(told),
             _ => {}
         }
     }
 
-    /// The attempt cannot end well any more. Only what came before a wished stop counts as a failure.
+    /// Marks the attempt as failing: it cannot succeed any more. A failure after a requested stop does not count.
     pub(super) fn fail(&mut self, trouble: Option<Outcome>, now_ms: TimestampMs) {
-        if self.wished != Wished::Run || self.stop_excuses_failure() {
+        if self.desired != DesiredState::Run || self.handle_failure_during_stop() {
             return;
         }
         let attempt = self.current_mut();
@@ -87,7 +87,7 @@ impl Machine {
         }
     }
 
-    /// The same, when a node is to blame for it: the next attempt goes elsewhere.
+    /// Like [`Self::fail`], for a failure that a node caused: the next attempt runs without that node.
     pub(super) fn fail_at_node(&mut self, failure: NodeFailure, now_ms: TimestampMs) {
         if let Some(Exclusion { node, fault }) = failure.exclusion
             && let Some(task) = self.current_mut().task_mut(&node)
@@ -113,10 +113,10 @@ impl Machine {
         if holds || matches!(task.phase, NodePhase::Preparing | NodePhase::Ended) {
             return;
         }
-        // An agent holds an attempt from its preparation to its end, so its data folder is gone: what became of the ranks cannot
-        // be known, but they are not there, and no answer to what it accepted will come.
+        // An agent keeps an attempt from its preflight to its end, so its data folder is lost. How the ranks ended cannot be known, but
+        // they do not run any more, and the commands that the agent accepted will not be answered.
         let reason = "it came back without any trace of this run; it was reinstalled or lost its disk";
-        task.end_without_word(FaultKind::Shim, reason.into());
+        task.end_unreported(FaultKind::Shim, reason.into());
         task.end = Some(NodeEnd {
             cause: EndCause::ShimDied,
             ..NodeEnd::default()
@@ -125,7 +125,7 @@ impl Machine {
         self.fail(Some(Outcome::at_node(Cause::ShimDied, node, message)), now_ms);
     }
 
-    /// Nodes get their time anew to connect and to answer.
+    /// Restarts the time that nodes have to connect and to answer.
     pub(super) fn collector_started(&mut self, now_ms: TimestampMs) {
         let attempt = self.current_mut();
         attempt.placement.placed_ms = attempt.placement.placed_ms.map(|_| now_ms);
@@ -143,8 +143,8 @@ impl Machine {
 }
 
 impl NodeTask {
-    /// Nothing more will be heard of it for this attempt.
-    pub(super) fn end_without_word(&mut self, kind: FaultKind, reason: String) {
+    /// Ends the task without a report from the node; no report is expected any more.
+    pub(super) fn end_unreported(&mut self, kind: FaultKind, reason: String) {
         self.phase = NodePhase::Ended;
         self.fault.get_or_insert(Fault { kind, reason });
     }
@@ -157,12 +157,12 @@ impl NodeTask {
             | NodeReport::Watched(_)
             | NodeReport::KnobAnswered(_)
             | NodeReport::RankMesh(_)
-            | NodeReport::RankUnseen(_)
+            | NodeReport::RankUnobserved(_)
             | NodeReport::Checkpoints(_) => {}
             NodeReport::Refused { reason: message, .. }
             | NodeReport::PrepareFailed { message }
             | NodeReport::StartFailed { message } => {
-                self.end_without_word(FaultKind::Unfit, message.clone());
+                self.end_unreported(FaultKind::Unfit, message.clone());
                 self.end = Some(NodeEnd {
                     cause: EndCause::NeverStarted,
                     message: message.clone(),
@@ -182,7 +182,7 @@ impl NodeTask {
             }
             NodeReport::Ended(end) => {
                 if end.cause == EndCause::ShimDied {
-                    self.end_without_word(
+                    self.end_unreported(
                         FaultKind::Shim,
                         "the process that owned its ranks vanished".into(),
                     );
@@ -236,7 +236,7 @@ impl NodeTask {
         }
     }
 
-    /// Ranks are known from the start, so that a page can show the one that never came.
+    /// Creates the ranks at the start, so that a page can show one that never started.
     pub(super) fn expect_ranks(&mut self, first: u32, nproc: u32) {
         self.first_rank = first;
         for local in 0..nproc {
@@ -244,7 +244,7 @@ impl NodeTask {
         }
     }
 
-    /// A rank of this node by its place in the world; `None` for a rank that does not belong here.
+    /// Returns a rank of this node by its global rank; `None` if the rank does not belong to this node.
     fn local(&mut self, rank: u32) -> Option<&mut RankTask> {
         self.ranks.get_mut(&rank.checked_sub(self.first_rank)?)
     }

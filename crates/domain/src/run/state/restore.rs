@@ -1,59 +1,59 @@
-//! What a run becomes when the collector's state goes back to that of a backup: attempts that began after the backup are not known any
-//! more, and may still run.
+//! What happens to a run when the collector's state is restored from a backup: attempts that began after the backup are not known any more,
+//! and may still run.
 //!
 //! ```text
-//! Restored           numbers that may have been used since are skipped; an attempt that had not begun to run is replaced by one
-//!                    with a new number, so that what nodes hold under the old one is left alone
-//! UnknownAttempt     a node holds an attempt that is not known: no attempt of the run begins by itself any more, and one that has
-//!                    not begun ends. A person decides: stops what runs, lets it end, resumes the run.
+//! Restored           attempt numbers that may have been used since are skipped; an attempt that had not begun to run is replaced by
+//!                    one with a new number, so that nothing that nodes hold under the old number is touched
+//! UnknownAttempt     a node holds an attempt that is not known: no attempt of the run begins automatically any more, and one that has
+//!                    not begun ends. A person decides: stop what runs, or let it end, then resume the run.
 //! ```
-//! An attempt that runs by all that is known goes on: it is known to its nodes, too.
+//! An attempt that runs according to the backup continues: its nodes know it, too.
 
 use crate::ident::{AttemptNo, NodeName};
 use crate::run::state::attempt::Placement;
+use crate::run::state::follow_up::AttemptStart;
 use crate::run::state::judge::stopped;
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::node_task::NodePhase;
-use crate::run::state::settle::Beginning;
 use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
-/// Numbers of attempts that are skipped after a restore: far more attempts than a run begins between two backups. A node that was not
-/// heard yet may hold any of them, and keeps folders under these numbers for a day.
+/// Attempt numbers that are skipped after a restore: far more than a run uses between two backups. A node that has not connected yet may
+/// hold any of them, and keeps folders under these numbers for a day.
 pub const SKIPPED_ATTEMPTS: u32 = 1_000;
-/// The highest number that is taken from a node. No run comes so far; a node that says so is wrong.
+/// The highest attempt number that is accepted from a node. No run reaches it; a node that reports a higher one is wrong.
 pub const ATTEMPT_MAX: AttemptNo = AttemptNo(1_000_000);
 
-/// What a node holds of a run.
+/// What an attempt that a node holds means for its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
-    /// The current attempt, which goes on.
+pub enum HeldAttempt {
+    /// The current attempt, which continues.
     Current,
-    /// An attempt that is over.
+    /// An attempt that has ended.
     Over,
-    /// An attempt that is not known here.
+    /// An attempt that the collector does not know.
     Unknown,
 }
 
 impl Machine {
-    /// What it means that a node holds an attempt of this run.
+    /// Returns what it means that a node holds an attempt of this run.
     #[must_use]
-    pub fn holding(&self, node: &NodeName, attempt: AttemptNo) -> Held {
+    pub fn held_attempt(&self, node: &NodeName, attempt: AttemptNo) -> HeldAttempt {
         let Some(known) = self.attempts.iter().find(|known| known.no == attempt) else {
-            return Held::Unknown;
+            return HeldAttempt::Unknown;
         };
         let is_on_node = known.nodes.iter().any(|task| task.node == *node);
         match self.is_live(attempt) {
-            _ if known.left_alone => Held::Unknown,
-            true if is_on_node || self.watched => Held::Current,
-            // It was placed elsewhere, or not at all: the node has it from a state that is newer than this one.
-            true => Held::Unknown,
-            false => Held::Over,
+            _ if known.left_alone => HeldAttempt::Unknown,
+            true if is_on_node || self.watched => HeldAttempt::Current,
+            // It was placed on other nodes, or not at all: the node has it from a newer state than this one.
+            true => HeldAttempt::Unknown,
+            false => HeldAttempt::Over,
         }
     }
 
-    /// A node holds an attempt that is not known.
+    /// Handles a node that holds an attempt which is not known.
     pub(super) fn unknown_attempt(&mut self, node: &NodeName, attempt: AttemptNo, now_ms: TimestampMs) {
         self.skip_attempts_to(attempt);
         if self.state.is_final() {
@@ -82,12 +82,12 @@ impl Machine {
         }
     }
 
-    /// The next attempt's number is higher than this.
+    /// Makes the number of the next attempt higher than this one.
     fn skip_attempts_to(&mut self, attempt: AttemptNo) {
         self.attempts_used = self.attempts_used.max(Some(attempt));
     }
 
-    /// The number of the next attempt: none that was ever used, as far as is known.
+    /// Returns the number of the next attempt: one that was never used, as far as is known.
     #[must_use]
     pub fn next_attempt(&self) -> AttemptNo {
         let last = self.attempts.last().map(|attempt| attempt.no);
@@ -97,7 +97,7 @@ impl Machine {
 }
 
 impl Transition<'_> {
-    /// The state went back to that of a backup. Once per restore.
+    /// Handles a restore from a backup, once per restore.
     pub(super) fn restored(&mut self, restored_ms: TimestampMs) {
         let run = &mut *self.run;
         if run.restored_ms >= Some(restored_ms) {
@@ -114,7 +114,7 @@ impl Transition<'_> {
             run.current_mut().no = run.next_attempt();
             return self.find_nodes();
         }
-        let beginning = Beginning {
+        let start = AttemptStart {
             cause: "a backup was restored".into(),
             requested_by_user: current.requested_by_user,
             placement: Placement {
@@ -126,12 +126,12 @@ impl Transition<'_> {
         run.current_mut().left_alone = true;
         let message = "a backup was restored that was made before this attempt had begun to run".to_owned();
         run.end_attempt(outcome(None, message), self.now_ms);
-        if run.wished != Wished::Run {
+        if run.desired != DesiredState::Run {
             run.finish(RunState::Stopped, self.now_ms);
             run.outcome = Some(stopped());
             return;
         }
-        self.begin_attempt(beginning);
+        self.begin_attempt(start);
         self.run.current_mut().knobs.change = change;
     }
 }

@@ -1,27 +1,27 @@
-//! What rules see of a run: where it stands, who stands still, and how it ended, as series.
+//! The series of a run that rules read: its state, its stalled ranks, and how it ended.
 //!
 //! ```text
-//! run_state{run,state} 1                            the state it is in
-//! run_failed_attempts_total{run}                    attempts that failed
-//! run_attempt_failures_total{run,cause,node}        the same by cause, and by the node where it began
-//! run_stalled{run,cause,node,rank} 1                a rank that does nothing and keeps the others waiting
+//! run_state{run,state} 1                            the current state
+//! run_failed_attempts_total{run}                    number of failed attempts
+//! run_attempt_failures_total{run,cause,node}        the same by cause, and by the node where the failure began
+//! run_stalled{run,cause,node,rank} 1                a rank that makes no progress and keeps the others waiting
 //! run_stalled{run,cause} 1                          no rank makes a step, and the culprit is unknown
-//! run_ended_info{run,cause,node,rank} 1             how it ended; without node and rank where there is none to be named
+//! run_ended_info{run,cause,node,rank} 1             how it ended; without node and rank if none is known
 //! ```
-//! A rank is named where the kernel says that its process is stopped or hangs, or where it alone is behind. Ranks that are equally far wait
-//! for each other, and nothing here says which one is to blame.
+//! A rank is named if the kernel reports its process as stopped or hanging, or if it alone is behind. Ranks that are equally far wait for
+//! each other, and these series do not say which one is the culprit.
 
 use std::collections::BTreeMap;
 
 use crate::ident::RunId;
 use crate::run::state::attempt::Attempt;
 use crate::run::state::machine::Machine;
-use crate::run::state::patience::{Stalled, suspects};
+use crate::run::state::timeouts::{StalledRank, suspects};
 use crate::run::state::{Outcome, StallCause};
 use crate::series::{Labels, METRIC_NAME};
 
 impl Machine {
-    /// The series of this run now. Those of an earlier moment that are not among them have ended.
+    /// Returns the current series of the run. Series returned earlier that are missing now have ended.
     #[must_use]
     pub fn series(&self) -> Vec<(Labels, f64)> {
         let state = of_run("run_state", &self.id).with("state", self.state.as_str());
@@ -63,7 +63,7 @@ fn of_run(name: &str, run: &RunId) -> Labels {
     Labels::new([(METRIC_NAME, name), ("run", run.as_str())]).expect("well-formed names")
 }
 
-/// Failed attempts by cause and node. Of attempts without an outcome neither is known.
+/// Counts failed attempts by cause and node. Attempts without an outcome are not counted, because neither is known.
 fn failures(run: &RunId, attempts: &[Attempt]) -> Vec<(Labels, f64)> {
     let mut counts: BTreeMap<(&str, &str), f64> = BTreeMap::new();
     for outcome in attempts
@@ -103,7 +103,7 @@ fn ended(run: &RunId, outcome: &Outcome) -> Labels {
     }
 }
 
-/// Who keeps the others waiting, if that is known.
+/// Returns the labels of the ranks that keep the others waiting, if they are known.
 fn stalled(run: &RunId, attempt: &Attempt) -> Vec<Labels> {
     let suspects = suspects(attempt);
     if suspects.len() > 1 && !suspects[0].is_held() {
@@ -112,7 +112,7 @@ fn stalled(run: &RunId, attempt: &Attempt) -> Vec<Labels> {
     suspects.iter().map(|culprit| named(run, culprit)).collect()
 }
 
-fn named(run: &RunId, stalled: &Stalled<'_>) -> Labels {
+fn named(run: &RunId, stalled: &StalledRank<'_>) -> Labels {
     of_run("run_stalled", run)
         .with("cause", stalled.stall.cause.as_str())
         .with("node", stalled.node.as_str())
@@ -128,7 +128,7 @@ mod tests {
     use crate::run::state::RunState;
     use crate::run::state::node_task::{NodePhase, NodeTask, RankTask, Stall};
 
-    /// A running run of two nodes with two ranks each; of some ranks a cause and the last step.
+    /// A running run with two nodes and two ranks per node; `stalls` has the rank, cause and last step of each stalled rank.
     fn run(stalls: &[(u32, StallCause, Option<u64>)]) -> Machine {
         let spec = Spec {
             recipe: Some("ddp".to_owned()),
@@ -158,7 +158,7 @@ mod tests {
                 away_since_ms: None,
                 prepared: None,
                 command: String::new(),
-                stop_told_ms: None,
+                stop_grace_sent_ms: None,
                 first_rank,
                 ranks: ranks.collect::<BTreeMap<_, _>>(),
                 end: None,

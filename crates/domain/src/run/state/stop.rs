@@ -1,12 +1,12 @@
-//! A stop that waits for a good moment: a step that all ranks come to, or a checkpoint.
+//! A stop that waits for a good moment: a step that all ranks reach, or a checkpoint.
 //!
 //! ```text
 //!  StopRequested ──▶ plan: step S    ──▶ StopAfter to each node ──▶ ranks end by themselves at S ──▶ Stopped
-//!                │                          a rank fails before S, a node refuses, or grace after the first rank came to S ──┐
-//!                └▶ plan: checkpoint ──▶ the next complete one is seen, or a rank fails ──────────────────────────────────────┴▶ ordinary stop
+//!                │                    a rank fails before S, a node refuses, or grace ends after the first reached S ──┐
+//!                └▶ plan: checkpoint ──▶ the next complete one is seen, or a rank fails ────────────────────────────────┴▶ ordinary stop
 //! ```
-//! S is agreed without a collective: the collector takes it far enough ahead that every node knows it in time, and no rank waits
-//! for another. While a plan waits the run goes on, and nothing that fails is a failure any more: the end was wished.
+//! The nodes agree on S without a collective: the collector chooses it far enough ahead that every node receives it in time, and no rank
+//! waits for another. While a plan waits, the run continues, and no failure counts as a failure any more, because the end was requested.
 
 mod plan;
 
@@ -14,22 +14,22 @@ pub use plan::{StopPlan, StopPoint};
 
 use crate::ident::NodeName;
 use crate::run::checkpoint::{Checkpoint, resume_point};
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::node_task::NodePhase;
 use crate::run::state::protocol::{NodeCommand, NodeReport};
 use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
-/// Steps ahead at least: one may be under way when the order comes.
+/// Minimum number of steps ahead: one step may be in progress when the command arrives.
 const STEPS_AHEAD_MIN: u64 = 2;
-/// How far ahead at least, in time: an order takes a second to reach a node under load, ranks look four times a second.
+/// Minimum time ahead, in seconds. Under load, a command takes one second to reach a node, and ranks check for it four times per second.
 const AHEAD_S: f64 = 3.0;
-/// How old the highest step that the collector knows may be: steps are pooled and sent about once a second each.
+/// Maximum age of the highest step that the collector has seen, in seconds: both pooling and sending of steps take about one second.
 const REPORTED_LATE_S: f64 = 3.0;
 
-/// A step that no rank has reached yet and every node will hear of in time; from the highest that was reported and the time of a
-/// step at its fastest.
+/// Returns a step that no rank has reached yet and that every node receives in time, from the highest reported step and the shortest
+/// duration of a step.
 #[must_use]
 pub fn agreed_step(highest: u64, step_s: f64) -> u64 {
     #[expect(
@@ -44,16 +44,16 @@ pub fn agreed_step(highest: u64, step_s: f64) -> u64 {
 // === what happens ===
 
 impl Transition<'_> {
-    /// A person wants it to stop: now, or at a good moment when there is one to wait for.
+    /// Stops the run at once, or plans the stop if there is a stop point to wait for.
     pub(super) fn stop_requested(&mut self, grace_ms: u64, after: Option<StopPoint>) {
         let run = &mut *self.run;
         match after {
             Some(point) if run.trains() && !run.is_stopping() => self.plan_stop(point, grace_ms),
-            _ => run.wished = run.wished.or_stop(grace_ms),
+            _ => run.desired = run.desired.or_stop(grace_ms),
         }
     }
 
-    /// A step once agreed stays: ranks may have read it.
+    /// An agreed step does not change, because ranks may have read it already.
     pub(super) fn plan_stop(&mut self, point: StopPoint, grace_ms: u64) {
         let known = self.run.stop_plan().map(|plan| plan.point);
         if matches!(known, Some(StopPoint::Step(_))) {
@@ -80,7 +80,7 @@ impl Transition<'_> {
 }
 
 impl Machine {
-    /// The stop that waits, or waited, in the current attempt.
+    /// Returns the stop that waits, or waited, in the current attempt.
     pub(crate) fn stop_plan(&self) -> Option<&StopPlan> {
         let no = self.current().no;
         self.stop.as_ref().filter(|plan| plan.attempt == no)
@@ -91,13 +91,13 @@ impl Machine {
         self.stop.as_mut().filter(|plan| plan.attempt == no)
     }
 
-    /// Whether ranks run that can come to a step or save.
+    /// Returns true if ranks run that can reach a step or save a checkpoint.
     #[must_use]
     pub fn trains(&self) -> bool {
         self.is_live(self.current().no) && self.current().ranks().any(|(_, rank)| rank.pid.is_some())
     }
 
-    /// What a report means to a plan. True when it was about the plan alone.
+    /// Applies a report to the plan. Returns true if the report concerns only the plan.
     pub(super) fn stop_reported(&mut self, report: &NodeReport, now_ms: TimestampMs) -> bool {
         let Some(plan) = self.stop_plan_mut() else {
             return false;
@@ -111,7 +111,7 @@ impl Machine {
                 return ours;
             }
             (NodeReport::StopStep { .. }, _) => _ = plan.reached_ms.get_or_insert(now_ms),
-            // Its word that it has come there was lost.
+            // The report that the rank reached the step was lost.
             (NodeReport::RankExited(exit), StopPoint::Step(step))
                 if exit.last_step.is_some_and(|last| last >= step) =>
             {
@@ -122,22 +122,23 @@ impl Machine {
         false
     }
 
-    /// Something failed. True when that is no failure, because the run is to end anyway.
-    pub(super) fn stop_excuses_failure(&mut self) -> bool {
+    /// Handles a failure. Returns true if it does not count as a failure, because the run is to end anyway.
+    pub(super) fn handle_failure_during_stop(&mut self) -> bool {
         let Some(plan) = self.stop_plan() else {
             return false;
         };
-        // Behind the step ranks end as they like; before it the others would wait for one that will not come.
+        // After the stop step, ranks may end in any way. If a rank fails before it, the others would wait for a rank that never reaches the
+        // step.
         if plan.reached_ms.is_none() {
             self.stop_at_once();
         }
         true
     }
 
-    /// Makes an ordinary stop of a plan whose time has come.
+    /// Turns a plan into an ordinary stop when its moment has come.
     pub(super) fn pursue_stop(&mut self, now_ms: TimestampMs) {
         let all_ended = self.busy_nodes().next().is_none();
-        let Some(plan) = self.stop_plan().filter(|_| self.wished == Wished::Run) else {
+        let Some(plan) = self.stop_plan().filter(|_| self.desired == DesiredState::Run) else {
             return;
         };
         let grace_ms = i64::try_from(plan.grace_ms).unwrap_or(i64::MAX);
@@ -157,17 +158,17 @@ impl Machine {
 
     fn stop_at_once(&mut self) {
         if let Some(plan) = self.stop_plan() {
-            self.wished = self.wished.or_stop(plan.grace_ms);
+            self.desired = self.desired.or_stop(plan.grace_ms);
         }
     }
 
-    /// Whether ranks have come to the step and are ending.
+    /// Returns true if ranks have reached the stop step and are ending.
     pub(super) fn stop_is_reached(&self) -> bool {
         self.stop_plan().is_some_and(|plan| plan.reached_ms.is_some())
     }
 
-    /// The outcome of a run that was stopped, with what became of the plan.
-    pub(super) fn with_stop_told(&self, mut outcome: Outcome) -> Outcome {
+    /// Adds where in the training the run was stopped to the outcome of a stopped run.
+    pub(super) fn with_stop_point(&self, mut outcome: Outcome) -> Outcome {
         if outcome.cause == Cause::Stopped
             && let Some(when) = self.when_stopped()
         {
@@ -176,7 +177,7 @@ impl Machine {
         outcome
     }
 
-    /// Where in its training the run was stopped, if a point was planned.
+    /// Returns where in its training the run was stopped, if a stop point was planned.
     pub(super) fn when_stopped(&self) -> Option<String> {
         let plan = self.stop_plan()?;
         let is_reached = plan.reached_ms.is_some();
@@ -190,14 +191,14 @@ impl Machine {
 }
 
 impl StopPlan {
-    /// Whether a checkpoint is one that was not complete when the stop was asked for.
+    /// Returns true if the checkpoint was not complete when the stop was requested.
     fn waited_for(&self, found: &Checkpoint) -> bool {
         let usable = found.complete && !found.model_only;
         let before = self
             .known
             .iter()
             .find(|known| known.path == found.path && known.complete);
-        // A file that is written again and again under one name is told by what it holds.
+        // A file that is overwritten under the same name is identified by its step, or by its time if the step is not known.
         usable
             && before.is_none_or(|known| {
                 found.step > known.step || (found.step.is_none() && found.finished_ms > known.finished_ms)
@@ -208,8 +209,8 @@ impl StopPlan {
 // === how it looks ===
 
 impl Machine {
-    /// What a resumed run would have to repeat if this one ended now: the steps since the furthest complete checkpoint, all of them
-    /// without one. `None` where it is not known at which step a checkpoint was made.
+    /// Returns the number of steps that a resumed run would repeat if this run ended now: the steps since the furthest complete checkpoint,
+    /// or all steps if there is none. `None` if the step of that checkpoint is not known.
     #[must_use]
     pub fn steps_since_checkpoint(&self, last_step: Option<u64>) -> Option<u64> {
         let last_step = last_step?;
@@ -219,7 +220,7 @@ impl Machine {
         }
     }
 
-    /// Why a stop cannot wait now, in words; `None` when it can.
+    /// Returns why a stop cannot wait for a stop point now, as text; `None` if it can.
     #[must_use]
     pub fn cannot_wait(&self) -> Option<String> {
         let away = self

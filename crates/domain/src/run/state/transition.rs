@@ -1,4 +1,4 @@
-//! What one event makes of a run, and what is to be done about it.
+//! The transition that one event causes, and the actions that it collects.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,27 +8,27 @@ use crate::run::state::machine::Machine;
 use crate::run::state::protocol::NodeCommand;
 use crate::time::TimestampMs;
 
-/// Something to do, after the state that asked for it is stored. `(run, attempt, n)` names it for good.
+/// An action to carry out after the state that requires it is stored. `(run, attempt, n)` identifies it permanently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Action {
-    /// The attempt it belongs to.
+    /// The attempt that the action belongs to.
     pub attempt: AttemptNo,
-    /// Its number within the attempt, from 1.
+    /// Number of the action within the attempt, from 1.
     pub n: u32,
     /// What to do.
     pub task: Task,
 }
 
-/// What to do.
+/// What an action does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
 pub enum Task {
-    /// Find this many nodes, then tell by `Placed`.
+    /// Find this many nodes, then report them with `Placed`.
     Place {
-        /// How many.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// Bring a command to a node, again and again until it accepts or refuses.
+    /// Send a command to a node, repeatedly, until the node accepts or refuses it.
     Command {
         /// The node.
         node: NodeName,
@@ -37,10 +37,10 @@ pub enum Task {
     },
 }
 
-/// A run while it takes an event: the state changes in place, actions are collected.
+/// A run while an event is applied: the state changes in place, actions are collected.
 #[derive(Debug)]
 pub(in crate::run) struct Transition<'a> {
-    /// The run as it is so far.
+    /// The run, as changed so far.
     pub(in crate::run) run: &'a mut Machine,
     /// When the event happened.
     pub(in crate::run) now_ms: TimestampMs,
@@ -60,20 +60,20 @@ impl<'a> Transition<'a> {
         self.actions
     }
 
-    /// Has nodes looked for, for the current attempt.
+    /// Requests nodes for the current attempt.
     pub(super) fn find_nodes(&mut self) {
         let nodes = self.run.spec.node_count();
         let action = self.run.current_mut().action(Task::Place { nodes });
         self.actions.push(action);
     }
 
-    /// Gives a node a command of the current attempt. Returns the action's number.
+    /// Adds a command of the current attempt for a node. Returns the number of the action.
     pub(super) fn command(&mut self, node: &NodeName, command: NodeCommand) -> u32 {
         let attempt = self.run.attempts.len() - 1;
         self.command_of(attempt, node.clone(), command)
     }
 
-    /// The same for an attempt by its place in the run's list.
+    /// Like [`Self::command`], for the attempt with this index in the run's list.
     pub(in crate::run) fn command_of(&mut self, attempt: usize, node: NodeName, command: NodeCommand) -> u32 {
         let action = self.run.attempts[attempt].action(Task::Command { node, command });
         let n = action.n;

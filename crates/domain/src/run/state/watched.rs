@@ -1,5 +1,5 @@
-//! A run that is only watched: started by `lockstep exec` on its nodes, or by hand and found there, and nobody's to stop or start
-//! again.
+//! A run that is only watched: it was started by `lockstep exec` on its nodes, or by hand and found there. Lockstep neither stops nor
+//! restarts it.
 //!
 //! ```text
 //!  a node's Watched ──▶ Running ──all nodes Ended──▶ Succeeded │ Failed │ Stopped (the command was ended by a signal)
@@ -7,22 +7,22 @@
 //!               node back│    ▼
 //!                         Lost ──away for a day──▶ Failed
 //! ```
-//! There are no commands and no wishes: what happens is noted, and how it ended is judged as for any run. A later start under the
-//! same id is the next attempt.
+//! There are no commands and no requests: events are recorded, and the outcome is judged as for any run. A later start under the same id is
+//! the next attempt.
 
 use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::run::spec::Spec;
 use crate::run::state::attempt::Attempt;
 use crate::run::state::event::Event;
 use crate::run::state::judge::{judge, trouble};
-use crate::run::state::machine::{Machine, Wished};
+use crate::run::state::machine::{DesiredState, Machine};
 use crate::run::state::node_task::{NodePhase, NodeTask};
-use crate::run::state::patience::LOST_AFTER_MS;
 use crate::run::state::protocol::{EndCause, NodeEnd, NodeReport, Watched};
+use crate::run::state::timeouts::LOST_AFTER_MS;
 use crate::run::state::{Cause, Outcome, RunState};
 use crate::time::TimestampMs;
 
-/// A node away for longer is given up: what became of the command will not be known any more.
+/// A node that is away for longer is given up: how the command ended will not be known any more.
 const GIVE_UP_AFTER_MS: i64 = 24 * 3_600_000;
 
 impl Watched {
@@ -37,7 +37,7 @@ impl Watched {
 }
 
 impl Machine {
-    /// A run, known by the first of its nodes.
+    /// Creates the run when its first node reports it.
     #[must_use]
     pub fn watch(id: RunId, attempt: AttemptNo, watched: &Watched, now_ms: TimestampMs) -> Self {
         let spec = Spec {
@@ -54,7 +54,7 @@ impl Machine {
     }
 }
 
-/// What a watched run becomes by an event.
+/// Returns the watched run after an event.
 pub(super) fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> Machine {
     let mut next = machine.clone();
     match event {
@@ -74,11 +74,11 @@ pub(super) fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> 
             }
         }
         Event::NodeBack { node, holds } => next.came_back(node, *holds, now_ms),
-        Event::Tick => next.give_up_the_silent(now_ms),
+        Event::Tick => next.give_up_away_nodes(now_ms),
         _ => {}
     }
     next.settle_watched(now_ms);
-    next.take_from_inside(event);
+    next.record_rank_facts(event);
     next
 }
 
@@ -110,7 +110,7 @@ impl Machine {
             } => {
                 task.first_rank = rank.0.saturating_sub(*local_rank);
                 let rank = task.ranks.entry(*local_rank).or_default();
-                // torchrun may have started it again.
+                // Torchrun may have started the rank again.
                 (rank.pid, rank.exit) = (Some(*pid), None);
                 false
             }
@@ -156,7 +156,7 @@ impl Machine {
         let Some(task) = self.living(node) else { return };
         task.away_since_ms = None;
         if !holds {
-            self.lost_for_good(
+            self.mark_lost(
                 node,
                 "its agent came back without any trace of the command",
                 now_ms,
@@ -164,7 +164,7 @@ impl Machine {
         }
     }
 
-    fn give_up_the_silent(&mut self, now_ms: TimestampMs) {
+    fn give_up_away_nodes(&mut self, now_ms: TimestampMs) {
         let silent = self.current().nodes.iter().find(|task| {
             task.phase != NodePhase::Ended
                 && task
@@ -172,11 +172,11 @@ impl Machine {
                     .is_some_and(|since| now_ms - since > GIVE_UP_AFTER_MS)
         });
         if let Some(node) = silent.map(|task| task.node.clone()) {
-            self.lost_for_good(&node, "its agent has not been heard for a day", now_ms);
+            self.mark_lost(&node, "its agent has not been heard for a day", now_ms);
         }
     }
 
-    fn lost_for_good(&mut self, node: &NodeName, why: &str, now_ms: TimestampMs) {
+    fn mark_lost(&mut self, node: &NodeName, why: &str, now_ms: TimestampMs) {
         if let Some(task) = self.living(node) {
             task.phase = NodePhase::Ended;
             task.end = Some(NodeEnd {
@@ -222,19 +222,20 @@ impl Machine {
     }
 }
 
-/// Who has not started a job is not told how it ended. Where its ranks' exits are known they say more, and come first.
+/// Only the process that started a job learns how it ended. If the exits of its ranks are known, they say more and take precedence.
 fn unknown_end(node: &NodeName, report: &NodeReport) -> Option<Outcome> {
     let NodeReport::Ended(end) = report else {
         return None;
     };
     let unknown = end.cause == EndCause::Finished && end.code.is_none() && end.signal.is_none();
     unknown.then(|| {
-        let message = format!("it ended on node {node}, and how was told to nobody but who started it");
+        let message = format!("it ended on node {node}, and only the process that started it knows how");
         Outcome::at_node(Cause::Unknown, node, message)
     })
 }
 
-/// A signal that somebody sent ends it on all nodes; the ranks that fail by it are no failure of the training.
+/// Returns how a watched run ended. A signal that a user sent ends it on all nodes; ranks that fail because of it are not a failure of the
+/// training.
 fn ending(attempt: &Attempt) -> (RunState, Outcome) {
     let stopped = |task: &&NodeTask| {
         task.end
@@ -248,7 +249,7 @@ fn ending(attempt: &Attempt) -> (RunState, Outcome) {
             Outcome::at_node(Cause::Stopped, &task.node, message),
         );
     }
-    let outcome = judge(attempt, Wished::Run);
+    let outcome = judge(attempt, DesiredState::Run);
     let state = match outcome.cause {
         Cause::Succeeded => RunState::Succeeded,
         _ => RunState::Failed,
@@ -282,7 +283,10 @@ mod tests {
         let outcome = unknown.outcome.expect("why");
         assert_eq!((unknown.state, outcome.cause), (RunState::Failed, Cause::Unknown));
         let message = outcome.message.to_string();
-        assert!(message.contains("how was told to nobody"), "{message}");
+        assert!(
+            message.contains("only the process that started it knows how"),
+            "{message}"
+        );
         let exit = RankExit {
             code: Some(3),
             ..RankExit::default()

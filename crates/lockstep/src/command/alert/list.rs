@@ -11,10 +11,10 @@ use crate::table;
 /// Arguments of `list`.
 #[derive(Args)]
 pub(super) struct List {
-    /// Also those that have ended, the latest first.
+    /// Include diagnoses that have ended, newest first.
     #[arg(long)]
     all: bool,
-    /// Only those of this run.
+    /// Show only the diagnoses of this run.
     #[arg(long)]
     run: Option<String>,
 }
@@ -26,11 +26,11 @@ impl List {
         query.extend(self.run.map(|run| ("run", run)));
         let all: Vec<Diagnosis> = client.get("/api/diagnoses", &query).await?;
         if all.is_empty() {
-            say!("No diagnosis is active.");
+            say!("No active diagnoses.");
             return Ok(());
         }
         let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-        table::print(&["ID", "SEVERITY", "SINCE", "ENDED", "MARKS", "WHAT"], &rows);
+        table::print(&["ID", "SEVERITY", "SINCE", "ENDED", "STATUS", "SUMMARY"], &rows);
         Ok(())
     }
 }
@@ -47,7 +47,7 @@ fn row(diagnosis: &Diagnosis) -> Vec<String> {
     ]
 }
 
-/// What people did about it, in a few words.
+/// What people did about the diagnosis, in a few words.
 fn marks(diagnosis: &Diagnosis) -> String {
     let handling = &diagnosis.handling;
     let mut marks = Vec::new();
@@ -70,7 +70,7 @@ fn alert_fires(diagnosis: &Diagnosis) -> bool {
     diagnosis.alert.state == AlertState::Firing
 }
 
-/// To the second: nobody types these.
+/// Formats a time to the second. Users do not type these times back.
 pub(super) fn time(ms: TimestampMs) -> String {
     let seconds = ms.div_euclid(1_000);
     jiff::Timestamp::from_second(seconds).map_or_else(|_| ms.to_string(), |time| time.to_string())

@@ -1,4 +1,4 @@
-//! `lockstep alert …`: diagnoses in a terminal, and what to do about them.
+//! `lockstep alert …`: shows diagnoses in the terminal, and acknowledges or silences them.
 
 mod list;
 mod show;
@@ -12,7 +12,7 @@ use domain::incident::DiagnosisId;
 use crate::client::{Client, Target};
 use crate::failure::Failure;
 
-/// List diagnoses, take them on, and silence their alerts.
+/// List and acknowledge diagnoses, and silence their alerts.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep alert list
@@ -31,42 +31,42 @@ pub(crate) struct Alert {
 
 #[derive(Subcommand)]
 enum Action {
-    /// List diagnoses that fire, worst first, or that have ended.
+    /// List firing diagnoses, worst first, or those that have ended.
     List(list::List),
-    /// Show one diagnosis: who, why, what to do, what changed before.
+    /// Show one diagnosis: culprit, evidence, actions, and what changed before it.
     Show {
-        /// The id of the diagnosis, from `list`.
+        /// ID of the diagnosis, from `list`.
         id: String,
     },
-    /// Take a diagnosis on, so that others know who works on it.
+    /// Acknowledge a diagnosis, so that others know who works on it.
     Ack {
-        /// The id of the diagnosis, from `list`.
+        /// ID of the diagnosis, from `list`.
         id: String,
-        /// What you are about to do.
+        /// What you are going to do.
         #[arg(long, default_value = "")]
         note: String,
-        /// Give it back instead.
+        /// Take the acknowledgement back.
         #[arg(long)]
         release: bool,
     },
     /// Write a note on a diagnosis.
     Note {
-        /// The id of the diagnosis, from `list`.
+        /// ID of the diagnosis, from `list`.
         id: String,
-        /// The note.
+        /// Text of the note.
         #[arg(default_value = "")]
         note: String,
-        /// Say that it is a false alarm.
+        /// Mark the diagnosis as a false alarm.
         #[arg(long)]
         not_a_problem: bool,
     },
-    /// Send no messages about alerts that match, for a while. They stay visible.
+    /// Send no notifications about matching alerts for a while. The alerts stay visible.
     Silence(silence::CreateArgs),
     /// List silences, those that end last first.
     Silences,
     /// End a silence now.
     Unsilence {
-        /// The id of the silence, from `silences`.
+        /// ID of the silence, from `silences`.
         id: String,
     },
 }
@@ -109,7 +109,7 @@ async fn act(client: &Client, id: &str, what: &str, asked: &impl serde::Serializ
 fn diagnosis_path(id: &str) -> Result<String, Failure> {
     let id: DiagnosisId = id.parse().map_err(|_| {
         Failure::Usage(format!(
-            "{id:?} is not the id of a diagnosis; `lockstep alert list` shows them"
+            "{id:?} is not the ID of a diagnosis; `lockstep alert list` shows the IDs"
         ))
     })?;
     Ok(format!("/api/diagnoses/{id}"))

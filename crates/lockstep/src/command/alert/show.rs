@@ -1,4 +1,4 @@
-//! `lockstep alert show ID`: what, who, since when, how sure, why, what to do, what changed before.
+//! `lockstep alert show ID`: summary, culprit, start, confidence, evidence, advice, and what changed before.
 
 use domain::api::diagnoses::{ChangeBefore, DiagnosisView, SimilarDiagnosis, TimelineEntry};
 use domain::incident::action::Action;
@@ -7,7 +7,7 @@ use domain::incident::{Basis, Confidence, ConfidenceLevel};
 use super::list::time;
 use crate::table::printable;
 
-/// Lines of each list.
+/// Most lines of each list.
 const LINES_MAX: usize = 10;
 
 pub(super) fn diagnosis(view: &DiagnosisView) {
@@ -18,7 +18,7 @@ pub(super) fn diagnosis(view: &DiagnosisView) {
         "rule",
         &format!("{} ({:?})", alert.rule, alert.severity).to_lowercase(),
     );
-    line("who", &diagnosis.culprit);
+    line("culprit", &diagnosis.culprit);
     line("since", &time(alert.fired_ms.unwrap_or(alert.active_ms)));
     if let Some(ended) = alert.resolved_ms {
         line("ended", &time(ended));
@@ -27,16 +27,16 @@ pub(super) fn diagnosis(view: &DiagnosisView) {
     for sentence in &view.why {
         line("why", sentence);
     }
-    line("do", &diagnosis.advice);
+    line("advice", &diagnosis.advice);
     if let Some(mark) = &diagnosis.handling.acknowledged {
         line("owner", &format!("{} since {}", mark.who, time(mark.at_ms)));
     }
     if let Some(until) = diagnosis.handling.silenced_until_ms {
-        line("silent", &format!("until {}", time(until)));
+        line("silence", &format!("until {}", time(until)));
     }
-    list("Possible now:", view.actions.iter().map(action));
-    list("Changed before:", view.changed_before.iter().map(change));
-    list("Similar:", view.similar.iter().map(similar));
+    list("Actions:", view.actions.iter().map(action));
+    list("Changes before:", view.changed_before.iter().map(change));
+    list("Similar diagnoses:", view.similar.iter().map(similar));
     list("Timeline:", view.timeline.iter().map(entry));
 }
 
@@ -83,7 +83,7 @@ fn change(change: &ChangeBefore) -> String {
 }
 
 fn similar(similar: &SimilarDiagnosis) -> String {
-    let ended = similar.resolved_ms.map_or("still fires".to_owned(), time);
+    let ended = similar.resolved_ms.map_or("still firing".to_owned(), time);
     let helped = similar.helped.as_deref().map(|helped| format!(": {helped}"));
     format!(
         "{}  {}  {ended}{}",

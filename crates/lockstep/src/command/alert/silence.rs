@@ -16,14 +16,14 @@ use crate::table;
 /// Arguments of `silence`.
 #[derive(Args)]
 pub(super) struct CreateArgs {
-    /// The id of a diagnosis, for alerts with all its labels; or conditions on labels that must all hold, like node=n1, node!=n1,
+    /// ID of a diagnosis, to silence alerts with all its labels; or label matchers that must all match, for example node=n1, node!=n1,
     /// node=~"rack1-.*" or node!~"rack1-.*".
     #[arg(required = true, value_name = "ID|LABEL=VALUE")]
     what: Vec<String>,
-    /// How long, like 30m, 2h or 7d.
+    /// Duration of the silence, for example 30m, 2h or 7d.
     #[arg(long = "for", value_name = "DURATION", value_parser = seconds)]
     for_s: u32,
-    /// Why: others will read it.
+    /// Reason for the silence, shown to other users.
     #[arg(long)]
     comment: String,
 }
@@ -49,7 +49,7 @@ impl CreateArgs {
         };
         say!("{}", made.id);
         eprintln!(
-            "until {}; it matches {} of the diagnoses that fire now",
+            "active until {}; matches {} of the diagnoses that are firing",
             time(made.ends_ms),
             made.matches_now.len()
         );
@@ -61,7 +61,7 @@ pub(super) async fn list(client: &Client) -> Result<(), Failure> {
     let all: Vec<SilenceView> = client.get("/api/silences", &[]).await?;
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     table::print(
-        &["ID", "STATE", "UNTIL", "BY", "NOW", "MATCHES", "COMMENT"],
+        &["ID", "STATE", "ENDS", "BY", "FIRING", "MATCHERS", "COMMENT"],
         &rows,
     );
     Ok(())
@@ -97,11 +97,11 @@ fn seconds(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "must be at least 1s".to_owned())
 }
 
-/// `node=n1`, `node!=n1`, `node=~RE`, `node!~RE`; the value may stand in double quotes, as in PromQL.
+/// Parses `node=n1`, `node!=n1`, `node=~RE` or `node!~RE`. The value may be in double quotes, as in PromQL.
 fn matcher(text: &str) -> Result<SilenceMatcher, Failure> {
     let wrong = || {
         Failure::Usage(format!(
-            "{text:?} is not a condition; write LABEL=VALUE, !=, =~ or !~"
+            "{text:?} is not a label matcher; use LABEL=VALUE, or one of !=, =~ and !~"
         ))
     };
     let at = text.find(['=', '!']).filter(|at| *at > 0).ok_or_else(wrong)?;

@@ -1,23 +1,23 @@
-//! One thing that was looked at.
+//! The result of one check.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// How it stands with it.
+/// The state of the checked part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// It is there and works.
+    /// Present and works.
     Works,
-    /// It is not there; all else works without it.
+    /// Not present. Everything else works without it.
     Absent,
-    /// It is there, or was asked for, and does not work.
+    /// Present, or requested by the user, and does not work.
     Fails,
 }
 
 impl State {
-    /// At the start of a line, where the eye runs down.
+    /// The word in the first column of the table.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Works => "ok",
@@ -27,15 +27,15 @@ impl State {
     }
 }
 
-/// What was found, and what to do about it.
+/// What a check found, and what the user can do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
-    /// A stable word for programs.
+    /// A stable name for programs.
     pub(super) name: Cow<'static, str>,
     pub(super) state: State,
     /// A sentence for people.
     pub(super) found: String,
-    /// What would help, where something would.
+    /// The next step, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
 }
@@ -76,7 +76,7 @@ impl Check {
     }
 }
 
-/// What tests look at.
+/// The name and state of each check, for tests.
 #[cfg(test)]
 pub(super) fn named(checks: &[Check]) -> Vec<(&str, State)> {
     checks.iter().map(|check| (&*check.name, check.state)).collect()

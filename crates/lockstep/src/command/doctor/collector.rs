@@ -1,4 +1,4 @@
-//! The collector: whether it answers, whether the token is good there, and whether the clocks agree.
+//! Checks of the collector: it answers, it accepts the token, and its clock agrees with this machine's.
 
 use std::time::Duration;
 
@@ -9,16 +9,17 @@ use crate::client::Target;
 use crate::failure::Failure;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Lateness between ranks is told from clocks; beyond this even rules by the second go wrong.
+/// Rank lateness is computed from clocks. Beyond this offset, even rules with a resolution of one second give wrong results.
 const CLOCK_OFFSET_MS_MAX: i64 = 500;
 
 pub(super) async fn checks(target: &Target) -> Vec<Check> {
     let url = target.url();
     if let Err(why) = ready(target).await {
-        let next = "start one with `lockstep up`, or name it with --url or LOCKSTEP_URL (and --tls-ca)";
+        let next =
+            "start one with `lockstep up`, or set its address with --url or LOCKSTEP_URL (and --tls-ca)";
         let found = format!("{url}: {why}");
-        // Without a word about one, there need not be one.
-        return vec![if target.is_meant() {
+        // If the user named no collector, none is required.
+        return vec![if target.is_configured() {
             Check::fails("collector", found, next)
         } else {
             Check::absent("collector", found, next)
@@ -43,7 +44,7 @@ async fn ready(target: &Target) -> Result<(), String> {
     }
 }
 
-/// What the token opens, and the collector's clock.
+/// Checks the token's role and the collector's clock.
 async fn session(target: &Target) -> Vec<Check> {
     let before_ms = jiff::Timestamp::now().as_millisecond();
     let session: Result<Session, Failure> = match target.client() {
@@ -56,28 +57,28 @@ async fn session(target: &Target) -> Vec<Check> {
             Check::works(
                 "token",
                 format!(
-                    "opens the collector as {}",
+                    "accepted with the role {}",
                     format!("{:?}", session.role).to_lowercase()
                 ),
             ),
             clock(now_ms - session.now_ms),
         ],
         Err(failure) => {
-            let next = "make one with `lockstep token create --role viewer` on the collector's machine, and set LOCKSTEP_TOKEN";
+            let next = "create one with `lockstep token create --role viewer` on the collector's machine, and set LOCKSTEP_TOKEN";
             vec![Check::fails("token", words(&failure), next)]
         }
     }
 }
 
 fn clock(offset_ms: i64) -> Check {
-    let found = format!("{offset_ms} ms from the collector's");
+    let found = format!("{offset_ms} ms from the collector's clock");
     if offset_ms.abs() <= CLOCK_OFFSET_MS_MAX {
         return Check::works("clock", found);
     }
     Check::fails(
         "clock",
         found,
-        "let chrony or systemd-timesyncd keep the clocks of all nodes",
+        "synchronise the clocks of all nodes with chrony or systemd-timesyncd",
     )
 }
 

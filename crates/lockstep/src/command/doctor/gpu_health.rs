@@ -1,22 +1,22 @@
-//! Whether GPUs and their links are healthy, by one reading of the agent.
+//! Checks the health of GPUs and their links from one reading of the agent.
 
 use domain::series::Labels;
 
 use super::check::Check;
 
-/// One value of the agent.
+/// One sample of the agent.
 type Reading = (Labels, f64);
 
-/// The driver answers within milliseconds; a call that takes longer than this delays whoever else asks it.
+/// The driver answers within milliseconds. A call that takes longer than this delays every other client of the driver.
 const CALL_SECONDS_MAX: f64 = 0.5;
-/// Reasons to lower the clocks that a healthy, well-cooled GPU does not have. The software power cap is usual under load.
+/// Reasons for lowered clocks that a healthy, well-cooled GPU does not have. The software power cap is normal under load.
 const BAD_REASONS: [&str; 4] = [
     "hw_slowdown",
     "hw_thermal_slowdown",
     "hw_power_brake",
     "sw_thermal_slowdown",
 ];
-/// `nvmlDeviceGpuRecoveryAction_t`, from 1 on.
+/// Values of `nvmlDeviceGpuRecoveryAction_t`, from 1.
 const RECOVERY_ACTIONS: [&str; 5] = [
     "reset the GPU",
     "reboot the node",
@@ -25,7 +25,7 @@ const RECOVERY_ACTIONS: [&str; 5] = [
     "restart IMEX",
 ];
 
-/// Six checks; each names the GPUs that are not healthy.
+/// Makes six checks. Each names the GPUs that are not healthy.
 pub(super) fn checks(readings: &[Reading]) -> Vec<Check> {
     vec![
         memory(readings),
@@ -37,13 +37,13 @@ pub(super) fn checks(readings: &[Reading]) -> Vec<Check> {
     ]
 }
 
-/// Whether all GPUs of the inventory answer.
+/// Checks that all GPUs of the inventory answer.
 pub(super) fn answering(readings: &[Reading], gpus: usize) -> Check {
     let answer = named(readings, "gpu_up").filter(|(_, up)| *up == 1.0).count();
     let found = format!("{answer} of {gpus} answer");
     if answer < gpus {
         let next =
-            "see the events of the node, and `dmesg` for Xid errors; a reset or a reboot may be needed";
+            "check the events of the node, and `dmesg` for Xid errors; a reset or a reboot may be needed";
         return Check::fails("gpus_answer", found, next);
     }
     Check::works("gpus_answer", found)
@@ -60,12 +60,12 @@ fn gpu(labels: &Labels) -> &str {
     labels.get("gpu").unwrap_or_default()
 }
 
-/// Whether a label has one of these values.
+/// Returns true if the label `name` has one of `values`.
 fn is_one_of(labels: &Labels, name: &str, values: &[&str]) -> bool {
     labels.get(name).is_some_and(|value| values.contains(&value))
 }
 
-/// The GPUs of which `one` is below `other`, with both values.
+/// The GPUs whose metric `one` is below their metric `other`, with both values.
 fn below(readings: &[Reading], one: &str, other: &str) -> Vec<String> {
     named(readings, one)
         .filter_map(|(labels, value)| {
@@ -79,7 +79,7 @@ fn below(readings: &[Reading], one: &str, other: &str) -> Vec<String> {
 fn memory(readings: &[Reading]) -> Check {
     const NAME: &str = "gpu_memory_errors";
     if named(readings, "gpu_ecc_errors_total").next().is_none() {
-        return Check::absent(NAME, "these GPUs have no error correction, or it is off", "");
+        return Check::absent(NAME, "these GPUs have no ECC, or it is disabled", "");
     }
     let pending = rows_to_remap(readings, "pending");
     let failed = rows_to_remap(readings, "failed");
@@ -87,14 +87,14 @@ fn memory(readings: &[Reading]) -> Check {
         .filter(|(labels, value)| *value > 0.0 && is_one_of(labels, "type", &["uncorrected"]))
         .map(|(labels, value)| {
             let gpu = gpu(labels);
-            format!("GPU {gpu}: errors that were not corrected, since the driver was loaded: {value}")
+            format!("GPU {gpu}: uncorrected errors since the driver was loaded: {value}")
         });
     let bad: Vec<String> = pending.chain(failed).chain(errors).collect();
-    let next = "reset the GPU when it is free (nvidia-smi --gpu-reset -i N); if it comes back, or a remapping has failed, have it replaced";
+    let next = "reset the GPU when it is free (nvidia-smi --gpu-reset -i N); replace it if the errors come back or a remapping has failed";
     judged(
         NAME,
         &bad,
-        "no errors that were not corrected, no row to remap",
+        "no uncorrected memory errors, and no rows to remap",
         next,
     )
 }
@@ -102,7 +102,7 @@ fn memory(readings: &[Reading]) -> Check {
 fn rows_to_remap<'a>(readings: &'a [Reading], kind: &'a str) -> impl Iterator<Item = String> {
     named(readings, "gpu_remapped_rows")
         .filter(move |(labels, value)| *value > 0.0 && is_one_of(labels, "type", &[kind]))
-        .map(move |(labels, value)| format!("GPU {}: remapping of rows, {kind}: {value}", gpu(labels)))
+        .map(move |(labels, value)| format!("GPU {}: row remapping, {kind}: {value}", gpu(labels)))
 }
 
 fn recovery(readings: &[Reading]) -> Check {
@@ -110,8 +110,8 @@ fn recovery(readings: &[Reading]) -> Check {
     if named(readings, "gpu_recovery_action").next().is_none() {
         return Check::absent(
             NAME,
-            "the driver does not say what a GPU needs",
-            "drivers from CUDA 12.8 on do",
+            "the driver does not report recovery actions",
+            "drivers from CUDA 12.8 on report them",
         );
     }
     let bad: Vec<String> = named(readings, "gpu_recovery_action")
@@ -124,8 +124,8 @@ fn recovery(readings: &[Reading]) -> Check {
     judged(
         NAME,
         &bad,
-        "the driver asks for no action",
-        "the driver asks for this itself: drain the node, then do it",
+        "no recovery action is needed",
+        "the driver requests this action: drain the node, then carry it out",
     )
 }
 
@@ -143,8 +143,8 @@ fn clocks(readings: &[Reading]) -> Check {
     judged(
         "gpu_clocks",
         &bad,
-        "not lowered by heat or by the power supply",
-        "look at fans, air flow and power supply of the node; compare its GPUs with `lockstep top`",
+        "clocks are not lowered by heat or by the power supply",
+        "check fans, air flow and power supply of the node; compare its GPUs with `lockstep top`",
     )
 }
 
@@ -155,12 +155,11 @@ fn nvlinks(readings: &[Reading]) -> Check {
         return Check::absent(NAME, "these GPUs have no NVLink", "");
     }
     if named(readings, "gpu_nvlinks_active").all(|(_, active)| active == 0.0) {
-        let next =
-            "nothing, if these are PCIe boards without an NVLink bridge; else see `nvidia-smi nvlink -s`";
+        let next = "nothing to do if these are PCIe boards without an NVLink bridge; otherwise run `nvidia-smi nvlink -s`";
         return Check::absent(NAME, format!("none of {links} links is up"), next);
     }
     let bad = below(readings, "gpu_nvlinks_active", "gpu_nvlinks");
-    let next = "nvidia-smi nvlink -s shows which link; see `dmesg` for Xid 74, reset the GPU, have the bridge or the board replaced";
+    let next = "run `nvidia-smi nvlink -s` to find the link; check `dmesg` for Xid 74, reset the GPU, or replace the bridge or the board";
     judged(NAME, &bad, &format!("{links} links, all up"), next)
 }
 
@@ -174,12 +173,12 @@ fn pcie(readings: &[Reading]) -> Check {
         );
     }
     let bad = below(readings, "gpu_pcie_width", "gpu_pcie_width_max");
-    // The generation falls at idle by design.
+    // The PCIe generation is not checked: it falls at idle by design.
     judged(
         NAME,
         &bad,
         "all lanes in use",
-        "reseat the GPU or its riser, and look at the slot's settings in the BIOS",
+        "reseat the GPU or its riser, and check the slot's settings in the BIOS",
     )
 }
 
@@ -188,11 +187,11 @@ fn driver_calls(readings: &[Reading]) -> Check {
     let Some((_, seconds)) = named(readings, "lockstep_agent_nvml_call_p99_seconds").next() else {
         return Check::absent(NAME, "not measured", "");
     };
-    let found = format!("{:.1} ms at most, but for the slowest hundredth", 1e3 * seconds);
+    let found = format!("99 % of calls take at most {:.1} ms", 1e3 * seconds);
     if seconds <= CALL_SECONDS_MAX {
         return Check::works(NAME, found);
     }
-    let next = "turn persistence mode on (nvidia-smi -pm 1, or nvidia-persistenced); a GPU with an error can be slow too: see `dmesg`";
+    let next = "enable persistence mode (nvidia-smi -pm 1, or nvidia-persistenced); a GPU with an error can also be slow: check `dmesg`";
     Check::fails(NAME, found, next)
 }
 
@@ -227,15 +226,15 @@ gpu_pcie_generation_max{gpu=\"0\",node=\"n\"} 5
 lockstep_agent_nvml_call_p99_seconds{node=\"n\"} 0.0009
 ";
 
-    /// The checks that are not `Works` when one line of a healthy GPU reads otherwise.
+    /// Replaces `line` of a healthy GPU with `instead`, and compares the checks that are then not `Works`.
     fn check(line: &str, instead: &str, expected: &[(&str, State)], words: &str) {
         assert!(HEALTHY.contains(line), "{line}");
         let metrics = HEALTHY.replace(line, instead);
         let mut found = checks(&samples(&metrics));
         found.retain(|check| check.state != State::Works);
         assert_eq!(super::super::check::named(&found), expected, "{instead}");
-        let said: String = found.iter().map(|check| check.found.as_str()).collect();
-        assert!(said.contains(words), "{said}");
+        let texts: String = found.iter().map(|check| check.found.as_str()).collect();
+        assert!(texts.contains(words), "{texts}");
     }
 
     #[test]
@@ -255,13 +254,13 @@ lockstep_agent_nvml_call_p99_seconds{node=\"n\"} 0.0009
             "type=\"uncorrected\"} 0",
             "type=\"uncorrected\"} 1",
             &[("gpu_memory_errors", fails)],
-            "GPU 0: errors that were not corrected",
+            "GPU 0: uncorrected errors",
         );
         check(
             "type=\"pending\"} 0",
             "type=\"pending\"} 1",
             &[("gpu_memory_errors", fails)],
-            "GPU 0: remapping of rows, pending: 1",
+            "GPU 0: row remapping, pending: 1",
         );
         check(
             "action{gpu=\"0\",node=\"n\"} 0",

@@ -1,33 +1,33 @@
-//! The GPUs, their driver and library, seen with the agent's own readers; and the simulator.
+//! Checks of the GPUs, their driver and NVML, made with the agent's readers; and of the simulator.
 
 use std::path::Path;
 
-use agent::Seen;
+use agent::NodeSnapshot;
 use domain::topology::Inventory;
 
 use super::check::Check;
 use super::gpu_health;
-use crate::command::look::look;
+use crate::command::local_reading::read_machine;
 use crate::command::metrics_page;
 
-/// What only a machine with a driver has.
+/// Paths that exist only on a machine with an NVIDIA driver.
 const DRIVER_FILES: [&str; 3] = ["dev/nvidiactl", "proc/driver/nvidia/version", "sys/module/nvidia"];
 const SIMULATOR: &str = "libsim_nvml.so";
 
-/// Looks once with the agent's readers.
+/// Reads once with the agent's readers.
 pub(super) async fn checks(root: &Path, library: Option<&Path>, simulate: Option<&str>) -> Vec<Check> {
     let asked_for = simulate.is_some() || library.is_some();
-    match look(root, library, simulate).await {
-        Ok(seen) => judge(root, &seen, asked_for),
+    match read_machine(root, library, simulate).await {
+        Ok(reading) => judge(root, &reading, asked_for),
         Err(error) => vec![Check::fails(
             "gpus",
             causes(&error),
-            "the message says what to change",
+            "fix the cause in the message",
         )],
     }
 }
 
-/// The simulator, for demonstrations and tests.
+/// Checks that the simulator is installed. It is for demonstrations and tests.
 pub(super) fn simulator() -> Check {
     let beside = std::env::current_exe()
         .unwrap_or_default()
@@ -39,18 +39,18 @@ pub(super) fn simulator() -> Check {
         );
     }
     let next = format!(
-        "only for --simulate: put {SIMULATOR} beside the executable (cargo build --package sim-nvml)"
+        "needed only for --simulate: put {SIMULATOR} beside the executable (cargo build --package sim-nvml)"
     );
     Check::absent("simulator", "not beside the executable", next)
 }
 
-fn judge(root: &Path, seen: &Seen, asked_for: bool) -> Vec<Check> {
-    let inventory = &*seen.inventory;
+fn judge(root: &Path, reading: &NodeSnapshot, asked_for: bool) -> Vec<Check> {
+    let inventory = &*reading.inventory;
     if let Some(why) = &inventory.gpus_missing {
         let has_driver = DRIVER_FILES.iter().any(|file| root.join(file).exists());
         return vec![missing(why, asked_for || has_driver)];
     }
-    let readings = metrics_page::samples(&seen.metrics);
+    let readings = metrics_page::samples(&reading.metrics);
     let mut checks = vec![
         present(inventory),
         driver(inventory),
@@ -66,11 +66,11 @@ fn missing(why: &str, expected: bool) -> Check {
         return Check::fails(
             "gpus",
             why,
-            "make `nvidia-smi` work first: driver loaded, /dev/nvidia* readable, in a container the NVIDIA runtime",
+            "make `nvidia-smi` work first: load the driver, make /dev/nvidia* readable, and use the NVIDIA runtime in a container",
         );
     }
     let next =
-        "nothing, if this machine has no NVIDIA GPU: host, network and training are watched all the same";
+        "nothing to do if this machine has no NVIDIA GPU: host, network and training are monitored anyway";
     Check::absent("gpus", why, next)
 }
 
@@ -81,7 +81,7 @@ fn present(inventory: &Inventory) -> Check {
         Some(spec) => Check::works("gpus", format!("{number} × {first}, SIMULATED ({spec})")),
         None if number == 0 => Check::fails(
             "gpus",
-            "the driver works and knows no GPU",
+            "the driver works but reports no GPU",
             "check `lspci -d 10de:` and, in a container, which devices it was given",
         ),
         None => Check::works("gpus", format!("{number} × {first}")),
@@ -93,7 +93,7 @@ fn driver(inventory: &Inventory) -> Check {
     Check::works("driver", format!("NVIDIA {driver}, CUDA up to {cuda}"))
 }
 
-/// SM, tensor and memory activity come from GPM only.
+/// Checks for GPM. SM, tensor and memory activity come only from GPM.
 fn counters(inventory: &Inventory) -> Check {
     let with = inventory.gpus.iter().filter(|gpu| gpu.gpm).count();
     if with == inventory.gpus.len() && with > 0 {
@@ -102,7 +102,7 @@ fn counters(inventory: &Inventory) -> Check {
     Check::absent(
         "gpm",
         format!("{with} of {} GPUs have activity counters", inventory.gpus.len()),
-        "Hopper and newer have them; on others coarse utilization stands in. On Hopper: free the counters (Nsight, DCGM profiling) or allow them",
+        "GPUs from Hopper on have them; for others, coarse utilization is used. On Hopper: stop other users of the counters (Nsight, DCGM profiling), or allow access to them",
     )
 }
 
@@ -122,11 +122,11 @@ mod tests {
     use crate::command::doctor::check::{State, named};
 
     fn judged(root: &Path, inventory: Inventory, metrics: &str) -> Vec<Check> {
-        let seen = Seen {
+        let snapshot = NodeSnapshot {
             inventory: Arc::new(inventory),
             metrics: metrics.to_owned(),
         };
-        judge(root, &seen, false)
+        judge(root, &snapshot, false)
     }
 
     #[test]

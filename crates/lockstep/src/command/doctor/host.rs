@@ -1,4 +1,4 @@
-//! What an agent reads of the host, by its own account, and what it needs there: cgroups, room on the disk.
+//! Checks of the host: the sources that an agent reads, as the agent reports them, cgroups, and free disk space.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use listener::OpenFiles;
 
 use super::check::Check;
 
-/// Below this the spool cannot hold the day that it is made for.
+/// Below this the spool cannot hold one day of samples, for which it is designed.
 const DISK_BYTES_LOW: u64 = 1 << 30;
-/// A collector of a thousand agents has two connections with each, and a browser or two per person.
+/// A collector with a thousand agents has two connections per agent, and one or two per user's browser.
 const OPEN_FILES_LOW: u64 = 4_096;
-/// Below this nothing can be kept at all.
+/// Below this nothing can be stored.
 const DISK_BYTES_MIN: u64 = 64 << 20;
 
 pub(super) fn checks(root: &Path, data: &Path) -> Vec<Check> {
@@ -20,7 +20,7 @@ pub(super) fn checks(root: &Path, data: &Path) -> Vec<Check> {
     checks
 }
 
-/// A source says first what is, then what would help.
+/// Splits the source's detail: the part before `; ` is what was found, the rest the next step.
 fn check(source: Source) -> Check {
     if source.available {
         return Check::works(source.name, source.detail);
@@ -39,12 +39,12 @@ fn cgroups(root: &Path) -> Check {
     }
     Check::absent(
         "cgroups",
-        "none is mounted",
-        "only for containers and memory limits of runs: mount /sys/fs/cgroup",
+        "not mounted",
+        "needed only for containers and memory limits of runs: mount /sys/fs/cgroup",
     )
 }
 
-/// Of the file system that the data folder is on, or will be.
+/// Checks the free space of the file system that contains, or will contain, the data folder.
 fn disk(data: &Path) -> Check {
     let there = data
         .ancestors()
@@ -66,16 +66,16 @@ fn disk(data: &Path) -> Check {
         data.display()
     );
     if free < DISK_BYTES_MIN {
-        Check::fails("disk", found, "make room, or choose another folder with --data")
+        Check::fails("disk", found, "free some space, or set another --data folder")
     } else if free < DISK_BYTES_LOW {
-        let next = "make room: a day without a collector takes up to half a GiB";
+        let next = "free some space: one day without a collector needs up to 0.5 GiB";
         Check::absent("disk", found, next)
     } else {
         Check::works("disk", found)
     }
 }
 
-/// What services may open: a connection, a file of a run and a chunk that is read are one each.
+/// Checks the limit of open files. Each connection, each file of a run and each chunk that is being read needs one.
 pub(super) fn open_files(limits: OpenFiles) -> Check {
     let raised = limits.raised();
     let found = if limits.soft.is_none_or(|soft| soft >= raised) {

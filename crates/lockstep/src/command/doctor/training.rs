@@ -1,4 +1,4 @@
-//! What runs need: an interpreter, PyTorch in it, and NCCL.
+//! Checks of what runs need: a Python interpreter, PyTorch in it, and NCCL.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,28 +9,28 @@ use tokio::process::Command;
 
 use super::check::Check;
 
-/// A first import of PyTorch from a cold network disk takes long.
+/// The first import of PyTorch from a cold network disk takes long.
 const IMPORT_WITHIN: Duration = Duration::from_secs(60);
-/// Nothing is initialised: versions only. NCCL's is asked of PyTorch, which carries its own.
+/// The script reads versions only and initialises nothing. It reads NCCL's version from PyTorch, which includes its own NCCL.
 const SCRIPT: &str = "
 import json, sys
-said = {'python': sys.version.split()[0]}
+report = {'python': sys.version.split()[0]}
 try:
     import torch
-    said['torch'] = torch.__version__
-    said['cuda'] = torch.version.cuda
+    report['torch'] = torch.__version__
+    report['cuda'] = torch.version.cuda
     try:
-        said['nccl'] = '.'.join(str(part) for part in torch.cuda.nccl.version())
+        report['nccl'] = '.'.join(str(part) for part in torch.cuda.nccl.version())
     except Exception:
         pass
 except Exception as error:
-    said['error'] = f'{type(error).__name__}: {error}'
-print(json.dumps(said))
+    report['error'] = f'{type(error).__name__}: {error}'
+print(json.dumps(report))
 ";
 
 #[derive(Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
-struct Said {
+struct PythonReport {
     python: String,
     torch: Option<String>,
     cuda: Option<String>,
@@ -41,10 +41,10 @@ struct Said {
 pub(super) async fn checks(python: Option<&Path>) -> Vec<Check> {
     let interpreter = interpreter(python);
     match ask(&interpreter).await {
-        Ok(said) => judge(&interpreter, &said),
+        Ok(report) => judge(&interpreter, &report),
         Err(why) => {
             let found = format!("{}: {why}", interpreter.display());
-            let next = "only for runs on this node: install Python 3.10 or newer, or name one with --python or LOCKSTEP_PYTHON";
+            let next = "needed only for runs on this node: install Python 3.10 or newer, or set its path with --python or LOCKSTEP_PYTHON";
             vec![if python.is_some() {
                 Check::fails("python", found, next)
             } else {
@@ -54,7 +54,7 @@ pub(super) async fn checks(python: Option<&Path>) -> Vec<Check> {
     }
 }
 
-/// As the agent takes it: an interpreter, or a virtual environment.
+/// Resolves the path as the agent does: an interpreter, or a virtual environment.
 fn interpreter(python: Option<&Path>) -> PathBuf {
     match python {
         Some(path) if path.is_dir() => path.join("bin/python"),
@@ -63,7 +63,7 @@ fn interpreter(python: Option<&Path>) -> PathBuf {
     }
 }
 
-async fn ask(interpreter: &Path) -> Result<Said, String> {
+async fn ask(interpreter: &Path) -> Result<PythonReport, String> {
     let asked = Command::new(interpreter)
         .args(["-c", SCRIPT])
         .stdin(Stdio::null())
@@ -73,43 +73,43 @@ async fn ask(interpreter: &Path) -> Result<Said, String> {
     let output = tokio::time::timeout(IMPORT_WITHIN, asked).await;
     let output = output.map_err(|_| format!("no answer within {} s", IMPORT_WITHIN.as_secs()))?;
     let output = output.map_err(|error| error.to_string())?;
-    // A library may print while it is imported; ours is the last line.
+    // A library may print while it is imported. The script's output is the last line.
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.lines().next_back().unwrap_or_default();
     serde_json::from_str(last).map_err(|_| format!("ended with {}", output.status))
 }
 
-fn judge(interpreter: &Path, said: &Said) -> Vec<Check> {
+fn judge(interpreter: &Path, report: &PythonReport) -> Vec<Check> {
     let mut checks = vec![Check::works(
         "python",
-        format!("{} ({})", said.python, interpreter.display()),
+        format!("{} ({})", report.python, interpreter.display()),
     )];
-    let Some(torch) = &said.torch else {
-        let why = said.error.clone().unwrap_or_else(|| "not installed".to_owned());
+    let Some(torch) = &report.torch else {
+        let why = report.error.clone().unwrap_or_else(|| "not installed".to_owned());
         let next = format!(
-            "only for runs on this node: {} -m pip install torch",
+            "needed only for runs on this node: {} -m pip install torch",
             interpreter.display()
         );
         checks.push(
             if why.starts_with("ModuleNotFoundError: No module named 'torch'") {
                 Check::absent("torch", "not installed", next)
             } else {
-                Check::fails("torch", why, "the import must work before a run can")
+                Check::fails("torch", why, "fix this error: runs need to import torch")
             },
         );
         return checks;
     };
-    let cuda = said
+    let cuda = report
         .cuda
         .as_ref()
-        .map_or("for CPUs only".to_owned(), |cuda| format!("for CUDA {cuda}"));
+        .map_or("CPU only".to_owned(), |cuda| format!("for CUDA {cuda}"));
     checks.push(Check::works("torch", format!("{torch}, {cuda}")));
-    checks.push(match &said.nccl {
+    checks.push(match &report.nccl {
         Some(nccl) => Check::works("nccl", nccl.clone()),
         None => Check::absent(
             "nccl",
-            "this PyTorch has none",
-            "only for training on GPUs: install PyTorch with CUDA; Gloo works without",
+            "this PyTorch has no NCCL",
+            "needed only for training on GPUs: install PyTorch with CUDA; Gloo works without NCCL",
         ),
     });
     checks
@@ -120,13 +120,13 @@ mod tests {
     use super::*;
     use crate::command::doctor::check::{State, named};
 
-    fn judged(said: &str) -> Vec<Check> {
-        let said = serde_json::from_str(said).expect("what the script prints");
-        judge(Path::new("py"), &said)
+    fn judged(json: &str) -> Vec<Check> {
+        let report = serde_json::from_str(json).expect("what the script prints");
+        judge(Path::new("py"), &report)
     }
 
     #[test]
-    fn what_python_says_is_judged() {
+    fn pythons_report_becomes_checks() {
         let (works, absent) = (State::Works, State::Absent);
         let full = r#"{"python":"3.12.1","torch":"2.9.1","cuda":"12.8","nccl":"2.27.5"}"#;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `lockstep plan …`: what a training needs, before it is started. Arithmetic on this machine; no collector is asked.
+//! `lockstep plan …`: estimates what a training run needs, before it starts. It computes on this machine and does not contact a collector.
 
 mod memory;
 mod model;
@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
 
-/// Say what a training will need, before it is started.
+/// Estimate what a training run needs, before you start it.
 #[derive(Args)]
 pub(crate) struct Plan {
     #[command(subcommand)]
@@ -17,7 +17,7 @@ pub(crate) struct Plan {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Bytes a GPU by component, by strategy, and what would make it fit.
+    /// Estimate the memory per GPU by component and by strategy, and what would make it fit.
     Memory(Box<memory::Memory>),
 }
 

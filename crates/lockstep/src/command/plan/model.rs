@@ -1,53 +1,53 @@
-//! The model that is asked about: a preset, dimensions, a preset with some of them changed, or a number of parameters.
+//! The model of a plan: a preset, dimensions, a preset with changed dimensions, or a number of parameters.
 
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum};
-use domain::plan::{Architecture, Model, Norm, PRESETS, Preset, Refusal};
+use domain::plan::{Architecture, InvalidSettings, Model, Norm, PRESETS, Preset};
 
-/// What is trained.
+/// Options that describe the model.
 #[derive(Args)]
-#[command(next_help_heading = "What is trained")]
+#[command(next_help_heading = "Model")]
 pub(super) struct ModelOptions {
-    /// A model by name; the other options here change its dimensions.
+    /// Name of a preset. The other options here change its dimensions.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PRESETS.map(|preset| preset.name)))]
     model: Option<String>,
-    /// Only the number of parameters, like 7e9, 7B or 350M: states, no activations.
+    /// Only the number of parameters, for example 7e9, 7B or 350M. The plan then has states but no activations.
     #[arg(long, value_name = "COUNT", value_parser = count, allow_hyphen_values = true, conflicts_with_all = ["model", "layers", "hidden", "heads"])]
     params: Option<u64>,
-    /// Blocks.
+    /// Number of transformer blocks.
     #[arg(long, value_name = "N")]
     layers: Option<u64>,
     /// Width of the residual stream.
     #[arg(long, value_name = "N")]
     hidden: Option<u64>,
-    /// Attention heads.
+    /// Number of attention heads.
     #[arg(long, value_name = "N")]
     heads: Option<u64>,
-    /// Heads of keys and values [default: as many as --heads].
+    /// Number of key and value heads [default: same as --heads].
     #[arg(long, value_name = "N")]
     kv_heads: Option<u64>,
-    /// Width inside the MLP [default: four times --hidden; must be given with --gated].
+    /// Width inside the MLP [default: four times --hidden; required with --gated].
     #[arg(long, value_name = "N")]
     mlp: Option<u64>,
-    /// The same as a multiple of --hidden, like 4.
+    /// Width inside the MLP as a multiple of --hidden, for example 4.
     #[arg(long, value_name = "RATIO", conflicts_with = "mlp")]
     mlp_ratio: Option<f64>,
-    /// The MLP is gated (SwiGLU): three matrices.
+    /// The MLP is gated (SwiGLU): it has three matrices.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
     gated: Option<bool>,
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     #[arg(long, value_name = "N")]
     vocabulary: Option<u64>,
-    /// Learned positions; 0 for rotated ones [default: 0].
+    /// Number of learned positions; 0 for rotary positions [default: 0].
     #[arg(long, value_name = "N")]
     positions: Option<u64>,
-    /// The output layer shares the embedding's matrix.
+    /// The output layer shares the matrix of the embedding.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
     tied: Option<bool>,
     /// Linear layers have biases.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
     bias: Option<bool>,
-    /// What normalises.
+    /// Normalisation layer.
     #[arg(long, value_enum)]
     norm: Option<NormOption>,
 }
@@ -61,18 +61,17 @@ enum NormOption {
 }
 
 impl ModelOptions {
-    /// What to call it.
+    /// A name of the model for the output.
     pub(super) fn name(&self) -> String {
         match (&self.model, self.params) {
             (Some(name), _) if self.changes() => format!("{name}, changed"),
             (Some(name), _) => name.clone(),
-            (None, Some(_)) => "a model of which only the size is known".to_owned(),
+            (None, Some(_)) => "a model with unknown dimensions".to_owned(),
             (None, None) => "a transformer".to_owned(),
         }
     }
 
-    /// The model.
-    pub(super) fn model(&self) -> Result<Model, Refusal> {
+    pub(super) fn model(&self) -> Result<Model, InvalidSettings> {
         if let Some(parameters) = self.params {
             return Ok(Model::Count { parameters });
         }
@@ -83,21 +82,21 @@ impl ModelOptions {
         self.changed(base).map(Model::Shape)
     }
 
-    /// What was described without a preset, with the usual for what was left out.
-    fn described(&self) -> Result<Architecture, Refusal> {
+    /// Builds the model from its dimensions, without a preset. Uses common values for the dimensions that were not given.
+    fn described(&self) -> Result<Architecture, InvalidSettings> {
         let (Some(layers), Some(hidden), Some(heads), Some(vocabulary)) =
             (self.layers, self.hidden, self.heads, self.vocabulary)
         else {
             let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
-            return Err(Refusal(format!(
-                "what is to be trained? Give --model ({}), or --layers, --hidden, --heads and --vocabulary, or --params alone",
+            return Err(InvalidSettings(format!(
+                "no model given; use --model ({}), or --layers, --hidden, --heads and --vocabulary, or only --params",
                 names.join(", ")
             )));
         };
         let gated = self.gated.unwrap_or(false);
         if gated && self.mlp.is_none() && self.mlp_ratio.is_none() {
-            return Err(Refusal(
-                "a gated MLP has no usual width: give --mlp as the model's configuration has it (intermediate_size)".to_owned(),
+            return Err(InvalidSettings(
+                "a gated MLP has no default width; set --mlp to the value in the model's configuration (intermediate_size)".to_owned(),
             ));
         }
         Ok(Architecture {
@@ -116,7 +115,7 @@ impl ModelOptions {
         })
     }
 
-    fn changed(&self, base: Architecture) -> Result<Architecture, Refusal> {
+    fn changed(&self, base: Architecture) -> Result<Architecture, InvalidSettings> {
         let hidden = self.hidden.unwrap_or(base.hidden);
         let heads = self.heads.unwrap_or(base.heads);
         let same_heads = base.kv_heads == base.heads;
@@ -138,13 +137,13 @@ impl ModelOptions {
         })
     }
 
-    fn mlp_width(&self, hidden: u64) -> Result<Option<u64>, Refusal> {
+    fn mlp_width(&self, hidden: u64) -> Result<Option<u64>, InvalidSettings> {
         let Some(ratio) = self.mlp_ratio else {
             return Ok(self.mlp);
         };
         whole(ratio * hidden as f64).map(Some).map_err(|_| {
-            Refusal(format!(
-                "--mlp-ratio {ratio} gives no width; write it like 4 or 2.6875"
+            InvalidSettings(format!(
+                "--mlp-ratio {ratio} gives no valid width; use a number such as 4 or 2.6875"
             ))
         })
     }
@@ -176,7 +175,7 @@ impl From<NormOption> for Norm {
     }
 }
 
-/// Reads 7e9, 7B, 350M or 124439808.
+/// Parses a number of parameters: 7e9, 7B, 350M or 124439808.
 fn count(text: &str) -> Result<u64, String> {
     let unreadable =
         || format!("{text:?} is not a number of parameters; write it like 7e9, 7B, 350M or 124439808");
@@ -189,7 +188,7 @@ fn count(text: &str) -> Result<u64, String> {
     whole(number * factor).map_err(|()| unreadable())
 }
 
-/// A whole number of at least one, and small enough that a float holds it to the unit.
+/// Rounds to a whole number. It must be at least 1, and at most 9e15 so that a float represents it exactly.
 fn whole(number: f64) -> Result<u64, ()> {
     let rounded = number.round();
     if !(1.0..=9e15).contains(&rounded) {

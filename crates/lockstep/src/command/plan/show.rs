@@ -1,4 +1,4 @@
-//! A plan on paper: components, the verdict, other strategies beside it, what would make it fit.
+//! Prints a plan: components, whether it fits, other strategies, and what would make it fit.
 
 use domain::bytes::DisplayBytes;
 use domain::plan::{Alternative, Basis, Change, Checkpointing, Fit, Plan, Settings, Verdict};
@@ -7,8 +7,8 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::table;
 
-/// All that is told.
-pub(super) struct Answer {
+/// The plan and everything to print about it.
+pub(super) struct MemoryReport {
     pub(super) model: String,
     pub(super) settings: Settings,
     pub(super) plan: Plan,
@@ -17,56 +17,56 @@ pub(super) struct Answer {
     pub(super) ways_to_fit: Vec<Change>,
 }
 
-impl Answer {
+impl MemoryReport {
     fn fit(&self, peak: u64) -> Option<Fit> {
         self.gpu_memory.map(|memory| Fit::of(peak, memory))
     }
 }
 
-/// For programs.
-pub(super) fn json(answer: &Answer) -> Result<(), Failure> {
-    let alternatives: Vec<_> = answer
+/// Prints JSON, for programs.
+pub(super) fn json(report: &MemoryReport) -> Result<(), Failure> {
+    let alternatives: Vec<_> = report
         .alternatives
         .iter()
         .map(|other| {
             let mut value = json!(other);
-            value["fit"] = json!(answer.fit(other.peak_bytes));
+            value["fit"] = json!(report.fit(other.peak_bytes));
             value
         })
         .collect();
     let text = serde_json::to_string_pretty(&json!({
-        "model": answer.model,
-        "settings": answer.settings,
-        "plan": answer.plan,
-        "fit": answer.fit(answer.plan.peak_bytes),
+        "model": report.model,
+        "settings": report.settings,
+        "plan": report.plan,
+        "fit": report.fit(report.plan.peak_bytes),
         "alternatives": alternatives,
-        "ways_to_fit": answer.ways_to_fit,
+        "ways_to_fit": report.ways_to_fit,
     }))
     .map_err(|error| Failure::Failed(error.into()))?;
     say!("{text}");
     Ok(())
 }
 
-/// For people.
-pub(super) fn table(answer: &Answer) {
-    let parameters = answer.plan.model_parameters as f64 / 1e9;
+/// Prints tables, for users.
+pub(super) fn table(report: &MemoryReport) {
+    let parameters = report.plan.model_parameters as f64 / 1e9;
     say!(
-        "{}: {parameters:.3} billion parameters on {} GPUs. Bytes a GPU:\n",
-        answer.model,
-        answer.settings.gpus
+        "{}: {parameters:.3} billion parameters on {} GPUs. Memory per GPU:\n",
+        report.model,
+        report.settings.gpus
     );
-    components(&answer.plan);
+    components(&report.plan);
     say!(
         "\nPeak {}, {}.",
-        DisplayBytes(answer.plan.peak_bytes),
-        answer.plan.peak_at.label()
+        DisplayBytes(report.plan.peak_bytes),
+        report.plan.peak_at.label()
     );
-    if let Some(fit) = answer.fit(answer.plan.peak_bytes) {
+    if let Some(fit) = report.fit(report.plan.peak_bytes) {
         verdict(fit);
     }
-    others(answer);
-    ways(answer);
-    for note in &answer.plan.notes {
+    others(report);
+    ways(report);
+    for note in &report.plan.notes {
         say!("\n{note}");
     }
 }
@@ -102,20 +102,20 @@ fn verdict(fit: Fit) {
     let share = headroom as f64 / fit.gpu_memory_bytes as f64 * 100.0;
     let headroom = DisplayBytes(headroom);
     match fit.verdict {
-        Verdict::Fits => say!("Fits {memory}: {headroom} ({share:.0} %) head-room."),
+        Verdict::Fits => say!("Fits {memory}: {headroom} ({share:.0} %) headroom."),
         Verdict::Tight => say!(
-            "Tight in {memory}: only {headroom} ({share:.0} %) head-room, and that is about what the allocator's rounding and the \
-             plan's own error are."
+            "Tight in {memory}: only {headroom} ({share:.0} %) headroom, about as much as the allocator's rounding and the \
+             error of the plan."
         ),
         Verdict::DoesNotFit => say!("Does not fit {memory}: {headroom} too much."),
     }
 }
 
-/// A row a strategy, a column a way of checkpointing.
-fn others(answer: &Answer) {
+/// Prints the peak of each strategy (rows) with each kind of checkpointing (columns).
+fn others(report: &MemoryReport) {
     let mut columns: Vec<Checkpointing> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
-    for other in &answer.alternatives {
+    for other in &report.alternatives {
         if !columns.contains(&other.checkpointing) {
             columns.push(other.checkpointing);
         }
@@ -124,11 +124,11 @@ fn others(answer: &Answer) {
         }
     }
     let cell = |name: &str, column: Checkpointing| {
-        let found = answer
+        let found = report
             .alternatives
             .iter()
             .find(|other| other.name == name && other.checkpointing == column);
-        found.map_or_else(|| "-".to_owned(), |other| peak_cell(answer, other))
+        found.map_or_else(|| "-".to_owned(), |other| peak_cell(report, other))
     };
     let rows: Vec<Vec<String>> = names
         .iter()
@@ -148,11 +148,11 @@ fn others(answer: &Answer) {
     table::print(&header, &rows);
 }
 
-fn peak_cell(answer: &Answer, other: &Alternative) -> String {
-    let fit = answer
+fn peak_cell(report: &MemoryReport, other: &Alternative) -> String {
+    let fit = report
         .fit(other.peak_bytes)
         .map(|fit| format!(", {}", fit.verdict.label()));
-    let asked = if other.asked { " (asked)" } else { "" };
+    let asked = if other.asked { " (requested)" } else { "" };
     format!(
         "{}{}{asked}",
         DisplayBytes(other.peak_bytes),
@@ -160,24 +160,24 @@ fn peak_cell(answer: &Answer, other: &Alternative) -> String {
     )
 }
 
-fn ways(answer: &Answer) {
-    let Some(fit) = answer.fit(answer.plan.peak_bytes) else {
+fn ways(report: &MemoryReport) {
+    let Some(fit) = report.fit(report.plan.peak_bytes) else {
         return;
     };
     if fit.verdict == Verdict::Fits {
         return;
     }
-    if answer.ways_to_fit.is_empty() {
+    if report.ways_to_fit.is_empty() {
         say!(
             "\nNo change of strategy, checkpointing, micro-batch, tensor parallelism or number of GPUs (up to sixteen times as many) \
-             makes it fit: take a shorter sequence, a smaller model or larger GPUs."
+             makes it fit. Use a shorter sequence, a smaller model or larger GPUs."
         );
         return;
     }
     say!("\nWhat would make it fit, cheapest first (the order is an estimate):");
-    for (n, way) in answer.ways_to_fit.iter().enumerate() {
+    for (n, way) in report.ways_to_fit.iter().enumerate() {
         say!(
-            "  {}. {}: {}, {} head-room",
+            "  {}. {}: {}, {} headroom",
             n + 1,
             way.steps.join(" + "),
             DisplayBytes(way.peak_bytes),

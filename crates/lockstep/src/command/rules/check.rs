@@ -1,4 +1,4 @@
-//! `lockstep rules check`: every mistake of every file.
+//! `lockstep rules check`: reports every mistake in every file.
 
 use collector::diagnose::files;
 use domain::rule::RuleFile;
@@ -6,7 +6,7 @@ use domain::rule::definition::duplicates;
 
 use crate::failure::Failure;
 
-/// Checks the files, all of them, before it fails.
+/// Checks all files. Fails at the end if a file is not usable.
 pub(super) fn all(patterns: &[String], lint_fatal: bool) -> Result<(), Failure> {
     let mut bad = 0_usize;
     for pattern in patterns {
@@ -29,16 +29,16 @@ pub(super) fn all(patterns: &[String], lint_fatal: bool) -> Result<(), Failure> 
     }
     match bad {
         0 => Ok(()),
-        1 => Err(Failure::Failed(anyhow::anyhow!("a file is not usable"))),
-        bad => Err(Failure::Failed(anyhow::anyhow!("{bad} files are not usable"))),
+        1 => Err(Failure::Failed(anyhow::anyhow!("1 file is invalid"))),
+        bad => Err(Failure::Failed(anyhow::anyhow!("{bad} files are invalid"))),
     }
 }
 
-/// Says what is in a usable file, and whether it has rules that cannot be told apart.
+/// Prints a summary of a usable file. Returns true if some of its rules have the same name and labels.
 fn report(name: &str, file: &RuleFile) -> bool {
     let (recording, alerting) = file.counts();
     say!(
-        "{name}: {} rules, all usable ({alerting} alerting, {recording} recording, {} groups)",
+        "{name}: {} rules, all valid ({alerting} alerting, {recording} recording, {} groups)",
         recording + alerting,
         file.groups.len()
     );
@@ -51,7 +51,7 @@ fn report(name: &str, file: &RuleFile) -> bool {
             .collect();
         let name = &rule.name;
         say!(
-            "  warning: {count} rules are called {name:?} with the labels {{{}}}; what one of them says is taken for the other's",
+            "  warning: {count} rules have the name {name:?} and the labels {{{}}}; their results cannot be told apart",
             labels.join(", ")
         );
     }

@@ -1,4 +1,4 @@
-//! `lockstep rules list`: a line a rule.
+//! `lockstep rules list`: one line per rule.
 
 use domain::api::alerts::{RuleKind, RuleView};
 
@@ -20,8 +20,8 @@ fn state(rule: &RuleView) -> String {
         .count();
     match (&rule.error, firing, rule.alerts.len()) {
         (Some(error), ..) => format!("error: {error}"),
-        (None, ..) if rule.kind == RuleKind::Recording => "records".to_owned(),
-        (None, 0, 0) => "quiet".to_owned(),
+        (None, ..) if rule.kind == RuleKind::Recording => "recording".to_owned(),
+        (None, 0, 0) => "inactive".to_owned(),
         (None, firing, all) => format!("{firing} firing, {} pending", all - firing),
     }
 }

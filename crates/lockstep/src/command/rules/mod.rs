@@ -12,11 +12,11 @@ use domain::api::alerts::RuleView;
 use crate::client::Target;
 use crate::failure::Failure;
 
-/// Check and test rule files, and list the rules in force.
+/// Check and test rule files, and list the collector's rules.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  lockstep rules check my-rules.yaml             exit code 1 when something is wrong
-  lockstep rules test my-rules.test.yaml         what `promtool test rules` takes, unchanged
+  lockstep rules check my-rules.yaml             exit code 1 if a file is invalid
+  lockstep rules test my-rules.test.yaml         an unchanged file of `promtool test rules`
   lockstep rules list")]
 pub(crate) struct Rules {
     #[command(subcommand)]
@@ -25,28 +25,28 @@ pub(crate) struct Rules {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Read rule files in Prometheus' format and say what is wrong with them. Needs no collector.
+    /// Check rule files in Prometheus' format and report all mistakes. Needs no collector.
     Check {
-        /// The files, or patterns for them.
+        /// Rule files, or glob patterns for them.
         #[arg(required = true)]
         files: Vec<String>,
-        /// Also fail when two rules of a file have the same name and labels.
+        /// Also fail if two rules of a file have the same name and labels.
         #[arg(long)]
         lint_fatal: bool,
     },
-    /// Run rule tests, in the format of `promtool test rules`. Needs no collector.
+    /// Run rule tests in the format of `promtool test rules`. Needs no collector.
     Test {
-        /// The test files.
+        /// Test files.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Only tests whose name matches.
+        /// Run only tests whose name matches.
         #[arg(long, value_name = "REGEX")]
         run: Option<regex::Regex>,
-        /// Say what every evaluation gives.
+        /// Print the result of every evaluation.
         #[arg(long)]
         debug: bool,
     },
-    /// List the collector's rules and what they say now.
+    /// List the collector's rules and their current state.
     List {
         #[command(flatten)]
         target: Target,

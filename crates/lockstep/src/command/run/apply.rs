@@ -1,11 +1,11 @@
-//! `lockstep run apply RUN KNOB=VALUE…`: other knobs, in place or by another attempt, and whether that was worth it.
+//! `lockstep run apply RUN KNOB=VALUE…`: changes knobs, in place or in a new attempt, and shows the verdict.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 use domain::api::runs::{ApplyKnobs, AttemptView, RunView};
 use domain::ident::AttemptNo;
-use domain::run::knob::{ChangeId, Decision, KNOBS, LiveChange, LiveState, Verdict};
+use domain::run::knob::{ChangeId, Decision, InPlaceChange, InPlaceState, KNOBS, Verdict};
 
 use super::submit::setting;
 use super::{follow, run_path, show};
@@ -13,40 +13,41 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::printable;
 
-/// Seconds behind the end of a run in which its last samples may still decide.
-const LATE_S: u64 = 30;
+/// How long to wait for a verdict after the end of a run, in seconds: its last samples may still arrive.
+const VERDICT_GRACE_S: u64 = 30;
 
 /// Arguments of `apply`.
 #[derive(Args)]
 #[command(after_help = knobs(), after_long_help = knobs())]
 pub(super) struct Apply {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// A knob and its value. May be repeated.
+    /// A knob and its new value. Can be repeated.
     #[arg(required = true, value_name = "KNOB=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
-    /// Take it back when the verdict is against it. Only activation checkpointing is otherwise, or as the run says.
+    /// Revert the change automatically if the verdict is against it. Default: as the run's specification says, otherwise only for
+    /// activation checkpointing.
     #[arg(long, conflicts_with = "no_auto_revert")]
     auto_revert: bool,
-    /// Never take it back by itself.
+    /// Never revert the change automatically.
     #[arg(long)]
     no_auto_revert: bool,
-    /// Begin anew, from no checkpoint.
+    /// Start from step 0, without a checkpoint.
     #[arg(long)]
     from_start: bool,
-    /// Another attempt, also where the ranks could take it over while they train.
+    /// Start a new attempt even if the ranks could apply the change while they train.
     #[arg(long)]
     restart: bool,
-    /// Once activation_checkpointing is kept, try a doubled micro_batch; taken back by itself unless samples a second rise.
+    /// When activation_checkpointing is kept, try a doubled micro_batch. It is reverted automatically unless samples per second rise.
     #[arg(long, conflicts_with = "no_larger_batch")]
     try_larger_batch: bool,
-    /// Try none, though the run says so.
+    /// Do not try a larger micro_batch, even if the run's specification says so.
     #[arg(long)]
     no_larger_batch: bool,
-    /// Only while this attempt is the current one.
+    /// Apply the change only if this attempt is the current one.
     #[arg(long, value_name = "ATTEMPT")]
     expected: Option<u32>,
-    /// Wait for the verdict; exit code 1 when it is against the change, or the knob could not be turned.
+    /// Wait for the verdict. Exit code 1 if it is against the change, or if the knob could not be changed.
     #[arg(long)]
     wait: bool,
 }
@@ -56,15 +57,15 @@ impl Apply {
         let asked = ApplyKnobs {
             set: self.set.iter().cloned().collect::<BTreeMap<_, _>>(),
             expected: self.expected.map(AttemptNo),
-            auto_revert: chosen(self.auto_revert, self.no_auto_revert),
+            auto_revert: yes_or_no(self.auto_revert, self.no_auto_revert),
             restart: self.restart,
-            try_larger_batch: chosen(self.try_larger_batch, self.no_larger_batch),
+            try_larger_batch: yes_or_no(self.try_larger_batch, self.no_larger_batch),
             from_start: self.from_start,
         };
         let before: RunView = client.get(&run_path(&self.run)?, &[]).await?;
         let path = format!("{}/apply", run_path(&self.run)?);
         let view: RunView = client.post(&path, &asked).await?;
-        told(&before, &view);
+        print_change(&before, &view);
         if self.wait {
             let change = latest(&view);
             wait_for_verdict(client, &self.run, change).await
@@ -74,7 +75,7 @@ impl Apply {
     }
 }
 
-fn chosen(yes: bool, no: bool) -> Option<bool> {
+fn yes_or_no(yes: bool, no: bool) -> Option<bool> {
     match (yes, no) {
         (true, _) => Some(true),
         (_, true) => Some(false),
@@ -82,7 +83,7 @@ fn chosen(yes: bool, no: bool) -> Option<bool> {
     }
 }
 
-/// The change that a request came to: the one just made or waited for, else the last of the current attempt.
+/// Returns the change that a request created: the one that was just made or is pending, otherwise the last one of the current attempt.
 fn latest(view: &RunView) -> ChangeId {
     let attempt = next_attempt(view);
     let last = view.attempts.iter().rfind(|made| made.attempt == attempt);
@@ -90,14 +91,17 @@ fn latest(view: &RunView) -> ChangeId {
     ChangeId { attempt, live }
 }
 
-/// What the ranks of the current attempt have just been asked to take over.
-pub(super) fn made_in_place<'a>(before: &RunView, view: &'a RunView) -> Option<&'a LiveChange> {
+/// Returns the change that the request asked the ranks of the current attempt to apply in place, if any.
+pub(super) fn requested_in_place_change<'a>(
+    before: &RunView,
+    view: &'a RunView,
+) -> Option<&'a InPlaceChange> {
     let now = view.attempts.last()?;
     let known = before.attempts.iter().find(|made| made.attempt == now.attempt)?;
     now.live.get(known.live.len()..)?.last()
 }
 
-/// The attempt that a change waits for, or that has made it.
+/// Returns the attempt that will have the pending change, or the current attempt if no change is pending.
 pub(super) fn next_attempt(view: &RunView) -> AttemptNo {
     let current = view.summary.attempt;
     if view.pending.is_some() {
@@ -107,8 +111,8 @@ pub(super) fn next_attempt(view: &RunView) -> AttemptNo {
     }
 }
 
-/// What will happen, and from where the run goes on.
-pub(super) fn told(before: &RunView, view: &RunView) {
+/// Prints what will happen, and from which checkpoint the run continues.
+pub(super) fn print_change(before: &RunView, view: &RunView) {
     let run = &view.summary.id;
     if let Some(change) = &view.pending {
         let when = view
@@ -118,20 +122,20 @@ pub(super) fn told(before: &RunView, view: &RunView) {
             .map_or("when its processes have ended".to_owned(), |step| {
                 format!("after step {step}")
             });
-        eprintln!("{run} goes on {when} as attempt {}:", next_attempt(view));
+        eprintln!("{run} continues {when} as attempt {}:", next_attempt(view));
         show::change(change);
         return;
     }
-    if let Some(live) = made_in_place(before, view) {
+    if let Some(live) = requested_in_place_change(before, view) {
         eprintln!(
-            "{run} trains on; each rank of attempt {} takes it over at the end of its next step (`lockstep run show {run}` says who has):",
+            "{run} keeps training; each rank of attempt {} applies the change at the end of its next step (`lockstep run show {run}` shows which ranks have):",
             view.summary.attempt
         );
         show::change(&live.change);
         return;
     }
     if view.summary.attempt == before.summary.attempt {
-        eprintln!("{run}: it is so already, nothing was changed");
+        eprintln!("{run}: the knobs already have these values; nothing was changed");
         return;
     }
     let Some(attempt) = view.attempts.last() else {
@@ -139,7 +143,7 @@ pub(super) fn told(before: &RunView, view: &RunView) {
     };
     let from = attempt.resumed_from.as_ref();
     let from = from.map_or(
-        "from the start, as no complete checkpoint is known".to_owned(),
+        "from the start, because no complete checkpoint is known".to_owned(),
         |from| format!("from {}", printable(&from.path)),
     );
     eprintln!("{run} attempt {} {from}:", attempt.attempt);
@@ -148,17 +152,17 @@ pub(super) fn told(before: &RunView, view: &RunView) {
     }
 }
 
-/// Waits until a change is judged, and says how.
+/// Waits for the verdict on a change, and prints it.
 async fn wait_for_verdict(client: &Client, run: &str, id: ChangeId) -> Result<(), Failure> {
-    let (mut ended, mut told) = (None, false);
+    let (mut ended, mut printed) = (None, false);
     let verdict = follow::until(client, run, |view| {
         let made = view.attempts.iter().find(|made| made.attempt == id.attempt);
         let live = made.and_then(|made| in_place(made, id.live));
-        if let Some(live) = live.filter(|live| live.state != LiveState::Asked) {
-            if !std::mem::replace(&mut told, true) {
+        if let Some(live) = live.filter(|live| live.state != InPlaceState::Asked) {
+            if !std::mem::replace(&mut printed, true) {
                 eprintln!("{run}: {}", printable(&live.words()));
             }
-            if live.state == LiveState::Refused {
+            if live.state == InPlaceState::Refused {
                 return Some(Err(live.words()));
             }
         }
@@ -175,14 +179,14 @@ async fn wait_for_verdict(client: &Client, run: &str, id: ChangeId) -> Result<()
             return None;
         }
         let since = *ended.get_or_insert_with(tokio::time::Instant::now);
-        (since.elapsed().as_secs() > LATE_S || made.is_none()).then_some(Ok(None))
+        (since.elapsed().as_secs() > VERDICT_GRACE_S || made.is_none()).then_some(Ok(None))
     })
     .await?;
     let verdict = match verdict {
         Ok(Some(verdict)) => verdict,
         Ok(None) => {
             return Err(Failure::Failed(anyhow::anyhow!(
-                "{run} has ended, and nothing tells whether the change was worth it; `lockstep run show {run}` says how it ended"
+                "{run} ended without a verdict on the change; `lockstep run show {run}` shows how it ended"
             )));
         }
         Err(refused) => return Err(Failure::Failed(anyhow::anyhow!("{refused}"))),
@@ -190,19 +194,19 @@ async fn wait_for_verdict(client: &Client, run: &str, id: ChangeId) -> Result<()
     say!("{}", words(&verdict));
     if verdict.decision.is_against() || verdict.decision == Decision::NotApplied {
         return Err(Failure::Failed(anyhow::anyhow!(
-            "{}; `lockstep run revert {run}` takes it back",
+            "{}; `lockstep run revert {run}` reverts the change",
             verdict.decision.words()
         )));
     }
     Ok(())
 }
 
-/// A change in place of an attempt by its number.
-pub(super) fn in_place(made: &AttemptView, no: u32) -> Option<&LiveChange> {
+/// Returns the in-place change of an attempt with number `no`.
+pub(super) fn in_place(made: &AttemptView, no: u32) -> Option<&InPlaceChange> {
     made.live.iter().find(|live| live.no == no)
 }
 
-/// A verdict in a line.
+/// Formats a verdict as one line.
 pub(super) fn words(verdict: &Verdict) -> String {
     format!(
         "verdict: {}: {}",
@@ -214,7 +218,7 @@ pub(super) fn words(verdict: &Verdict) -> String {
 fn knobs() -> String {
     let line = |knob: &domain::run::knob::Knob| {
         let live = if knob.live {
-            "; ranks take it over while they train"
+            "; ranks apply it while they train"
         } else {
             ""
         };
@@ -228,12 +232,12 @@ fn knobs() -> String {
     let lines: String = KNOBS.iter().map(line).collect();
     format!(
         "Knobs:\n{lines}
-A knob that the run declares ([knobs] num_workers = \"--num-workers\") is the script's own flag or variable; others go to the
-environment, or the probe changes what the script makes, which is shown as injected.
+A knob that the run declares ([knobs] num_workers = \"--num-workers\") is set through the script's own flag or variable. Others are set
+through the environment, or the probe changes objects of the script, which is shown as injected.
 
 Examples:
   lockstep run apply RUN grad_clip_norm=1.0 --wait
   lockstep run apply RUN activation_checkpointing=block --try-larger-batch
-  lockstep run apply RUN process_group_timeout_s=1200      # in place: the ranks train on; --restart for another attempt"
+  lockstep run apply RUN process_group_timeout_s=1200      # in place, while the ranks train; --restart starts a new attempt"
     )
 }

@@ -1,15 +1,15 @@
-//! What was measured between the nodes of an attempt, as text: a matrix where it fits the terminal, else the slowest pairs.
+//! Prints the measured bandwidth between the nodes of an attempt: a matrix if it fits the terminal, otherwise the slowest pairs.
 
 use domain::api::runs::{BandwidthFigure, BandwidthView};
 
 use crate::table;
 
-/// Columns that fit a terminal of 120 characters.
+/// The most columns that fit a terminal of 120 characters.
 const MATRIX_NODES_MAX: usize = 12;
-/// Of many nodes, so many pairs are worth a look.
+/// Number of pairs shown if there are too many nodes for a matrix.
 const SLOWEST: usize = 10;
 
-/// With a line before it that says what it is.
+/// Returns the text, with a title line.
 pub(super) fn shown(view: &BandwidthView) -> String {
     let mut nodes: Vec<&str> = view
         .figures

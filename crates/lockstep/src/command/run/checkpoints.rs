@@ -1,4 +1,4 @@
-//! `lockstep run checkpoints …`: what a run has saved, what is kept of it, what goes.
+//! `lockstep run checkpoints …`: lists, pins and prunes the checkpoints of a run.
 
 use clap::{Args, Subcommand};
 use domain::api::checkpoints::{
@@ -10,14 +10,14 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::{self, printable};
 
-/// The list by default.
+/// Lists the checkpoints, unless a subcommand is given.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct Checkpoints {
-    /// The run's id.
+    /// ID of the run.
     #[arg(required = true)]
     run: Option<String>,
-    /// As the API answers it.
+    /// Print the API's response as JSON.
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
@@ -26,24 +26,25 @@ pub(super) struct Checkpoints {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Keep a checkpoint whatever the rules say.
+    /// Keep a checkpoint, whatever the retention rules say.
     Pin {
-        /// The run's id.
+        /// ID of the run.
         run: String,
-        /// The checkpoint's path, as the list shows it.
+        /// Path of the checkpoint, as shown by the list.
         path: String,
-        /// No longer.
+        /// Remove the pin instead.
         #[arg(long)]
         off: bool,
     },
-    /// Remove what no rule keeps. Only what this run provably wrote is removed, and the last complete one always stays.
+    /// Remove the checkpoints that no rule keeps. Only checkpoints that this run provably wrote are removed, and its last complete one is
+    /// always kept.
     Prune {
-        /// The run's id.
+        /// ID of the run.
         run: String,
-        /// Keep this many of the last ones instead of what the run says.
+        /// Number of newest checkpoints to keep, instead of the number in the run's specification.
         #[arg(long)]
         keep_last: Option<u32>,
-        /// Only list what would be removed and what is kept, each with the reason.
+        /// Only list what would be removed and what would be kept, with reasons.
         #[arg(long)]
         dry_run: bool,
     },
@@ -107,7 +108,7 @@ fn row(checkpoint: &CheckpointView, retention: &PruneAnswer) -> Vec<String> {
     ]
 }
 
-/// What a prune by the run's own rules would do with a checkpoint; `-` from a collector that does not tell.
+/// Returns what a prune by the run's own rules would do with a checkpoint; `-` if the collector does not report it.
 fn on_prune(path: &str, retention: &PruneAnswer) -> String {
     let find = |lines: &[PruneLine]| {
         lines
@@ -124,7 +125,7 @@ fn state(checkpoint: &CheckpointView) -> String {
     let mut words = Vec::new();
     match (&checkpoint.problem, checkpoint.complete, checkpoint.writing) {
         (_, true, _) => words.push(checkpoint.content.clone()),
-        (_, false, true) => words.push("in writing".into()),
+        (_, false, true) => words.push("being written".into()),
         (Some(problem), ..) => words.push(problem.clone()),
         (None, ..) => words.push("incomplete".into()),
     }
@@ -147,10 +148,10 @@ async fn pin(client: &Client, run: &str, path: String, pinned: bool) -> Result<(
     Ok(())
 }
 
-async fn prune(client: &Client, run: &str, wish: PruneCheckpoints) -> Result<(), Failure> {
+async fn prune(client: &Client, run: &str, request: PruneCheckpoints) -> Result<(), Failure> {
     let at = format!("{}/checkpoints/prune", run_path(run)?);
-    let answer: PruneAnswer = client.post(&at, &wish).await?;
-    let verb = if wish.dry_run { "would remove" } else { "remove" };
+    let answer: PruneAnswer = client.post(&at, &request).await?;
+    let verb = if request.dry_run { "would remove" } else { "remove" };
     let line = |verb: &str, line: &PruneLine| {
         vec![
             verb.to_owned(),
@@ -162,7 +163,7 @@ async fn prune(client: &Client, run: &str, wish: PruneCheckpoints) -> Result<(),
     let going = answer.removed.iter().map(|one| line(verb, one));
     let staying = answer.kept.iter().map(|one| line("keep", one));
     let rows: Vec<_> = going.chain(staying).collect();
-    table::print(&["", "OWN", "PATH", "WHY"], &rows);
+    table::print(&["", "OWN", "PATH", "REASON"], &rows);
     let freed = answer.removed.iter().map(|one| one.own_bytes).sum();
     say!(
         "{} of {} checkpoints, {}",
@@ -173,7 +174,7 @@ async fn prune(client: &Client, run: &str, wish: PruneCheckpoints) -> Result<(),
     Ok(())
 }
 
-/// `3.4 GiB`.
+/// Formats a size, for example `3.4 GiB`.
 fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1_024 {
@@ -223,12 +224,12 @@ mod tests {
             removed: vec![line("/c/1", "older than the last 1")],
             kept: vec![line("/c/2", "not proven to be this run's: notes.txt")],
         };
-        for (path, said) in [
+        for (path, expected) in [
             ("/c/1", "remove: older than the last 1"),
             ("/c/2", "keep: not proven to be this run's: notes.txt"),
             ("/c/3", "-"),
         ] {
-            assert_eq!(on_prune(path, &retention), said);
+            assert_eq!(on_prune(path, &retention), expected);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `lockstep run compare A B`: two runs, or two attempts, side by side.
+//! `lockstep run compare A B`: compares two runs or two attempts.
 
 use clap::Args;
-use domain::run::knob::{Comparison, Figures, MemoryKind, Ratio, Side};
+use domain::run::knob::{ComparedAttempt, Comparison, MemoryKind, PerformanceSummary, Ratio};
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::table::{self, printable};
 pub(super) struct Compare {
     /// A run, or one of its attempts as RUN@ATTEMPT.
     a: String,
-    /// What it is compared with.
+    /// The run or attempt to compare it with.
     b: String,
 }
 
@@ -38,12 +38,12 @@ fn print(found: &Comparison) {
         })
         .collect();
     if rows.is_empty() {
-        say!("{a} and {b} do not differ in spec, knobs, environment or packages");
+        say!("no differences between {a} and {b} in specification, knobs, environment or packages");
     } else {
-        table::print(&["DIFFERS", &a, &b], &rows);
+        table::print(&["DIFFERENCE", &a, &b], &rows);
     }
     if found.truncated {
-        say!("and more");
+        say!("more differences are not shown");
     }
     say!("");
     let (before, after) = (&found.figures.before, &found.figures.after);
@@ -53,14 +53,14 @@ fn print(found: &Comparison) {
         found.b.outcome.clone(),
         String::new(),
     ]];
-    let median = |of: fn(&Figures) -> Option<domain::run::knob::Median>, figures| {
+    let median = |of: fn(&PerformanceSummary) -> Option<domain::run::knob::Median>, figures| {
         of(figures).map_or("-".to_owned(), |median| {
             format!("{:.5} ({:.5} to {:.5})", median.value, median.low, median.high)
         })
     };
     for (what, of, ratio) in [
         ("step seconds", STEP, found.figures.step_time),
-        ("samples a second of a rank", RATE, found.figures.throughput),
+        ("samples per second per rank", RATE, found.figures.throughput),
     ] {
         rows.push(vec![
             what.to_owned(),
@@ -84,15 +84,15 @@ fn print(found: &Comparison) {
         loss(after),
         String::new(),
     ]);
-    table::print(&["FIGURE", &a, &b, "B BY A"], &rows);
+    table::print(&["VALUE", &a, &b, "CHANGE"], &rows);
     say!("{}", printable(&found.figures.summary));
 }
 
-type Of = fn(&Figures) -> Option<domain::run::knob::Median>;
+type Of = fn(&PerformanceSummary) -> Option<domain::run::knob::Median>;
 const STEP: Of = |figures| figures.step_seconds;
 const RATE: Of = |figures| figures.samples_per_second;
 
-fn name(side: &Side) -> String {
+fn name(side: &ComparedAttempt) -> String {
     format!("{}@{}", side.run, side.attempt)
 }
 
@@ -102,18 +102,18 @@ fn percent(ratio: Option<Ratio>) -> String {
     })
 }
 
-fn memory_name(before: &Figures, after: &Figures) -> String {
+fn memory_name(before: &PerformanceSummary, after: &PerformanceSummary) -> String {
     let kind = before.memory.or(after.memory).map(|memory| memory.kind);
     kind.map_or("memory", MemoryKind::words).to_owned()
 }
 
-fn memory(figures: &Figures) -> String {
+fn memory(figures: &PerformanceSummary) -> String {
     figures.memory.map_or("-".to_owned(), |memory| {
         format!("{:.1} MiB", memory.bytes / f64::from(1 << 20))
     })
 }
 
-fn loss(figures: &Figures) -> String {
+fn loss(figures: &PerformanceSummary) -> String {
     figures
         .last_loss
         .map_or("-".to_owned(), |(step, loss)| format!("{loss:.6} at step {step}"))

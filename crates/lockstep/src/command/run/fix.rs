@@ -1,4 +1,4 @@
-//! `lockstep run fix RUN`: carries out what a diagnosis suggests.
+//! `lockstep run fix RUN`: carries out an action that a diagnosis suggests.
 
 use std::io::{IsTerminal, Write};
 
@@ -15,49 +15,49 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::printable;
 
-/// Diagnoses that are looked at, the worst first.
+/// The most diagnoses to read actions from, worst first.
 const DIAGNOSES_MAX: usize = 10;
 
 /// Arguments of `fix`.
 #[derive(Args)]
 pub(super) struct Fix {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// Which action, as listed. Default: the first of the worst diagnosis.
+    /// ID of the action, as listed. Default: the first action of the worst diagnosis.
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
 }
 
-/// An action of a diagnosis.
-struct Choice {
+/// An action and the diagnosis that suggests it.
+struct SuggestedAction {
     diagnosis: Diagnosis,
     action: Action,
 }
 
 impl Fix {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
-        let choices = choices(client, &self.run).await?;
+        let suggested = suggested_actions(client, &self.run).await?;
         let chosen = match &self.action {
-            None => choices.first(),
-            Some(id) => choices.iter().find(|choice| choice.action.id == *id),
+            None => suggested.first(),
+            Some(id) => suggested.iter().find(|suggestion| suggestion.action.id == *id),
         };
         let Some(chosen) = chosen else {
             return Err(Failure::Failed(anyhow::anyhow!(
-                "no such action is possible for run {} now; `lockstep run why {}` says what is known",
+                "no such action is available for run {} now; `lockstep run why {}` shows its diagnoses",
                 self.run,
                 self.run
             )));
         };
         show(chosen);
-        let others: Vec<&Choice> = choices
+        let others: Vec<&SuggestedAction> = suggested
             .iter()
-            .filter(|choice| choice.action.id != chosen.action.id)
+            .filter(|suggestion| suggestion.action.id != chosen.action.id)
             .collect();
         if !others.is_empty() && self.action.is_none() {
-            say!("\nAlso possible, with --action:");
+            say!("\nOther actions (choose with --action):");
             for other in others {
                 say!(
                     "  {}  {}",
@@ -75,42 +75,42 @@ impl Fix {
         };
         let path = format!("/api/diagnoses/{}/act", chosen.diagnosis.id);
         let answer: ActAnswer = client.post(&path, &asked).await?;
-        told(&self.run, &chosen.diagnosis.id, &answer);
+        print_result(&self.run, &chosen.diagnosis.id, &answer);
         Ok(())
     }
 }
 
-/// What is possible for the run and the nodes it runs on, each action once.
-async fn choices(client: &Client, run: &str) -> Result<Vec<Choice>, Failure> {
+/// Returns the possible actions for the run and its nodes, each action once.
+async fn suggested_actions(client: &Client, run: &str) -> Result<Vec<SuggestedAction>, Failure> {
     let view: RunView = client.get(&run_path(run)?, &[]).await?;
     let all: Vec<Diagnosis> = client.get("/api/diagnoses", &[]).await?;
     let ours = all
         .into_iter()
         .filter(|diagnosis| diagnosis.run.as_deref() == Some(run) || is_of_node(&view, diagnosis));
-    let mut choices: Vec<Choice> = Vec::new();
+    let mut suggested: Vec<SuggestedAction> = Vec::new();
     for diagnosis in ours.take(DIAGNOSES_MAX) {
         let path = format!("/api/diagnoses/{}", diagnosis.id);
         let view: DiagnosisView = client.get(&path, &[]).await?;
         for action in view.actions {
-            if choices.iter().all(|known| known.action.id != action.id) {
-                choices.push(Choice {
+            if suggested.iter().all(|known| known.action.id != action.id) {
+                suggested.push(SuggestedAction {
                     diagnosis: diagnosis.clone(),
                     action,
                 });
             }
         }
     }
-    Ok(choices)
+    Ok(suggested)
 }
 
-fn show(choice: &Choice) {
-    let action = &choice.action;
-    say!("{}", printable(&choice.diagnosis.summary));
+fn show(suggestion: &SuggestedAction) {
+    let action = &suggestion.action;
+    say!("{}", printable(&suggestion.diagnosis.summary));
     say!("  action  {}", printable(&action.title));
     say!("  cost    {}", printable(&action.cost));
     say!("  undo    {}", printable(&action.undo));
     for warning in &action.warnings {
-        say!("  mind    {}", printable(warning));
+        say!("  warning {}", printable(warning));
     }
     for line in &action.removes {
         say!(
@@ -125,17 +125,18 @@ fn show(choice: &Choice) {
 fn confirmed() -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Usage(
-            "nothing was done: add --yes to carry it out without being asked".to_owned(),
+            "nothing was done, because stdin is not a terminal; add --yes to skip the confirmation"
+                .to_owned(),
         ));
     }
-    eprint!("\nDo it? [y/N] ");
+    eprint!("\nCarry out this action? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn told(run: &str, diagnosis: &str, answer: &ActAnswer) {
+fn print_result(run: &str, diagnosis: &str, answer: &ActAnswer) {
     for traced in &answer.traced {
         match &traced.trace {
             Some(trace) => say!(
@@ -155,7 +156,7 @@ fn told(run: &str, diagnosis: &str, answer: &ActAnswer) {
     }
     match answer.attempt {
         Some(attempt) => eprintln!(
-            "done: attempt {attempt} of {run}; `lockstep alert show {diagnosis}` compares it with the one before"
+            "done: started attempt {attempt} of {run}; `lockstep alert show {diagnosis}` compares it with the previous attempt"
         ),
         None => eprintln!("done"),
     }

@@ -1,4 +1,4 @@
-//! `lockstep run flight`: the last collectives of each rank, where it is in those of each group, or its wait counters.
+//! `lockstep run flight`: shows each rank's last collectives, its position in each process group, or its wait counters.
 
 use clap::Args;
 use domain::api::inspect::{AskRanks, RankValue, RanksView};
@@ -12,14 +12,14 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::{printable, render};
 
-/// Entries shown of each rank; `--json` has all that came.
+/// Entries shown per rank. `--json` prints all entries.
 const SHOWN: usize = 10;
 
 /// Arguments of `flight`.
 #[derive(Args)]
 #[command(
-    after_help = "The Flight Recorder is PyTorch's own (torch 2.8 or later; TORCH_FR_BUFFER_SIZE says how much it keeps). With Gloo it \
-records collectives too, and does not see when they begin and end; it says nothing before the process group is made.
+    after_help = "The Flight Recorder is part of PyTorch (torch 2.8 or later; TORCH_FR_BUFFER_SIZE sets how much it keeps). With Gloo it \
+records collectives too, but not when they begin and end. It is empty before the process group is created.
 
 Examples:
   lockstep run flight RUN
@@ -28,18 +28,18 @@ Examples:
   lockstep run flight RUN --wait-counters"
 )]
 pub(super) struct Flight {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// One rank alone.
+    /// Show only this rank.
     #[arg(long)]
     rank: Option<u32>,
-    /// Of each process group only where the rank is: last collective enqueued, last one completed, oldest one unfinished.
+    /// For each process group, show only the last collective enqueued, the last one completed, and the oldest one unfinished.
     #[arg(long, conflicts_with = "wait_counters")]
     digest: bool,
-    /// How often and how long each rank has waited in PyTorch's own places, instead of its collectives.
+    /// Show PyTorch's wait counters (how often and how long each rank has waited) instead of collectives.
     #[arg(long)]
     wait_counters: bool,
-    /// The collector's answer as JSON.
+    /// Print the collector's response as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -81,7 +81,7 @@ impl Flight {
     }
 }
 
-/// Why a rank has no answer.
+/// Prints why a rank has no answer.
 pub(super) fn problem(of: &RankValue) {
     say!(
         "rank {} on {}: {}",
@@ -97,7 +97,7 @@ pub(super) fn problem(of: &RankValue) {
 fn collectives(Rank(rank): Rank, value: &Value) {
     let entries = value["entries"].as_array().map_or(&[][..], Vec::as_slice);
     say!(
-        "rank {rank}: {} collectives recorded, the last of them",
+        "rank {rank}: {} collectives recorded, newest first",
         entries.len()
     );
     let text = |value: &Value| match value {

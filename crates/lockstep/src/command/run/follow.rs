@@ -1,4 +1,4 @@
-//! Waiting for a run's end, saying what happens on the way.
+//! Waits for the end of a run and prints its progress.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::{run_path, show};
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// How often the run is looked at.
+/// Time between two requests for the run.
 const PERIOD: Duration = Duration::from_millis(500);
-/// A collector that restarts is waited for this long; the run does not need it meanwhile.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long to wait for a collector that restarts. The run does not need the collector during this time.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Follows a run to its end; progress goes to stderr.
+/// Waits until a run has ended. Prints progress to stderr.
 pub(super) async fn until_ended(client: &Client, run: &str) -> Result<RunView, Failure> {
     until(client, run, |view| {
         view.summary.state.is_final().then(|| view.clone())
@@ -22,11 +22,11 @@ pub(super) async fn until_ended(client: &Client, run: &str) -> Result<RunView, F
     .await
 }
 
-/// Follows a run until it shows what is looked for; progress goes to stderr.
+/// Waits until `find` returns a value for the run. Prints progress to stderr.
 pub(super) async fn until<T>(
     client: &Client,
     run: &str,
-    mut look: impl FnMut(&RunView) -> Option<T>,
+    mut find: impl FnMut(&RunView) -> Option<T>,
 ) -> Result<T, Failure> {
     let path = run_path(run)?;
     let mut last_line = String::new();
@@ -40,13 +40,13 @@ pub(super) async fn until<T>(
                     eprintln!("{line}");
                     last_line = line;
                 }
-                if let Some(found) = look(&view) {
+                if let Some(found) = find(&view) {
                     return Ok(found);
                 }
             }
             Err(Failure::Unreachable(message)) => {
                 let since = *unreachable_since.get_or_insert_with(tokio::time::Instant::now);
-                if since.elapsed() > PATIENCE {
+                if since.elapsed() > RECONNECT_TIMEOUT {
                     return Err(Failure::Unreachable(message));
                 }
             }
@@ -56,7 +56,7 @@ pub(super) async fn until<T>(
     }
 }
 
-/// Follows a run to its end; one that does not succeed is shown, and a failure.
+/// Waits until a run has ended. If it did not succeed, prints it and returns an error.
 pub(super) async fn to_success(client: &Client, run: &str) -> Result<(), Failure> {
     let ended = until_ended(client, run).await?;
     if ended.summary.state == RunState::Succeeded {
@@ -66,7 +66,7 @@ pub(super) async fn to_success(client: &Client, run: &str) -> Result<(), Failure
     let why = ended
         .summary
         .outcome
-        .map_or_else(|| "no reason is known".to_owned(), |o| o.message.to_string());
+        .map_or_else(|| "unknown cause".to_owned(), |o| o.message.to_string());
     Err(Failure::Failed(anyhow::anyhow!(
         "{} {}: {why}",
         ended.summary.id,

@@ -1,11 +1,10 @@
-//! `lockstep run logs RUN`: one rank or all, followed over attempts, searched.
+//! `lockstep run logs RUN`: prints the logs of one rank or all ranks, follows them across attempts, or searches them.
 //!
-//! What a script prints must not steer the terminal it is read on: colours pass where there is a terminal, all else that begins
-//! with an escape does not ([`domain::run::log_text`]). A progress bar is drawn anew where there is a terminal; elsewhere its
-//! last state is the line.
+//! The output of a script must not control the terminal that shows it. On a terminal, colours pass and all other escape sequences are
+//! removed ([`domain::run::log_text`]). A progress bar is redrawn on a terminal; in other outputs, only its last state is printed.
 
 mod grep;
-mod paper;
+mod printer;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,21 +14,21 @@ use domain::api::runs::{AttemptView, LogPiece, RunView};
 use tokio::time::Instant;
 
 use self::grep::Pattern;
-use self::paper::Paper;
+use self::printer::LogPrinter;
 use super::run_path;
 use crate::client::Client;
 use crate::failure::Failure;
 
 const PERIOD: Duration = Duration::from_millis(500);
-/// A collector that restarts is waited for this long.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The end of a run is told at once, the last of its logs comes behind it: so often nothing new must have come.
-const QUIET_LOOKS: u32 = 3;
-/// The first look back from the end for the last lines, and the last.
+/// How long to wait for a collector that restarts.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The end of a run is reported at once, but its last log lines arrive later. The command exits after this many reads without new text.
+const IDLE_READS_MAX: u32 = 3;
+/// How many bytes before the end of a log to read first when looking for the last lines; see also [`TAIL_BYTES_MAX`].
 const TAIL_BYTES_MIN: u64 = 64 << 10;
 const TAIL_BYTES_MAX: u64 = 16 << 20;
 
-/// Print a run's output.
+/// Print the output of a run.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep run logs RUN                          rank 0 of the last attempt
@@ -38,29 +37,29 @@ const TAIL_BYTES_MAX: u64 = 16 << 20;
   lockstep run logs --grep 'out of memory' -i RUN
   lockstep run logs --grep 'loss.*(nan|inf)' --regex --attempt 2 RUN
 
-Lines have no times of their own, so there is no --since; --grep finds a time stamp that the script prints.")]
+Log lines have no timestamps, so there is no --since; --grep finds timestamps that the script prints.")]
 pub(super) struct Logs {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// Go on printing until the run ends; into the next attempt when it is restarted.
+    /// Print new output until the run ends, including later attempts after a restart.
     #[arg(short, long, conflicts_with = "grep")]
     follow: bool,
-    /// Only this rank. Default: rank 0; with --grep, all.
+    /// Print only this rank. Default: rank 0; with --grep, all ranks.
     #[arg(long, conflicts_with_all = ["launcher", "all_ranks"])]
     rank: Option<u32>,
-    /// All ranks, each line behind its rank.
+    /// Print all ranks, each line with its rank in front.
     #[arg(long, conflicts_with = "launcher")]
     all_ranks: bool,
-    /// The output of torchrun itself instead of a rank's.
+    /// Print the output of torchrun itself instead of a rank's output.
     #[arg(long, conflicts_with = "grep")]
     launcher: bool,
-    /// Which attempt. Default: the last; with --grep, all.
+    /// Number of the attempt. Default: the last attempt; with --grep, all attempts.
     #[arg(long)]
     attempt: Option<u32>,
-    /// Which output. Default: stdout; with --grep, both.
+    /// Which output to print. Default: stdout; with --grep, both.
     #[arg(long, value_enum)]
     stream: Option<Stream>,
-    /// Begin with the last so many lines of each log.
+    /// Print only the last LINES lines of each log, and then what follows.
     #[arg(long, value_name = "LINES", conflicts_with = "grep")]
     tail: Option<usize>,
     #[command(flatten)]
@@ -82,8 +81,8 @@ impl Stream {
     }
 }
 
-/// Whose output: a rank's, or the launcher's on the first node.
-type Who = Option<u32>;
+/// The writer of a log: a rank, or `None` for the launcher on the first node.
+type LogWriter = Option<u32>;
 
 impl Logs {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
@@ -91,31 +90,31 @@ impl Logs {
             return grep::grep(&self, client).await;
         }
         let path = run_path(&self.run)?;
-        let mut reading = Reading {
+        let mut reader = LogReader {
             client,
             path,
             stream: self.stream.unwrap_or(Stream::Stdout),
-            paper: Paper::new(self.all_ranks),
+            printer: LogPrinter::new(self.all_ranks),
             offsets: BTreeMap::new(),
         };
-        let mut view = reading.view().await?;
+        let mut view = reader.view().await?;
         let last = view.summary.attempt.0;
         let mut attempt = self.attempt.unwrap_or(last);
         if let Some(lines) = self.tail {
-            for who in self.who(&view, attempt) {
-                reading.skip_to_tail(attempt, who, lines).await?;
+            for writer in self.writers(&view, attempt) {
+                reader.skip_to_tail(attempt, writer, lines).await?;
             }
         }
-        let mut quiet = 0;
+        let mut idle_reads = 0;
         loop {
             let mut fresh = false;
-            for who in self.who(&view, attempt) {
-                fresh |= reading.read_on(attempt, who).await?;
+            for writer in self.writers(&view, attempt) {
+                fresh |= reader.read_on(attempt, writer).await?;
             }
-            quiet = if fresh { 0 } else { quiet + 1 };
+            idle_reads = if fresh { 0 } else { idle_reads + 1 };
             let over = is_over(&view, attempt);
-            if !self.follow || (over && quiet >= QUIET_LOOKS) {
-                reading.paper.finish();
+            if !self.follow || (over && idle_reads >= IDLE_READS_MAX) {
+                reader.printer.finish();
                 let next = view
                     .attempts
                     .iter()
@@ -123,34 +122,34 @@ impl Logs {
                     .find(|n| *n > attempt);
                 match next.filter(|_| self.follow && self.attempt.is_none()) {
                     Some(next) => {
-                        (attempt, quiet) = (next, 0);
+                        (attempt, idle_reads) = (next, 0);
                         eprintln!("--- attempt {attempt} ---");
                     }
                     None if self.follow && !view.summary.state.is_final() && self.attempt.is_none() => {}
                     None => {
-                        if reading.offsets.values().all(|offset| *offset == 0) {
-                            eprintln!("{}", self.nothing(attempt));
+                        if reader.offsets.values().all(|offset| *offset == 0) {
+                            eprintln!("{}", self.empty_log_hint(attempt));
                         }
                         return Ok(());
                     }
                 }
             }
             tokio::time::sleep(PERIOD).await;
-            view = reading.view().await?;
+            view = reader.view().await?;
         }
     }
 
-    /// An empty log is no dead end.
-    fn nothing(&self, attempt: u32) -> String {
+    /// Returns a hint where else to look if the log is empty.
+    fn empty_log_hint(&self, attempt: u32) -> String {
         let elsewhere = match (self.launcher, self.stream) {
-            (_, Some(Stream::Stderr)) => "leave out --stream stderr, or ask for another rank",
+            (_, Some(Stream::Stderr)) => "omit --stream stderr, or choose another rank",
             (true, _) => "--stream stderr shows its warnings and errors",
-            (false, _) => "--stream stderr shows warnings and errors, --launcher what torchrun itself says",
+            (false, _) => "--stream stderr shows warnings and errors, --launcher shows torchrun's output",
         };
-        format!("nothing was printed there in attempt {attempt}; {elsewhere}")
+        format!("no output in attempt {attempt}; {elsewhere}")
     }
 
-    fn who(&self, view: &RunView, attempt: u32) -> Vec<Who> {
+    fn writers(&self, view: &RunView, attempt: u32) -> Vec<LogWriter> {
         if self.launcher {
             return vec![None];
         }
@@ -166,7 +165,7 @@ impl Logs {
     }
 }
 
-/// Whether an attempt will write no more.
+/// Returns true if an attempt writes no more output.
 fn is_over(view: &RunView, attempt: u32) -> bool {
     let ended = view
         .attempts
@@ -175,28 +174,28 @@ fn is_over(view: &RunView, attempt: u32) -> bool {
     ended || view.summary.state.is_final()
 }
 
-/// How far each log has been read, and where it is printed.
-struct Reading<'a> {
+/// The position in each log, and the output it is printed to.
+struct LogReader<'a> {
     client: &'a Client,
     path: String,
     stream: Stream,
-    paper: Paper,
-    offsets: BTreeMap<(u32, Who), u64>,
+    printer: LogPrinter,
+    offsets: BTreeMap<(u32, LogWriter), u64>,
 }
 
-impl Reading<'_> {
+impl LogReader<'_> {
     async fn view(&self) -> Result<RunView, Failure> {
-        self.patiently(&self.path, &[]).await
+        self.get_with_retry(&self.path, &[]).await
     }
 
-    /// Prints what is new of a log; whether there was anything.
-    async fn read_on(&mut self, attempt: u32, who: Who) -> Result<bool, Failure> {
+    /// Prints the new text of a log. Returns true if there was any.
+    async fn read_on(&mut self, attempt: u32, writer: LogWriter) -> Result<bool, Failure> {
         let mut fresh = false;
         loop {
-            let offset = self.offsets.get(&(attempt, who)).copied().unwrap_or(0);
-            let piece = self.piece(attempt, who, offset, None).await?;
-            self.paper.write(who, &piece.text);
-            self.offsets.insert((attempt, who), piece.next_offset);
+            let offset = self.offsets.get(&(attempt, writer)).copied().unwrap_or(0);
+            let piece = self.piece(attempt, writer, offset, None).await?;
+            self.printer.write(writer, &piece.text);
+            self.offsets.insert((attempt, writer), piece.next_offset);
             fresh |= piece.next_offset > offset;
             if piece.next_offset >= piece.length || piece.next_offset == offset {
                 return Ok(fresh);
@@ -204,27 +203,27 @@ impl Reading<'_> {
         }
     }
 
-    /// Prints the last lines of a log; what is read on comes behind them.
-    async fn skip_to_tail(&mut self, attempt: u32, who: Who, lines: usize) -> Result<(), Failure> {
-        let length = self.piece(attempt, who, u64::MAX, Some(1)).await?.length;
+    /// Prints the last lines of a log, and sets its position to the end.
+    async fn skip_to_tail(&mut self, attempt: u32, writer: LogWriter, lines: usize) -> Result<(), Failure> {
+        let length = self.piece(attempt, writer, u64::MAX, Some(1)).await?.length;
         let mut back = TAIL_BYTES_MIN;
         loop {
             let from = length.saturating_sub(back);
-            let text = self.text(attempt, who, from, length).await?;
+            let text = self.text(attempt, writer, from, length).await?;
             let newlines = text.trim_end_matches('\n').matches('\n').count();
             if newlines >= lines || from == 0 || back >= TAIL_BYTES_MAX {
-                self.paper.write(who, last_lines(&text, lines));
-                self.offsets.insert((attempt, who), length);
+                self.printer.write(writer, last_lines(&text, lines));
+                self.offsets.insert((attempt, writer), length);
                 return Ok(());
             }
             back *= 4;
         }
     }
 
-    async fn text(&self, attempt: u32, who: Who, from: u64, until: u64) -> Result<String, Failure> {
+    async fn text(&self, attempt: u32, writer: LogWriter, from: u64, until: u64) -> Result<String, Failure> {
         let (mut text, mut at) = (String::new(), from);
         while at < until {
-            let piece = self.piece(attempt, who, at, Some(until - at)).await?;
+            let piece = self.piece(attempt, writer, at, Some(until - at)).await?;
             if piece.next_offset <= at {
                 break;
             }
@@ -237,7 +236,7 @@ impl Reading<'_> {
     async fn piece(
         &self,
         attempt: u32,
-        who: Who,
+        writer: LogWriter,
         offset: u64,
         limit: Option<u64>,
     ) -> Result<LogPiece, Failure> {
@@ -246,12 +245,13 @@ impl Reading<'_> {
             ("offset", offset.to_string()),
             ("attempt", attempt.to_string()),
         ];
-        parameters.extend(who.map(|rank| ("rank", rank.to_string())));
+        parameters.extend(writer.map(|rank| ("rank", rank.to_string())));
         parameters.extend(limit.map(|limit| ("limit", limit.to_string())));
-        self.patiently(&format!("{}/logs", self.path), &parameters).await
+        self.get_with_retry(&format!("{}/logs", self.path), &parameters)
+            .await
     }
 
-    async fn patiently<T: serde::de::DeserializeOwned>(
+    async fn get_with_retry<T: serde::de::DeserializeOwned>(
         &self,
         path: &str,
         parameters: &[(&str, String)],
@@ -259,8 +259,10 @@ impl Reading<'_> {
         let began = Instant::now();
         loop {
             match self.client.get(path, parameters).await {
-                // Only what was being read already is waited for: a wrong address is said at once.
-                Err(Failure::Unreachable(_)) if !self.offsets.is_empty() && began.elapsed() < PATIENCE => {
+                // Wait only if something has been read before: a wrong address must fail at once.
+                Err(Failure::Unreachable(_))
+                    if !self.offsets.is_empty() && began.elapsed() < RECONNECT_TIMEOUT =>
+                {
                     tokio::time::sleep(PERIOD).await;
                 }
                 answer => return answer,

@@ -1,4 +1,4 @@
-//! `lockstep run …`
+//! `lockstep run …`: the subcommands for runs.
 
 mod apply;
 mod bandwidth;
@@ -54,37 +54,37 @@ enum Action {
     Submit(submit::Submit),
     /// List runs, newest first.
     List,
-    /// Show one run: state, attempts, ranks, how they ended.
+    /// Show one run: its state, attempts and ranks, and how they ended.
     Show {
-        /// The run's id.
+        /// ID of the run.
         run: String,
     },
-    /// Print a run's output.
+    /// Print the output of a run.
     Logs(logs::Logs),
-    /// Stop a run: SIGTERM to its ranks, then SIGKILL to what is left; or after a step or a checkpoint.
+    /// Stop a run with SIGTERM to its ranks and SIGKILL after the grace period; or after a step or a checkpoint.
     Stop(stop::Stop),
-    /// Go on with a run that has ended, from its last complete checkpoint.
+    /// Continue an ended run from its last complete checkpoint.
     Resume(resume::Resume),
-    /// Go on with other knobs as another attempt, and judge what they bring.
+    /// Change knobs, in place or in a new attempt, and compare before and after.
     Apply(apply::Apply),
-    /// Take the last change of knobs back.
+    /// Revert the last change of knobs.
     Revert(revert::Revert),
-    /// Two runs or attempts side by side: what differs, and how they went.
+    /// Compare two runs or attempts: their differences and their results.
     Compare(compare::Compare),
-    /// What a run has saved: list, pin, prune.
+    /// List, pin and prune the checkpoints of a run.
     Checkpoints(checkpoints::Checkpoints),
-    /// Say what is wrong with a run: cause, culprit, evidence, what to do.
+    /// Show what is wrong with a run: cause, culprit, evidence and advice.
     Why {
-        /// The run's id.
+        /// ID of the run.
         run: String,
     },
-    /// Carry out what a diagnosis of a run suggests, after saying what it will cost.
+    /// Carry out an action that a diagnosis of a run suggests. Shows its cost first.
     Fix(fix::Fix),
-    /// Where each rank is in its code now, ranks in the same place together.
+    /// Show where each rank is in its code now. Ranks in the same place are grouped.
     Stacks(stacks::Stacks),
-    /// The last collectives of each rank, or what it has waited for.
+    /// Show the last collectives of each rank, or its wait counters.
     Flight(flight::Flight),
-    /// Record a trace with PyTorch's profiler in ranks that run, and fetch it.
+    /// Record a trace with PyTorch's profiler in running ranks, and download it.
     Trace(trace::Trace),
 }
 

@@ -8,12 +8,12 @@ use super::{follow, run_path};
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// Go on with a run that has ended, from the last complete checkpoint that it saved itself.
+/// Continue an ended run from the last complete checkpoint that it wrote itself.
 #[derive(Args)]
 pub(super) struct Resume {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// Go on from this checkpoint, an absolute path on the nodes, whoever saved it.
+    /// Continue from this checkpoint: an absolute path on the nodes. Another run may have written it.
     #[arg(
         long,
         visible_alias = "from",
@@ -21,22 +21,22 @@ pub(super) struct Resume {
         conflicts_with = "from_start"
     )]
     checkpoint: Option<String>,
-    /// Begin anew, from no checkpoint.
+    /// Start from step 0, without a checkpoint.
     #[arg(long)]
     from_start: bool,
-    /// Follow the run until it ends; exit code 1 if it fails.
+    /// Follow the run until it ends. Exit code 1 if it fails.
     #[arg(long)]
     wait: bool,
 }
 
 impl Resume {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
-        let wish = ResumeRun {
+        let request = ResumeRun {
             checkpoint: self.checkpoint,
             from_start: self.from_start,
         };
         let path = run_path(&self.run)?;
-        let view: RunView = client.post(&format!("{path}/resume"), &wish).await?;
+        let view: RunView = client.post(&format!("{path}/resume"), &request).await?;
         let from = view
             .attempts
             .last()

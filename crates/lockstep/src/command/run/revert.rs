@@ -1,9 +1,9 @@
-//! `lockstep run revert RUN`: takes the last change of knobs back.
+//! `lockstep run revert RUN`: reverts the last change of knobs.
 
 use clap::Args;
 use domain::api::runs::{AttemptView, RevertKnobs, RunView};
 use domain::ident::AttemptNo;
-use domain::run::knob::{Change, ChangeId, LiveState};
+use domain::run::knob::{Change, ChangeId, InPlaceState};
 
 use super::{apply, follow, run_path};
 use crate::client::Client;
@@ -12,21 +12,21 @@ use crate::failure::Failure;
 /// Arguments of `revert`.
 #[derive(Args)]
 pub(super) struct Revert {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// The attempt whose change is taken back. Default: the last that was not.
+    /// Attempt whose change to revert. Default: the last change that is not reverted.
     #[arg(long)]
     attempt: Option<u32>,
-    /// Which of that attempt's changes in place, from 1, when it is one.
+    /// Number of the in-place change of that attempt, counted from 1.
     #[arg(long, value_name = "N", requires = "attempt")]
     live: Option<u32>,
-    /// Begin anew, from no checkpoint.
+    /// Start from step 0, without a checkpoint.
     #[arg(long)]
     from_start: bool,
-    /// Another attempt, also where the ranks could take it back while they train.
+    /// Start a new attempt even if the ranks could revert the change while they train.
     #[arg(long)]
     restart: bool,
-    /// Wait until the next attempt runs, or every rank has taken it back in place.
+    /// Wait until the next attempt runs, or until every rank has reverted the change in place.
     #[arg(long)]
     wait: bool,
 }
@@ -35,7 +35,7 @@ impl Revert {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
         let path = run_path(&self.run)?;
         let before: RunView = client.get(&path, &[]).await?;
-        // Named, so that the same request sent twice takes back one change.
+        // The request names the change, so that a repeated request reverts one change only.
         let given = self.attempt.map(|attempt| ChangeId {
             attempt: AttemptNo(attempt),
             live: self.live.unwrap_or(0),
@@ -48,18 +48,18 @@ impl Revert {
             restart: self.restart,
         };
         let view: RunView = client.post(&format!("{path}/revert"), &asked).await?;
-        apply::told(&before, &view);
-        let in_place = apply::made_in_place(&before, &view).map(|live| live.no);
+        apply::print_change(&before, &view);
+        let in_place = apply::requested_in_place_change(&before, &view).map(|live| live.no);
         if let Some(no) = in_place.filter(|_| self.wait) {
             let attempt = view.summary.attempt;
             let words = follow::until(client, &self.run, |view| {
                 let made = view.attempts.iter().find(|made| made.attempt == attempt)?;
                 let live = apply::in_place(made, no)?;
-                (live.state != LiveState::Asked).then(|| (live.state, live.words()))
+                (live.state != InPlaceState::Asked).then(|| (live.state, live.words()))
             })
             .await?;
             return match words {
-                (LiveState::Refused, why) => Err(Failure::Failed(anyhow::anyhow!("{why}"))),
+                (InPlaceState::Refused, why) => Err(Failure::Failed(anyhow::anyhow!("{why}"))),
                 (_, words) => {
                     eprintln!("{}: {words}", self.run);
                     Ok(())
@@ -82,12 +82,12 @@ impl Revert {
     }
 }
 
-/// The last change that nobody has taken back.
+/// Returns the last change that is not reverted.
 fn last_change(view: &RunView) -> Option<ChangeId> {
-    let taken_back: Vec<ChangeId> = changes(view)
-        .filter_map(|(_, change)| change.taken_back())
+    let reverted: Vec<ChangeId> = changes(view)
+        .filter_map(|(_, change)| change.reverted_change())
         .collect();
-    let stands = |(id, change): &(ChangeId, &Change)| change.reverts.is_none() && !taken_back.contains(id);
+    let stands = |(id, change): &(ChangeId, &Change)| change.reverts.is_none() && !reverted.contains(id);
     changes(view).filter(stands).map(|(id, _)| id).last()
 }
 

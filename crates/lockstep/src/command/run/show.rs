@@ -1,12 +1,12 @@
-//! Runs as text.
+//! Prints runs as text.
 
 use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
-use domain::run::knob::{Change, KnobAnswer, KnobDiff, LiveChange};
+use domain::run::knob::{Change, InPlaceChange, KnobAnswer, KnobDiff};
 
 use super::{apply, bandwidth, stop, unknown};
 use crate::table::{self, printable};
 
-/// The list.
+/// Prints the list of runs.
 pub(super) fn list(runs: &[RunSummary]) {
     let rows: Vec<_> = runs
         .iter()
@@ -27,23 +27,23 @@ pub(super) fn list(runs: &[RunSummary]) {
         })
         .collect();
     table::print(
-        &["RUN", "STATE", "PROGRAM", "NODES", "RANKS", "SUBMITTED", "WHY"],
+        &["RUN", "STATE", "PROGRAM", "NODES", "RANKS", "SUBMITTED", "CAUSE"],
         &rows,
     );
 }
 
-/// One run.
+/// Prints one run.
 pub(super) fn run(view: &RunView) {
     let summary = &view.summary;
     say!("{}  {}  {}", summary.id, summary.state.as_str(), summary.program);
     if view.stop.is_some() {
-        say!("{}", stop::told(view));
+        say!("{}", stop::stop_summary(view));
     }
     for held in &view.unknown_attempts {
         say!("{}", unknown::words(held));
     }
     if let Some(waiting) = &view.pending {
-        say!("then goes on as attempt {}:", apply::next_attempt(view));
+        say!("then continues as attempt {}:", apply::next_attempt(view));
         change(waiting);
     }
     for report in &view.unread_reports {
@@ -53,11 +53,11 @@ pub(super) fn run(view: &RunView) {
 }
 
 fn attempt(attempt: &AttemptView) {
-    let outcome = attempt.outcome.as_ref().map_or("under way".to_owned(), |o| {
+    let outcome = attempt.outcome.as_ref().map_or("running".to_owned(), |o| {
         format!("{}: {}", o.cause, printable(&o.message.to_string()))
     });
     say!(
-        "attempt {} ({}), begun {}: {outcome}",
+        "attempt {} ({}), started {}: {outcome}",
         attempt.attempt,
         attempt.cause,
         time(attempt.started_ms)
@@ -80,7 +80,7 @@ fn attempt(attempt: &AttemptView) {
         in_place(live);
     }
     for excluded in &attempt.excluded {
-        say!("  without {}: {}", excluded.node, printable(&excluded.reason));
+        say!("  excluded {}: {}", excluded.node, printable(&excluded.reason));
     }
     for warning in &attempt.warnings {
         say!("  warning: {}", printable(warning));
@@ -111,16 +111,12 @@ fn attempt(attempt: &AttemptView) {
     }
 }
 
-/// What was changed while the attempt ran.
-fn in_place(live: &LiveChange) {
+/// Prints a change that was made while the attempt ran.
+fn in_place(live: &InPlaceChange) {
     let at = live
         .step
         .map_or(String::new(), |step| format!(", after step {step}"));
-    say!(
-        "  in place, its change {}{at}: {}",
-        live.no,
-        printable(&live.words())
-    );
+    say!("  change {} in place{at}: {}", live.no, printable(&live.words()));
     change(&live.change);
     live.answers.iter().for_each(answered);
     if let Some(verdict) = &live.change.verdict {
@@ -129,11 +125,7 @@ fn in_place(live: &LiveChange) {
 }
 
 fn answered(answer: &KnobAnswer) {
-    let state = if answer.applied {
-        "in the script"
-    } else {
-        "not turned"
-    };
+    let state = if answer.applied { "applied" } else { "not applied" };
     say!(
         "  {}={} {state}: {}",
         answer.knob,
@@ -142,9 +134,9 @@ fn answered(answer: &KnobAnswer) {
     );
 }
 
-/// What a change sets, and how.
+/// Prints what a change sets, and how.
 pub(super) fn change(change: &Change) {
-    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "as the script has it".into());
+    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "the script's own value".into());
     let line = |diff: &KnobDiff| {
         format!(
             "  {}: {} → {}  [{}]",
@@ -155,17 +147,17 @@ pub(super) fn change(change: &Change) {
         )
     };
     change.set.iter().map(line).for_each(|line| say!("{line}"));
-    if let Some(reverted) = change.taken_back() {
-        say!("  takes back the change of {reverted}");
+    if let Some(reverted) = change.reverted_change() {
+        say!("  reverts the change of {reverted}");
     }
     if let Some(attempt) = change.follows {
-        say!("  a larger batch tried by itself, as attempt {attempt} was kept");
+        say!("  a larger batch, tried automatically because attempt {attempt} was kept");
     }
     if let Some(why) = &change.no_larger_batch {
-        say!("  no larger micro_batch is tried: {}", printable(why));
+        say!("  no larger micro_batch: {}", printable(why));
     }
     if let Some(reason) = &change.reason {
-        say!("  by itself: {}", printable(reason));
+        say!("  automatic: {}", printable(reason));
     }
     for warning in &change.warnings {
         say!("  warning: {}", printable(warning));
@@ -176,7 +168,7 @@ fn rank_row(rank: &RankView) -> Vec<String> {
     let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
     let end = rank.exit.as_ref().map_or("-".to_owned(), |exit| {
         if rank.cascade {
-            format!("{exit} (followed from another)")
+            format!("{exit} (caused by another rank)")
         } else {
             exit.to_string()
         }

@@ -1,4 +1,4 @@
-//! `lockstep run stacks`: where each rank is in its code now.
+//! `lockstep run stacks`: shows where each rank is in its code now.
 
 use clap::Args;
 use domain::api::inspect::{AskRanks, RankStacks, StacksView};
@@ -14,8 +14,8 @@ use crate::table::printable;
 #[derive(Args)]
 #[command(
     after_help = "Each rank answers through PyTorch's own worker server (torch 2.6 or later, for stacks), with the stacks of its Python \
-threads. Ranks whose main threads are in the same place are shown together, the odd one out last. A rank that does not answer within \
-5 s, because its process is stopped or holds Python's lock, is shown with what the kernel knows of it.
+threads. Ranks whose main threads are in the same place are grouped, the smallest group last. A rank that does not answer within \
+5 s, because its process is stopped or holds Python's lock, is shown with what the kernel reports about it.
 
 Examples:
   lockstep run stacks RUN
@@ -23,15 +23,15 @@ Examples:
   lockstep run stacks RUN --json"
 )]
 pub(super) struct Stacks {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// One rank alone.
+    /// Show only this rank.
     #[arg(long)]
     rank: Option<u32>,
-    /// All Python threads of each rank, not the main thread alone.
+    /// Show all Python threads of each rank, not only the main thread.
     #[arg(long)]
     threads: bool,
-    /// The collector's answer as JSON.
+    /// Print the collector's response as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -83,7 +83,7 @@ fn print_rank(of: &RankStacks) {
         printable(&problem)
     );
     if of.cut {
-        say!("  (there are more threads than fit)");
+        say!("  (more threads are not shown)");
     }
     for (n, thread) in of.threads.iter().rev().enumerate() {
         let name = match (n, thread.name.is_empty()) {
@@ -108,7 +108,7 @@ fn print_frames(frames: &[Frame]) {
     }
 }
 
-/// What the kernel knows of a rank that did not answer.
+/// Prints the kernel's data about a rank that did not answer.
 fn print_process(of: &RankStacks) {
     let Some(process) = &of.process else { return };
     say!("    rank {}: {}", of.rank.0, printable(&kernel_line(process)));
@@ -117,7 +117,7 @@ fn print_process(of: &RankStacks) {
     }
 }
 
-/// `state S (sleeping), in futex_wait, system call 202 …`.
+/// Formats the kernel's data: `state S (sleeping), in futex_wait, system call 202 …`.
 pub(super) fn kernel_line(process: &ProcessState) -> String {
     let mut line = format!("state {}", process.state);
     if !process.wchan.is_empty() {

@@ -1,5 +1,5 @@
-//! `lockstep run stop`: at once, or at a moment where nothing is lost. Also stops what nodes hold of a run without the collector
-//! knowing it.
+//! `lockstep run stop`: stops a run at once, or at a point where no work is lost. Also stops attempts that a node holds and the collector
+//! does not know.
 
 use clap::Args;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use super::{follow, run_path, unknown};
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// How often it is looked whether an unknown attempt has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Time between two checks whether an unknown attempt has ended.
+const POLL_PERIOD: Duration = Duration::from_millis(500);
 
 /// Arguments of `stop`.
 #[derive(Args)]
 pub(super) struct Stop {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// Let all ranks end after one and the same step, a few seconds ahead: a script that saves on SIGTERM saves there.
+    /// Let all ranks end after the same step, a few seconds ahead. A script that saves on SIGTERM then saves after that step.
     #[arg(long, conflicts_with = "after_checkpoint")]
     after_step: bool,
     /// Wait for the next complete checkpoint, then stop.
     #[arg(long)]
     after_checkpoint: bool,
-    /// Time between SIGTERM and SIGKILL, like 30s.
+    /// Time between SIGTERM and SIGKILL, for example 30s.
     #[arg(long, value_parser = grace)]
     grace: Option<u64>,
-    /// Wait until it has ended.
+    /// Wait until the run has ended.
     #[arg(long)]
     wait: bool,
 }
@@ -40,14 +40,14 @@ impl Stop {
         if !held.is_empty() {
             self.stop_unknown(client).await?;
             let run = client.get::<RunView>(&run_path(&self.run)?, &[]).await;
-            // Unknown as a whole, or over by all that is known: nothing else is to be stopped.
+            // If the collector does not know the run, or its known attempts have ended, there is nothing else to stop.
             if run.is_ok_and(|run| !run.summary.state.is_final()) {
-                client.post::<RunView>(&path, &self.wish()).await?;
+                client.post::<RunView>(&path, &self.stop_request()).await?;
             }
             return Ok(());
         }
-        let view: RunView = client.post(&path, &self.wish()).await?;
-        eprintln!("{}", told(&view));
+        let view: RunView = client.post(&path, &self.stop_request()).await?;
+        eprintln!("{}", stop_summary(&view));
         if self.wait {
             follow::until_ended(client, &self.run).await?;
         }
@@ -67,12 +67,12 @@ impl Stop {
             );
         }
         while self.wait && !unknown::of_run(client, &self.run).await?.is_empty() {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_PERIOD).await;
         }
         Ok(())
     }
 
-    fn wish(&self) -> StopRun {
+    fn stop_request(&self) -> StopRun {
         StopRun {
             grace_ms: self.grace,
             after: self.after(),
@@ -88,8 +88,8 @@ impl Stop {
     }
 }
 
-/// What will happen, and what it costs.
-pub(super) fn told(view: &RunView) -> String {
+/// Describes what will happen, and how many steps are lost.
+pub(super) fn stop_summary(view: &RunView) -> String {
     let run = &view.summary.id;
     let stop = view.stop.clone().unwrap_or_default();
     match (stop.after_step, stop.after_checkpoint) {

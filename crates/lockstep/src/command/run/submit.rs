@@ -27,41 +27,41 @@ train.toml:
   python = \"/home/me/venv\"
   max_restarts = 2
 
-In place of `python`, `container = \"IMAGE\"` has the ranks run in a container under Docker or Podman; `[git]` with `repository` and
-`revision` has each node check the code out. A secret is a variable for the ranks whose value is kept apart: it is not stored with the run, not shown, and replaced where a
-log or an exception would tell it. Other variables go into [env].
+With `container = \"IMAGE\"` instead of `python`, the ranks run in a container, with Docker or Podman. With `[git]`, `repository`
+and `revision`, each node checks the code out. A secret is an environment variable for the ranks whose value is not stored with the
+run, is never shown, and is replaced in logs and exceptions. Other variables go into [env].
 
-Exit codes with --wait: 0 succeeded, 1 failed or stopped, 2 not a usable description, 3 no collector.")]
+Exit codes with --wait: 0 succeeded, 1 failed or stopped, 2 invalid specification, 3 no collector.")]
 pub(super) struct Submit {
-    /// A run's description in TOML, or as FILE.json in JSON; or use --recipe.
+    /// Specification of the run: TOML, or JSON if the file name ends in .json. Alternative: --recipe.
     #[arg(required_unless_present = "recipe", conflicts_with = "recipe")]
     file: Option<PathBuf>,
-    /// A built-in recipe, like ddp.
+    /// Name of a built-in recipe, for example ddp.
     #[arg(long, value_name = "NAME")]
     recipe: Option<String>,
-    /// A setting of the recipe, like steps=200 or lr=1e-3. May be repeated.
+    /// Setting of the recipe, for example steps=200 or lr=1e-3. Can be repeated.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
-    /// Nodes to run on.
+    /// Number of nodes.
     #[arg(long)]
     nodes: Option<u32>,
-    /// Processes on each node. Default: one for each GPU, or 2 on a node without.
+    /// Processes per node. Default: one per GPU, or 2 on a node without GPUs.
     #[arg(long)]
     nproc_per_node: Option<u32>,
-    /// Run the ranks in a container of this image, under Docker or Podman; in the file, `container` says more.
+    /// Run the ranks in a container of this image, with Docker or Podman. `container` in the file has more settings.
     #[arg(long, value_name = "IMAGE")]
     container: Option<String>,
-    /// A name for people.
+    /// Name of the run, for users.
     #[arg(long)]
     name: Option<String>,
-    /// A variable for the ranks whose value nobody is shown: its value is taken from the environment, or, as NAME=@FILE, from a
-    /// file. May be repeated.
+    /// Environment variable for the ranks with a secret value, which no user can see. The value comes from this command's environment, or
+    /// with NAME=@FILE from a file. Can be repeated.
     #[arg(long = "secret", value_name = "NAME[=@FILE]", value_parser = secret)]
     secrets: Vec<(String, SecretValue)>,
-    /// Have PyTorch's profiler wait in each rank for `lockstep run trace`; `kineto = true` in a file.
+    /// Make PyTorch's profiler in each rank wait for `lockstep run trace`. Same as `kineto = true` in the file.
     #[arg(long)]
     kineto: bool,
-    /// Follow the run until it ends; exit code 1 if it fails.
+    /// Follow the run until it ends. Exit code 1 if it fails.
     #[arg(long)]
     wait: bool,
 }
@@ -103,7 +103,7 @@ impl Submit {
                 } else {
                     toml::from_str(&text).map_err(anyhow::Error::from)
                 };
-                read.with_context(|| format!("{} is not a run's description", path.display()))
+                read.with_context(|| format!("{} is not a run specification", path.display()))
                     .map_err(|error| Failure::Usage(format!("{error:#}")))?
             }
             None => Spec {
@@ -124,21 +124,21 @@ impl Submit {
     }
 }
 
-/// Never `NAME=VALUE`: arguments can be read by every user of the machine, and stay in the shell's history.
+/// Parses NAME or NAME=@FILE. Rejects `NAME=VALUE`: other users of the machine can read arguments, and the shell's history keeps them.
 fn secret(text: &str) -> Result<(String, SecretValue), String> {
     match text.split_once('=') {
         None => {
             let value = std::env::var(text).map_err(|_| {
-                format!("the environment has no usable variable {text}; set it, or give a file: {text}=@FILE")
+                format!("the environment variable {text} is not set; set it, or use a file: {text}=@FILE")
             })?;
             Ok((text.to_owned(), SecretValue::new(value)))
         }
         Some((name, value)) => {
             let path = value.strip_prefix('@').ok_or_else(|| {
-                format!("a value in an argument is no secret; export {name} and write --secret {name}, or --secret {name}=@FILE")
+                format!("other users can read arguments; export {name} and use --secret {name}, or --secret {name}=@FILE")
             })?;
             let value = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-            // The line end is the editor's.
+            // Editors add the line end.
             Ok((
                 name.to_owned(),
                 SecretValue::new(value.trim_end_matches(['\r', '\n'])),

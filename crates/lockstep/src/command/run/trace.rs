@@ -1,4 +1,4 @@
-//! `lockstep run trace`: a trace of PyTorch's profiler, recorded in ranks that run already.
+//! `lockstep run trace`: records a trace of PyTorch's profiler in running ranks.
 
 use std::path::{Path, PathBuf};
 
@@ -16,26 +16,26 @@ use crate::failure::Failure;
 #[derive(Args)]
 #[command(
     after_help = "The run must have been submitted with `kineto = true` (--kineto): PyTorch's profiler then waits in each rank for such a \
-wish, and hears of it within 5 s. The file opens in https://ui.perfetto.dev and chrome://tracing. Of several ranks each gets a file of \
-its own, with -rank-N before the ending.
+request, and receives it within 5 s. Open the file in https://ui.perfetto.dev or chrome://tracing. With several ranks, each has its own \
+file, with -rank-N before the extension.
 
 Examples:
   lockstep run trace RUN --rank 0 -o trace.json
   lockstep run trace RUN --steps 3 -o trace.json"
 )]
 pub(super) struct Trace {
-    /// The run's id.
+    /// ID of the run.
     run: String,
-    /// One rank alone.
+    /// Record only this rank.
     #[arg(long)]
     rank: Option<u32>,
-    /// How long to record; 2 when nothing is said.
+    /// Duration of the recording in seconds. Default: 2, unless --steps is given.
     #[arg(long, conflicts_with = "steps")]
     seconds: Option<u32>,
-    /// How many optimizer steps to record instead.
+    /// Number of optimizer steps to record instead.
     #[arg(long)]
     steps: Option<u32>,
-    /// Where the trace goes.
+    /// File for the trace.
     #[arg(short, long)]
     output: PathBuf,
 }
@@ -48,7 +48,7 @@ impl Trace {
             seconds: self.seconds,
             steps: self.steps,
         };
-        eprintln!("recording; the ranks hear of it within 5 s");
+        eprintln!("recording; the ranks receive the request within 5 s");
         let view: RanksView = client.post(&path, &asked).await?;
         let several = view.ranks.len() > 1;
         let mut without = 0;
@@ -78,7 +78,7 @@ impl Trace {
         }
         if without > 0 {
             return Err(Failure::Failed(anyhow::anyhow!(
-                "{without} of {} ranks gave no trace",
+                "{without} of {} ranks returned no trace",
                 view.ranks.len()
             )));
         }
@@ -103,7 +103,7 @@ async fn fetch(client: &Client, path: &str, query: &[(&str, String)], output: &P
     Ok(bytes)
 }
 
-/// `trace.json` → `trace-rank-3.json`.
+/// Inserts the rank into the file name: `trace.json` → `trace-rank-3.json`.
 fn beside(output: &Path, Rank(rank): Rank) -> PathBuf {
     let stem = output.file_stem().unwrap_or_default().to_string_lossy();
     let ending = output

@@ -1,4 +1,4 @@
-//! `lockstep run why RUN`: the diagnosis in a terminal.
+//! `lockstep run why RUN`: shows the diagnoses of a run in the terminal.
 
 use domain::api::alerts::Diagnosis;
 use domain::api::findings::RunFindings;
@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::printable;
 
-/// Says how the run stands or ended, every active diagnosis of it, and those of the nodes it runs on: a cause may lie there.
+/// Prints the state or outcome of the run, its active diagnoses, and those of the nodes it runs on, because the cause may be there.
 pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     let view: RunView = client.get(&run_path(run)?, &[]).await?;
     let all: Vec<Diagnosis> = client.get("/api/diagnoses", &[]).await?;
@@ -22,7 +22,7 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     if let Some(outcome) = &view.summary.outcome {
         say!("\n{}", printable(&outcome.message.to_string()));
     }
-    // Where the ranks were when it last came to stand still.
+    // Where the ranks were at the last stall of the run.
     let query = [
         ("run", run.to_owned()),
         ("kind", "rank_stacks".to_owned()),
@@ -34,7 +34,7 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     let found: RunFindings = client.get(&format!("{}/findings", run_path(run)?), &[]).await?;
     print_findings(&found);
     if ours.is_empty() {
-        say!("\nNo diagnosis is active for this run.");
+        say!("\nNo active diagnoses for this run.");
     }
     for diagnosis in ours {
         print(diagnosis);
@@ -52,14 +52,17 @@ pub(super) async fn why(client: &Client, run: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the analysers have found: who, since when, by which measurements.
+/// Prints what the analysers found: the sentence, the start, the lost time and the evidence.
 fn print_findings(found: &RunFindings) {
     if found.findings.is_empty() {
         return;
     }
     match found.over_since_ms {
-        None => say!("\nFound:"),
-        Some(since) => say!("\nFound before the attempt ended ({}):", show::time(since)),
+        None => say!("\nFindings:"),
+        Some(since) => say!(
+            "\nFindings from before the attempt ended ({}):",
+            show::time(since)
+        ),
     }
     for view in &found.findings {
         let finding = &view.finding;
@@ -81,7 +84,7 @@ fn print_findings(found: &RunFindings) {
     }
 }
 
-/// Whether it is about a node, or a GPU of a node, that holds ranks of this run, and about no run.
+/// Returns true if the diagnosis belongs to no run, and names a node (or one of its GPUs) that has ranks of this run.
 pub(super) fn is_of_node(run: &RunView, diagnosis: &Diagnosis) -> bool {
     let labels = &diagnosis.alert.labels;
     let Some(node) = labels.get("node").filter(|_| labels.get("run").is_none()) else {

@@ -1,8 +1,8 @@
-//! An archive on its way to where it is to be: checked as it passes, and under its name only when it is whole.
+//! Writes an archive to its destination. It is checked while it is written, and gets its final name only when it is complete.
 //!
 //! ```text
-//! pieces → Tee ─▶ FILE.partial (0600) │ stdout ─▶ synced, renamed to FILE
-//!           └───▶ read_archive: sizes and SHA-256 as its head says
+//! bytes → Tee ─▶ FILE.partial (0600) │ stdout ─▶ synced, renamed to FILE
+//!          └───▶ read_archive: compares sizes and SHA-256 with the archive's head
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -17,21 +17,21 @@ use store::backup::read_archive;
 use super::progress::Progress;
 use crate::failure::Failure;
 
-/// Where an archive goes.
+/// The destination of an archive.
 pub(super) enum Destination {
     Stdout,
     File { path: PathBuf, partial: PathBuf },
 }
 
 impl Destination {
-    /// `-` is stdout. A file that is there stays, unless it may be replaced.
+    /// Returns the destination for a path; `-` means stdout. Fails if the file exists, unless `replace`.
     pub(super) fn new(path: &Path, replace: bool) -> Result<Self, Failure> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
         if !replace && path.symlink_metadata().is_ok() {
             return Err(Failure::Usage(format!(
-                "{} is there already; choose another name, or pass --force to replace it",
+                "{} already exists; choose another name, or pass --force to replace it",
                 path.display()
             )));
         }
@@ -43,7 +43,7 @@ impl Destination {
         })
     }
 
-    /// Takes all pieces. What was begun is removed when they are not a whole archive.
+    /// Reads the whole archive. If it is not complete, the partial file is removed.
     pub(super) fn take(&self, pieces: impl Read, bytes: Option<u64>) -> Result<BackupHead, Failure> {
         match self {
             Self::Stdout => take(pieces, io::stdout().lock(), bytes),
@@ -75,7 +75,7 @@ fn take_file(
     Ok(head)
 }
 
-/// For its owner only, whatever was there before.
+/// Creates a file that only its owner can read. Replaces an existing file, because it may have other permissions.
 fn create(path: &Path) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -101,14 +101,14 @@ fn take(pieces: impl Read, out: impl Write, bytes: Option<u64>) -> Result<Backup
         |_| Ok(()),
         |_, content| io::copy(content, &mut io::sink()).map(drop),
     )
-    .context("the backup is not whole, and was not kept")?;
-    // What tar ends with.
-    io::copy(&mut tee, &mut io::sink()).context("the backup is not whole, and was not kept")?;
+    .context("the backup is incomplete and was not kept")?;
+    // Read the end of the tar file too.
+    io::copy(&mut tee, &mut io::sink()).context("the backup is incomplete and was not kept")?;
     tee.out.flush().context("the archive cannot be written")?;
     Ok(head)
 }
 
-/// Hands on what is read, and writes it down.
+/// A reader that also writes everything it reads to `out`.
 struct Tee<R, W> {
     pieces: R,
     out: W,

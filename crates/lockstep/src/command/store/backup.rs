@@ -15,20 +15,20 @@ use super::archive::Destination;
 use crate::client::Target;
 use crate::failure::Failure;
 
-/// Pieces that wait to be written; what the network brings ahead of the disk.
+/// The most pieces that wait to be written: how far the network may be ahead of the disk. Beyond it the download waits.
 const PIECES_MAX: usize = 16;
 
-/// Write everything acknowledged so far into one archive; the collector goes on.
+/// Write all acknowledged data into one archive, while the collector runs.
 #[derive(Args)]
 #[command(
-    after_help = "The collector seals what is in memory, copies its files beside themselves (so it needs as much room again for
-a while), and sends them. The archive is a tar file: `tar tf FILE` lists it. It is checked as it arrives.
-Exit codes: 0 the backup is whole, 1 it is not and nothing was kept, 3 no collector answers."
+    after_help = "The collector seals the samples in memory, makes temporary copies of its files beside them (which need the same space
+again for a while), and sends the copies. The archive is a tar file: `tar tf FILE` lists it. It is checked while it arrives.
+Exit codes: 0 the backup is complete, 1 it is not and nothing was kept, 3 no collector answers."
 )]
 pub(super) struct Backup {
-    /// Where to write it; - for stdout.
+    /// File to write; - for stdout.
     file: PathBuf,
-    /// Replace FILE if it is there.
+    /// Replace FILE if it exists.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -57,7 +57,7 @@ async fn online(target: &Target, destination: Destination) -> Result<BackupHead,
     let mut response = target.client()?.stream("/api/store/backup", &[]).await?;
     let bytes = response.content_length();
     let (sender, receiver) = mpsc::channel(PIECES_MAX);
-    let writing = tokio::task::spawn_blocking(move || destination.take(Pieces::new(receiver), bytes));
+    let writing = tokio::task::spawn_blocking(move || destination.take(ChannelReader::new(receiver), bytes));
     loop {
         let piece = match response.chunk().await {
             Ok(Some(piece)) => Ok(piece.to_vec()),
@@ -65,7 +65,7 @@ async fn online(target: &Target, destination: Destination) -> Result<BackupHead,
             Err(error) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, error)),
         };
         let failed = piece.is_err();
-        // A writer that gave up says why itself.
+        // The writer reports its own error.
         if sender.send(piece).await.is_err() || failed {
             break;
         }
@@ -77,7 +77,7 @@ async fn online(target: &Target, destination: Destination) -> Result<BackupHead,
 async fn offline(data: &Path, destination: Destination) -> Result<BackupHead, Failure> {
     if !data.join("lockstep.db").exists() {
         return Err(Failure::Usage(format!(
-            "there is no store in {}; name the collector's data folder",
+            "there is no store in {}; pass the collector's data folder",
             data.display()
         )));
     }
@@ -91,7 +91,7 @@ async fn offline(data: &Path, destination: Destination) -> Result<BackupHead, Fa
     taken.await.context("the archive could not be written")?
 }
 
-/// Through the same door as what comes over the network, so that it is checked just as well.
+/// Writes through a pipe into [`Destination::take`], so that a local archive is checked like one from the network.
 fn write(snapshot: &Snapshot, destination: &Destination) -> Result<BackupHead, Failure> {
     let (reader, writer) = io::pipe()?;
     std::thread::scope(|scope| {
@@ -108,13 +108,13 @@ fn write(snapshot: &Snapshot, destination: &Destination) -> Result<BackupHead, F
     })
 }
 
-/// Pieces from elsewhere, read like a file.
-struct Pieces {
+/// Reads the pieces from a channel like a file.
+struct ChannelReader {
     receiver: mpsc::Receiver<io::Result<Vec<u8>>>,
     piece: io::Cursor<Vec<u8>>,
 }
 
-impl Pieces {
+impl ChannelReader {
     fn new(receiver: mpsc::Receiver<io::Result<Vec<u8>>>) -> Self {
         Self {
             receiver,
@@ -123,7 +123,7 @@ impl Pieces {
     }
 }
 
-impl Read for Pieces {
+impl Read for ChannelReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let n = self.piece.read(buffer)?;

@@ -15,25 +15,25 @@ use crate::client::Target;
 use crate::failure::Failure;
 use crate::table;
 
-/// The longest line of the answer: a report of a thousand problems.
+/// The longest line of the response: a report with a thousand problems.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// Read everything that is stored, and say what is damaged.
+/// Read all stored data and report damage.
 #[derive(Args)]
 #[command(
-    after_help = "Looks at SQLite's structure, decodes every chunk and every write-ahead batch, and holds them against what the tables
-say of them. Beside a running collector it uses half a core at most.
-Exit codes: 0 all is well, 1 something is damaged, 3 no collector answers."
+    after_help = "Checks SQLite's structure, decodes every chunk and every write-ahead batch, and compares them with the tables.
+With a running collector it uses at most half a core.
+Exit codes: 0 no damage, 1 damage, 3 no collector answers."
 )]
 pub(super) struct Check {
-    /// Let SQLite compare its indexes with its tables too; takes several times as long.
+    /// Also let SQLite compare its indexes with its tables. Takes several times as long.
     #[arg(long)]
     full: bool,
-    /// With --data: take chunks that cannot be read out of the store, so that queries over their time work again without
-    /// their samples. Their bytes are kept in DIR/damaged-chunks.
+    /// With --data: remove chunks that cannot be read from the store, so that queries over their time range work again, without the samples
+    /// of these chunks. The bytes are kept in DIR/damaged-chunks.
     #[arg(long, requires = "data")]
     set_damaged_aside: bool,
-    /// How to print what was found.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     #[command(flatten)]
@@ -42,9 +42,9 @@ pub(super) struct Check {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// For people.
+    /// A table.
     Table,
-    /// The report as the API gives it.
+    /// The report as the API returns it.
     Json,
 }
 
@@ -80,13 +80,13 @@ impl Check {
 
 async fn offline(
     data: &Path,
-    wish: &Check,
+    options: &Check,
     tell: &(dyn Fn(CheckProgress) + Send + Sync),
 ) -> Result<CheckReport, Failure> {
-    let checked = if wish.set_damaged_aside {
-        store::check::set_damaged_aside(data, wish.full, tell).await
+    let checked = if options.set_damaged_aside {
+        store::check::set_damaged_aside(data, options.full, tell).await
     } else {
-        store::check::check_folder(data, wish.full, tell).await
+        store::check::check_folder(data, options.full, tell).await
     };
     checked.map_err(|error| match error {
         CheckError::NoStore { .. } => Failure::Usage(error.to_string()),
@@ -105,12 +105,12 @@ async fn online(
     while let Some(piece) = response
         .chunk()
         .await
-        .context("the collector's answer broke off")?
+        .context("the collector's response was cut off")?
     {
         text.extend_from_slice(&piece);
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
             let line: CheckLine = serde_json::from_slice(&text[..end])
-                .context("the collector's answer could not be read; are both of the same version?")?;
+                .context("the collector's response could not be parsed; check that the client and the collector have the same version")?;
             text.drain(..=end);
             match line {
                 CheckLine::Progress(progress) => tell(progress),
@@ -120,12 +120,12 @@ async fn online(
         }
         if text.len() > LINE_BYTES_MAX {
             return Err(Failure::Failed(anyhow!(
-                "the collector's answer has no end of line"
+                "the collector's response has no end of line"
             )));
         }
     }
     Err(Failure::Failed(anyhow!(
-        "the collector stopped before the check was done; its log says why"
+        "the collector stopped before the check was done; see its log"
     )))
 }
 
@@ -144,9 +144,9 @@ fn print(report: &CheckReport) {
             format!("{} samples", report.batch_samples),
         ),
     ];
-    table::print(&["CHECKED", "COUNT", "HOLDING"], &rows);
+    table::print(&["CHECKED", "COUNT", "CONTENTS"], &rows);
     if report.is_clean() {
-        say!("all of it reads back ({:.1} s)", report.took_ms as f64 / 1_000.0);
+        say!("no damage found ({:.1} s)", report.took_ms as f64 / 1_000.0);
         return;
     }
     say!("");
@@ -163,7 +163,7 @@ fn print(report: &CheckReport) {
         );
     }
     if report.set_aside > 0 {
-        say!("\n{} chunks that cannot be read were set aside", report.set_aside);
+        say!("\n{} unreadable chunks were set aside", report.set_aside);
     }
     let mut advice: Vec<&str> = report
         .problems

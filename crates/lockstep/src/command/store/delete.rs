@@ -10,28 +10,28 @@ use crate::client::{Client, Target};
 use crate::failure::Failure;
 use crate::table;
 
-/// Series shown before the question.
+/// Number of series shown before the confirmation.
 const SHOWN: usize = 10;
 
-/// Delete samples for good, by what their series are called.
+/// Delete samples permanently, by label matchers of their series.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep store delete 'gpu_power_watts{node=\"n17\"}'
   lockstep store delete '{run=\"ddp-x7k2mq\"}' --start 2026-01-01T00:00:00Z --end 2026-01-02T00:00:00Z
   lockstep store delete '{job=\"old-exporter\"}' --yes
 
-Says first how many series match, and asks. What is deleted is gone: only a backup has it.")]
+Shows how many series match, and asks for confirmation. Deleted samples remain only in backups.")]
 pub(super) struct Delete {
-    /// What to delete, like 'up{node=\"n1\"}'; what matches any of them goes.
+    /// Series selector, for example 'up{node="n1"}'. With several selectors, series that match any of them are deleted.
     #[arg(required = true, value_name = "SELECTOR")]
     selectors: Vec<String>,
-    /// From when: RFC 3339, or seconds since the epoch. From the beginning when left out.
+    /// Start of the time range: RFC 3339, or seconds since the epoch. Default: the first sample.
     #[arg(long, value_name = "TIME")]
     start: Option<String>,
-    /// Until when. Until the end when left out.
+    /// End of the time range. Default: the last sample.
     #[arg(long, value_name = "TIME")]
     end: Option<String>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
 }
@@ -87,10 +87,10 @@ fn confirmed(matching: &[Labels], span: &str) -> Result<bool, Failure> {
     }
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Usage(
-            "nobody is there to be asked; pass --yes to delete without a question".into(),
+            "stdin is not a terminal; pass --yes to delete without confirmation".into(),
         ));
     }
-    eprint!("Delete {span} of them for good? [y/N] ");
+    eprint!("Delete {span} of these series permanently? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;

@@ -12,24 +12,24 @@ use domain::api::store::CheckProgress;
 use super::progress::Progress;
 use crate::failure::Failure;
 
-/// Put a backup into a data folder that no collector uses.
+/// Restore a backup into a data folder that no collector uses.
 #[derive(Args)]
 #[command(
-    after_help = "All or nothing: the backup is unpacked beside the data, its sums compared, everything in it checked, and only then
-put in place. What happens to the folder's own things:
+    after_help = "All or nothing: the backup is unpacked beside the data, its checksums are compared, all of it is checked, and only then
+is it put in place. What happens to existing files of the folder:
   lockstep.db, state.db, wal-*.db   with --force moved to DIR/before-restore-N; nothing is deleted
-  admin.token, logs, agent          stay as they are; without an admin.token the next start makes one
-Tokens made after the backup are unknown afterwards: agents that joined since then need a new join token.
-Attempts of runs that began after the backup go on: the collector shows them as unknown, leaves them alone, and gives their nodes no
-other run until they end or `lockstep run stop RUN` stops them."
+  admin.token, logs, agent          are not changed; without an admin.token the next start creates one
+Tokens created after the backup are not valid afterwards: agents that joined since then need a new join token.
+Attempts of runs that started after the backup continue: the collector shows them as unknown, does not change them, and gives their
+nodes no other run until they end or `lockstep run stop RUN` stops them."
 )]
 pub(super) struct Restore {
-    /// The archive that `lockstep store backup` wrote; - for stdin.
+    /// Archive written by `lockstep store backup`; - for stdin.
     file: PathBuf,
-    /// The data folder; made when missing. Its collector must not run.
+    /// Data folder; created if it does not exist. Its collector must not be running.
     #[arg(long, env = "LOCKSTEP_DATA", value_name = "DIR")]
     data: PathBuf,
-    /// Restore although the folder is not empty; its series and state are moved aside.
+    /// Restore even if the folder is not empty. Its series and state are moved aside.
     #[arg(long)]
     force: bool,
 }
@@ -62,10 +62,10 @@ impl Restore {
             restored.report.chunks
         );
         if let Some(aside) = restored.aside {
-            say!("what was there before is in {}", aside.display());
+            say!("the previous data is in {}", aside.display());
         }
         say!(
-            "attempts of runs that began since then are left alone; once the collector runs, `lockstep run list` names them"
+            "attempts of runs that started after the backup are not changed; once the collector runs, `lockstep run list` shows them"
         );
         Ok(())
     }

@@ -8,10 +8,10 @@ use crate::client::Target;
 use crate::failure::Failure;
 use crate::table;
 
-/// Say how much is stored, and how much room there is.
+/// Show how much is stored, and how much disk space is free.
 #[derive(Args)]
 pub(super) struct Stats {
-    /// Print the API's answer as it is.
+    /// Print the API's response as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -24,7 +24,7 @@ impl Stats {
             return Ok(());
         }
         let stats: StoreStats = serde_json::from_value(stats).map_err(anyhow::Error::new)?;
-        table::print(&["WHAT", "HOW MUCH"], &rows(&stats));
+        table::print(&["STATISTIC", "VALUE"], &rows(&stats));
         Ok(())
     }
 }
@@ -38,7 +38,7 @@ fn rows(stats: &StoreStats) -> Vec<Vec<String>> {
     let each = stats.bytes_per_sample;
     let disk = &stats.disk;
     let state = match disk.blocked {
-        None => "taken".to_owned(),
+        None => "accepted".to_owned(),
         Some(reason) => format!("REFUSED: {}", reason.word().replace('_', " ")),
     };
     [
@@ -53,21 +53,21 @@ fn rows(stats: &StoreStats) -> Vec<Vec<String>> {
             format!("{} buckets, {}", stats.rollup_buckets, bytes(stats.rollup_bytes)),
         ),
         (
-            "bytes a sample",
+            "bytes per sample",
             each.map_or("-".to_owned(), |each| format!("{each:.2}")),
         ),
         ("memory of new samples", bytes(stats.head_bytes)),
         ("memory of recent chunks", bytes(stats.recent_chunk_bytes)),
         ("memory of chunks read", bytes(stats.cached_chunk_bytes)),
         ("write-ahead", bytes(stats.wal_bytes)),
-        ("files in all", bytes(stats.file_bytes)),
+        ("all files", bytes(stats.file_bytes)),
         ("oldest sample", time(stats.oldest_ms)),
         ("newest sample", time(stats.newest_ms)),
         (
             "disk",
             format!("{} free of {}", bytes(disk.free_bytes), bytes(disk.total_bytes)),
         ),
-        ("kept free", bytes(disk.floor_bytes)),
+        ("minimum free space", bytes(disk.floor_bytes)),
         ("new samples are", state),
     ]
     .into_iter()

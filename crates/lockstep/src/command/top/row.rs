@@ -1,4 +1,4 @@
-//! One GPU as a line: from samples to figures, and the order of lines.
+//! One GPU as a line: converts samples to values, and sorts the lines.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use domain::series::Labels;
 use serde::Serialize;
 
-/// The metrics a line is made of.
+/// The metrics that a line uses.
 pub(super) const METRICS: [&str; 18] = [
     "gpu_info",
     "gpu_up",
@@ -29,15 +29,15 @@ pub(super) const METRICS: [&str; 18] = [
     "lockstep_agent_simulated",
 ];
 
-/// What was seen at one look.
+/// The result of one read.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Snapshot {
     pub(super) samples: Vec<(Labels, f64)>,
-    /// What is simulated, if anything is.
+    /// A description of what is simulated, if anything is.
     pub(super) simulated: Option<String>,
 }
 
-/// One GPU. Figures nobody read are absent.
+/// One GPU. Values that were not read are absent.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) node: String,
@@ -58,16 +58,16 @@ pub(super) struct Row {
     pub(super) nvlink_utilization_ratio: Option<f64>,
     pub(super) pcie_utilization_ratio: Option<f64>,
     pub(super) processes: Option<f64>,
-    /// What holds the clocks down.
+    /// Reasons for lowered clocks.
     pub(super) throttle: Vec<String>,
-    /// Runs on it, with their ranks.
+    /// Runs on this GPU, as `run/rank`.
     pub(super) runs: Vec<String>,
 }
 
-/// The GPUs of what was seen, by node and number.
-pub(super) fn rows(seen: &Seen) -> Vec<Row> {
+/// Returns one row per GPU, in order of node and GPU index.
+pub(super) fn rows(snapshot: &Snapshot) -> Vec<Row> {
     let mut rows: BTreeMap<(&str, u32), Row> = BTreeMap::new();
-    for (labels, value) in &seen.samples {
+    for (labels, value) in &snapshot.samples {
         let (Some(metric), Some(gpu)) = (labels.metric_name(), labels.get("gpu")) else {
             continue;
         };
@@ -87,7 +87,7 @@ pub(super) fn rows(seen: &Seen) -> Vec<Row> {
 impl Row {
     fn take(&mut self, metric: &str, labels: &Labels, value: f64) {
         let label = |name| labels.get(name).unwrap_or_default();
-        let place = match metric {
+        let field = match metric {
             "gpu_utilization_ratio" => &mut self.utilization_ratio,
             "gpu_sm_active_ratio" => &mut self.sm_active_ratio,
             "gpu_tensor_active_ratio" => &mut self.tensor_active_ratio,
@@ -104,7 +104,7 @@ impl Row {
             "link_utilization_ratio" if label("link") == "pcie" => &mut self.pcie_utilization_ratio,
             _ => return self.take_words(metric, labels, value),
         };
-        *place = Some(value).filter(|value| value.is_finite());
+        *field = Some(value).filter(|value| value.is_finite());
     }
 
     fn take_words(&mut self, metric: &str, labels: &Labels, value: f64) {
@@ -118,7 +118,7 @@ impl Row {
         }
     }
 
-    /// The best answer to "how busy are its processors", and whether it is only the coarse one.
+    /// Returns the best measure of how busy the GPU is, and true if it is only the coarse utilization.
     pub(super) fn busy(&self) -> (Option<f64>, bool) {
         match self.sm_active_ratio {
             Some(active) => (Some(active), false),
@@ -131,27 +131,27 @@ impl Row {
     }
 }
 
-/// What lines are sorted by.
+/// What the lines are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum SortBy {
-    /// Node and number.
+    /// By node and GPU index.
     Place,
-    /// How busy its processors are.
+    /// By SM activity.
     Sm,
-    /// How full its memory is.
+    /// By used memory.
     Memory,
     Power,
     Temperature,
-    /// How full its NVLinks are.
+    /// By NVLink utilization.
     Nvlink,
-    /// How full its PCIe link is.
+    /// By PCIe utilization.
     Pcie,
 }
 
 impl SortBy {
-    /// The highest first, those without a figure last, equal ones by place.
+    /// Sorts by value: highest first, rows without a value last. Rows with equal values keep their order, by node and GPU index.
     pub(super) fn sort(self, rows: &mut [Row]) {
-        let figure = |row: &Row| match self {
+        let value = |row: &Row| match self {
             Self::Place => None,
             Self::Sm => row.busy().0,
             Self::Memory => row.memory_ratio(),
@@ -160,7 +160,7 @@ impl SortBy {
             Self::Nvlink => row.nvlink_utilization_ratio,
             Self::Pcie => row.pcie_utilization_ratio,
         };
-        rows.sort_by(|a, b| match (figure(a), figure(b)) {
+        rows.sort_by(|a, b| match (value(a), value(b)) {
             (Some(a), Some(b)) => b.total_cmp(&a),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
@@ -192,22 +192,22 @@ link_utilization_ratio{link=\"eth\",node=\"n1\"} 0.5
 node_load1{node=\"n1\"} 3
 ";
 
-    fn seen() -> Vec<Row> {
-        rows(&Seen {
+    fn example() -> Vec<Row> {
+        rows(&Snapshot {
             samples: samples(PAGE),
             simulated: None,
         })
     }
 
     fn order(by: SortBy) -> Vec<u32> {
-        let mut rows = seen();
+        let mut rows = example();
         by.sort(&mut rows);
         rows.iter().map(|row| row.gpu).collect()
     }
 
     #[test]
-    fn samples_become_figures_of_their_gpu() {
-        let rows = seen();
+    fn samples_become_values_of_their_gpu() {
+        let rows = example();
         let first = &rows[0];
         assert_eq!(
             (first.name.as_str(), first.up, rows[2].up),
@@ -225,7 +225,7 @@ node_load1{node=\"n1\"} 3
             (first.throttle.join(","), first.runs.join(",")),
             ("hw_slowdown".into(), "ddp-1/3".into())
         );
-        assert_eq!(rows[1].power_watts, None, "NaN is no figure");
+        assert_eq!(rows[1].power_watts, None, "NaN is not a value");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Draws the lines: over the last ones on a terminal, below them elsewhere.
+//! Draws the lines: over the previous ones on a terminal, below them elsewhere.
 
 use super::row::Row;
 use crate::failure::Failure;
@@ -9,12 +9,12 @@ const HEADER: [&str; 15] = [
     "NVLINK%", "PCIE%", "THROTTLE", "RUN/RANK",
 ];
 const GIB: f64 = 1_073_741_824.0;
-/// Where the system does not say how high a terminal is.
+/// Height in lines if the terminal does not report it.
 const LINES: usize = 24;
-/// The line above the table, its header, the line below, and the one the cursor is on.
+/// The line above the table, its header, the line below, and the line with the cursor.
 const OTHER_LINES: usize = 4;
 
-/// Where lines are drawn.
+/// The output that lines are drawn to.
 pub(super) struct Screen {
     is_terminal: bool,
     drawn: bool,
@@ -28,7 +28,7 @@ impl Screen {
         }
     }
 
-    /// Draws a look.
+    /// Draws the rows of one read.
     pub(super) fn show(&mut self, rows: &[Row], simulated: Option<&str>) {
         let room = if self.is_terminal {
             height().saturating_sub(OTHER_LINES).max(1)
@@ -38,7 +38,7 @@ impl Screen {
         let time = jiff::Zoned::now().strftime("%H:%M:%S").to_string();
         let text = text(rows, simulated, &time, room);
         if self.is_terminal {
-            // From the first line on; each line and what is below are cleared behind what is written, so that nothing flickers.
+            // Start at the first line, and clear the rest of each line and the screen below after writing: this avoids flicker.
             let clear = if self.drawn {
                 "\u{1b}[H"
             } else {
@@ -52,8 +52,8 @@ impl Screen {
         self.drawn = true;
     }
 
-    /// Says that a look failed; the last lines stay.
-    pub(super) fn trouble(&self, failure: &Failure) {
+    /// Reports a failed read on stderr. The last lines stay.
+    pub(super) fn show_error(&self, failure: &Failure) {
         let words = match failure {
             Failure::Failed(error) => format!("{error:#}"),
             Failure::Usage(words) | Failure::Unreachable(words) => words.clone(),
@@ -81,7 +81,7 @@ fn text(rows: &[Row], simulated: Option<&str>, time: &str, room: usize) -> Strin
     }
     text.push('\n');
     if rows.is_empty() {
-        text.push_str("no GPU is seen; `lockstep doctor` says why\n");
+        text.push_str("no GPUs found; `lockstep doctor` shows why\n");
         return text;
     }
     let shown: Vec<_> = rows.iter().take(room).map(cells).collect();
@@ -136,7 +136,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// All are NVIDIA's.
+/// Removes the prefix "NVIDIA ", which all names have.
 fn short_name(name: &str) -> &str {
     name.strip_prefix("NVIDIA ").unwrap_or(name)
 }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_says_where_to_ask() {
+    fn without_gpus_the_text_names_doctor() {
         assert!(text(&[], None, "12:00:00", 3).contains("lockstep doctor"));
     }
 }

@@ -1,4 +1,4 @@
-//! Where `top` looks: at an agent's page, or at what the collector has.
+//! Where `top` reads its samples: an agent's `/metrics` page, or the collector.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use anyhow::Context as _;
 use domain::api::nodes::GpuView;
 use domain::api::prometheus::{Answer, QueryResult};
 
-use super::row::{METRICS, Seen};
+use super::row::{METRICS, Snapshot};
 use crate::client::{Client, Target};
 use crate::command::metrics_page;
 use crate::failure::Failure;
 
-/// An agent answers from memory.
+/// An agent answers from memory, so a longer wait is useless.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) enum Source {
@@ -28,7 +28,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// An agent's `/metrics`.
+    /// Reads an agent's `/metrics`.
     pub(super) fn agent(url: &str, token_file: Option<&Path>, target: &Target) -> Result<Self, Failure> {
         let read = |path: &Path| {
             std::fs::read_to_string(path)
@@ -44,7 +44,7 @@ impl Source {
         })
     }
 
-    /// All GPUs of a collector, or those of some nodes.
+    /// Reads all GPUs of a collector, or those of `nodes`.
     pub(super) fn collector(client: Client, nodes: &[String]) -> Self {
         Self::Collector {
             client,
@@ -52,15 +52,15 @@ impl Source {
         }
     }
 
-    pub(super) async fn look(&self) -> Result<Seen, Failure> {
+    pub(super) async fn read(&self) -> Result<Snapshot, Failure> {
         match self {
-            Self::Agent { http, url, token } => look_at_agent(http, url, token.as_deref()).await,
-            Self::Collector { client, query } => look_at_collector(client, query).await,
+            Self::Agent { http, url, token } => read_agent(http, url, token.as_deref()).await,
+            Self::Collector { client, query } => read_collector(client, query).await,
         }
     }
 }
 
-/// One question for all figures.
+/// Returns one query for all metrics.
 fn query(nodes: &[String]) -> String {
     let metrics = METRICS.join("|");
     if nodes.is_empty() {
@@ -73,7 +73,7 @@ fn query(nodes: &[String]) -> String {
     format!("{{__name__=~\"{metrics}\",node=~\"{}\"}}", nodes.join("|"))
 }
 
-async fn look_at_agent(http: &reqwest::Client, url: &str, token: Option<&str>) -> Result<Seen, Failure> {
+async fn read_agent(http: &reqwest::Client, url: &str, token: Option<&str>) -> Result<Snapshot, Failure> {
     let address = url.split('?').next().unwrap_or(url);
     let mut request = http.get(url);
     if let Some(token) = token {
@@ -81,19 +81,19 @@ async fn look_at_agent(http: &reqwest::Client, url: &str, token: Option<&str>) -
     }
     let answer = request.send().await.map_err(|error| {
         Failure::Unreachable(format!(
-            "no agent serves metrics at {address}: {error}. Start one with `lockstep agent`, name another with --metrics, or look at the cluster with --cluster"
+            "no agent serves metrics at {address}: {error}. Start one with `lockstep agent`, set another address with --metrics, or show the cluster with --cluster"
         ))
     })?;
     let status = answer.status();
     if status == 401 {
         return Err(Failure::Usage(format!(
-            "{address} asks for a token; give --metrics-token-file"
+            "{address} requires a token; use --metrics-token-file"
         )));
     }
     let page = answer
         .text()
         .await
-        .context("the agent's page could not be read")?;
+        .context("the agent's response could not be read")?;
     if !status.is_success() {
         return Err(Failure::Failed(anyhow::anyhow!(
             "{address} answered {status}: {}",
@@ -105,10 +105,10 @@ async fn look_at_agent(http: &reqwest::Client, url: &str, token: Option<&str>) -
         .iter()
         .find(|(labels, _)| labels.metric_name() == Some("lockstep_agent_simulated"));
     let simulated = simulated.and_then(|(labels, _)| labels.get("spec").map(str::to_owned));
-    Ok(Seen { samples, simulated })
+    Ok(Snapshot { samples, simulated })
 }
 
-async fn look_at_collector(client: &Client, query: &str) -> Result<Seen, Failure> {
+async fn read_collector(client: &Client, query: &str) -> Result<Snapshot, Failure> {
     let parameters = [("query", query.to_owned())];
     let answer: Answer<QueryResult> = client.get("/api/v1/query", &parameters).await?;
     let samples = match answer.data {
@@ -121,7 +121,7 @@ async fn look_at_collector(client: &Client, query: &str) -> Result<Seen, Failure
         .collect();
     let gpus: Vec<GpuView> = client.get("/api/gpus", &[]).await?;
     let simulated = gpus.iter().filter(|gpu| gpu.simulated).count();
-    Ok(Seen {
+    Ok(Snapshot {
         samples,
         simulated: (simulated > 0).then(|| format!("{simulated} of {} GPUs", gpus.len())),
     })

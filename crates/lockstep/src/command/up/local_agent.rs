@@ -1,4 +1,4 @@
-//! The agent `up` looks after: started as a child, or adopted from an `up` before this one.
+//! The agent that `up` manages: started as a child, or adopted from an earlier `up`.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,10 +12,10 @@ use collector::Running;
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::{info, warn};
 
-/// Time an agent has to end by itself.
+/// How long an agent may take to end after SIGTERM.
 const END_GRACE: Duration = Duration::from_secs(10);
-/// The end of the log in which its last line is looked for.
-const LAST_WORDS_BYTES: u64 = 4_096;
+/// How many bytes at the end of the log are searched for its last line.
+const LAST_LINE_BYTES: u64 = 4_096;
 
 /// How to start the agent.
 pub(super) struct AgentLaunch {
@@ -30,12 +30,12 @@ impl AgentLaunch {
         self.dir.join("agent.log")
     }
 
-    /// The last line of the agent's log: why it ended, most likely.
-    pub(super) fn last_words(&self) -> String {
+    /// Returns the last line of the agent's log, which usually says why it ended.
+    pub(super) fn last_log_line(&self) -> String {
         let read = || {
             let mut file = File::open(self.log_file())?;
             let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES)))?;
+            file.seek(SeekFrom::Start(length.saturating_sub(LAST_LINE_BYTES)))?;
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
             Ok::<_, std::io::Error>(bytes)
@@ -49,10 +49,11 @@ impl AgentLaunch {
         )
     }
 
-    /// The token travels in the environment: arguments can be read by every user of the machine. The running program itself is
-    /// started, also when its file has been replaced by a newer one.
+    /// Starts the agent. The token is passed in the environment, because every user of the machine can read arguments. It starts the
+    /// running program itself, even if its file has been replaced by a newer one.
     fn start(&self, join: &str) -> anyhow::Result<Child> {
-        std::fs::create_dir_all(&self.dir).with_context(|| format!("cannot make {}", self.dir.display()))?;
+        std::fs::create_dir_all(&self.dir)
+            .with_context(|| format!("cannot create {}", self.dir.display()))?;
         let log = File::options()
             .create(true)
             .append(true)
@@ -84,16 +85,16 @@ impl AgentLaunch {
         command.spawn().context("cannot start the agent")
     }
 
-    /// Whether an agent that lives already was started as this one would be. One that cannot be looked at is taken as it is.
-    fn describes(&self, pid: Pid) -> bool {
+    /// Returns true if the running agent was started with the same settings. Also true if its settings cannot be read.
+    fn has_same_settings(&self, pid: Pid) -> bool {
         let read = |what: &str| std::fs::read(format!("/proc/{}/{what}", pid.as_raw_nonzero()));
         let (Ok(arguments), Ok(variables)) = (read("cmdline"), read("environ")) else {
             return true;
         };
-        self.fits(&arguments, &variables)
+        self.matches_process(&arguments, &variables)
     }
 
-    fn fits(&self, arguments: &[u8], variables: &[u8]) -> bool {
+    fn matches_process(&self, arguments: &[u8], variables: &[u8]) -> bool {
         let split = |bytes: &[u8]| -> Vec<String> {
             let parts = bytes.split(|byte| *byte == 0);
             parts
@@ -113,9 +114,9 @@ impl AgentLaunch {
 
 /// The agent of this machine.
 pub(super) enum LocalAgent {
-    /// Ours.
+    /// Our child process.
     Child(Child),
-    /// One that an earlier collector left, by the lock on its folder: its process id alone may be someone else's by now.
+    /// An agent that an earlier collector left. The lock on its folder identifies it, because another process may have the same PID by now.
     Adopted { pid: Pid, dir: PathBuf },
 }
 
@@ -127,21 +128,21 @@ impl LocalAgent {
                 dir: launch.dir.clone(),
             };
             let number = pid.as_raw_nonzero().get();
-            if launch.describes(pid) {
-                info!(pid = number, "found a living agent and adopted it");
+            if launch.has_same_settings(pid) {
+                info!(pid = number, "adopted the running agent");
                 return Ok(adopted);
             }
             warn!(
                 pid = number,
                 url = launch.url,
-                "a living agent was started with other settings; it is replaced, its runs go on"
+                "the running agent was started with other settings; replacing it, its runs continue"
             );
             adopted.stop().await;
         }
         let join = running
             .join_token()
             .await
-            .context("cannot make a token for the agent")?;
+            .context("cannot create a join token for the agent")?;
         Ok(Self::Child(launch.start(&join)?))
     }
 
@@ -167,7 +168,7 @@ impl LocalAgent {
             }
         };
         if tokio::time::timeout(END_GRACE, ended).await.is_err() && self.is_alive() {
-            warn!("the agent did not end in time and is killed");
+            warn!("the agent did not end in time; killing it");
             let _gone_already = kill_process(pid, Signal::KILL);
         }
     }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_living_agent_is_adopted_only_if_it_was_started_alike() {
+    fn a_living_agent_is_adopted_only_if_it_was_started_with_the_same_settings() {
         let launch = |url: &str, simulate: Option<&str>| AgentLaunch {
             url: url.into(),
             simulate: simulate.map(Into::into),
@@ -187,14 +188,14 @@ mod tests {
         };
         let arguments = b"lockstep\0agent\0--collector\0http://127.0.0.1:1\0--data\0x\0";
         let variables = b"HOME=/\0LOCKSTEP_SIMULATE=h100x8\0";
-        assert!(launch("http://127.0.0.1:1", Some("h100x8")).fits(arguments, variables));
-        assert!(!launch("http://127.0.0.1:2", Some("h100x8")).fits(arguments, variables));
-        assert!(!launch("http://127.0.0.1:1", None).fits(arguments, variables));
-        assert!(launch("http://127.0.0.1:1", None).fits(arguments, b"HOME=/\0"));
+        assert!(launch("http://127.0.0.1:1", Some("h100x8")).matches_process(arguments, variables));
+        assert!(!launch("http://127.0.0.1:2", Some("h100x8")).matches_process(arguments, variables));
+        assert!(!launch("http://127.0.0.1:1", None).matches_process(arguments, variables));
+        assert!(launch("http://127.0.0.1:1", None).matches_process(arguments, b"HOME=/\0"));
     }
 
     #[test]
-    fn the_last_words_are_the_logs_last_line() {
+    fn the_last_log_line_is_shown_without_control_characters() {
         let dir = tempfile::tempdir().expect("a folder");
         let launch = AgentLaunch {
             url: String::new(),
@@ -202,8 +203,8 @@ mod tests {
             tls_ca: None,
             dir: dir.path().into(),
         };
-        assert!(launch.last_words().ends_with("is empty"));
+        assert!(launch.last_log_line().ends_with("is empty"));
         std::fs::write(launch.log_file(), "first\nerror: \u{1b}[31mport taken\n\n").expect("writes");
-        assert_eq!(launch.last_words(), "error: \u{fffd}[31mport taken");
+        assert_eq!(launch.last_log_line(), "error: \u{fffd}[31mport taken");
     }
 }

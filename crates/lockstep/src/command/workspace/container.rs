@@ -1,4 +1,4 @@
-//! Settings as a container: what `docker run` and `podman run` are given.
+//! Converts settings to a container: the arguments of `docker run` and `podman run`.
 
 use std::path::Path;
 
@@ -8,30 +8,30 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::settings::{CODE, DATA, LOGS, Settings};
 
-/// Nobody but this machine is let in.
+/// Ports are published on this address only, so only this machine can connect.
 const ADDRESS: &str = "127.0.0.1";
-/// Where the image's servers listen.
+/// Port of Jupyter inside the container.
 const JUPYTER_PORT: u16 = 8888;
 const SSH_PORT: u16 = 2222;
-/// Where the image looks for token and keys.
+/// Folder in the container where the image reads the token and the keys.
 const KEYS: &str = "/run/workspace";
-/// What NVIDIA asks for: NCCL and RDMA lock memory, OpenMP's threads need a stack.
+/// Limits that NVIDIA recommends: NCCL and RDMA lock memory, and OpenMP's threads need a large stack.
 const ULIMITS: [(&str, Resource, Option<u64>); 2] = [
     ("memlock", Resource::Memlock, None),
     ("stack", Resource::Stack, Some(64 << 20)),
 ];
 
-/// What of this machine decides about a container under Podman, which has no daemon with rights of its own.
+/// Properties of this process that decide how Podman runs a container. Podman has no daemon with privileges of its own.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rights {
+pub(super) struct PodmanPrivileges {
     /// Podman is started by a user, not by root.
     pub(super) rootless: bool,
-    /// Limits may be raised above the own.
+    /// The process may raise limits above its own.
     pub(super) raises_limits: bool,
 }
 
-impl Rights {
-    /// Of this process.
+impl PodmanPrivileges {
+    /// Returns the privileges of this process.
     pub(super) fn own() -> Self {
         let capable =
             capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
@@ -42,13 +42,18 @@ impl Rights {
     }
 }
 
-/// The name of a workspace's container, for people; it is found by its labels.
+/// Returns the name of a workspace's container, for users. The program finds the container by its labels.
 pub(super) fn container_name(workspace: &str) -> String {
     format!("lockstep-workspace-{workspace}")
 }
 
-/// The command that starts it.
-pub(super) fn run_line(settings: &Settings, keys: &Path, runtime: Runtime, rights: Rights) -> Vec<String> {
+/// Returns the command that starts the container.
+pub(super) fn run_line(
+    settings: &Settings,
+    keys: &Path,
+    runtime: Runtime,
+    privileges: PodmanPrivileges,
+) -> Vec<String> {
     let port = |host, container| Port {
         address: ADDRESS.to_owned(),
         host,
@@ -68,7 +73,7 @@ pub(super) fn run_line(settings: &Settings, keys: &Path, runtime: Runtime, right
             port(settings.jupyter_port, JUPYTER_PORT),
             port(settings.ssh_port, SSH_PORT),
         ],
-        ulimits: ulimits(runtime, rights),
+        ulimits: ulimits(runtime, privileges),
         mounts: vec![
             settings.code.at(CODE),
             settings.data.at(DATA),
@@ -79,15 +84,15 @@ pub(super) fn run_line(settings: &Settings, keys: &Path, runtime: Runtime, right
                 read_only: false,
             },
         ],
-        options: options(settings, runtime, rights),
+        options: options(settings, runtime, privileges),
         ..Container::default()
     };
     container.run(runtime)
 }
 
-/// Docker's daemon has limits of its own; a limit above Podman's would keep the container from starting.
-fn ulimits(runtime: Runtime, rights: Rights) -> Vec<String> {
-    let bounded = runtime == Runtime::Podman && !rights.raises_limits;
+/// Docker's daemon has its own limits. With Podman, a limit above the process's own would prevent the start.
+fn ulimits(runtime: Runtime, privileges: PodmanPrivileges) -> Vec<String> {
+    let bounded = runtime == Runtime::Podman && !privileges.raises_limits;
     let of = |(name, resource, wanted): (&str, Resource, Option<u64>)| {
         let own = bounded.then(|| getrlimit(resource).maximum).flatten();
         let value = wanted.into_iter().chain(own).min();
@@ -96,19 +101,19 @@ fn ulimits(runtime: Runtime, rights: Rights) -> Vec<String> {
     ULIMITS.map(of).to_vec()
 }
 
-fn options(settings: &Settings, runtime: Runtime, rights: Rights) -> Vec<String> {
+fn options(settings: &Settings, runtime: Runtime, privileges: PodmanPrivileges) -> Vec<String> {
     let host = settings.name.replace(['.', '_'], "-");
     let mut options = vec![
         format!("--hostname={host}"),
         "--security-opt=no-new-privileges".to_owned(),
     ];
     if runtime == Runtime::Podman {
-        // SELinux would keep a confined container from the person's folders. With GPUs it is said already.
+        // SELinux would deny a confined container access to the user's folders. With GPUs, the option is there already.
         if settings.gpus == Gpus::None {
             options.push("--security-opt=label=disable".to_owned());
         }
-        // Without it, the person would be root inside, and the workspace's user somebody else outside.
-        if rights.rootless {
+        // Without this, the user would be root inside, and the workspace's user would be a different user outside.
+        if privileges.rootless {
             options.push("--userns=keep-id".to_owned());
         }
     }
@@ -125,11 +130,11 @@ mod tests {
             gpus: gpus(typed).expect("GPUs"),
             ..example()
         };
-        let rights = Rights {
+        let privileges = PodmanPrivileges {
             rootless,
             raises_limits: true,
         };
-        run_line(&settings, Path::new("/state/ann"), runtime, rights).join(" ")
+        run_line(&settings, Path::new("/state/ann"), runtime, privileges).join(" ")
     }
 
     fn expected(runtime: Runtime, gpus: &str, devices: &str, further: &str) -> String {
@@ -184,15 +189,15 @@ mod tests {
 
     #[test]
     fn podman_without_the_right_to_raise_limits_keeps_its_own() {
-        let rights = Rights {
+        let privileges = PodmanPrivileges {
             rootless: true,
             raises_limits: false,
         };
         let own = getrlimit(Resource::Stack).maximum.unwrap_or(u64::MAX);
-        let limits = ulimits(Runtime::Podman, rights);
+        let limits = ulimits(Runtime::Podman, privileges);
         assert_eq!(limits[1], format!("stack={}", own.min(64 << 20)));
         assert_eq!(
-            ulimits(Runtime::Docker, rights),
+            ulimits(Runtime::Docker, privileges),
             ["memlock=-1", "stack=67108864"],
             "Docker's daemon is not bound by the limits of who asks it"
         );

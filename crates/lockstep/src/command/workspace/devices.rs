@@ -1,20 +1,20 @@
-//! Which of this machine's GPUs a workspace sees.
+//! Finds which of this machine's GPUs a workspace can use.
 
 use domain::container::Gpus;
 use domain::topology::Inventory;
 use serde::Serialize;
 
-/// A GPU, or an instance of one, as a workspace has it.
+/// A GPU or MIG instance that a workspace can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Device {
-    /// NVML's index.
+    /// NVML's index of the GPU.
     pub(super) index: u32,
     pub(super) uuid: String,
     pub(super) name: String,
 }
 
-/// The devices that were asked for and are there. A UUID may be shortened, as the runtimes let it.
-pub(super) fn seen(gpus: &Gpus, inventory: &Inventory) -> Vec<Device> {
+/// Returns the requested devices that exist. A UUID may be shortened, as the runtimes allow.
+pub(super) fn existing(gpus: &Gpus, inventory: &Inventory) -> Vec<Device> {
     let whole = inventory.gpus.iter().map(|gpu| Device {
         index: gpu.index,
         uuid: gpu.uuid.clone(),
@@ -77,8 +77,8 @@ mod tests {
             ("7", &[]),
         ] {
             let asked = gpus(asked).expect("GPUs");
-            let seen = seen(&asked, &inventory);
-            let uuids: Vec<&str> = seen.iter().map(|device| device.uuid.as_str()).collect();
+            let found = existing(&asked, &inventory);
+            let uuids: Vec<&str> = found.iter().map(|device| device.uuid.as_str()).collect();
             assert_eq!(uuids, expected, "{asked:?}");
         }
     }

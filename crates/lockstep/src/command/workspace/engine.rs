@@ -1,4 +1,4 @@
-//! Docker and Podman, asked by their command lines. What they refuse is told with the next step.
+//! Runs Docker and Podman through their command lines. Errors include the next step.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -12,15 +12,15 @@ use tokio::process::Command;
 use crate::failure::Failure;
 use crate::table::printable;
 
-/// Who is asked something small answers within this, or hangs. Podman waits while another one, such as a build, holds its storage.
+/// Timeout of short commands. Podman waits while another command, such as a build, holds its storage.
 const ANSWER_WITHIN: Duration = Duration::from_secs(180);
-/// What is said of a refusal, at most.
+/// Most characters of a runtime's error message.
 const WORDS_MAX: usize = 600;
 
-/// What runs the containers.
+/// The container runtime to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Choice {
-    /// Docker where its daemon answers, else Podman.
+pub(super) enum RuntimeChoice {
+    /// Docker if its daemon answers, otherwise Podman.
     Auto,
     /// Docker.
     Docker,
@@ -34,15 +34,15 @@ pub(super) struct Engine {
     pub(super) runtime: Runtime,
 }
 
-/// What a runtime said instead of doing it.
+/// Why a runtime did not do what it should.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum RuntimeError {
     #[error("{0} is not on the PATH")]
     Missing(Runtime),
     #[error("{0} did not answer within {seconds} s", seconds = ANSWER_WITHIN.as_secs())]
-    Silent(Runtime),
-    #[error("{runtime} says: {said}")]
-    Said { runtime: Runtime, said: String },
+    TimedOut(Runtime),
+    #[error("{runtime} says: {message}")]
+    Failed { runtime: Runtime, message: String },
     #[error("{runtime} cannot be started")]
     Unstartable {
         runtime: Runtime,
@@ -50,20 +50,20 @@ pub(super) enum Refusal {
     },
 }
 
-impl Choice {
-    /// All that were chosen and answer, the preferred first; never none.
+impl RuntimeChoice {
+    /// Returns the chosen runtimes that answer, preferred first. Never empty.
     pub(super) async fn engines(self) -> Result<Vec<Engine>, Failure> {
         let mut answering = Vec::new();
-        let mut refused = Vec::new();
+        let mut errors = Vec::new();
         for runtime in self.runtimes() {
             match Engine::probe(*runtime).await {
                 Ok(engine) if answering.contains(&engine) => {}
                 Ok(engine) => answering.push(engine),
-                Err(refusal) => refused.push(refusal),
+                Err(error) => errors.push(error),
             }
         }
         if answering.is_empty() {
-            return Err(Failure::Failed(anyhow::anyhow!("{}", none_answers(&refused))));
+            return Err(Failure::Failed(anyhow::anyhow!("{}", none_answers(&errors))));
         }
         Ok(answering)
     }
@@ -77,15 +77,15 @@ impl Choice {
     }
 }
 
-fn none_answers(refused: &[Refusal]) -> String {
-    if refused
+fn none_answers(errors: &[RuntimeError]) -> String {
+    if errors
         .iter()
-        .all(|refusal| matches!(refusal, Refusal::Missing(_)))
+        .all(|error| matches!(error, RuntimeError::Missing(_)))
     {
-        let names: Vec<String> = refused
+        let names: Vec<String> = errors
             .iter()
-            .filter_map(|refusal| match refusal {
-                Refusal::Missing(runtime) => Some(runtime.to_string()),
+            .filter_map(|error| match error {
+                RuntimeError::Missing(runtime) => Some(runtime.to_string()),
                 _ => None,
             })
             .collect();
@@ -94,15 +94,18 @@ fn none_answers(refused: &[Refusal]) -> String {
             names.join(" or ")
         );
     }
-    let told = refused
+    let shown = errors
         .iter()
-        .filter(|refusal| !matches!(refusal, Refusal::Missing(_)) || refused.len() == 1);
-    told.map(Refusal::with_next_step).collect::<Vec<_>>().join("; ")
+        .filter(|error| !matches!(error, RuntimeError::Missing(_)) || errors.len() == 1);
+    shown
+        .map(RuntimeError::with_next_step)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 impl Engine {
-    /// Whether a runtime answers. `docker` may be Podman under another name.
-    async fn probe(runtime: Runtime) -> Result<Self, Refusal> {
+    /// Checks that a runtime answers. `docker` may be an alias of Podman.
+    async fn probe(runtime: Runtime) -> Result<Self, RuntimeError> {
         let program = runtime.program();
         let version = ask(runtime, &[program, "--version"]).await?;
         if runtime == Runtime::Podman || version.to_lowercase().starts_with("podman") {
@@ -115,36 +118,36 @@ impl Engine {
         )
         .await?;
         if options.contains("name=rootless") {
-            let said = "it runs rootless, where a workspace's user could not write your folders; rootless Podman can: --runtime podman";
-            return Err(Refusal::Said {
+            let message = "it runs rootless, so a workspace's user could not write to your folders; rootless Podman can: use --runtime podman";
+            return Err(RuntimeError::Failed {
                 runtime,
-                said: said.to_owned(),
+                message: message.to_owned(),
             });
         }
         Ok(Self { runtime })
     }
 
-    /// Runs a command and gives what it prints.
-    pub(super) async fn ask(self, line: &[String]) -> Result<String, Refusal> {
+    /// Runs a command and returns its output.
+    pub(super) async fn ask(self, line: &[String]) -> Result<String, RuntimeError> {
         ask(self.runtime, line).await
     }
 
-    /// Runs a command of the kind that takes its time (stopping, starting): as [`ask`](Self::ask), for as long as it takes.
-    pub(super) async fn carry_out(self, line: &[String]) -> Result<String, Refusal> {
+    /// Runs a slow command (start, stop) without a timeout, and returns its output.
+    pub(super) async fn run_without_timeout(self, line: &[String]) -> Result<String, RuntimeError> {
         let output = command(line).output().await;
-        judge(self.runtime, output)
+        check_output(self.runtime, output)
     }
 
-    /// Runs a command and gives all that it says, a line each, whatever becomes of it.
+    /// Runs a command and returns the lines of both outputs. Ignores errors.
     pub(super) async fn lines(self, line: &[String]) -> Vec<String> {
         let Ok(Ok(output)) = tokio::time::timeout(ANSWER_WITHIN, command(line).output()).await else {
             return Vec::new();
         };
-        let said = [output.stdout, output.stderr].concat();
-        String::from_utf8_lossy(&said).lines().map(printable).collect()
+        let bytes = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&bytes).lines().map(printable).collect()
     }
 
-    /// Runs a command whose output is its progress; it goes to stderr, where it does not mix with results.
+    /// Runs a command whose output is its progress. The output goes to stderr, so that it does not mix with results.
     pub(super) async fn show(self, line: &[String]) -> anyhow::Result<()> {
         let stderr = std::io::stderr().as_fd().try_clone_to_owned()?;
         let status = command(line)
@@ -157,10 +160,10 @@ impl Engine {
     }
 }
 
-async fn ask<S: AsRef<str>>(runtime: Runtime, line: &[S]) -> Result<String, Refusal> {
+async fn ask<S: AsRef<str>>(runtime: Runtime, line: &[S]) -> Result<String, RuntimeError> {
     match tokio::time::timeout(ANSWER_WITHIN, command(line).output()).await {
-        Ok(output) => judge(runtime, output),
-        Err(_) => Err(Refusal::Silent(runtime)),
+        Ok(output) => check_output(runtime, output),
+        Err(_) => Err(RuntimeError::TimedOut(runtime)),
     }
 }
 
@@ -171,11 +174,14 @@ fn command<S: AsRef<str>>(line: &[S]) -> Command {
     command
 }
 
-fn judge(runtime: Runtime, output: std::io::Result<std::process::Output>) -> Result<String, Refusal> {
+fn check_output(
+    runtime: Runtime,
+    output: std::io::Result<std::process::Output>,
+) -> Result<String, RuntimeError> {
     let output = match output {
         Ok(output) => output,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Refusal::Missing(runtime)),
-        Err(source) => return Err(Refusal::Unstartable { runtime, source }),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(RuntimeError::Missing(runtime)),
+        Err(source) => return Err(RuntimeError::Unstartable { runtime, source }),
     };
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -186,16 +192,16 @@ fn judge(runtime: Runtime, output: std::io::Result<std::process::Output>) -> Res
         .filter(|line| !line.trim().is_empty())
         .map(printable)
         .collect();
-    let said = if lines.is_empty() {
+    let message = if lines.is_empty() {
         output.status.to_string()
     } else {
         lines.join(" / ").chars().take(WORDS_MAX).collect()
     };
-    Err(Refusal::Said { runtime, said })
+    Err(RuntimeError::Failed { runtime, message })
 }
 
-impl Refusal {
-    /// What happened, and what to do next where that is known.
+impl RuntimeError {
+    /// Describes what happened, and the next step if it is known.
     pub(super) fn with_next_step(&self) -> String {
         match self.next_step() {
             Some(next) => format!("{self}; {next}"),
@@ -204,36 +210,36 @@ impl Refusal {
     }
 
     fn next_step(&self) -> Option<&'static str> {
-        let said = match self {
+        let message = match self {
             Self::Missing(Runtime::Docker) => {
                 return Some("install it (https://docs.docker.com/engine/install), or use --runtime podman");
             }
             Self::Missing(Runtime::Podman) => {
                 return Some("install it (`apt-get install podman`), or use --runtime docker");
             }
-            Self::Silent(Runtime::Docker) => {
-                return Some("see whether its service works: `systemctl status docker`");
+            Self::TimedOut(Runtime::Docker) => {
+                return Some("check its service: `systemctl status docker`");
             }
-            Self::Silent(Runtime::Podman) => {
+            Self::TimedOut(Runtime::Podman) => {
                 return Some(
-                    "another command may hold its storage, such as a build: try again when that has ended",
+                    "another command, such as a build, may hold its storage; try again when it has ended",
                 );
             }
             Self::Unstartable { .. } => return None,
-            Self::Said { said, .. } => said.to_lowercase(),
+            Self::Failed { message, .. } => message.to_lowercase(),
         };
         NEXT_STEPS
             .iter()
-            .find(|(words, _)| said.contains(words))
+            .find(|(words, _)| message.contains(words))
             .map(|(_, next)| *next)
     }
 }
 
-/// Words of a refusal, in small letters, and what helps.
+/// Parts of error messages, in lower case, and the next step for each.
 const NEXT_STEPS: [(&str, &str); 9] = [
     (
         "permission denied while trying to connect",
-        "let yourself use it (`sudo usermod -aG docker $USER`, then log in again), or use --runtime podman",
+        "get access to it (`sudo usermod -aG docker $USER`, then log in again), or use --runtime podman",
     ),
     (
         "is the docker daemon running",
@@ -241,7 +247,7 @@ const NEXT_STEPS: [(&str, &str); 9] = [
     ),
     (
         "could not select device driver",
-        "Docker cannot hand out GPUs: install the NVIDIA Container Toolkit (`nvidia-ctk runtime configure --runtime=docker`, restart Docker), or use --gpus none",
+        "Docker has no access to GPUs: install the NVIDIA Container Toolkit (`nvidia-ctk runtime configure --runtime=docker`, restart Docker), or use --gpus none",
     ),
     (
         "nvidia-container-cli",
@@ -249,7 +255,7 @@ const NEXT_STEPS: [(&str, &str); 9] = [
     ),
     (
         "nvidia.com/gpu",
-        "Podman cannot hand out these GPUs: `sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` and `nvidia-ctk cdi list` shows them; or use --gpus none",
+        "Podman has no access to these GPUs: run `sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` and check with `nvidia-ctk cdi list`, or use --gpus none",
     ),
     ("port is already allocated", TAKEN_PORT),
     ("address already in use", TAKEN_PORT),
@@ -259,14 +265,14 @@ const NEXT_STEPS: [(&str, &str); 9] = [
     ),
     (
         "rlimit",
-        "a limit of this machine is lower than asked for; see `ulimit -Hl` and `ulimit -Hs`",
+        "a limit of this machine is lower than required; see `ulimit -Hl` and `ulimit -Hs`",
     ),
 ];
 const TAKEN_PORT: &str = "choose other ports with --jupyter-port and --ssh-port";
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        Self::Failed(anyhow::anyhow!("{}", refusal.with_next_step()))
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Self {
+        Self::Failed(anyhow::anyhow!("{}", error.with_next_step()))
     }
 }
 
@@ -275,8 +281,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_of_both_runtimes_come_with_the_next_step() {
-        for (said, next) in [
+    fn errors_of_both_runtimes_come_with_the_next_step() {
+        for (message, next) in [
             (
                 "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
                 "systemctl start docker",
@@ -306,32 +312,32 @@ mod tests {
                 "another name",
             ),
         ] {
-            let refusal = Refusal::Said {
+            let error = RuntimeError::Failed {
                 runtime: Runtime::Docker,
-                said: said.to_owned(),
+                message: message.to_owned(),
             };
-            let told = refusal.with_next_step();
-            assert!(told.contains(said) && told.contains(next), "{told}");
+            let text = error.with_next_step();
+            assert!(text.contains(message) && text.contains(next), "{text}");
         }
-        let unknown = Refusal::Said {
+        let unknown = RuntimeError::Failed {
             runtime: Runtime::Podman,
-            said: "no".into(),
+            message: "no".into(),
         };
         assert_eq!(unknown.with_next_step(), "podman says: no");
     }
 
     #[test]
     fn a_missing_runtime_is_not_mentioned_beside_one_that_is_there_and_broken() {
-        let broken = || Refusal::Said {
+        let broken = || RuntimeError::Failed {
             runtime: Runtime::Docker,
-            said: "is the docker daemon running".into(),
+            message: "is the docker daemon running".into(),
         };
-        let told = none_answers(&[broken(), Refusal::Missing(Runtime::Podman)]);
-        assert!(!told.contains("not on the PATH"), "{told}");
-        let told = none_answers(&[
-            Refusal::Missing(Runtime::Docker),
-            Refusal::Missing(Runtime::Podman),
+        let text = none_answers(&[broken(), RuntimeError::Missing(Runtime::Podman)]);
+        assert!(!text.contains("not on the PATH"), "{text}");
+        let text = none_answers(&[
+            RuntimeError::Missing(Runtime::Docker),
+            RuntimeError::Missing(Runtime::Podman),
         ]);
-        assert!(told.starts_with("docker or podman is not on the PATH"), "{told}");
+        assert!(text.starts_with("docker or podman is not on the PATH"), "{text}");
     }
 }

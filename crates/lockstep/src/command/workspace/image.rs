@@ -1,4 +1,4 @@
-//! The image of a workspace: its Dockerfile in the binary, how it is built, and whether an image is one.
+//! The image of a workspace: its Dockerfile is in the binary. This module builds images and checks them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use domain::container::{Runtime, check};
 use serde::Deserialize;
 
 use super::engine::Engine;
-use super::settings::Person;
+use super::settings::UserIds;
 use crate::failure::Failure;
 
-/// What an image is built of: name, text, mode.
+/// Files that an image is built from: name, text, mode.
 const FILES: [(&str, &str, u32); 3] = [
     (DOCKERFILE, include_str!("../../../workspace/Dockerfile"), 0o644),
     (
@@ -23,10 +23,10 @@ const FILES: [(&str, &str, u32); 3] = [
     ("start.sh", include_str!("../../../workspace/start.sh"), 0o755),
 ];
 const DOCKERFILE: &str = "Dockerfile";
-/// Set by the Dockerfile: the ids of the one user of the image.
+/// Set by the Dockerfile: the UID of the image's only user.
 const UID_LABEL: &str = "lockstep.workspace.uid";
 
-/// Print the Dockerfile of the image, or write it with what it needs.
+/// Print the Dockerfile of the image, or write it and the files it needs.
 #[derive(Args)]
 pub(super) struct Dockerfile {
     /// Write Dockerfile, sshd_config and start.sh into this folder, for `docker build`.
@@ -44,73 +44,73 @@ impl Dockerfile {
     }
 }
 
-/// The image that is built for a person where none is named: everyone's has their own ids in it.
-pub(super) fn of(person: Person) -> String {
-    format!("lockstep-workspace:uid{}", person.uid)
+/// Returns the name of the default image of a user. Each user has their own image, because it contains their UID and GID.
+pub(super) fn of(user: UserIds) -> String {
+    format!("lockstep-workspace:uid{}", user.uid)
 }
 
-/// The command that builds an image from a folder with the Dockerfile.
+/// Returns the command that builds an image from a folder with the Dockerfile.
 pub(super) fn build_line(
     runtime: Runtime,
     image: &str,
     base: Option<&str>,
-    person: Person,
+    user: UserIds,
     folder: &str,
 ) -> Vec<String> {
     let mut arguments = Vec::new();
     if let Some(base) = base {
         arguments.push(("BASE", base.to_owned()));
     }
-    arguments.push(("WORKSPACE_UID", person.uid.to_string()));
-    arguments.push(("WORKSPACE_GID", person.gid.to_string()));
+    arguments.push(("WORKSPACE_UID", user.uid.to_string()));
+    arguments.push(("WORKSPACE_GID", user.gid.to_string()));
     runtime.build(image, &arguments, folder)
 }
 
-/// Builds it, with the runtime's own progress on stderr.
+/// Builds the image. The runtime's own progress goes to stderr.
 pub(super) async fn build(
     engine: Engine,
     image: &str,
     base: Option<&str>,
-    person: Person,
+    user: UserIds,
 ) -> Result<(), Failure> {
     let folder = std::env::temp_dir().join(format!("lockstep-workspace-{:016x}", rand::random::<u64>()));
     write(&folder)?;
-    let line = build_line(engine.runtime, image, base, person, &folder.to_string_lossy());
+    let line = build_line(engine.runtime, image, base, user, &folder.to_string_lossy());
     let built = engine.show(&line).await;
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     built.map_err(|error| {
         anyhow::anyhow!(
-            "the image {image} could not be built ({error}); its last lines above say why. A base that cannot be fetched is replaced by --base IMAGE"
+            "the image {image} could not be built ({error}); see the last lines above. If the base image cannot be pulled, choose another with --base IMAGE"
         )
         .into()
     })
 }
 
-/// Whether an image is here and made for this person.
+/// Checks that an image exists on this machine and was made for this user.
 ///
 /// # Errors
-/// When it is not, with the next step.
-pub(super) async fn verify(engine: Engine, image: &str, person: Person) -> Result<(), Failure> {
+/// If it does not exist or was made for another user; the error includes the next step.
+pub(super) async fn verify(engine: Engine, image: &str, user: UserIds) -> Result<(), Failure> {
     let asked = engine.ask(&engine.runtime.inspect_image(image)).await;
-    let text = asked.map_err(|refusal| {
+    let text = asked.map_err(|error| {
         anyhow::anyhow!(
-            "there is no image {image} here ({refusal}); `lockstep workspace start --build` builds one, `{} pull {image}` fetches it if a registry has it",
+            "there is no image {image} here ({error}); `lockstep workspace start --build` builds one, `{} pull {image}` fetches it if a registry has it",
             engine.runtime
         )
     })?;
-    let uid = person.uid;
+    let uid = user.uid;
     match uid_of(&text).with_context(|| format!("{} describes {image} in an unknown way", engine.runtime))? {
         None => Err(Failure::Failed(anyhow::anyhow!(
-            "{image} is no workspace's image: it lacks Jupyter, SSH and the label {UID_LABEL}; build one on it with `lockstep workspace start --build --base {image}`"
+            "{image} is not a workspace image: it lacks Jupyter, SSH and the label {UID_LABEL}; build one on it with `lockstep workspace start --build --base {image}`"
         ))),
         Some(built_for) if built_for != uid.to_string() => Err(Failure::Failed(anyhow::anyhow!(
-            "{image} was built for uid {built_for}, and this is for uid {uid}, whose files it could not write; build your own with --build (and without --image, or with another name), or start it for its user with --user {built_for}:GID"
+            "{image} was built for uid {built_for} and cannot write the files of uid {uid}; build your own with --build (and without --image, or with another name), or start it for its user with --user {built_for}:GID"
         ))),
         Some(_) => Ok(()),
     }
 }
 
-/// An image's reference from the command line.
+/// Checks an image reference from the command line.
 pub(super) fn reference(text: &str) -> Result<String, String> {
     check::image(text).map(|()| text.to_owned())
 }
@@ -129,7 +129,7 @@ fn write(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `image inspect` prints; both runtimes have labels under `Config`, null where there are none.
+/// The output of `image inspect`. Both runtimes have the labels under `Config`; they are null if there are none.
 #[derive(Deserialize)]
 struct Described {
     #[serde(rename = "Config")]

@@ -1,9 +1,9 @@
-//! Token and keys of a workspace: a folder of the person's own, the only thing of a workspace that is secret.
+//! The token and the keys of a workspace. Their folder belongs to the user; these files are a workspace's only secrets.
 //!
 //! ```text
-//! STATE/NAME/ 0700   jupyter.token          made once; 64 hexadecimal digits, no newline
-//!                    authorized_keys        the public keys that SSH lets in
-//!                    ssh_host_ed25519_key   made by the workspace at its first start
+//! STATE/NAME/ 0700   jupyter.token          created once; 64 hexadecimal digits, no newline
+//!                    authorized_keys        the public keys that SSH accepts
+//!                    ssh_host_ed25519_key   created by the workspace at its first start
 //! ```
 
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::settings::Person;
+use super::settings::UserIds;
 
 const TOKEN: &str = "jupyter.token";
 const AUTHORIZED_KEYS: &str = "authorized_keys";
-/// Public keys are some hundred bytes; a file of more than this is something else.
+/// Public keys have a few hundred bytes. A larger file is something else.
 const PUBLIC_KEYS_BYTES_MAX: u64 = 64 << 10;
-/// Where `ssh-keygen` puts them, the better first.
+/// Where `ssh-keygen` writes public keys, in order of preference.
 const USUAL_KEYS: [&str; 4] = [
     ".ssh/id_ed25519.pub",
     ".ssh/id_ed25519_sk.pub",
@@ -33,7 +33,7 @@ pub(super) struct Keys {
     pub(super) folder: PathBuf,
 }
 
-/// Public keys, one a line, checked.
+/// Checked public keys, one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PublicKeys(String);
 
@@ -48,21 +48,21 @@ impl Keys {
         self.folder.join(TOKEN)
     }
 
-    /// Whether SSH lets anybody in.
-    pub(super) fn lets_in(&self) -> bool {
+    /// Returns true if SSH accepts any key.
+    pub(super) fn has_authorized_keys(&self) -> bool {
         std::fs::metadata(self.folder.join(AUTHORIZED_KEYS)).is_ok_and(|file| file.len() > 0)
     }
 
-    /// Makes what is missing, for this person. Gives the token where it is new.
+    /// Creates the missing files for this user. Returns the token if it is new.
     pub(super) fn prepare(
         &self,
-        person: Person,
+        user: UserIds,
         public: Option<&PublicKeys>,
     ) -> anyhow::Result<Option<String>> {
-        let cannot = || format!("cannot keep the workspace's keys in {}", self.folder.display());
-        self.make_folder(person).with_context(cannot)?;
+        let cannot = || format!("cannot store the workspace's keys in {}", self.folder.display());
+        self.make_folder(user).with_context(cannot)?;
         if let Some(PublicKeys(keys)) = public {
-            self.put(AUTHORIZED_KEYS, keys, person).with_context(cannot)?;
+            self.put(AUTHORIZED_KEYS, keys, user).with_context(cannot)?;
         }
         if self.token_file().symlink_metadata().is_ok() {
             return Ok(None);
@@ -71,11 +71,11 @@ impl Keys {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        self.put(TOKEN, &token, person).with_context(cannot)?;
+        self.put(TOKEN, &token, user).with_context(cannot)?;
         Ok(Some(token))
     }
 
-    /// Takes all of it away.
+    /// Removes the folder.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
         match std::fs::remove_dir_all(&self.folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -85,16 +85,16 @@ impl Keys {
         }
     }
 
-    fn make_folder(&self, person: Person) -> std::io::Result<()> {
+    fn make_folder(&self, user: UserIds) -> std::io::Result<()> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.folder)?;
-        give(&File::open(&self.folder)?, person)
+        set_owner(&File::open(&self.folder)?, user)
     }
 
-    /// Written under another name first and renamed: the folder is the person's, and what is there may be a link by now.
-    fn put(&self, name: &str, text: &str, person: Person) -> std::io::Result<()> {
+    /// Writes to a temporary name and renames it. The folder belongs to the user, so an existing file may be a link by now.
+    fn put(&self, name: &str, text: &str, user: UserIds) -> std::io::Result<()> {
         let partial = self.folder.join(format!("{name}.{:016x}", rand::random::<u64>()));
         let mut file = OpenOptions::new()
             .write(true)
@@ -102,16 +102,16 @@ impl Keys {
             .mode(0o600)
             .open(&partial)?;
         file.write_all(text.as_bytes())?;
-        give(&file, person)?;
+        set_owner(&file, user)?;
         file.sync_all()?;
         std::fs::rename(partial, self.folder.join(name))
     }
 }
 
-/// Only root can give away, and need not where it is theirs already.
-fn give(file: &File, person: Person) -> std::io::Result<()> {
+/// Changes the owner if this process is root. Otherwise the file already belongs to the user.
+fn set_owner(file: &File, user: UserIds) -> std::io::Result<()> {
     if rustix::process::geteuid().is_root() {
-        fchown(file, Some(person.uid), Some(person.gid))?;
+        fchown(file, Some(user.uid), Some(user.gid))?;
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ fn give(file: &File, person: Person) -> std::io::Result<()> {
 // === impl PublicKeys ===
 
 impl PublicKeys {
-    /// Of a file that was named, or the usual one; `None` where there is none.
+    /// Reads the keys of the named file, or of the usual one. `None` if there is no usual file.
     pub(super) fn find(named: Option<&Path>) -> anyhow::Result<Option<Self>> {
         if let Some(path) = named {
             return Self::read(path).map(Some);
@@ -143,12 +143,11 @@ impl PublicKeys {
         Self::parse(&text).map_err(|why| anyhow::anyhow!("{shown} {why}"))
     }
 
-    /// Lines as OpenSSH writes them: type, base64, comment. Without options, which would run or forbid something inside.
+    /// Parses lines as OpenSSH writes them: type, base64, comment. Rejects options, because they could run or forbid something inside the
+    /// workspace.
     fn parse(text: &str) -> Result<Self, String> {
         if text.contains("PRIVATE KEY") {
-            return Err(
-                "is a private key, which stays where it is; name the file beside it that ends in .pub".into(),
-            );
+            return Err("is a private key; use the public key file beside it, which ends in .pub".into());
         }
         let mut keys = String::new();
         for line in text.lines().map(str::trim) {
@@ -157,20 +156,22 @@ impl PublicKeys {
             }
             if !is_public_key(line) {
                 return Err(
-                    "holds a line that is no public key; it looks like: ssh-ed25519 AAAA… name".into(),
+                    "contains a line that is not a public key; a key looks like: ssh-ed25519 AAAA… name"
+                        .into(),
                 );
             }
             keys.push_str(line);
             keys.push('\n');
         }
         if keys.is_empty() {
-            return Err("holds no public key; it looks like: ssh-ed25519 AAAA… name".into());
+            return Err("contains no public key; a key looks like: ssh-ed25519 AAAA… name".into());
         }
         Ok(Self(keys))
     }
 }
 
-/// The second word says the first again: base64 of its length in four bytes and its letters, which begin with `AAAA`.
+/// Returns true if the line is a public key. The second word repeats the type: it is base64 of the type's length in four bytes and its
+/// letters, so it begins with `AAAA`.
 fn is_public_key(line: &str) -> bool {
     let mut words = line.split_ascii_whitespace();
     let (Some(kind), Some(key)) = (words.next(), words.next()) else {
@@ -203,9 +204,9 @@ mod tests {
             ("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "private key"),
             ("", "no public key"),
             ("# nothing\n", "no public key"),
-            ("hello world", "is no public key"),
-            (&format!("command=\"rm\" {KEY}"), "is no public key"),
-            ("ssh-ed25519 AAAA", "is no public key"),
+            ("hello world", "is not a public key"),
+            (&format!("command=\"rm\" {KEY}"), "is not a public key"),
+            ("ssh-ed25519 AAAA", "is not a public key"),
         ] {
             let error = PublicKeys::parse(text).unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");
@@ -217,20 +218,20 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let keys = Keys::of(&state.path().join("new"), "ann");
         let own = File::open(state.path()).unwrap().metadata().unwrap();
-        let person = Person {
+        let user = UserIds {
             uid: own.uid(),
             gid: own.gid(),
         };
-        let token = keys.prepare(person, None).unwrap().unwrap();
+        let token = keys.prepare(user, None).unwrap().unwrap();
         assert_eq!(token.len(), 64);
-        assert!(!keys.lets_in());
+        assert!(!keys.has_authorized_keys());
         let public = PublicKeys::parse(KEY).unwrap();
         assert_eq!(
-            keys.prepare(person, Some(&public)).unwrap(),
+            keys.prepare(user, Some(&public)).unwrap(),
             None,
-            "it was told already"
+            "it was shown already"
         );
-        assert!(keys.lets_in());
+        assert!(keys.has_authorized_keys());
         assert_eq!(std::fs::read_to_string(keys.token_file()).unwrap(), token);
 
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
@@ -253,11 +254,11 @@ mod tests {
         std::fs::create_dir(&keys.folder).unwrap();
         std::os::unix::fs::symlink(&target, keys.folder.join(AUTHORIZED_KEYS)).unwrap();
         let own = std::fs::metadata(state.path()).unwrap();
-        let person = Person {
+        let user = UserIds {
             uid: own.uid(),
             gid: own.gid(),
         };
-        keys.prepare(person, Some(&PublicKeys::parse(KEY).unwrap()))
+        keys.prepare(user, Some(&PublicKeys::parse(KEY).unwrap()))
             .unwrap();
         assert_eq!(std::fs::read_to_string(target).unwrap(), "as it was");
     }

@@ -9,40 +9,40 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::devices::{self, Device};
-use super::engine::Choice;
-use super::found::{self, Found};
+use super::discovery::{self, ExistingWorkspace};
+use super::engine::RuntimeChoice;
 use super::settings::{gpus_text, url};
-use crate::command::look::look;
+use crate::command::local_reading::read_machine;
 use crate::failure::Failure;
 use crate::table;
 
 /// List workspaces, running or not, with their GPUs.
 #[derive(Args)]
 #[command(
-    after_help = "What uses a GPU now is in `gpu_assignment_info`: its label `container` is the id that --json shows."
+    after_help = "`gpu_assignment_info` shows what uses a GPU now: its label `container` is the ID that --json shows."
 )]
 pub(super) struct List {
     /// Print a JSON array.
     #[arg(long)]
     json: bool,
-    /// The NVML library to open instead of the machine's own.
+    /// NVML library to open instead of the system's own.
     #[arg(long, env = "LOCKSTEP_NVML_LIBRARY", value_name = "PATH")]
     nvml_library: Option<PathBuf>,
-    /// Simulated GPUs, like h100x8.
+    /// Simulate GPUs, for example h100x8.
     #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
     simulate: Option<String>,
 }
 
-/// A workspace as programs read it.
+/// A workspace in the JSON output.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct View {
     name: String,
     state: String,
     runtime: String,
-    /// The beginning of the container's id.
+    /// The beginning of the container's ID.
     container: String,
     image: String,
-    /// Where Jupyter is, while it runs.
+    /// URL of Jupyter.
     url: String,
     jupyter_port: u16,
     ssh_port: u16,
@@ -55,19 +55,19 @@ struct View {
     gpus: GpusView,
 }
 
-/// What was asked for, and the GPUs that this is.
+/// The requested GPUs, and the devices that they are.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct GpusView {
     asked: String,
     devices: Vec<Device>,
-    /// Why GPUs that were asked for are not listed.
+    /// Why requested GPUs are not listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<String>,
 }
 
 impl List {
-    pub(super) async fn execute(self, choice: Choice) -> Result<(), Failure> {
-        let found = found::all(choice).await?;
+    pub(super) async fn execute(self, choice: RuntimeChoice) -> Result<(), Failure> {
+        let found = discovery::all(choice).await?;
         let machine = self.machine(&found).await;
         let now = Timestamp::now();
         let views: Vec<View> = found
@@ -78,31 +78,33 @@ impl List {
             let text = serde_json::to_string_pretty(&views).map_err(|error| Failure::Failed(error.into()))?;
             say!("{text}");
         } else if views.is_empty() {
-            say!("no workspace here; `lockstep workspace start --build` makes one of the current folder");
+            say!(
+                "No workspaces on this machine. `lockstep workspace start --build` creates one for the current folder"
+            );
         } else {
             print(&views);
         }
         Ok(())
     }
 
-    /// This machine's GPUs; not asked for when no workspace has any.
-    async fn machine(&self, found: &[Found]) -> Machine {
+    /// Reads this machine's GPUs. Skips this if no workspace has GPUs.
+    async fn machine(&self, found: &[ExistingWorkspace]) -> Machine {
         if found
             .iter()
             .all(|workspace| workspace.settings.gpus == Gpus::None)
         {
             return Machine::default();
         }
-        match look(
+        match read_machine(
             Path::new("/"),
             self.nvml_library.as_deref(),
             self.simulate.as_deref(),
         )
         .await
         {
-            Ok(seen) => Machine {
-                missing: seen.inventory.gpus_missing.clone(),
-                inventory: (*seen.inventory).clone(),
+            Ok(reading) => Machine {
+                missing: reading.inventory.gpus_missing.clone(),
+                inventory: (*reading.inventory).clone(),
             },
             Err(error) => Machine {
                 missing: Some(format!("{:#}", anyhow::Error::new(error))),
@@ -112,14 +114,14 @@ impl List {
     }
 }
 
-/// GPUs, or why there are none.
+/// The GPUs of this machine, or why they cannot be read.
 #[derive(Default)]
 struct Machine {
     inventory: domain::topology::Inventory,
     missing: Option<String>,
 }
 
-fn view(workspace: &Found, machine: &Machine, now: Timestamp) -> View {
+fn view(workspace: &ExistingWorkspace, machine: &Machine, now: Timestamp) -> View {
     let settings = &workspace.settings;
     let uptime = |started: Timestamp| u64::try_from(now.as_second() - started.as_second()).unwrap_or(0);
     let asked = settings.gpus != Gpus::None;
@@ -133,13 +135,13 @@ fn view(workspace: &Found, machine: &Machine, now: Timestamp) -> View {
         jupyter_port: settings.jupyter_port,
         ssh_port: settings.ssh_port,
         uptime_s: workspace.started.filter(|_| workspace.runs()).map(uptime),
-        user: settings.person.to_string(),
+        user: settings.user.to_string(),
         code: settings.code.to_string(),
         data: settings.data.to_string(),
         logs: settings.logs.to_string(),
         gpus: GpusView {
             asked: gpus_text(&settings.gpus),
-            devices: devices::seen(&settings.gpus, &machine.inventory),
+            devices: devices::existing(&settings.gpus, &machine.inventory),
             missing: machine.missing.clone().filter(|_| asked),
         },
     }
@@ -154,17 +156,17 @@ fn print(views: &[View]) {
     }
 }
 
-/// A line a GPU; the first has the rest.
+/// Returns one row per GPU. The first row also has the other columns.
 fn rows(view: &View) -> Vec<Vec<String>> {
     let gpus: Vec<String> = view.gpus.devices.iter().map(shown).collect();
     let first = gpus.first().unwrap_or(&view.gpus.asked).clone();
-    let place = |port: u16| format!("127.0.0.1:{port}");
+    let address = |port: u16| format!("127.0.0.1:{port}");
     let head = vec![
         view.name.clone(),
         view.state.clone(),
         view.uptime_s.map_or_else(|| "-".to_owned(), uptime),
         view.url.clone(),
-        place(view.ssh_port),
+        address(view.ssh_port),
         view.image.clone(),
         first,
     ];
@@ -182,7 +184,7 @@ fn shown(device: &Device) -> String {
     format!("{} {} {}", device.index, device.name, device.uuid)
 }
 
-/// Seconds below an hour, minutes above.
+/// Formats an uptime: in seconds below one hour, in minutes above.
 fn uptime(seconds: u64) -> String {
     let shown = if seconds < 3_600 {
         seconds
@@ -202,8 +204,8 @@ mod tests {
     use crate::command::workspace::engine::Engine;
     use crate::command::workspace::settings::example;
 
-    fn found(state: &str) -> Found {
-        Found {
+    fn existing(state: &str) -> ExistingWorkspace {
+        ExistingWorkspace {
             engine: Engine {
                 runtime: Runtime::Docker,
             },
@@ -231,7 +233,7 @@ mod tests {
             missing: None,
         };
         let now = "2026-11-22T09:30:20Z".parse().unwrap();
-        let shown = rows(&view(&found("running"), &machine, now));
+        let shown = rows(&view(&existing("running"), &machine, now));
         let expected = [
             "ann",
             "running",
@@ -253,7 +255,7 @@ mod tests {
             ..Machine::default()
         };
         let now = Timestamp::now();
-        let view = view(&found("exited"), &machine, now);
+        let view = view(&existing("exited"), &machine, now);
         assert_eq!(view.gpus.missing.as_deref(), Some("no NVIDIA driver"));
         let shown = rows(&view);
         assert_eq!((shown[0][2].as_str(), shown[0][6].as_str()), ("-", "0,1"));

@@ -1,66 +1,66 @@
-//! What a workspace is: the settings it was started with. They are labels on its container, and read back from there.
+//! The settings with which a workspace was started. They are stored as labels on its container.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use domain::container::{Gpus, LABEL, Mount, check};
 
-/// The label whose value is a workspace's name; further settings have names that begin like it.
+/// The label with the workspace's name. The labels of the other settings have names that begin with it.
 pub(super) const NAME_LABEL: &str = "lockstep.workspace";
 /// The value of Lockstep's own label.
 pub(super) const KIND: &str = "workspace";
-/// Host names end at 63.
+/// The name is also the container's host name, which may have at most 63 bytes.
 const NAME_BYTES_MAX: usize = 40;
-/// Where it is inside.
+/// Mount points inside the container.
 pub(super) const CODE: &str = "/workspace/code";
 pub(super) const DATA: &str = "/workspace/data";
 pub(super) const LOGS: &str = "/workspace/logs";
 
-/// Numbers of a user and their group.
+/// UID and GID of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Person {
+pub(super) struct UserIds {
     pub(super) uid: u32,
     pub(super) gid: u32,
 }
 
-/// A folder of the machine, or a volume that the runtime keeps.
+/// A folder of the machine, or a volume of the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MountSource {
     pub(super) source: String,
     pub(super) read_only: bool,
 }
 
-/// All that a workspace was started with.
+/// All settings of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) name: String,
     pub(super) image: String,
     pub(super) gpus: Gpus,
-    pub(super) code: Place,
-    pub(super) data: Place,
-    pub(super) logs: Place,
+    pub(super) code: MountSource,
+    pub(super) data: MountSource,
+    pub(super) logs: MountSource,
     pub(super) jupyter_port: u16,
     pub(super) ssh_port: u16,
-    pub(super) person: Person,
+    pub(super) user: UserIds,
 }
 
-/// What was asked for; the rest stays as it is, or becomes the default.
+/// The settings that the user gave. The others keep their value, or get the default.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wish {
+pub(super) struct SettingsChange {
     pub(super) image: Option<String>,
     pub(super) gpus: Option<Gpus>,
-    pub(super) code: Option<Place>,
-    pub(super) data: Option<Place>,
-    pub(super) logs: Option<Place>,
+    pub(super) code: Option<MountSource>,
+    pub(super) data: Option<MountSource>,
+    pub(super) logs: Option<MountSource>,
     pub(super) jupyter_port: Option<u16>,
     pub(super) ssh_port: Option<u16>,
-    pub(super) person: Option<Person>,
+    pub(super) user: Option<UserIds>,
 }
 
 // === impl Settings ===
 
 impl Settings {
-    /// As labels of a container.
+    /// Returns the settings as labels of a container.
     pub(super) fn labels(&self) -> BTreeMap<String, String> {
         let named = self.parts().map(|(part, value)| (key(part), value));
         let own = [
@@ -70,39 +70,39 @@ impl Settings {
         own.into_iter().chain(named).collect()
     }
 
-    /// Read back; `None` for a container that another version labelled in another way.
+    /// Reads the settings from labels. `None` if another version wrote the labels in another form.
     pub(super) fn from_labels(labels: &BTreeMap<String, String>) -> Option<Self> {
         let value = |part: &str| labels.get(&key(part));
         Some(Self {
             name: labels.get(NAME_LABEL)?.clone(),
             image: value("image")?.clone(),
             gpus: gpus(value("gpus")?).ok()?,
-            code: Place::parse(value("code")?),
-            data: Place::parse(value("data")?),
-            logs: Place::parse(value("logs")?),
+            code: MountSource::parse(value("code")?),
+            data: MountSource::parse(value("data")?),
+            logs: MountSource::parse(value("logs")?),
             jupyter_port: value("jupyter_port")?.parse().ok()?,
             ssh_port: value("ssh_port")?.parse().ok()?,
-            person: person(value("user")?).ok()?,
+            user: user_ids(value("user")?).ok()?,
         })
     }
 
-    /// With what was wished changed.
-    pub(super) fn with(&self, wish: &Wish) -> Self {
-        let wish = wish.clone();
+    /// Returns the settings with the given ones replaced.
+    pub(super) fn with(&self, change: &SettingsChange) -> Self {
+        let change = change.clone();
         Self {
             name: self.name.clone(),
-            image: wish.image.unwrap_or_else(|| self.image.clone()),
-            gpus: wish.gpus.unwrap_or_else(|| self.gpus.clone()),
-            code: wish.code.unwrap_or_else(|| self.code.clone()),
-            data: wish.data.unwrap_or_else(|| self.data.clone()),
-            logs: wish.logs.unwrap_or_else(|| self.logs.clone()),
-            jupyter_port: wish.jupyter_port.unwrap_or(self.jupyter_port),
-            ssh_port: wish.ssh_port.unwrap_or(self.ssh_port),
-            person: wish.person.unwrap_or(self.person),
+            image: change.image.unwrap_or_else(|| self.image.clone()),
+            gpus: change.gpus.unwrap_or_else(|| self.gpus.clone()),
+            code: change.code.unwrap_or_else(|| self.code.clone()),
+            data: change.data.unwrap_or_else(|| self.data.clone()),
+            logs: change.logs.unwrap_or_else(|| self.logs.clone()),
+            jupyter_port: change.jupyter_port.unwrap_or(self.jupyter_port),
+            ssh_port: change.ssh_port.unwrap_or(self.ssh_port),
+            user: change.user.unwrap_or(self.user),
         }
     }
 
-    /// Where others differ, in words.
+    /// Describes the differences from other settings.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         self.parts()
             .zip(other.parts())
@@ -120,7 +120,7 @@ impl Settings {
             ("logs", self.logs.to_string()),
             ("jupyter_port", self.jupyter_port.to_string()),
             ("ssh_port", self.ssh_port.to_string()),
-            ("user", self.person.to_string()),
+            ("user", self.user.to_string()),
         ]
         .into_iter()
     }
@@ -130,10 +130,10 @@ fn key(part: &str) -> String {
     format!("{NAME_LABEL}.{part}")
 }
 
-// === impl Place ===
+// === impl MountSource ===
 
-impl Place {
-    /// A volume of a workspace's own.
+impl MountSource {
+    /// Returns the default volume of a workspace.
     pub(super) fn volume(workspace: &str, what: &str) -> Self {
         Self {
             source: format!("lockstep-workspace-{workspace}-{what}"),
@@ -141,7 +141,7 @@ impl Place {
         }
     }
 
-    /// In a container.
+    /// Returns the mount at `target` in the container.
     pub(super) fn at(&self, target: &str) -> Mount {
         Mount {
             source: self.source.clone(),
@@ -150,7 +150,7 @@ impl Place {
         }
     }
 
-    /// Whether the machine has it as a folder.
+    /// Returns true if this is a folder of the machine and not a volume.
     pub(super) fn is_folder(&self) -> bool {
         self.source.starts_with('/')
     }
@@ -169,14 +169,14 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MountSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = if self.read_only { ":ro" } else { "" };
         write!(f, "{}{mode}", self.source)
     }
 }
 
-impl fmt::Display for Person {
+impl fmt::Display for UserIds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.uid, self.gid)
     }
@@ -184,7 +184,7 @@ impl fmt::Display for Person {
 
 // === What is typed ===
 
-/// A workspace's name.
+/// Parses the name of a workspace.
 pub(super) fn name(text: &str) -> Result<String, String> {
     check::name(text)?;
     if text.len() > NAME_BYTES_MAX {
@@ -193,7 +193,7 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// `all`, `none`, or GPUs by index or UUID.
+/// Parses `all`, `none`, or GPUs by index or UUID.
 pub(super) fn gpus(text: &str) -> Result<Gpus, String> {
     match text {
         "all" => Ok(Gpus::All),
@@ -208,7 +208,7 @@ pub(super) fn gpus(text: &str) -> Result<Gpus, String> {
     }
 }
 
-/// The same as it is typed.
+/// Formats GPUs as they are typed.
 pub(super) fn gpus_text(gpus: &Gpus) -> String {
     match gpus {
         Gpus::All => "all".to_owned(),
@@ -217,40 +217,40 @@ pub(super) fn gpus_text(gpus: &Gpus) -> String {
     }
 }
 
-/// Where a browser finds Jupyter on this machine.
+/// Returns the URL of Jupyter on this machine.
 pub(super) fn url(jupyter_port: u16) -> String {
     format!("http://127.0.0.1:{jupyter_port}/lab")
 }
 
-/// A folder that is there, with `:ro` behind it if it is only read.
-pub(super) fn folder(text: &str) -> Result<Place, String> {
-    let Place { source, read_only } = Place::parse(text);
+/// Parses an existing folder, with the suffix `:ro` for read-only.
+pub(super) fn folder(text: &str) -> Result<MountSource, String> {
+    let MountSource { source, read_only } = MountSource::parse(text);
     let path = std::fs::canonicalize(&source).map_err(|error| {
         format!("{source} cannot be used ({error}); it must be a folder: mkdir -p {source}")
     })?;
     if !path.is_dir() {
-        return Err(format!("{source} is no folder"));
+        return Err(format!("{source} is not a folder"));
     }
     let source = path
         .to_str()
         .ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
     check::path(source)?;
-    Ok(Place {
+    Ok(MountSource {
         source: source.to_owned(),
         read_only,
     })
 }
 
-/// `UID:GID`.
-pub(super) fn person(text: &str) -> Result<Person, String> {
+/// Parses `UID:GID`.
+pub(super) fn user_ids(text: &str) -> Result<UserIds, String> {
     let parsed = text.split_once(':').and_then(|(uid, gid)| {
         let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
-        Some(Person { uid, gid })
+        Some(UserIds { uid, gid })
     });
     match parsed {
-        Some(Person { uid: 0, .. }) => Err("a workspace does not run as root".to_owned()),
-        Some(person) => Ok(person),
-        None => Err(format!("{text:?} are no ids; write UID:GID, like 1000:1000")),
+        Some(UserIds { uid: 0, .. }) => Err("a workspace does not run as root".to_owned()),
+        Some(user) => Ok(user),
+        None => Err(format!("{text:?} is not UID:GID, for example 1000:1000")),
     }
 }
 
@@ -267,12 +267,12 @@ mod tests {
             name: "ann".into(),
             image: "lockstep-workspace:uid1000".into(),
             gpus: Gpus::Devices(vec!["0".into(), "1".into()]),
-            code: Place::parse("/home/ann/llama"),
-            data: Place::parse("/datasets:ro"),
-            logs: Place::volume("ann", "logs"),
+            code: MountSource::parse("/home/ann/llama"),
+            data: MountSource::parse("/datasets:ro"),
+            logs: MountSource::volume("ann", "logs"),
             jupyter_port: 8888,
             ssh_port: 2222,
-            person: Person { uid: 1000, gid: 100 },
+            user: UserIds { uid: 1000, gid: 100 },
         }
     }
 
@@ -290,16 +290,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wished_stays_and_what_differs_is_named() {
+    fn settings_that_are_not_given_stay_and_what_differs_is_named() {
         let here = settings();
-        assert_eq!(here.with(&Wish::default()), here);
-        let wish = Wish {
+        assert_eq!(here.with(&SettingsChange::default()), here);
+        let change = SettingsChange {
             gpus: Some(Gpus::All),
             ssh_port: Some(2223),
-            ..Wish::default()
+            ..SettingsChange::default()
         };
         assert_eq!(
-            here.differences(&here.with(&wish)),
+            here.differences(&here.with(&change)),
             ["gpus is 0,1, not all", "ssh_port is 2222, not 2223"]
         );
     }
@@ -313,23 +313,23 @@ mod tests {
         for bad in ["", "0,", "0;1", "some"] {
             assert!(gpus(bad).unwrap_err().contains("`all`"), "{bad:?}");
         }
-        assert_eq!(person("7:8").unwrap(), Person { uid: 7, gid: 8 });
-        assert!(person("0:0").unwrap_err().contains("root"));
+        assert_eq!(user_ids("7:8").unwrap(), UserIds { uid: 7, gid: 8 });
+        assert!(user_ids("0:0").unwrap_err().contains("root"));
         for bad in ["7", "a:b", "7:", "-1:1"] {
-            assert!(person(bad).unwrap_err().contains("UID:GID"), "{bad:?}");
+            assert!(user_ids(bad).unwrap_err().contains("UID:GID"), "{bad:?}");
         }
         let here = tempfile::tempdir().unwrap();
         let path = here.path().canonicalize().unwrap().display().to_string();
         assert_eq!(
             folder(&format!("{path}:ro")).unwrap(),
-            Place::parse(&format!("{path}:ro"))
+            MountSource::parse(&format!("{path}:ro"))
         );
         assert!(folder(&format!("{path}/none")).unwrap_err().contains("mkdir -p"));
         std::fs::create_dir(here.path().join("a:b")).unwrap();
         assert!(
             folder(&format!("{path}/a:b"))
                 .unwrap_err()
-                .contains("cannot carry")
+                .contains("mounts do not allow")
         );
         name("ann_2.x").unwrap();
         for bad in ["", "-a", "a b", &"x".repeat(41)] {

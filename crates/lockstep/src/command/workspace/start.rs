@@ -8,20 +8,22 @@ use clap::Args;
 use domain::container::{Gpus, Runtime};
 use domain::run::torchrun::Launch;
 
-use super::container::{Rights, container_name, run_line};
-use super::engine::{Choice, Engine, Refusal};
-use super::found::{self, Found};
+use super::container::{PodmanPrivileges, container_name, run_line};
+use super::discovery::{self, ExistingWorkspace};
+use super::engine::{Engine, RuntimeChoice, RuntimeError};
 use super::keys::{Keys, PublicKeys};
-use super::settings::{self, CODE, DATA, LOGS, Person, Place, Settings, Wish, gpus_text, url};
+use super::settings::{
+    self, CODE, DATA, LOGS, MountSource, Settings, SettingsChange, UserIds, gpus_text, url,
+};
 use super::{image, ready};
 use crate::failure::Failure;
 
 const JUPYTER_PORT: u16 = 8888;
 const SSH_PORT: u16 = 2222;
-/// The user in the image.
+/// Name of the user in the image.
 const USER: &str = "workspace";
 
-/// Start a workspace and say where it is. One that runs already is left as it is.
+/// Start a workspace and print its address. A running workspace is not changed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep workspace start --build               the current folder, all GPUs; builds the image first
@@ -30,84 +32,86 @@ const USER: &str = "workspace";
   lockstep workspace start --build --base nvcr.io/nvidia/pytorch:25.06-py3
   lockstep workspace start --gpus none --dry-run
 
-Data and logs are volumes that the runtime keeps, unless folders are named. A stopped workspace is started as it was.")]
+Data and logs are volumes of the runtime, unless you set folders. A stopped workspace keeps its settings when it is started again.")]
 pub(super) struct Start {
-    /// Its name. Default: yours.
+    /// Name of the workspace. Default: your user name.
     #[arg(value_parser = settings::name)]
     name: Option<String>,
-    /// The image. Default: lockstep-workspace:uidN, which --build builds.
+    /// Image to start. Default: lockstep-workspace:uidN, which --build builds.
     #[arg(long, value_name = "IMG", value_parser = image::reference)]
     image: Option<String>,
-    /// Build the image first; quick when nothing has changed.
+    /// Build the image first. Fast if nothing has changed.
     #[arg(long)]
     build: bool,
-    /// What to build it on: an image of Debian or Ubuntu whose python3 imports torch.
+    /// Base image for --build: a Debian or Ubuntu image whose python3 can import torch.
     #[arg(long, value_name = "IMG", requires = "build", value_parser = image::reference)]
     base: Option<String>,
-    /// all, none, or indices or UUIDs like 0,1. Default: all.
+    /// GPUs: all, none, or indices or UUIDs, for example 0,1. Default: all.
     #[arg(long, value_parser = settings::gpus)]
     gpus: Option<Gpus>,
-    /// Folder at /workspace/code. Default: the current one.
+    /// Folder at /workspace/code. Default: the current folder.
     #[arg(long, value_name = "DIR", value_parser = settings::folder)]
-    code: Option<Place>,
-    /// Folder at /workspace/data; DIR:ro is only read.
+    code: Option<MountSource>,
+    /// Folder at /workspace/data; DIR:ro mounts it read-only.
     #[arg(long, value_name = "DIR[:ro]", value_parser = settings::folder)]
-    data: Option<Place>,
+    data: Option<MountSource>,
     /// Folder at /workspace/logs.
     #[arg(long, value_name = "DIR", value_parser = settings::folder)]
-    logs: Option<Place>,
+    logs: Option<MountSource>,
     /// Port of this machine for Jupyter. Default: 8888.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     jupyter_port: Option<u16>,
     /// Port of this machine for SSH. Default: 2222.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     ssh_port: Option<u16>,
-    /// Public keys that SSH lets in. Default: ~/.ssh/id_ed25519.pub, id_ecdsa.pub or id_rsa.pub.
+    /// File with the public keys that SSH accepts. Default: ~/.ssh/id_ed25519.pub, id_ecdsa.pub or id_rsa.pub.
     #[arg(long, value_name = "FILE.pub")]
     ssh_key: Option<PathBuf>,
-    /// Whose files it writes. Default: you, under sudo who called it.
-    #[arg(long, value_name = "UID:GID", value_parser = settings::person)]
-    user: Option<Person>,
-    /// Print the commands, and do nothing.
+    /// User and group of the workspace, which own the files that it writes. Default: yours; under sudo, those of the user who called sudo.
+    #[arg(long, value_name = "UID:GID", value_parser = settings::user_ids)]
+    user: Option<UserIds>,
+    /// Only print the commands.
     #[arg(long)]
     dry_run: bool,
 }
 
 impl Start {
-    pub(super) async fn execute(self, choice: Choice, state: &Path) -> Result<(), Failure> {
+    pub(super) async fn execute(self, choice: RuntimeChoice, state: &Path) -> Result<(), Failure> {
         let name = match &self.name {
             Some(name) => name.clone(),
             None => own_name()?,
         };
         let keys = Keys::of(state, &name);
         if self.dry_run {
-            let engine = engine_untouched(choice).await?;
-            return self.tell(engine, &name, &keys);
+            let engine = dry_run_engine(choice).await?;
+            return self.print_commands(engine, &name, &keys);
         }
         let engines = choice.engines().await?;
         let public = PublicKeys::find(self.ssh_key.as_deref())?;
-        let Some(there) = found::named(&engines, &name).await? else {
+        let Some(there) = discovery::named(&engines, &name).await? else {
             let settings = self.settings(&name)?;
             let engine = *engines.first().context("no runtime answers")?;
             return self.create(engine, &settings, &keys, public.as_ref()).await;
         };
-        let differences = there.settings.differences(&there.settings.with(&self.wish()));
+        let differences = there
+            .settings
+            .differences(&there.settings.with(&self.settings_change()));
         if !differences.is_empty() {
             return Err(Failure::Failed(anyhow::anyhow!(
-                "the workspace {name} is there with other settings ({}); start it without them, take another name, or `lockstep workspace stop {name} --remove` first: its folders stay",
+                "the workspace {name} exists with other settings ({}); start it without these options, use another name, or run `lockstep workspace stop {name} --remove` first (its folders are kept)",
                 differences.join(", ")
             )));
         }
         if self.build {
             eprintln!(
-                "{name} is there already, and keeps its image; `lockstep workspace stop {name} --remove` lets the next start take a new one"
+                "{name} already exists and keeps its image; after `lockstep workspace stop {name} --remove`, the next start uses a new image"
             );
         }
-        let token = keys.prepare(there.settings.person, public.as_ref())?;
+        let token = keys.prepare(there.settings.user, public.as_ref())?;
         if !there.runs() {
-            free_ports(&there.settings)?;
+            check_ports_free(&there.settings)?;
             let line = there.engine.runtime.start(&there.container);
-            there.engine.carry_out(&line).await?;
+            there.engine.run_without_timeout(&line).await?;
         }
         finish(&there, &keys, token).await
     }
@@ -119,35 +123,35 @@ impl Start {
         keys: &Keys,
         public: Option<&PublicKeys>,
     ) -> Result<(), Failure> {
-        free_ports(settings)?;
+        check_ports_free(settings)?;
         let container = container_name(&settings.name);
         if engine.ask(&engine.runtime.inspect(&container)).await.is_ok() {
             return Err(Failure::Failed(anyhow::anyhow!(
-                "there is a container {container} that is no workspace; look at it with `{0} container inspect {container}`, and take another name or remove it",
+                "there is a container {container} that is not a workspace; inspect it with `{0} container inspect {container}`, and use another name or remove it",
                 engine.runtime
             )));
         }
         if self.build {
             eprintln!("Building {} …", settings.image);
-            image::build(engine, &settings.image, self.base.as_deref(), settings.person).await?;
+            image::build(engine, &settings.image, self.base.as_deref(), settings.user).await?;
         }
-        image::verify(engine, &settings.image, settings.person).await?;
-        let token = keys.prepare(settings.person, public)?;
-        let line = run_line(settings, &keys.folder, engine.runtime, Rights::own());
-        if let Err(refusal) = engine.carry_out(&line).await {
-            return Err(clean_up(engine, settings, keys, token.is_some(), refusal).await);
+        image::verify(engine, &settings.image, settings.user).await?;
+        let token = keys.prepare(settings.user, public)?;
+        let line = run_line(settings, &keys.folder, engine.runtime, PodmanPrivileges::own());
+        if let Err(error) = engine.run_without_timeout(&line).await {
+            return Err(clean_up(engine, settings, keys, token.is_some(), error).await);
         }
-        let there = found::named(&[engine], &settings.name).await?;
+        let there = discovery::named(&[engine], &settings.name).await?;
         let there =
-            there.with_context(|| format!("{} started {container} and does not list it", engine.runtime))?;
+            there.with_context(|| format!("{} started {container} but does not list it", engine.runtime))?;
         finish(&there, keys, token).await
     }
 
-    /// What a new one is made of.
+    /// Returns the settings of a new workspace.
     fn settings(&self, name: &str) -> Result<Settings, Failure> {
-        let person = match self.user {
-            Some(person) => person,
-            None => own_person()?,
+        let user = match self.user {
+            Some(user) => user,
+            None => own_user()?,
         };
         let code = match &self.code {
             Some(code) => code.clone(),
@@ -155,27 +159,27 @@ impl Start {
         };
         let settings = Settings {
             name: name.to_owned(),
-            image: image::of(person),
+            image: image::of(user),
             gpus: Gpus::All,
             code,
-            data: Place::volume(name, "data"),
-            logs: Place::volume(name, "logs"),
+            data: MountSource::volume(name, "data"),
+            logs: MountSource::volume(name, "logs"),
             jupyter_port: JUPYTER_PORT,
             ssh_port: SSH_PORT,
-            person,
+            user,
         };
-        let settings = settings.with(&self.wish());
+        let settings = settings.with(&self.settings_change());
         if settings.jupyter_port == settings.ssh_port {
             let port = settings.ssh_port;
             return Err(Failure::Usage(format!(
-                "Jupyter and SSH cannot both have port {port}"
+                "Jupyter and SSH cannot both use port {port}"
             )));
         }
         Ok(settings)
     }
 
-    fn wish(&self) -> Wish {
-        Wish {
+    fn settings_change(&self) -> SettingsChange {
+        SettingsChange {
             image: self.image.clone(),
             gpus: self.gpus.clone(),
             code: self.code.clone(),
@@ -183,56 +187,58 @@ impl Start {
             logs: self.logs.clone(),
             jupyter_port: self.jupyter_port,
             ssh_port: self.ssh_port,
-            person: self.user,
+            user: self.user,
         }
     }
 
-    fn tell(&self, engine: Engine, name: &str, keys: &Keys) -> Result<(), Failure> {
+    fn print_commands(&self, engine: Engine, name: &str, keys: &Keys) -> Result<(), Failure> {
         let settings = self.settings(name)?;
         if self.build {
             let folder = "lockstep-workspace-image";
             say!("lockstep workspace dockerfile --to {folder}");
             let base = self.base.as_deref();
-            let build = image::build_line(engine.runtime, &settings.image, base, settings.person, folder);
+            let build = image::build_line(engine.runtime, &settings.image, base, settings.user, folder);
             say!("{}", shell_line(build));
         }
-        let run = run_line(&settings, &keys.folder, engine.runtime, Rights::own());
+        let run = run_line(&settings, &keys.folder, engine.runtime, PodmanPrivileges::own());
         say!("{}", shell_line(run));
         Ok(())
     }
 }
 
-/// One that was named is not asked whether it is there: the commands may be for another machine.
-async fn engine_untouched(choice: Choice) -> Result<Engine, Failure> {
+/// Returns the engine for a dry run. A named runtime is not probed, because the commands may be for another machine.
+async fn dry_run_engine(choice: RuntimeChoice) -> Result<Engine, Failure> {
     let runtime = match choice {
-        Choice::Docker => Runtime::Docker,
-        Choice::Podman => Runtime::Podman,
-        Choice::Auto => return Ok(*choice.engines().await?.first().context("no runtime answers")?),
+        RuntimeChoice::Docker => Runtime::Docker,
+        RuntimeChoice::Podman => Runtime::Podman,
+        RuntimeChoice::Auto => return Ok(*choice.engines().await?.first().context("no runtime answers")?),
     };
     Ok(Engine { runtime })
 }
 
-/// Docker leaves a container behind that it could not start. A token that nobody was told is of no use.
+/// Removes what a failed start left. Docker leaves a container that it could not start; a new token that was never shown is useless.
 async fn clean_up(
     engine: Engine,
     settings: &Settings,
     keys: &Keys,
     new_token: bool,
-    refusal: Refusal,
+    error: RuntimeError,
 ) -> Failure {
-    let there = found::named(&[engine], &settings.name).await;
+    let there = discovery::named(&[engine], &settings.name).await;
     if let Ok(Some(there)) = there
-        && let Err(error) = engine.carry_out(&engine.runtime.remove(&there.container)).await
+        && let Err(error) = engine
+            .run_without_timeout(&engine.runtime.remove(&there.container))
+            .await
     {
-        eprintln!("what is left of it could not be removed: {error}");
+        eprintln!("the failed container could not be removed: {error}");
     }
     if new_token && let Err(error) = keys.remove() {
         eprintln!("{error:#}");
     }
-    refusal.into()
+    error.into()
 }
 
-async fn finish(there: &Found, keys: &Keys, token: Option<String>) -> Result<(), Failure> {
+async fn finish(there: &ExistingWorkspace, keys: &Keys, token: Option<String>) -> Result<(), Failure> {
     let settings = &there.settings;
     eprintln!("Waiting for Jupyter to answer …");
     let ready = ready::wait(there).await;
@@ -246,67 +252,67 @@ async fn finish(there: &Found, keys: &Keys, token: Option<String>) -> Result<(),
         );
         say!("  Jupyter  {}", url(settings.jupyter_port));
     }
-    // A new token is told even if nothing answers yet: it is told once.
+    // Show a new token even if Jupyter does not answer yet: it is shown only once.
     let file = keys.token_file();
     match token {
         Some(token) => say!(
-            "  token    {token}\n           shown only now; kept in {}",
+            "  token    {token}\n           shown only now; stored in {}",
             file.display()
         ),
         None => say!("  token    in {}", file.display()),
     }
     ready?;
-    if keys.lets_in() {
+    if keys.has_authorized_keys() {
         say!(
             "  SSH      ssh -p {} -o HostKeyAlias=lockstep-workspace-{name} {USER}@127.0.0.1",
             settings.ssh_port
         );
     } else {
         say!(
-            "  SSH      lets nobody in: `ssh-keygen -t ed25519`, or --ssh-key FILE.pub, and `lockstep workspace start {name}` again"
+            "  SSH      no public key: run `ssh-keygen -t ed25519` or use --ssh-key FILE.pub, then run `lockstep workspace start {name}` again"
         );
     }
-    for (inside, place) in [
+    for (inside, source) in [
         (CODE, &settings.code),
         (DATA, &settings.data),
         (LOGS, &settings.logs),
     ] {
-        let kind = if place.is_folder() { "" } else { "volume " };
-        say!("  {inside:<17} {kind}{place}");
+        let kind = if source.is_folder() { "" } else { "volume " };
+        say!("  {inside:<17} {kind}{source}");
     }
     Ok(())
 }
 
-/// A port that somebody has would be found by the runtime as well, in words of its own and after the container was made.
-fn free_ports(settings: &Settings) -> Result<(), Failure> {
+/// Checks that the ports are free. The runtime would find a taken port only after it has created the container, and report it less clearly.
+fn check_ports_free(settings: &Settings) -> Result<(), Failure> {
     for (what, option, port) in [
         ("Jupyter", "--jupyter-port", settings.jupyter_port),
         ("SSH", "--ssh-port", settings.ssh_port),
     ] {
         if let Err(error) = TcpListener::bind(("127.0.0.1", port)) {
             return Err(Failure::Failed(anyhow::anyhow!(
-                "port {port} of this machine cannot be had for {what} ({error}); see who has it with `lockstep workspace list` or `ss -ltnp sport = :{port}`, or choose another with {option}"
+                "port {port} of this machine is not available for {what} ({error}); find what uses it with `lockstep workspace list` or `ss -ltnp sport = :{port}`, or choose another with {option}"
             )));
         }
     }
     Ok(())
 }
 
-/// Whoever calls it; under sudo, who called sudo.
-fn own_person() -> Result<Person, Failure> {
+/// Returns the calling user; under sudo, the user who called sudo.
+fn own_user() -> Result<UserIds, Failure> {
     let variable = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let own = Person {
+    let own = UserIds {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };
     let called_by = || {
         let (uid, gid) = (variable("SUDO_UID")?, variable("SUDO_GID")?);
-        Some(Person { uid, gid })
+        Some(UserIds { uid, gid })
     };
-    let person = if own.uid == 0 { called_by() } else { Some(own) };
-    person.filter(|person| person.uid != 0).ok_or_else(|| {
+    let user = if own.uid == 0 { called_by() } else { Some(own) };
+    user.filter(|user| user.uid != 0).ok_or_else(|| {
         Failure::Usage(
-            "a workspace does not run as root; say whose it is with --user UID:GID (`id -u NAME`, `id -g NAME`)"
+            "a workspace does not run as root; set its user with --user UID:GID (`id -u NAME`, `id -g NAME`)"
                 .to_owned(),
         )
     })
@@ -319,12 +325,12 @@ fn own_name() -> Result<String, Failure> {
     settings::name(&name.ok_or_else(unusable)?).map_err(|_| unusable())
 }
 
-/// A home folder or / would put keys and everybody's files into the container.
-fn current_folder() -> Result<Place, Failure> {
+/// Returns the current folder. Rejects the home folder and `/`: they would put keys and other users' files into the container.
+fn current_folder() -> Result<MountSource, Failure> {
     let here = std::env::current_dir()?;
     if here == Path::new("/") || dirs::home_dir().is_some_and(|home| home == here) {
         return Err(Failure::Usage(format!(
-            "{} is no folder of code; name one with --code DIR",
+            "{} is not a folder of code; choose one with --code DIR",
             here.display()
         )));
     }

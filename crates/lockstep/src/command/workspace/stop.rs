@@ -4,33 +4,33 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::engine::Choice;
-use super::found::{self, Found};
+use super::discovery::{self, ExistingWorkspace};
+use super::engine::RuntimeChoice;
 use super::keys::Keys;
 use super::settings;
 use crate::failure::Failure;
 
-/// Stop a workspace: its processes get SIGTERM, and time to end.
+/// Stop a workspace. Its processes get SIGTERM, and time to end.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  lockstep workspace stop ann                    `start ann` goes on with what was installed in it
-  lockstep workspace stop ann --remove           also its container, token and SSH key; the folders stay")]
+  lockstep workspace stop ann                    `start ann` starts it again, with what was installed in it
+  lockstep workspace stop ann --remove           also removes its container, token and SSH key; keeps the folders")]
 pub(super) struct Stop {
-    /// The workspace, from `list`.
+    /// Name of the workspace, from `list`.
     #[arg(value_parser = settings::name)]
     name: String,
-    /// Also remove its container, token and SSH key. Code, data and logs stay.
+    /// Also remove its container, token and SSH key. Code, data and logs are kept.
     #[arg(long)]
     remove: bool,
-    /// Seconds its processes have to end, before they are killed.
+    /// Seconds that its processes have to end before they are killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     grace: u32,
 }
 
 impl Stop {
-    pub(super) async fn execute(self, choice: Choice, state: &Path) -> Result<(), Failure> {
+    pub(super) async fn execute(self, choice: RuntimeChoice, state: &Path) -> Result<(), Failure> {
         let Self { name, remove, grace } = self;
-        let there = found::all(choice).await?;
+        let there = discovery::all(choice).await?;
         let keys = Keys::of(state, &name);
         let Some(workspace) = there.iter().find(|workspace| workspace.settings.name == name) else {
             if remove && keys.folder.exists() {
@@ -40,25 +40,29 @@ impl Stop {
             }
             return Err(unknown(&name, &there));
         };
-        let Found {
+        let ExistingWorkspace {
             engine, container, ..
         } = workspace;
         if workspace.runs() {
             eprintln!("Stopping {name}; its processes have {grace} s to end …");
-            engine.carry_out(&engine.runtime.stop(container, grace)).await?;
+            engine
+                .run_without_timeout(&engine.runtime.stop(container, grace))
+                .await?;
         }
         if remove {
-            engine.carry_out(&engine.runtime.remove(container)).await?;
+            engine
+                .run_without_timeout(&engine.runtime.remove(container))
+                .await?;
             keys.remove()?;
-            say!("{name} is removed; its folders stay");
+            say!("{name} is removed; its folders are kept");
         } else {
-            say!("{name} is stopped; `lockstep workspace start {name}` goes on with it");
+            say!("{name} is stopped; `lockstep workspace start {name}` starts it again");
         }
         Ok(())
     }
 }
 
-fn unknown(name: &str, there: &[Found]) -> Failure {
+fn unknown(name: &str, there: &[ExistingWorkspace]) -> Failure {
     let names: Vec<&str> = there
         .iter()
         .map(|workspace| workspace.settings.name.as_str())

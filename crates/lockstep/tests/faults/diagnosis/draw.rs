@@ -1,4 +1,4 @@
-//! What a trial draws from its seed.
+//! The random choices of a trial, drawn from its seed.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::{Inflicted, Kind};
 
-/// All that differs between two trials of a kind.
+/// Everything that differs between two trials of a kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Draw {
     pub(super) strategy: String,
@@ -16,27 +16,27 @@ pub(super) struct Draw {
     /// In ascending order.
     pub(super) culprits: Vec<u32>,
     pub(super) step_s: f64,
-    /// The step after which the fault comes.
+    /// The step after which the fault starts.
     pub(super) at_step: u32,
-    /// What a straggler takes longer, as a part of a step.
+    /// Extra time of a straggler, as a fraction of a step.
     pub(super) extra: f64,
-    /// Seconds of a stall that comes now and then, and from one to the next.
+    /// Duration of an intermittent stall, and the time from one stall to the next, in seconds.
     pub(super) stall_s: f64,
     pub(super) period_s: f64,
-    /// A fault from outside waits for this part of a step, so that it comes in any phase.
+    /// A fault from outside waits for this fraction of a step, so that it can start in any phase.
     pub(super) offset: f64,
 }
 
-/// Seconds of a step.
+/// Range of the step time in seconds.
 const STEP_S: (f64, f64) = (0.08, 0.2);
-/// Seconds of even training before the fault.
+/// Range of the time before the fault, in which training is even, in seconds.
 const EVEN_S: (f64, f64) = (18.0, 30.0);
 const EXTRA: (f64, f64) = (0.15, 0.8);
 const STALL_S: (f64, f64) = (1.5, 2.5);
 const PERIOD_S: (f64, f64) = (16.0, 24.0);
 
 impl Draw {
-    /// The same for the same kind, seed and number, on any machine.
+    /// Draws a trial. The same kind, seed and number give the same draw on any machine.
     pub(super) fn new(kind: &Kind, seed: u64, number: u32) -> Self {
         let mut chance = Chance::new(&format!("{}/{seed}/{number}", kind.name));
         let strategy = kind.strategies[chance.below(kind.strategies.len())];
@@ -65,7 +65,7 @@ impl Draw {
         self.nodes * self.ranks_per_node
     }
 
-    /// What `faulty.py` is given.
+    /// Returns the arguments of `faulty.py`.
     pub(super) fn arguments(&self, kind: &Kind, folder: &Path) -> Vec<String> {
         let extra_s = if kind.how == "intermittent" {
             self.stall_s
@@ -107,7 +107,7 @@ impl fmt::Display for Draw {
     }
 }
 
-/// The core of a rank that has a busy neighbour: the last one.
+/// The core that a rank with a busy neighbour shares: the last one.
 pub(super) fn burnt_core() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from) - 1
 }
@@ -116,11 +116,11 @@ fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
-/// Random numbers (SplitMix64) that are the same in each release of each library.
+/// A random number generator (SplitMix64) whose numbers do not depend on the version of a library.
 struct Chance(u64);
 
 impl Chance {
-    /// Begins at the FNV-1a hash of a name.
+    /// Starts with the FNV-1a hash of a name.
     fn new(name: &str) -> Self {
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Self(name.bytes().fold(0xcbf2_9ce4_8422_2325, hash))

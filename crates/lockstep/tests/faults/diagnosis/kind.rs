@@ -1,30 +1,30 @@
 //! The kinds of faults.
 
-/// One kind.
+/// One kind of fault.
 #[derive(Debug, PartialEq)]
 pub(super) struct Kind {
-    /// What a person types after `--only`, and the row's name.
+    /// Name of the kind: the value of `--only`, and the row in the table.
     pub(super) name: &'static str,
-    /// What `faulty.py` knows it by.
+    /// Name of the fault in `faulty.py`.
     pub(super) how: &'static str,
     pub(super) family: Family,
-    /// A trial draws one of them.
+    /// Possible strategies; a trial draws one of them.
     pub(super) strategies: &'static [Strategy],
-    /// Nodes and ranks per node; a trial draws one of them.
+    /// Nodes and ranks per node; a trial draws one of these pairs.
     pub(super) sizes: &'static [(u32, u32)],
-    /// Ranks that go wrong.
+    /// Number of ranks with the fault.
     pub(super) culprits: u32,
     pub(super) inflicted: Inflicted,
-    /// Rules that fit, beside those that mark a rank as stuck (hangs) or late (stragglers).
+    /// Rules that match this kind, in addition to those that mark a rank as stuck (hangs) or late (stragglers).
     pub(super) rules: &'static [&'static str],
 }
 
-/// What comes of a fault.
+/// The effect of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Nothing moves any more.
+    /// No rank makes progress any more.
     Hang,
-    /// All move, but wait for one.
+    /// All ranks make progress, but wait for one.
     Straggler,
 }
 
@@ -35,14 +35,14 @@ pub(super) enum Strategy {
     Fsdp2,
 }
 
-/// Who does it.
+/// How the fault is caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inflicted {
-    /// The script.
+    /// The script causes it.
     Script,
-    /// SIGSTOP to the rank.
+    /// The test sends SIGSTOP to the rank.
     Stop,
-    /// Programs that compute on the rank's core.
+    /// The test starts programs that compute on the rank's core.
     Burn,
 }
 
@@ -50,11 +50,11 @@ const BOTH: &[Strategy] = &[Strategy::Ddp, Strategy::Fsdp2];
 const DDP: &[Strategy] = &[Strategy::Ddp];
 const FSDP2: &[Strategy] = &[Strategy::Fsdp2];
 
-/// From two ranks to eight; four are the usual case.
+/// From two to eight ranks. Four is the common case, so it is listed twice.
 const ANY: &[(u32, u32)] = &[(1, 2), (2, 2), (2, 2), (2, 3), (2, 4)];
-/// Where two ranks disagree, neither is the culprit.
+/// If only two ranks disagree, neither can be identified as the culprit.
 const FOUR_OR_MORE: &[(u32, u32)] = &[(2, 2), (2, 2), (2, 3), (2, 4)];
-/// Two ranks that are slow are fewer than those that wait.
+/// Two slow ranks must be fewer than the ranks that wait.
 const SIX_OR_MORE: &[(u32, u32)] = &[(2, 3), (2, 4)];
 /// These ranks compute, and share the cores of this machine.
 const FEW: &[(u32, u32)] = &[(1, 2), (2, 2)];
@@ -136,13 +136,13 @@ const fn slow_data(name: &'static str, strategies: &'static [Strategy]) -> Kind 
     }
 }
 
-/// The kind of a name that is known to exist.
+/// Returns the kind with a name that must exist.
 pub(super) fn named(name: &str) -> &'static Kind {
     KINDS.iter().find(|kind| kind.name == name).unwrap()
 }
 
 impl Strategy {
-    /// What `faulty.py` knows it by.
+    /// Returns the name of the strategy in `faulty.py`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ddp => "ddp",

@@ -1,4 +1,4 @@
-//! All trials, one after another or several at a time.
+//! Runs all trials, one after another or several at a time.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, RwLock};
@@ -11,28 +11,28 @@ use super::peer::TraceMl;
 use super::trial::{self, Trial};
 use crate::trials;
 
-/// What is to be done.
+/// The trials to run.
 pub(super) struct Lab {
     pub(super) kinds: Vec<&'static Kind>,
-    /// Trials of each kind.
+    /// Number of trials of each kind.
     pub(super) count: u32,
     pub(super) seed: u64,
-    /// Trials at a time.
+    /// Number of trials at the same time.
     pub(super) jobs: usize,
-    /// Each trial is added to it when it is over.
+    /// File to which each trial is added when it ends.
     pub(super) results: Option<PathBuf>,
     pub(super) traceml: Option<TraceMl>,
 }
 
-/// What has been done, in this run of the lab and in those before it.
+/// The trials that have been done, in this execution of the lab and in earlier ones.
 pub(super) struct Done {
     pub(super) trials: Vec<Trial>,
-    /// Trials that could not be carried out.
+    /// Number of trials that could not be carried out.
     pub(super) failed: usize,
 }
 
 impl Lab {
-    /// Does what is not done yet.
+    /// Runs the trials that are not done yet.
     pub(super) fn run(&self) -> Done {
         let known = self.results.as_deref().map(trials::read).unwrap_or_default();
         let done = Mutex::new(Done {
@@ -42,7 +42,7 @@ impl Lab {
         known
             .into_iter()
             .for_each(|trial| done.lock().unwrap().add(trial));
-        // All kinds once, then all again: what is there when it is cut off holds all kinds.
+        // Run all kinds once, then all kinds again: if the lab is interrupted, the results contain all kinds.
         let numbers = 1..=self.count;
         let tasks = numbers.flat_map(|number| self.kinds.iter().map(move |kind| (number, *kind)));
         let tasks = Mutex::new(tasks);
@@ -52,14 +52,14 @@ impl Lab {
             for _ in 0..self.jobs {
                 scope.spawn(|| {
                     while let Some((number, kind)) = next() {
-                        // Programs that take a whole core disturb every trial.
+                        // Programs that use a whole core disturb every other trial, so these trials run alone.
                         let burns = kind.inflicted == Inflicted::Burn;
                         let _guards = if burns {
                             (None, Some(alone.write().unwrap()))
                         } else {
                             (Some(alone.read().unwrap()), None)
                         };
-                        if let Err(error) = self.carry_out(kind, number, &done) {
+                        if let Err(error) = self.run_and_record(kind, number, &done) {
                             println!("{} #{number}: not carried out: {error:#}", kind.name);
                             done.lock().unwrap().failed += 1;
                         }
@@ -73,8 +73,8 @@ impl Lab {
         done
     }
 
-    /// Does what is still missing of a trial.
-    fn carry_out(&self, kind: &'static Kind, number: u32, done: &Mutex<Done>) -> Result<()> {
+    /// Runs the missing parts of a trial.
+    fn run_and_record(&self, kind: &'static Kind, number: u32, done: &Mutex<Done>) -> Result<()> {
         let draw = Draw::new(kind, self.seed, number);
         let known = done.lock().unwrap().find(kind, self.seed, number);
         let begins = |what: &str| println!("{} #{number} of {}, {what}: {draw}", kind.name, self.count);
@@ -85,7 +85,7 @@ impl Lab {
             let trial = Trial {
                 seed: self.seed,
                 number,
-                ..trial::tried(kind, &draw)?
+                ..trial::run_trial(kind, &draw)?
             };
             println!("{}", trial.in_words(kind));
             self.keep(&trial, done);
@@ -94,7 +94,7 @@ impl Lab {
         let traceml = self.traceml.as_ref().filter(|_| kind.family == Family::Straggler);
         if let Some(traceml) = traceml.filter(|_| trial.traceml.is_none()) {
             begins("TraceML begins");
-            trial.traceml = Some(traceml.tried(kind, &draw)?);
+            trial.traceml = Some(traceml.run_trial(kind, &draw)?);
             println!("{}", trial.in_words(kind));
             self.keep(&trial, done);
         }
@@ -109,7 +109,7 @@ impl Lab {
 }
 
 impl Done {
-    /// A trial beside which TraceML ran later comes twice: the last one counts.
+    /// Adds a trial, and replaces an earlier result of the same trial: TraceML may have run later.
     fn add(&mut self, trial: Trial) {
         let is_same = |known: &Trial| {
             (&known.kind, known.seed, known.number) == (&trial.kind, trial.seed, trial.number)

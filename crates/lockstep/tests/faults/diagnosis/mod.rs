@@ -1,21 +1,21 @@
-//! The lab of diagnoses: real runs in which a rank hangs or is slow, and which rank the alerts name.
+//! The lab of diagnoses: real runs in which a rank hangs or is slow. It records which rank the alerts name.
 //!
 //! ```text
 //! faulty.py     the training, and every fault that a script can have
 //! kind.rs       the kinds of faults
-//! draw.rs       what a trial draws from its seed: strategy, ranks, culprit, moment, magnitude
-//! lab.rs        all trials, resumed where they were cut off
+//! draw.rs       what a trial draws from its seed: strategy, ranks, culprit, time, magnitude
+//! lab.rs        all trials; continues after an interruption
 //! trial.rs      one trial, from the start of the collector to the last alert
-//! score.rs      whether the culprit alone was named, and when
+//! score.rs      whether only the culprit was named, and when
 //! table.rs      all trials as a table, with intervals, and which targets are met
-//! peer.rs       TraceML on the same script and the same draw
+//! peer.rs       TraceML with the same script and the same draw
 //! ```
-//! `LOCKSTEP_DIAGNOSIS_ONLY` (names, divided by commas), `LOCKSTEP_DIAGNOSIS_TRIALS` (per kind), `LOCKSTEP_DIAGNOSIS_SEED` and `LOCKSTEP_DIAGNOSIS_JOBS` (trials at a time) say what `all` runs.
-//! `LOCKSTEP_DIAGNOSIS_RESULTS` is a file to which each trial is added when it is over; trials that are in it are not done again.
-//! `LOCKSTEP_DIAGNOSIS_TRACEML` is TraceML's program, when it is to run beside. The table that `all` prints is what `cargo xtask lab diagnosis`
-//! puts into docs/lab.md.
+//! `LOCKSTEP_DIAGNOSIS_ONLY` (names, separated by commas), `LOCKSTEP_DIAGNOSIS_TRIALS` (per kind), `LOCKSTEP_DIAGNOSIS_SEED` and
+//! `LOCKSTEP_DIAGNOSIS_JOBS` (trials at the same time) control what `all` runs. `LOCKSTEP_DIAGNOSIS_RESULTS` is a file to which each trial
+//! is added when it ends; trials in this file are not repeated. `LOCKSTEP_DIAGNOSIS_TRACEML` is TraceML's program, if it should run too.
+//! The table that `all` prints is what `cargo xtask lab diagnosis` writes into docs/lab.md.
 //!
-//! To add a kind of fault: a line in kind.rs and, when the script does it, a branch in faulty.py.
+//! To add a kind of fault: add a line to kind.rs and, if the script causes it, a branch to faulty.py.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -45,7 +45,7 @@ const END: &str = "=== end of the table ===";
 #[ignore = "takes hours: cargo xtask lab diagnosis"]
 fn all() {
     let lab = Lab {
-        kinds: chosen(&setting("ONLY").unwrap_or_default()),
+        kinds: selected_kinds(&setting("ONLY").unwrap_or_default()),
         count: setting("TRIALS").map_or(TRIALS_DEFAULT, |text| text.parse().unwrap()),
         seed: setting("SEED").map_or(SEED_DEFAULT, |text| text.parse().unwrap()),
         jobs: setting("JOBS").map_or(1, |text| text.parse().unwrap()),
@@ -62,8 +62,8 @@ fn all() {
     assert!(table::unmet(&rows).is_empty(), "see the table above");
 }
 
-/// Kinds by name; all when no name is given.
-fn chosen(names: &str) -> Vec<&'static Kind> {
+/// Returns the kinds with these names; all kinds if no name is given.
+fn selected_kinds(names: &str) -> Vec<&'static Kind> {
     let names: Vec<&str> = names.split(',').filter(|name| !name.is_empty()).collect();
     for name in &names {
         assert!(
@@ -83,7 +83,7 @@ fn setting(name: &str) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-/// Two trials of the lab run with every change, beside the stopped rank of `first_light`.
+/// Two trials of the lab that run with every change, in addition to the stopped rank of `first_light`.
 #[test]
 fn a_rank_that_skips_a_collective_is_named_alone() {
     let draw = Draw {
@@ -108,7 +108,7 @@ fn a_rank_that_is_slow_under_fsdp2_is_named_alone() {
 
 fn is_named(name: &str, draw: &Draw) {
     let kind = kind::named(name);
-    let trial = trial::tried(kind, draw).unwrap();
+    let trial = trial::run_trial(kind, draw).unwrap();
     assert!(
         matches!(trial.outcome(kind), Outcome::Right { .. }),
         "{}",

@@ -1,5 +1,5 @@
-//! TraceML on the same script and the same draw: three lines of the script are switched on for it, and it says at the end of the run which rank
-//! was slow.
+//! TraceML with the same script and the same draw. Three lines of the script are switched on for it, and at the end of the run it reports
+//! which rank was slow.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,28 +16,28 @@ use super::draw::Draw;
 use super::kind::{Inflicted, Kind};
 use super::trial::{Burner, script};
 
-/// The run goes on for this long after the fault.
+/// How long the run continues after the fault, in seconds.
 const SLOW_S: f64 = 60.0;
-/// Start, training and summary, on two busy cores.
+/// Time for start, training and summary, on two busy cores.
 const ENDS_WITHIN: Duration = Duration::from_secs(420);
 const POLL: Duration = Duration::from_millis(250);
 
-/// Its program.
+/// TraceML's program.
 pub(super) struct TraceMl {
     program: PathBuf,
 }
 
-/// What it said at the end.
+/// TraceML's report at the end of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Verdict {
-    /// Its kind of primary diagnosis, such as `INPUT_STRAGGLER`.
+    /// Kind of its primary diagnosis, for example `INPUT_STRAGGLER`.
     pub(super) primary: String,
     /// The ranks that its findings name as stragglers.
     pub(super) ranks: BTreeSet<u32>,
 }
 
 impl Verdict {
-    /// All culprits, and no one else.
+    /// Returns true if it names all culprits and no other rank.
     pub(super) fn is_right(&self, culprits: &[u32]) -> bool {
         self.ranks == culprits.iter().copied().collect()
     }
@@ -83,8 +83,8 @@ impl TraceMl {
         }
     }
 
-    /// One run on one node, with as many ranks.
-    pub(super) fn tried(&self, kind: &Kind, draw: &Draw) -> Result<Verdict> {
+    /// Runs all ranks of the draw on one node.
+    pub(super) fn run_trial(&self, kind: &Kind, draw: &Draw) -> Result<Verdict> {
         let folder = tempfile::tempdir()?;
         let slow_step_s = draw.step_s * (1.0 + draw.extra);
         let steps = draw.at_step + (SLOW_S / slow_step_s) as u32;
@@ -126,7 +126,7 @@ impl TraceMl {
     }
 }
 
-/// Two ports that no one listens on now.
+/// Returns two ports that are free now.
 fn free_ports() -> Result<[u16; 2]> {
     let held = [
         TcpListener::bind("127.0.0.1:0")?,

@@ -1,23 +1,23 @@
-//! Whether the culprit alone was named, and when.
+//! Decides whether only the culprit was named, and when.
 
 use std::collections::BTreeSet;
 
 use super::kind::{Family, Kind};
 use super::trial::Alert;
 
-/// What came of a trial.
+/// The result of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Outcome {
-    /// Each culprit was named by a rule that fits, and no other rank by any rule.
+    /// Each culprit was named by a matching rule, and no other rank by any rule.
     Right {
-        /// From the fault until the last culprit was named.
+        /// Time from the fault until the last culprit was named.
         seconds: f64,
     },
-    /// An alert named a rank that is no culprit, or a rank before there was a fault.
+    /// An alert named a rank that is not a culprit, or a rank before the fault.
     Wrong,
-    /// The fault was seen, but not each culprit was named.
+    /// The fault was detected, but not every culprit was named.
     Unknown,
-    /// No alert that fits.
+    /// No matching alert.
     Undetected,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn outcome(kind: &Kind, culprits: &[u32], nodes: &[String], alerts: &
     }
 }
 
-/// Whether an alert of this rule is about such a fault.
+/// Returns true if an alert of this rule is about a fault of this kind.
 fn fits(kind: &Kind, alert: &Alert) -> bool {
     let marked = match kind.family {
         Family::Hang => "stuck",
@@ -61,7 +61,7 @@ fn fits(kind: &Kind, alert: &Alert) -> bool {
     alert.rank_state.as_deref() == Some(marked) || kind.rules.contains(&alert.rule.as_str())
 }
 
-/// Rules of alerts that neither name a culprit nor fit: what a person is told besides.
+/// Returns the rules of alerts that do not match: what the user sees in addition.
 pub(super) fn others<'a>(kind: &Kind, alerts: &'a [Alert]) -> BTreeSet<&'a str> {
     let others = alerts.iter().filter(|alert| !(alert.of_run && fits(kind, alert)));
     others.map(|alert| alert.rule.as_str()).collect()

@@ -7,16 +7,16 @@ use super::kind::{Family, Kind};
 use super::score::{Outcome, others};
 use super::trial::Trial;
 
-/// Of the trials.
+/// Fractions of the trials.
 const RIGHT_MIN: f64 = 0.95;
 const WRONG_MAX: f64 = 1.0 / 120.0;
-/// Steps take at most 0.2 s here, so the seconds count, and not the multiples of a step.
+/// Steps take at most 0.2 s here, so the limits are in seconds and not in multiples of a step.
 const HANG_P95_S: f64 = 12.0;
 const STRAGGLER_P95_S: f64 = 20.0;
-/// The normal distribution's quantile for 95 % on both sides.
+/// The quantile of the normal distribution for a two-sided 95 % interval.
 const Z: f64 = 1.959_964;
 
-/// The trials of one kind, or of several.
+/// The trials of one kind, or of several kinds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Row {
     name: String,
@@ -26,17 +26,17 @@ pub(super) struct Row {
     right: usize,
     wrong: usize,
     unknown: usize,
-    /// Until each was named; infinite where it was not.
+    /// Time until each was named; infinite if it was not.
     seconds: Vec<f64>,
     why: usize,
     others: BTreeSet<String>,
-    /// TraceML's trials.
+    /// Number of TraceML's trials.
     peer: usize,
     peer_right: usize,
     peer_wrong: usize,
 }
 
-/// One row for each kind that was tried.
+/// Returns one row for each kind that has trials.
 pub(super) fn rows(kinds: &[&'static Kind], trials: &[Trial]) -> Vec<Row> {
     let of = |kind: &&&Kind| {
         let mut row = Row {
@@ -117,7 +117,7 @@ impl Row {
     }
 }
 
-/// Rows, sums with their intervals, and the targets.
+/// Returns the table: rows, sums with their intervals, and targets.
 pub(super) fn text(rows: &[Row]) -> String {
     let mut text = String::from(
         "| fault | trials | detected | culprit right | wrong rank named | unknown | p50 s | p95 s | named by `run why` | TraceML right | TraceML wrong | alerts besides |\n\
@@ -162,7 +162,7 @@ pub(super) fn text(rows: &[Row]) -> String {
     text
 }
 
-/// What must be shown and is not.
+/// Returns the targets that are not met.
 pub(super) fn unmet(rows: &[Row]) -> Vec<String> {
     let mut unmet = Vec::new();
     let mut must = |is_met: bool, target: String| {
@@ -222,7 +222,7 @@ fn sums(rows: &[Row]) -> Vec<Row> {
     sums.into_iter().filter(|sum| sum.trials > 0).collect()
 }
 
-/// `5 of 6 (84 %, 95 % interval 44–97 %)`.
+/// Formats a share, for example `5 of 6 (84 %, 95 % interval 44–97 %)`.
 fn share(count: usize, of: usize) -> String {
     let (low, high) = wilson(count, of);
     let percent = |part: f64| (part * 100.0).round();
@@ -234,7 +234,7 @@ fn share(count: usize, of: usize) -> String {
     )
 }
 
-/// Wilson's 95 % interval of a share.
+/// Returns Wilson's 95 % interval of a share.
 fn wilson(count: usize, of: usize) -> (f64, f64) {
     let (n, p) = (of as f64, count as f64 / of as f64);
     let scale = 1.0 + Z * Z / n;
@@ -243,7 +243,7 @@ fn wilson(count: usize, of: usize) -> (f64, f64) {
     ((center - half).max(0.0), (center + half).min(1.0))
 }
 
-/// The smallest value that at least this part of all does not exceed; infinite for none.
+/// Returns the smallest value that at least this fraction of all values does not exceed; infinite if there are no values.
 fn percentile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -15,20 +15,20 @@ use super::kind::{Inflicted, Kind};
 use super::peer::Verdict;
 use super::score::{Outcome, outcome};
 use crate::fleet::Fleet;
+use crate::product::environment::program;
 use crate::product::process::signal;
-use crate::product::surroundings::program;
 
-/// PyTorch is imported by eight ranks at once, and then they train evenly for half a minute.
+/// Eight ranks import PyTorch at the same time, and then train evenly for half a minute.
 const FAULT_WITHIN: Duration = Duration::from_secs(360);
-/// What is not named by then was not named.
+/// A culprit that is not named within this time counts as not named.
 const WATCHED: Duration = Duration::from_secs(90);
-/// For this long after the culprit was named no other rank may be.
+/// For this long after the culprit was named, no other rank may be named.
 const WATCHED_AFTER: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(250);
-/// Programs that compute on the core of a rank with a busy neighbour.
+/// Number of programs that compute on the core of a rank with a busy neighbour.
 const BURNERS: usize = 6;
 
-/// What was seen. Kept as it was seen, so that trials can be scored again.
+/// The observations of a trial. They are stored unchanged, so that trials can be scored again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Trial {
     pub(super) kind: String,
@@ -37,11 +37,11 @@ pub(super) struct Trial {
     pub(super) draw: Draw,
     /// The node of each culprit.
     pub(super) nodes: Vec<String>,
-    /// Alerts of warning or above, in the order of their coming.
+    /// Alerts of severity warning or above, in order of time.
     pub(super) alerts: Vec<Alert>,
-    /// What `lockstep run why` said at the end.
+    /// Output of `lockstep run why` at the end.
     pub(super) why: String,
-    /// What TraceML said, where it ran beside.
+    /// TraceML's report, if it ran too.
     #[serde(default)]
     pub(super) traceml: Option<Verdict>,
 }
@@ -52,11 +52,11 @@ pub(super) struct Alert {
     pub(super) rule: String,
     pub(super) rank: Option<u32>,
     pub(super) node: Option<String>,
-    /// Whether it is about the run, and not about a node.
+    /// True if the alert is about the run and not about a node.
     pub(super) of_run: bool,
-    /// What it says of its rank: `late` or `stuck`.
+    /// State of the rank according to the alert: `late` or `stuck`.
     pub(super) rank_state: Option<String>,
-    /// Seconds from the fault; negative before it.
+    /// Seconds since the fault; negative before it.
     pub(super) after_s: f64,
 }
 
@@ -81,7 +81,7 @@ impl Trial {
         )
     }
 
-    /// Whether `lockstep run why` names each culprit.
+    /// Returns true if `lockstep run why` names each culprit.
     pub(super) fn why_names_it(&self) -> bool {
         let names = |rank: &u32| {
             let mut named = self.why.lines().filter(|line| line.starts_with("  who "));
@@ -101,8 +101,8 @@ impl fmt::Display for Alert {
     }
 }
 
-/// Carries it out; the caller adds its seed and number.
-pub(super) fn tried(kind: &Kind, draw: &Draw) -> Result<Trial> {
+/// Carries out a trial. The caller sets its seed and number.
+pub(super) fn run_trial(kind: &Kind, draw: &Draw) -> Result<Trial> {
     let fleet = Fleet::start(false)?;
     let folder = fleet.folder().join("faulty");
     std::fs::create_dir_all(&folder)?;
@@ -158,16 +158,16 @@ pub(super) fn script() -> PathBuf {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/diagnosis/faulty.py").into()
 }
 
-/// Alerts as they come.
+/// Collects alerts while the run goes on.
 struct Watch<'a> {
     fleet: &'a Fleet,
     run: &'a str,
-    /// By fingerprint and rank, with the time at which it fired.
+    /// Alerts by fingerprint and rank, with the time at which each fired.
     seen: BTreeMap<String, (i64, Alert)>,
 }
 
 impl Watch<'_> {
-    /// Looks on until the script has noted its fault; that time in milliseconds.
+    /// Watches until the script has recorded its fault. Returns that time in milliseconds.
     fn until_fault(&mut self, folder: &Path) -> Result<i64> {
         let began = Instant::now();
         loop {
@@ -224,7 +224,7 @@ impl Watch<'_> {
     }
 }
 
-/// Whether someone is told of it: it is no information, and no other alert inhibits it.
+/// Returns true if a notification is sent for the alert: its severity is not info, and no other alert inhibits it.
 fn is_sent(alert: &Value) -> bool {
     let inhibited = |field: &str| match &alert[field] {
         Value::Null | Value::Bool(false) => false,
@@ -237,7 +237,7 @@ fn is_sent(alert: &Value) -> bool {
         && !inhibited("inhibited_by")
 }
 
-/// Does what comes from outside; when the fault was there, and what goes on as long as it is held.
+/// Causes the fault if it comes from outside. Returns the time of the fault, and the processes that keep it up until they are dropped.
 fn inflicted(
     fleet: &Fleet,
     run: &str,
@@ -266,7 +266,7 @@ fn inflicted(
 pub(super) struct Burner(Child);
 
 impl Burner {
-    /// As many as slow a rank down to a fraction.
+    /// Starts enough programs to slow a rank down to a fraction of its speed.
     pub(super) fn several() -> Result<Vec<Self>> {
         (0..BURNERS).map(|_| Self::start()).collect()
     }

@@ -1,16 +1,16 @@
-//! All recipes in a row, and a table of what came of them: what `cargo xtask lab recipes` puts into docs/recipes.md.
+//! Trains all recipes, and prints a table of the results, which `cargo xtask lab recipes` writes into docs/recipes.md.
 //!
-//! `LOCKSTEP_RECIPES_ONLY` (names, divided by commas) says which; `LOCKSTEP_TEST_VENV` says with which PyTorch.
+//! `LOCKSTEP_RECIPES_ONLY` (names, separated by commas) selects recipes; `LOCKSTEP_TEST_VENV` selects the PyTorch installation.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
 use std::fmt::Write as _;
 
-use crate::product::chosen::chosen;
+use crate::product::selection::selection;
 
 use super::{EVERY, Recipe, Trained, all_recipes, two_nodes};
 
-/// What frames the table.
+/// The lines before and after the table.
 const BEGIN: &str = "=== table of recipes ===";
 const END: &str = "=== end of the table ===";
 
@@ -19,12 +19,12 @@ const END: &str = "=== end of the table ===";
 fn all() {
     let recipes = all_recipes();
     let names: Vec<&str> = recipes.iter().map(|recipe| recipe.name).collect();
-    let is_chosen = chosen("LOCKSTEP_RECIPES_ONLY", "recipe", &names);
+    let is_selected = selection("LOCKSTEP_RECIPES_ONLY", "recipe", &names);
     let cluster = two_nodes();
     let mut rows = Vec::new();
-    for recipe in recipes.iter().filter(|recipe| is_chosen(recipe.name)) {
+    for recipe in recipes.iter().filter(|recipe| is_selected(recipe.name)) {
         let trained = recipe.train(&cluster);
-        // At once: the table comes minutes later.
+        // Print at once, because the table is printed minutes later.
         println!(
             "{}: {} after {:.0} s",
             recipe.name, trained.state, trained.seconds

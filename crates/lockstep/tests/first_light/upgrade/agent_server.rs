@@ -1,4 +1,4 @@
-//! Where an agent connects to: takes its two streams, and hands over each message as bytes.
+//! The server that an agent connects to: accepts its two streams, and passes on each message as bytes.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -24,24 +24,24 @@ use wire::proto::{ControlDown, ControlUp};
 use wire::recording;
 use wire::version::MESSAGE_BYTES_MAX;
 
-/// Messages on their way in one direction of one stream.
+/// The most messages in transit in one direction of one stream. Beyond it the sender waits.
 const WAITING_MAX: usize = 64;
 
 /// One stream of an agent.
 pub(super) struct Conversation {
     pub(super) stream: recording::Stream,
-    /// Without `Bearer`.
+    /// The token without `Bearer`.
     pub(super) token: String,
-    /// From the agent; closed when it hangs up.
+    /// Messages from the agent; closed when the agent closes the stream.
     pub(super) up: mpsc::Receiver<Vec<u8>>,
-    /// To the agent; it is hung up on when this is dropped.
+    /// Messages to the agent; the stream is closed when this is dropped.
     pub(super) down: mpsc::Sender<Vec<u8>>,
 }
 
-/// What is done with a stream.
+/// The function that handles a stream.
 pub(super) type Serve = dyn Fn(Conversation) -> BoxFuture<'static, ()> + Send + Sync;
 
-/// A listener on a free port; it and its streams end with it.
+/// A listener on a free port. The listener and its streams end when this is dropped.
 pub(super) struct AgentServer {
     pub(super) address: SocketAddr,
     runtime: Option<Runtime>,

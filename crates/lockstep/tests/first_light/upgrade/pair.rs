@@ -1,4 +1,4 @@
-//! A collector and an agent in a folder of their own, each of its own version and replaced by another one while a run goes on.
+//! A collector and an agent in a separate folder, each with its own version. Each can be replaced by another version during a run.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::product::api::Api;
 use crate::product::process::{is_ours, processes, spawn_collector};
 
 /// No single step takes longer on two busy cores.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
 
-/// The program of the earlier release, which `cargo xtask lab upgrade` builds.
+/// Returns the program of the earlier release, which `cargo xtask lab upgrade` builds.
 pub(super) fn old_program() -> PathBuf {
     let named = std::env::var_os("LOCKSTEP_TEST_OLD_BINARY");
     named
@@ -24,7 +24,7 @@ pub(super) fn old_program() -> PathBuf {
         .into()
 }
 
-/// Collector and agent.
+/// A collector and an agent.
 pub(super) struct Pair {
     pub(super) api: Api,
     collector: Child,
@@ -33,7 +33,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Starts the collector alone.
+    /// Starts only the collector.
     pub(super) fn collector(program: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (collector, url) = spawn_collector(collector(program, folder.path(), "127.0.0.1:0"));
@@ -54,7 +54,7 @@ impl Pair {
         pair
     }
 
-    /// Starts the agent towards an address, and waits until it is connected.
+    /// Starts the agent with this collector address, and waits until it is connected.
     pub(super) fn start_agent(&mut self, program: &Path, url: &str) {
         let join = self.api.post("/api/tokens/join", &json!({}));
         let join = join["token"].as_str().expect("a token").to_owned();
@@ -65,21 +65,21 @@ impl Pair {
         });
     }
 
-    /// Ends the collector in order, and starts another program on what it left.
+    /// Ends the collector in an orderly way, and starts another program on its data.
     pub(super) fn replace_collector(&mut self, program: &Path) {
         end(&mut self.collector);
         let address = self.api.url.strip_prefix("http://").unwrap().to_owned();
         (self.collector, _) = spawn_collector(collector(program, self.folder.path(), &address));
     }
 
-    /// Ends the agent in order, which leaves its shims alone, and starts another program on what it left.
+    /// Ends the agent in an orderly way, which leaves its shims running, and starts another program on its data.
     pub(super) fn replace_agent(&mut self, program: &Path) {
         end(self.agent.as_mut().unwrap());
         let url = self.api.url.clone();
         self.start_agent(program, &url);
     }
 
-    /// Submits the recipe `ddp` on two ranks; its id.
+    /// Submits the recipe `ddp` with two ranks. Returns the ID of the run.
     pub(super) fn submit(&self, steps: u64, step_delay_ms: u64) -> String {
         let set = json!({
             "steps": steps.to_string(),
@@ -109,7 +109,7 @@ impl Pair {
         })
     }
 
-    /// The steps of a rank that are stored, each with its time, in the order of time.
+    /// Returns the stored steps of a rank, each with its time, in order of time.
     pub(super) fn steps(&self, run: &str, rank: u32) -> Vec<(i64, u64)> {
         let curves = self
             .api
@@ -130,7 +130,7 @@ impl Pair {
         });
     }
 
-    /// All that a rank wrote to its standard output, as the collector has it.
+    /// Returns everything that a rank wrote to its standard output, as the collector has it.
     pub(super) fn log(&self, run: &str, rank: u32) -> String {
         let piece = self.api.get(&format!(
             "/api/runs/{run}/logs?rank={rank}&stream=stdout&offset=0&limit=1000000"
@@ -139,7 +139,7 @@ impl Pair {
     }
 
     pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = look() {
                 return found;
@@ -151,7 +151,7 @@ impl Pair {
 }
 
 impl Drop for Pair {
-    /// Whatever was started for the folder is killed, those first that could start others.
+    /// Kills everything that was started for the folder. The agent comes first, because it could start other processes.
     fn drop(&mut self) {
         for process in self.agent.iter_mut().chain([&mut self.collector]) {
             let _gone_already = process.kill();
@@ -163,7 +163,7 @@ impl Drop for Pair {
 
 /// Kills every process that was started for a folder.
 pub(super) fn kill_all_of(folder: &Path) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let mut left = processes();
         left.retain(|pid| is_ours(*pid, folder));
@@ -190,7 +190,7 @@ fn collector(program: &Path, folder: &Path, listen: &str) -> Command {
     command
 }
 
-/// An agent of a node without GPUs.
+/// Starts the agent of a node without GPUs.
 pub(super) fn agent(program: &Path, data: &Path, url: &str, join: &str) -> Child {
     std::fs::create_dir_all(data).unwrap();
     let log = File::options()

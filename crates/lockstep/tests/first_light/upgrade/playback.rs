@@ -1,4 +1,4 @@
-//! A collector that says what one of an earlier release said, word for word, against the agent under test: its run must end well.
+//! A collector that repeats the messages of an earlier release, with the agent under test. The run must succeed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ use wire::proto::{
 use wire::recording::{self, Recorded, Sender, Stream};
 
 use super::agent_server::{AgentServer, Conversation};
-use super::pair::{PATIENCE, agent, kill_all_of};
-use crate::product::surroundings::program;
+use super::pair::{TIMEOUT, agent, kill_all_of};
+use crate::product::environment::program;
 
 #[test]
 fn the_agent_trains_under_every_recorded_collector() {
@@ -51,17 +51,17 @@ fn recordings() -> Vec<(String, Vec<Recorded>)> {
     files.map(read).collect()
 }
 
-/// What the recorded collector said, and when.
+/// What the recorded collector sent, and when.
 #[derive(Clone)]
 struct Script {
-    /// Its answers to the hello on either stream.
+    /// Its answers to the hello messages of the two streams.
     telemetry_hello: Vec<u8>,
     control_hello: Vec<u8>,
-    /// Its commands, each with the reports of some kinds that had come before it.
+    /// Its commands, each with the number of reports of some kinds that came before it.
     commands: Vec<(Command, BTreeMap<String, usize>)>,
 }
 
-/// Reports that a collector waits for before it goes on.
+/// Reports that a collector waits for before it continues.
 const AWAITED: [&str; 2] = ["accepted", "prepared"];
 
 impl Script {
@@ -113,11 +113,11 @@ fn kind_of(control_up: &[u8]) -> Option<String> {
 #[derive(Debug, Default)]
 struct Played {
     reports: BTreeMap<String, usize>,
-    /// The port that it leased: the recorded one is another machine's.
+    /// The port that it leased. The recorded port belongs to another machine.
     port: u16,
     end: Option<Value>,
     logged: String,
-    /// Samples of `train_step`.
+    /// Number of samples of `train_step`.
     trained: usize,
     names: BTreeMap<(String, usize), String>,
 }
@@ -142,7 +142,7 @@ fn play(script: Script) -> Played {
         ),
         folder: folder.path().to_owned(),
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let all_there =
         |played: &Played| played.end.is_some() && played.trained > 0 && played.logged.contains("step 1 loss");
     while !all_there(&played.lock().unwrap()) && Instant::now() < deadline {
@@ -276,7 +276,7 @@ fn have_come(before: &BTreeMap<String, usize>, played: &Mutex<Played>) -> bool {
         .all(|(kind, count)| reports.get(kind).is_some_and(|came| came >= count))
 }
 
-/// The same command, with the port that this agent leased where the recorded one leased its own.
+/// Returns the same command with the port that this agent leased, in place of the recorded port.
 fn at_port(command: Command, port: u16) -> Command {
     let mut asked: Value = serde_json::from_str(&command.command_json).unwrap();
     if asked["command"] != "start" {

@@ -40,13 +40,13 @@ fn a_conversation_of_the_old_programs() {
             .contains(&format!("step {STEPS} "))
             .then_some(())
     });
-    // Whatever is still acknowledged is part of it.
+    // Late acknowledgements are part of the recording.
     pair.wait("a quiet moment", || log.is_quiet().then_some(()));
     let messages = log.take();
     std::fs::write(PathBuf::from(file), recording::write(&messages)).unwrap();
 }
 
-/// What passed so far. Cheap to clone; all clones are one.
+/// The messages so far. Cheap to clone; all clones share one list.
 #[derive(Clone)]
 struct Log(Arc<Mutex<Vec<Recorded>>>, Instant);
 
@@ -70,7 +70,7 @@ impl Log {
         u32::try_from(self.1.elapsed().as_millis()).unwrap()
     }
 
-    /// Whether the control stream carried nothing for two seconds.
+    /// Returns true if the control stream had no message for two seconds.
     fn is_quiet(&self) -> bool {
         let messages = self.0.lock().unwrap();
         let last = messages.iter().rfind(|message| message.stream == Stream::Control);

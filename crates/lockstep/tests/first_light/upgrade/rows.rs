@@ -1,6 +1,6 @@
 //! Real runs with programs of two releases, as a table.
 //!
-//! What is printed between two lines of their own is what `cargo xtask lab upgrade` puts into docs/upgrade.md.
+//! `cargo xtask lab upgrade` writes the text between [`BEGIN`] and [`END`] into docs/upgrade.md.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -11,20 +11,20 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::pair::{Pair, old_program};
-use crate::product::surroundings::program;
+use crate::product::environment::program;
 
-/// What frames the table.
+/// The lines before and after the table.
 const BEGIN: &str = "=== table of upgrades ===";
 const END: &str = "=== end of the table ===";
-/// Steps of a run, and how long each takes at least.
+/// Steps of a run; [`STEP_MS`] is the shortest time of a step.
 const STEPS: u64 = 60;
 const STEP_MS: u64 = 50;
-/// The same for the run that lives through both upgrades: each takes some seconds.
+/// The same for the run during which both programs are upgraded. Each upgrade takes a few seconds.
 const LONG_STEPS: u64 = 400;
 const LONG_STEP_MS: u64 = 100;
 /// Steps that must arrive after each upgrade before the next one.
 const STEPS_BETWEEN: u64 = 20;
-/// A rank that steps faster has one sample per second stored; a busy machine is a little later.
+/// A rank with faster steps has one stored sample per second. On a busy machine it may be somewhat later.
 const GAP_MS_MAX: i64 = 5_000;
 
 #[test]
@@ -50,13 +50,13 @@ fn all() {
     );
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Outcome {
     state: String,
     attempts: usize,
-    /// Steps that are stored, of rank 0 and of rank 1, each with its time.
+    /// Stored steps of rank 0 and rank 1, each with its time.
     steps: [Vec<(i64, u64)>; 2],
-    /// Steps whose line is in the log of rank 0.
+    /// Number of steps whose line is in the log of rank 0.
     logged: u64,
     expected: u64,
 }
@@ -68,7 +68,7 @@ struct Row {
     seconds: f64,
 }
 
-/// A panic is a row that failed: the others are run all the same.
+/// Runs one row. A panic makes the row fail; the other rows still run.
 fn row(name: &'static str, work: impl FnOnce() -> Outcome) -> Row {
     let began = Instant::now();
     let (outcome, problems) = match catch_unwind(AssertUnwindSafe(work)) {
@@ -100,7 +100,7 @@ fn whole_run(pair: &Pair) -> Outcome {
     outcome(pair, &run, STEPS)
 }
 
-/// The ranks and their shim stay what the old agent started; the collector is replaced first, then the agent.
+/// The old agent starts the ranks and their shim, which stay. The collector is replaced first, then the agent.
 fn through_both() -> Outcome {
     let mut pair = Pair::start(&old_program(), &old_program());
     let run = pair.submit(LONG_STEPS, LONG_STEP_MS);
@@ -129,7 +129,7 @@ fn pids(view: &Value) -> Vec<Value> {
 
 fn outcome(pair: &Pair, run: &str, expected: u64) -> Outcome {
     let view = pair.ended(run);
-    // Samples and logs may come behind the end.
+    // Samples and logs may arrive after the end.
     pair.reached(run, expected);
     let logged = || {
         let log = pair.log(run, 0);

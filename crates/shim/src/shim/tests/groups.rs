@@ -1,11 +1,11 @@
-//! Daemons that hide, and kills for memory, on the kernel's own groups where this machine has some to give.
+//! Tests of hidden daemons and of kills because of memory, with real cgroups if this machine has them.
 
 use std::path::Path;
 
 use super::*;
 use crate::cgroup::own_folder;
 
-/// Rank 0 leaves a daemon behind: its own session, no parent, nothing open, an empty environment, deaf to SIGTERM.
+/// Rank 0 leaves a daemon: own session, no parent, no open files, an empty environment, and it ignores SIGTERM.
 const DAEMON: &str = r#"
 import os, sys, time
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -39,13 +39,13 @@ fn can_make(kinds: &str) -> bool {
     can
 }
 
-/// The daemon, once it has cleared its environment.
+/// Returns the daemon, once it has cleared its environment.
 fn daemon(case: &Case) -> Process {
     let pid = std::fs::read_to_string(case.wait_for_file("daemon"))
         .unwrap()
         .parse()
         .unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while !tree::environment(pid).is_empty() {
         assert!(Instant::now() < deadline, "it never became a daemon");
         std::thread::sleep(Duration::from_millis(20));
@@ -60,34 +60,38 @@ fn status(case: &Case) -> Status {
 fn a_daemon_does_not_survive_a_stop(kinds: &str, kept_by: &str) {
     let case = Case::start_with(DAEMON, &[("LOCKSTEP_CGROUPS", kinds)], &[]);
     let daemon = daemon(&case);
-    let said = status(&case).kept_by;
-    assert!(said.starts_with(kept_by), "{said}");
+    let shown = status(&case).kept_by;
+    assert!(shown.starts_with(kept_by), "{shown}");
     let reported = case.wait_for(|report| matches!(report, NodeReport::ShimStarted { .. }));
-    assert!(matches!(reported, NodeReport::ShimStarted { kept_by, .. } if kept_by == said));
+    assert!(matches!(reported, NodeReport::ShimStarted { kept_by, .. } if kept_by == shown));
     case.folder.write(files::STOP, b"300").unwrap();
     case.end();
     assert!(!daemon.lives(), "the daemon survived");
-    let group = said.split_once(" /").map(|(_, path)| format!("/{path}"));
+    let group = shown.split_once(" /").map(|(_, path)| format!("/{path}"));
     assert!(
         group.is_none_or(|group| !Path::new(&group).exists()),
-        "the group is left: {said}"
+        "the group is left: {shown}"
     );
 }
 
-/// Nobody is its subreaper any more, nothing marks it: the group alone knows it.
+/// The daemon has no subreaper and no mark any more: only the cgroup contains it.
 fn a_daemon_does_not_survive_its_shim(kinds: &str) {
     let mut case = Case::start_with(DAEMON, &[("LOCKSTEP_CGROUPS", kinds)], &[]);
     let daemon = daemon(&case);
     case.shim.kill().unwrap();
     case.shim.wait().unwrap();
-    let remains = Remains::of(&case.folder, vec![case.mark.clone()]);
-    assert!(remains.find().len() >= 4, "torchrun, two ranks and the daemon");
-    let deadline = Instant::now() + PATIENCE;
-    while remains.kill() {
-        assert!(Instant::now() < deadline, "they do not end: {:?}", remains.find());
+    let leftovers = LeftoverProcesses::of(&case.folder, vec![case.mark.clone()]);
+    assert!(leftovers.find().len() >= 4, "torchrun, two ranks and the daemon");
+    let deadline = Instant::now() + WAIT_MAX;
+    while leftovers.kill() {
+        assert!(
+            Instant::now() < deadline,
+            "they do not end: {:?}",
+            leftovers.find()
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
-    remains.close();
+    leftovers.close();
     assert!(!daemon.lives() && marked(std::slice::from_ref(&case.mark)).is_empty());
     let group = Owner::read(&case.folder).group.unwrap();
     assert!(!group.path().exists());
@@ -114,7 +118,7 @@ fn a_daemon_does_not_survive_in_a_group_of_v1() {
     }
 }
 
-/// A group of v1 with little memory, at the top of its hierarchy.
+/// A v1 group with little memory, at the top of its hierarchy.
 struct Narrow(PathBuf);
 
 impl Narrow {
@@ -134,7 +138,7 @@ impl Narrow {
 
 impl Drop for Narrow {
     fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while std::fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -142,7 +146,7 @@ impl Drop for Narrow {
 }
 
 #[test]
-fn a_rank_that_the_kernel_kills_for_memory_is_said_to_be_one() {
+fn a_rank_that_the_kernel_kills_for_memory_is_reported_as_such() {
     let Some(narrow) = Narrow::make() else {
         eprintln!("no memory controller of cgroup v1 that can be written. Skipped.");
         return;

@@ -1,10 +1,10 @@
-//! Ranks that stand still: stopped, held in the kernel, or at an earlier step than the others.
+//! Tests of ranks that stall: stopped, blocked in the kernel, or at an earlier step than the others.
 
 use domain::run::state::StallCause;
 
 use super::*;
 
-/// Ranks that step ten times a second as far as a file `RANK.upto` allows, and save at SIGTERM.
+/// Ranks that make 10 steps per second up to the number in the file `RANK.upto`, and save at SIGTERM.
 const STEPPING: &str = r#"
 import json, os, signal, socket, sys, time
 rank = int(os.environ["RANK"])
@@ -50,12 +50,12 @@ fn a_stopped_rank_is_named_gets_on_again_and_still_takes_its_sigterm() {
     first_steps(&case);
     let stopped = case.pid_of(1);
     signal(stopped, rustix::process::Signal::STOP);
-    // The other one waits for it, as in a collective.
+    // The other rank waits for it, as in a collective.
     std::fs::write(case.workdir().join("0.upto"), "1").unwrap();
     case.wait_for(|report| {
         matches!(report, NodeReport::RankStalled { rank: Rank(1), step: Some(_), for_ms, cause: StallCause::Stopped } if *for_ms >= 1_000)
     });
-    // Long enough for the one that waits to be suspected, were it wrongly so.
+    // Long enough for a wrong report about the waiting rank.
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!(stalls(&case).len(), 1, "{:#?}", stalls(&case));
     signal(stopped, rustix::process::Signal::CONT);
@@ -102,7 +102,7 @@ fn of_two_that_stand_still_the_one_at_the_earlier_step_is_named() {
 
 #[test]
 fn a_rank_that_hangs_in_the_kernel_is_named_and_ended() {
-    // A process waits in state D for the child that it made by vfork(2), until that has left its memory.
+    // A process waits in state D for the child that it made with vfork(2), until the child has left its memory.
     let script = "import ctypes, os, time\n\
                   if os.environ['RANK'] == '1' and ctypes.PyDLL(None).vfork() == 0:\n\
                   \x20   time.sleep(600)\n\

@@ -1,4 +1,4 @@
-//! Stops of what will not be stopped, and ends that come in an unusual order.
+//! Tests of stops that processes resist, and of ends in an unusual order.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ fn a_rank_that_is_stopped_and_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn a_rank_that_ends_well_too_early_is_told_at_once() {
-    // Not before it has been seen: on a busy machine it would live shorter than a look takes.
+fn a_rank_that_ends_successfully_too_early_is_reported_at_once() {
+    // Not before the shim has seen it: on a busy machine it could live for less time than a check takes.
     let case = Case::start(
         "import os, time\nwhile os.environ['RANK'] == '0' or not os.path.exists('leave'): time.sleep(0.01)",
     );
@@ -60,7 +60,7 @@ fn when_torchrun_is_killed_its_ranks_end_with_it_and_their_exits_are_known() {
     );
 }
 
-/// A process frozen by the freezer of cgroup v1 takes no signal at all, not even SIGKILL: as one that hangs in a driver.
+/// A process frozen by the freezer of cgroup v1 handles no signal at all, not even SIGKILL, like one that hangs in a driver.
 struct Frozen {
     folder: PathBuf,
 }
@@ -74,7 +74,7 @@ impl Frozen {
 
     fn freeze(&self, pid: i32) {
         std::fs::write(self.folder.join("cgroup.procs"), pid.to_string()).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         std::fs::write(self.folder.join("freezer.state"), "FROZEN").unwrap();
         while std::fs::read_to_string(self.folder.join("freezer.state")).unwrap() != "FROZEN\n" {
             assert!(Instant::now() < deadline, "it does not freeze");
@@ -90,7 +90,7 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         self.thaw();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while std::fs::remove_dir(&self.folder).is_err() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -131,16 +131,16 @@ fn a_rank_that_no_signal_reaches_does_not_hold_up_the_end_and_is_named() {
         exit.message
             .is_some_and(|message| message.contains("hangs in the kernel"))
     );
-    // Once it comes back, the SIGKILL that waits for it ends it.
+    // When it is thawed, the pending SIGKILL ends it.
     frozen.thaw();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while !marked(std::slice::from_ref(&case.mark)).is_empty() {
         assert!(Instant::now() < deadline, "it was never killed");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// The shim alone sees the small disk that lies over its folder; it is looked at through the shim's own root.
+/// Only the shim sees the small disk that is mounted over its folder; the test reads it through the shim's root folder.
 const SMALL_DISK: &str = "cp @DIR/launch.json @DIR.json && mount -t tmpfs -o size=256k small @DIR && mkdir @DIR/probe \
                           && cp @DIR.json @DIR/launch.json && exec \"$@\"";
 
@@ -156,11 +156,11 @@ fn can_mount() -> bool {
 }
 
 #[test]
-fn a_full_disk_ends_no_training_and_what_happened_is_told_when_there_is_room() {
+fn a_full_disk_ends_no_training_and_reports_are_written_later() {
     if !can_mount() {
         return;
     }
-    // Its last words are longer than what is left of the page that the reports have begun.
+    // The last error record is longer than the rest of the page that the reports have begun.
     let script = "import json, os, socket, sys, time\n\
                   s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect(os.environ['SOCKET'])\n\
                   rank = int(os.environ['RANK'])\n\
@@ -179,7 +179,7 @@ fn a_full_disk_ends_no_training_and_what_happened_is_told_when_there_is_room() {
         case.shim.id(),
         beneath.path().display()
     ));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while case.folder.path() != beneath.path() && !case.folder.has(files::STATUS) {
         assert!(Instant::now() < deadline, "the shim does not start");
         std::thread::sleep(Duration::from_millis(20));
@@ -195,7 +195,7 @@ fn a_full_disk_ends_no_training_and_what_happened_is_told_when_there_is_room() {
     .is_ok()
     {}
     let before = case.reports().len();
-    // Longer than it takes the records of the ranks to find the disk full.
+    // Longer than the ranks' records need to reach the full disk.
     std::thread::sleep(Duration::from_secs(2));
     assert!(case.shim.try_wait().unwrap().is_none(), "the shim died of it");
     let raises = case.pid_of(1);
@@ -214,15 +214,15 @@ fn a_full_disk_ends_no_training_and_what_happened_is_told_when_there_is_room() {
         before,
         "there is no room for a report, not for half of one"
     );
-    // With the shim goes its view of the disk; the opened file stays.
+    // The shim's view of the disk ends with the shim; the opened file stays.
     let kept = File::open(case.folder.file(files::SHIM_REPORTS)).unwrap();
     std::fs::remove_file(&fill).unwrap();
     assert!(case.shim.wait().unwrap().success());
     let kept = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&kept));
-    let (told, _) = read_from(Path::new(&kept), 0).unwrap();
+    let (entries, _) = read_from(Path::new(&kept), 0).unwrap();
     let exited =
         |entry: &Entry| matches!(&entry.report, NodeReport::RankExited(exit) if exit.code == Some(3));
-    assert!(told.iter().any(exited), "{told:#?}");
-    assert!(matches!(told.last().unwrap().report, NodeReport::Ended(_)));
+    assert!(entries.iter().any(exited), "{entries:#?}");
+    assert!(matches!(entries.last().unwrap().report, NodeReport::Ended(_)));
     assert_eq!(marked(std::slice::from_ref(&case.mark)), []);
 }

@@ -1,5 +1,5 @@
-//! Columns that were opened: rows are read when they are first wanted, and stay as narrow as they can be, most a quarter
-//! of their values or less. Values are made of those that a query looks at, which is far fewer where its steps are wide.
+//! Opened columns. Rows are decompressed when they are first needed and stay in their narrowest form, mostly a quarter of their
+//! values' size or less. Values are computed only at the ticks that a query needs: far fewer than all if its steps are wide.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::series::packed::Packed;
 use crate::series::pages::Pages;
 use crate::series::ticks::Ticks;
 
-/// Times any number of 32 bits, less than half of what an f64 holds exactly.
+/// Multiplied with any 32-bit number, this is less than half of what an f64 represents exactly.
 const STEP_MAX: u64 = 1 << 20;
 
 /// The times of a frame.
@@ -26,27 +26,28 @@ pub(crate) enum Axis {
         step: u64,
         count: usize,
     },
-    /// Not none; each has ticks.
+    /// At least one run; each run has ticks.
     Runs(Box<[Run]>),
     Listed(Vec<TimestampMs>),
 }
 
-/// Ticks that are equally far apart.
+/// Ticks at equal distances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The first one's number.
+    /// The index of the first tick.
     pub(crate) tick: usize,
     pub(crate) first: TimestampMs,
     pub(crate) step: u64,
     pub(crate) count: usize,
 }
 
-/// The values of some rows of the same length. Its bytes are shown to it whenever rows are read: they lie in its chunk.
+/// The values of several rows of equal length. Callers pass the bytes of the column for each read, because they belong to the
+/// chunk.
 #[derive(Debug)]
 pub(crate) struct Column {
     form: Form,
     ticks: usize,
-    /// Cells that are not what the form says, ascending.
+    /// Cells that differ from what the form says, ascending.
     exceptions: Vec<(Range<usize>, f64)>,
 }
 
@@ -58,7 +59,7 @@ enum Form {
     Integers(Pages, Width, Scale),
 }
 
-/// Bytes of the integers before they were compressed.
+/// The bytes per integer before compression.
 #[derive(Debug, Clone, Copy)]
 enum Width {
     Two,
@@ -66,7 +67,7 @@ enum Width {
     Eight,
 }
 
-/// What makes a number a value: `(base + step * number) / power`.
+/// The conversion of a number to a value: `(base + step * number) / power`.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     base: i64,
@@ -75,7 +76,7 @@ struct Scale {
 }
 
 impl Column {
-    /// Reads all but the rows.
+    /// Reads everything except the rows.
     pub(crate) fn open(bytes: &[u8], rows: usize, ticks: usize) -> Result<Self, Corrupt> {
         let cells = rows.saturating_mul(ticks);
         if cells > COLUMN_MAX {
@@ -119,11 +120,11 @@ impl Column {
                     [2] => Width::Two,
                     [4] => Width::Four,
                     [8] => Width::Eight,
-                    _ => return Err(Corrupt("a column's integers are of an unknown width")),
+                    _ => return Err(Corrupt("a column's integers have an unknown width")),
                 };
                 Form::Integers(Pages::open(bytes, reader, rows, ticks)?, width, scale)
             }
-            _ => return Err(Corrupt("a column of values is of an unknown form")),
+            _ => return Err(Corrupt("a column of values has an unknown form")),
         };
         Ok(Self {
             form,
@@ -132,8 +133,8 @@ impl Column {
         })
     }
 
-    /// Reads rows that were not read before, ascending, out of the bytes it was opened with; returns how many bytes of memory
-    /// they take.
+    /// Decompresses rows from the bytes that the column was opened with. `rows` is ascending and contains only rows that are
+    /// not loaded. Returns the bytes of memory that they take.
     pub(crate) fn load(&self, bytes: &[u8], rows: &[usize]) -> Result<usize, Corrupt> {
         match &self.form {
             Form::Same(_) | Form::Whole(_) => Ok(0),
@@ -144,7 +145,7 @@ impl Column {
         }
     }
 
-    /// Whether every row was read.
+    /// Returns true if all rows are loaded.
     pub(crate) fn is_loaded(&self) -> bool {
         match &self.form {
             Form::Same(_) | Form::Whole(_) => true,
@@ -152,7 +153,7 @@ impl Column {
         }
     }
 
-    /// Bytes of memory it takes without what is loaded.
+    /// Returns the memory in bytes, without loaded rows.
     pub(crate) fn bytes(&self) -> usize {
         let form = match &self.form {
             Form::Same(_) => 0,
@@ -162,17 +163,17 @@ impl Column {
         size_of::<Self>() + form + size_of_val(self.exceptions.as_slice())
     }
 
-    /// The values of loaded rows, all ticks of each.
+    /// Returns the values of loaded rows at all ticks.
     pub(crate) fn rows(&self, rows: &[usize]) -> Vec<f64> {
         let mut values = vec![0.0; rows.len() * self.ticks];
-        // Without ticks there are no values.
+        // A column without ticks has no values.
         for (row, out) in rows.iter().zip(values.chunks_exact_mut(self.ticks.max(1))) {
             self.put(*row, &Ticks::All(0..self.ticks), out);
         }
         values
     }
 
-    /// Writes the values of a loaded row into a place for as many.
+    /// Writes the values of a loaded row at some ticks to `out`, which has one place per tick.
     pub(crate) fn put(&self, row: usize, ticks: &Ticks, out: &mut [f64]) {
         match &self.form {
             Form::Same(value) => out.fill(*value),
@@ -191,18 +192,18 @@ impl Column {
         }
     }
 
-    /// Whether some cell may be a hole.
+    /// Returns true if some cell may be a hole.
     pub(crate) fn may_have_holes(&self) -> bool {
         let is_hole = |(_, value): &(_, f64)| is_absent(*value);
         match &self.form {
             Form::Same(value) => is_absent(*value),
             Form::Whole(_) | Form::Floats(_) => true,
-            // Integers are all there.
+            // Integers themselves are never holes.
             _ => self.exceptions.iter().any(is_hole),
         }
     }
 
-    /// Whether a loaded row has a hole at a tick.
+    /// Returns true if a loaded row has a hole at a tick.
     pub(crate) fn is_absent(&self, row: usize, tick: usize) -> bool {
         let exception = self.exceptions_of(row).find(|(run, _)| run.contains(&tick));
         match (&self.form, exception) {
@@ -217,7 +218,7 @@ impl Column {
         }
     }
 
-    /// The exceptions in a row, by their ticks there.
+    /// Returns the exceptions of a row, by their ticks within the row.
     fn exceptions_of(&self, row: usize) -> impl Iterator<Item = (Range<usize>, &f64)> {
         let (first, end) = (row * self.ticks, (row + 1) * self.ticks);
         let from = self.exceptions.partition_point(|(run, _)| run.end <= first);
@@ -238,7 +239,7 @@ fn exceptions_of(reader: &mut Reader<'_>, cells: usize) -> Result<Vec<(Range<usi
         exceptions.push((start..end, f64::from_le_bytes(reader.array()?)));
     }
     if end > cells {
-        return Err(Corrupt("an exception lies behind its column"));
+        return Err(Corrupt("an exception is after the end of its column"));
     }
     Ok(exceptions)
 }
@@ -247,12 +248,12 @@ impl Scale {
     fn put(&self, (numbers, first): (&Packed, usize), ticks: &Ticks, out: &mut [f64]) {
         let least = numbers.least();
         let low = self.integer(least);
-        // Below 2^53 an f64 multiplies and adds integers as exactly, and several at once.
+        // Below 2^53 an f64 multiplies and adds integers exactly, and the CPU processes several at once.
         if numbers.is_narrow() && self.step < STEP_MAX && low.unsigned_abs() < INTEGER_MAX.unsigned_abs() >> 1
         {
             let (low, step, power) = (low as f64, self.step as f64, self.power);
             let integer = |above: u64| low + step * f64::from(above as u32);
-            // Divisions are what takes longest here, and most counters are whole numbers.
+            // Divisions take the most time here, and most counters are whole numbers.
             if power == 1.0 {
                 numbers.put(first, ticks, out, integer);
             } else {
@@ -271,7 +272,7 @@ impl Scale {
 }
 
 impl Axis {
-    /// Reads what [`super::put_times`] wrote behind its length.
+    /// Reads what [`super::put_times`] wrote after its length.
     pub(crate) fn open(bytes: &[u8]) -> Result<Self, Corrupt> {
         let mut reader = Reader(bytes);
         match reader.peek()? {
@@ -291,7 +292,7 @@ impl Axis {
                     let run = Run::read(&mut reader, end)?;
                     end += run.count;
                     if run.count == 0 || end > COLUMN_MAX {
-                        return Err(Corrupt("a run of times is of no or of too great a length"));
+                        return Err(Corrupt("a run of times is empty or too long"));
                     }
                     runs.push(run);
                 }
@@ -300,7 +301,7 @@ impl Axis {
                 }
                 Ok(Self::Runs(runs.into()))
             }
-            _ => Err(Corrupt("a column of times is of an unknown form")),
+            _ => Err(Corrupt("a column of times has an unknown form")),
         }
     }
 
@@ -320,7 +321,7 @@ impl Axis {
         }
     }
 
-    /// The ticks within a range of times.
+    /// Returns the ticks within a range of times.
     pub(crate) fn range(&self, TimeRange { start_ms, end_ms }: TimeRange) -> Range<usize> {
         let from = start_ms
             .checked_sub(1)
@@ -328,7 +329,7 @@ impl Axis {
         from..self.first_after(end_ms, 0..self.len()).max(from)
     }
 
-    /// The first tick of a range that is later than a time; its end when none is.
+    /// Returns the first tick of a range that is later than a time, or the end of the range if there is none.
     pub(crate) fn first_after(&self, time_ms: TimestampMs, range: Range<usize>) -> usize {
         match self {
             Self::Regular { first, step, .. } => {
@@ -346,7 +347,7 @@ impl Axis {
         }
     }
 
-    /// Whether each time is later than the one before.
+    /// Returns true if each time is later than the one before.
     pub(crate) fn is_ascending(&self) -> bool {
         match self {
             Self::Regular { first, step, count } => rises(*first, *step, *count),
@@ -360,7 +361,7 @@ impl Axis {
         }
     }
 
-    /// Writes the times of some ticks into a place for as many.
+    /// Writes the times of some ticks to `out`, which has one place per tick.
     pub(crate) fn put(&self, ticks: &Ticks, out: &mut [TimestampMs]) {
         match (self, ticks) {
             (Self::Listed(times_ms), ticks) => ticks.put(times_ms, out, |time_ms| time_ms),
@@ -369,14 +370,14 @@ impl Axis {
         }
     }
 
-    /// The times of some ticks.
+    /// Returns the times of some ticks.
     pub(crate) fn times(&self, ticks: &Ticks) -> Vec<TimestampMs> {
         let mut times_ms = vec![0; ticks.len()];
         self.put(ticks, &mut times_ms);
         times_ms
     }
 
-    /// Whether the times of some ticks are these.
+    /// Returns true if the times of some ticks equal `times_ms`.
     pub(crate) fn is(&self, ticks: &Ticks, times_ms: &[TimestampMs]) -> bool {
         ticks.len() == times_ms.len()
             && match ticks {
@@ -388,7 +389,7 @@ impl Axis {
             }
     }
 
-    /// The times of a range of ticks.
+    /// Returns the times of a range of ticks.
     fn all(&self, range: Range<usize>) -> impl Iterator<Item = TimestampMs> {
         let (runs, first) = match self {
             Self::Runs(runs) => (&runs[..], run_of(runs, range.start)),
@@ -406,7 +407,7 @@ impl Axis {
         })
     }
 
-    /// Bytes of memory it takes.
+    /// Returns the memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Regular { .. } => 0,
@@ -426,13 +427,13 @@ impl Run {
         })
     }
 
-    /// The time of one of its ticks.
+    /// Returns the time of one of its ticks.
     fn time(&self, tick: usize) -> TimestampMs {
         at(self.first, self.step, tick - self.tick)
     }
 }
 
-/// The run that a tick lies in.
+/// Returns the run that contains a tick.
 fn run_of(runs: &[Run], tick: usize) -> usize {
     runs.partition_point(|run| run.tick <= tick).saturating_sub(1)
 }
@@ -441,18 +442,18 @@ fn at(first: TimestampMs, step: u64, tick: usize) -> TimestampMs {
     first.wrapping_add((tick as u64).wrapping_mul(step).cast_signed())
 }
 
-/// How many ticks, so far apart, are not later than a time.
+/// Returns how many ticks at distance `step` are not later than a time.
 fn ticks_until(time_ms: TimestampMs, first: TimestampMs, step: u64) -> usize {
     if time_ms < first {
         return 0;
     }
     let since = time_ms.wrapping_sub(first).cast_unsigned();
-    // A step of nothing is that of a single tick, at the first time.
+    // A step of 0 means a single tick at the first time.
     let ticks = since.checked_div(step).unwrap_or_default().saturating_add(1);
     usize::try_from(ticks).unwrap_or(usize::MAX)
 }
 
-/// Whether each of so many ticks is later than the one before.
+/// Returns true if each of `count` ticks is later than the one before.
 fn rises(first: TimestampMs, step: u64, count: usize) -> bool {
     let steps = count.saturating_sub(1) as i128;
     let last = i128::from(first) + i128::from(step) * steps;
@@ -465,7 +466,8 @@ fn put_each(out: &mut [TimestampMs], times_ms: impl Iterator<Item = TimestampMs>
     }
 }
 
-/// The first tick of a range that is later than a time; its end when none is. Looked for from the end, where it is not far.
+/// Returns the first tick of a range that is later than a time, or the end of the range if there is none. The search starts at
+/// the end, because the tick is usually near it.
 pub(crate) fn first_after(
     time_ms: TimestampMs,
     range: Range<usize>,
@@ -483,7 +485,7 @@ pub(crate) fn first_after(
     first_not(low..high, |tick| time(tick) <= time_ms)
 }
 
-/// The first place of a range that is not what all before it are; its end when all are.
+/// Returns the first index of a range for which `is_before` is false, or the end of the range if there is none.
 fn first_not(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (range.start, range.end);
     while low < high {

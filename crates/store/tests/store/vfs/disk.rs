@@ -1,4 +1,4 @@
-//! A disk: every call of SQLite comes through here, fails if it is to fail, and is noted for the power loss.
+//! A disk: receives every call of SQLite, lets it fail if a plan says so, and records it for the power loss.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -7,32 +7,32 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 
 use libsqlite3_sys as ffi;
 
-use super::faults::{Call, Dice, Fault, Files, Plan};
+use super::faults::{Call, Fault, Files, Plan, Rng};
 use super::media::{Inode, Media, name_of};
 use super::sys;
 
-/// A disk under one folder. Never freed, since SQLite keeps its name; a test has a few hundred at most, and forgets their
+/// A disk under one folder. It is never freed, because SQLite keeps its name. A test has at most a few hundred, and drops their
 /// contents.
 #[derive(Debug)]
 pub(crate) struct Disk {
     name: &'static str,
     state: Mutex<State>,
-    /// Told when a hold begins to hold somebody, and when it ends.
+    /// Notified when a call begins to be held, and when a hold ends.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     media: Media,
-    dice: Dice,
+    rng: Rng,
     plans: Vec<Plan>,
     struck: u64,
-    /// Calls that change something, so far, and the one at which power is lost.
+    /// The number of calls so far that change something; below, the number at which power is lost.
     changes: u64,
     cut_at: u64,
-    /// Journals whose fsync does nothing, as with `synchronous=NORMAL`.
+    /// True if fsync of a journal does nothing, as with `synchronous=NORMAL`.
     lazy_journals: bool,
-    /// Calls that wait, by the number of their hold, and how many do.
+    /// Calls that must wait, by the number of their hold; below, how many calls wait.
     holds: Vec<(u64, Call, Files)>,
     next_hold: u64,
     held: usize,
@@ -43,11 +43,12 @@ struct State {
 pub(super) struct Handle {
     inode: Inode,
     name: String,
-    /// SQLite's unix layer synchronises the folder with the first fsync of a journal that it may have made.
+    /// True until SQLite's unix layer has synchronised the folder, which it does with the first fsync of a journal that it may
+    /// have created.
     names_too: bool,
 }
 
-/// Calls wait as long as this lives.
+/// Calls wait until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     disk: &'static Disk,
@@ -55,7 +56,7 @@ pub(crate) struct Hold {
 }
 
 impl Disk {
-    /// A healthy disk with what is in the folder.
+    /// Creates a healthy disk with the content of the folder.
     pub(crate) fn new(folder: &Path, seed: u64) -> &'static Self {
         static DISKS: AtomicU64 = AtomicU64::new(0);
         let number = DISKS.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +64,7 @@ impl Disk {
             name: Box::leak(format!("faulty-{number}").into_boxed_str()),
             state: Mutex::new(State {
                 media: Media::of(folder),
-                dice: Dice::new(seed),
+                rng: Rng::new(seed),
                 plans: Vec::new(),
                 struck: 0,
                 changes: 0,
@@ -79,7 +80,7 @@ impl Disk {
         disk
     }
 
-    /// What SQLite knows it by.
+    /// Returns the name under which SQLite knows the disk.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -90,14 +91,14 @@ impl Disk {
         self.lock().plans.push(plan);
     }
 
-    /// Ends all faults; returns how many calls failed so far.
+    /// Ends all faults. Returns how many calls have failed so far.
     pub(crate) fn heal(&self) -> u64 {
         let mut state = self.lock();
         state.plans.clear();
         state.struck
     }
 
-    /// Makes such calls wait until the hold is dropped.
+    /// Lets such calls wait until the hold is dropped.
     pub(crate) fn hold(&'static self, call: Call, files: Files) -> Hold {
         let mut state = self.lock();
         let number = state.next_hold;
@@ -108,7 +109,7 @@ impl Disk {
 
     // === power ===
 
-    /// Power is lost at the n-th call from now that changes something.
+    /// Loses power at the n-th call from now that changes something.
     pub(crate) fn cut_power_after(&self, changes: u64) {
         let mut state = self.lock();
         state.cut_at = state.changes + changes;
@@ -118,7 +119,7 @@ impl Disk {
         self.lock().is_off()
     }
 
-    /// From now on an fsync of a journal does nothing, as if the store had `synchronous=NORMAL`.
+    /// From now on, fsync of a journal does nothing, as if the store had `synchronous=NORMAL`.
     pub(crate) fn make_journals_lazy(&self) {
         self.lock().lazy_journals = true;
     }
@@ -129,8 +130,8 @@ impl Disk {
         if !state.is_off() {
             state.switch_off();
         }
-        let mut dice = state.dice.clone();
-        state.media.leave(&mut dice, into);
+        let mut rng = state.rng.clone();
+        state.media.leave(&mut rng, into);
         state.media = Media::of(into);
     }
 
@@ -173,7 +174,7 @@ impl Disk {
     ) -> Result<(), c_int> {
         let mut state = self.pass(Call::Write, &file.name, ffi::SQLITE_IOERR_WRITE)?;
         if state.cuts_now() {
-            // On its way when power went: parts of it may arrive.
+            // The write was in progress when power was lost, so parts of it may arrive.
             state.media.write(file.inode, at, bytes);
             return Err(ffi::SQLITE_IOERR_WRITE);
         }
@@ -244,7 +245,7 @@ impl Disk {
         code
     }
 
-    /// Waits while such calls are held; fails when there is no power.
+    /// Waits while such calls are held. Fails if there is no power.
     fn pass(&self, call: Call, name: &str, code: c_int) -> Result<MutexGuard<'_, State>, c_int> {
         let mut state = self.lock();
         let of_this = |(_, held, files): &(u64, Call, Files)| *held == call && files.has(name);
@@ -268,7 +269,7 @@ impl State {
         let fault = self
             .plans
             .iter_mut()
-            .find_map(|plan| plan.strikes(call, name, &mut self.dice))?;
+            .find_map(|plan| plan.strikes(call, name, &mut self.rng))?;
         self.struck += 1;
         Some(fault)
     }
@@ -277,7 +278,7 @@ impl State {
         self.changes >= self.cut_at
     }
 
-    /// Counts a change; true for the one at which power is lost.
+    /// Counts a change. Returns true for the one at which power is lost.
     fn cuts_now(&mut self) -> bool {
         self.changes += 1;
         if self.is_off() {
@@ -293,7 +294,7 @@ impl State {
 }
 
 impl Hold {
-    /// Waits until somebody is held, by this hold or another.
+    /// Waits until a call is held, by this hold or another.
     pub(crate) fn wait(&self) {
         let state = self.disk.lock();
         drop(

@@ -1,10 +1,10 @@
-//! Which calls on which files fail, how, and for how long.
+//! Plans of faults: which calls on which files fail, how, and how often.
 
-/// Chance from a seed, so that a failure can be repeated (splitmix64).
+/// Random numbers from a seed, so that a failure can be repeated (splitmix64).
 #[derive(Debug, Clone)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -16,18 +16,18 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// True in `per_mille` of a thousand throws.
+    /// Returns true with a probability of `per_mille` in 1,000.
     pub(crate) fn hits(&mut self, per_mille: u64) -> bool {
         self.below(1_000) < per_mille
     }
 }
 
-/// What SQLite asks of a file.
+/// A call of SQLite on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Open,
@@ -38,13 +38,13 @@ pub(crate) enum Call {
     Delete,
 }
 
-/// Which files.
+/// The files that a plan is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Files {
     All,
-    /// `wal-NNNNNN.db` and its companions.
+    /// `wal-NNNNNN.db` and its journals.
     WriteAhead,
-    /// `lockstep.db` and its companions.
+    /// `lockstep.db` and its journals.
     Series,
     /// The write-ahead journals that SQLite keeps beside its databases.
     Journals,
@@ -64,35 +64,35 @@ impl Files {
 /// How a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// EIO. A failed write leaves nothing behind.
+    /// EIO. A failed write has no effect.
     Io,
     /// ENOSPC.
     Full,
-    /// Half of it is written, then the disk is full.
+    /// Half of the bytes are written, then the disk is full.
     Short,
-    /// EIO on fsync, and the pages that were to be written never will be: Linux marks them clean. Until they leave the cache
-    /// they read back as written.
+    /// EIO on fsync, and the pending pages are never written, because Linux marks them clean. Until they leave the cache, they
+    /// are read as written.
     Lost,
-    /// The same, and they have left the cache at once.
+    /// Like `Lost`, but the pages have left the cache at once.
     LostAndEvicted,
 }
 
-/// A fault to come.
+/// A planned fault.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) call: Call,
     pub(crate) files: Files,
     pub(crate) fault: Fault,
-    /// Calls that pass before the first that fails.
+    /// The number of calls that pass before the first failure.
     pub(crate) skip: u32,
-    /// Calls that fail; `u32::MAX` for as long as the plan is there.
+    /// The number of calls that fail; `u32::MAX` for all while the plan exists.
     pub(crate) times: u32,
-    /// Of a thousand calls that could fail so many do.
+    /// The probability in 1,000 that a call that could fail does fail.
     pub(crate) per_mille: u64,
 }
 
 impl Plan {
-    /// Every such call fails until the plan is taken away.
+    /// Creates a plan in which every such call fails.
     pub(crate) fn always(call: Call, files: Files, fault: Fault) -> Self {
         Self {
             call,
@@ -104,8 +104,8 @@ impl Plan {
         }
     }
 
-    /// Whether this call is one to fail.
-    pub(crate) fn strikes(&mut self, call: Call, name: &str, dice: &mut Dice) -> Option<Fault> {
+    /// Returns the fault of this call, if it must fail.
+    pub(crate) fn strikes(&mut self, call: Call, name: &str, rng: &mut Rng) -> Option<Fault> {
         if self.call != call || !self.files.has(name) {
             return None;
         }
@@ -113,7 +113,7 @@ impl Plan {
             self.skip -= 1;
             return None;
         }
-        if self.times == 0 || !dice.hits(self.per_mille) {
+        if self.times == 0 || !rng.hits(self.per_mille) {
             return None;
         }
         if self.times != u32::MAX {

@@ -1,15 +1,15 @@
-//! What a power loss leaves: file contents and the folder's entries as far as they were synchronised, and chance for the rest.
+//! The content of a disk after a power loss: synchronised file contents and folder entries, and a random part of the rest.
 //!
 //! ```text
 //! inode    durable   the bytes as of the last fsync
-//!          pending   writes and truncations since, in order
+//!          pending   later writes and truncations, in order
 //! folder   durable   names as of the last fsync of the folder
-//!          pending   names that came and went since, in order
+//!          pending   names that were added or removed later, in order
 //! ```
-//! A write is torn at sectors of 512 bytes; of what is pending any part may have reached the disk, in any order. Bytes beside
-//! a write within one sector stay what they were, as SQLite assumes of disks (its POWERSAFE_OVERWRITE).
-//! Names that come and go outside SQLite (the store makes and unlinks its write-ahead files itself) are found by comparing
-//! the folder with what is known of it.
+//! A write is torn at sectors of 512 bytes. Any part of the pending changes may have reached the disk, in any order. Bytes
+//! beside a write within one sector are unchanged, as SQLite assumes of disks (its POWERSAFE_OVERWRITE). The store itself
+//! creates and removes its write-ahead files without SQLite; these changes are found by comparing the folder with the known
+//! names.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,11 +17,11 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::faults::Dice;
+use super::faults::Rng;
 
 const SECTOR_BYTES: u64 = 512;
 
-/// Index of an inode.
+/// The index of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Inode(usize);
 
@@ -29,7 +29,7 @@ pub(super) struct Inode(usize);
 struct Content {
     durable: Vec<u8>,
     pending: Vec<Change>,
-    /// Bytes long as a running process sees it.
+    /// The length in bytes as a running process sees it.
     len: u64,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Media {
 }
 
 impl Media {
-    /// A folder whose files are all durable.
+    /// Creates the media of a folder whose files are all durable.
     pub(super) fn of(folder: &Path) -> Self {
         let mut media = Self {
             folder: folder.to_owned(),
@@ -77,7 +77,7 @@ impl Media {
         media
     }
 
-    /// A file was opened, and made if it was not there.
+    /// Records that a file was opened, and created if it did not exist.
     pub(super) fn open(&mut self, name: &str) -> Inode {
         self.notice_unlinks();
         let len = fs::metadata(self.folder.join(name)).map_or(0, |file| file.len());
@@ -86,7 +86,7 @@ impl Media {
             if known_len == len {
                 return known;
             }
-            // Removed and made anew between two looks.
+            // Removed and created again between two calls.
             assert_eq!(
                 len, 0,
                 "{name}: {known_len} bytes are known, and it has grown past this model"
@@ -127,12 +127,12 @@ impl Media {
         }
     }
 
-    /// An fsync failed, and what it should have written will never be.
+    /// Records that an fsync failed, and the pending changes will never be written.
     pub(super) fn lose(&mut self, inode: Inode) {
         self.inodes[inode.0].pending.clear();
     }
 
-    /// The cache forgot what was lost: the running process reads what the disk has.
+    /// Drops lost pages from the cache: the running process reads what the disk has.
     pub(super) fn evict(&mut self, inode: Inode) {
         let content = &mut self.inodes[inode.0];
         content.len = content.durable.len() as u64;
@@ -151,7 +151,7 @@ impl Media {
         self.durable_names.clone_from(&self.names);
     }
 
-    /// Notes what was unlinked since the last look.
+    /// Records which names were removed since the last call.
     pub(super) fn notice_unlinks(&mut self) {
         let folder = &self.folder;
         let pending = &mut self.pending_names;
@@ -165,9 +165,9 @@ impl Media {
     }
 
     /// Writes what a power loss leaves into an empty folder.
-    pub(super) fn leave(&self, dice: &mut Dice, into: &Path) {
+    pub(super) fn leave(&self, rng: &mut Rng, into: &Path) {
         let mut names = self.durable_names.clone();
-        for change in dice.survivors(&self.pending_names) {
+        for change in rng.survivors(&self.pending_names) {
             match change {
                 NameChange::Link(name, inode) => drop(names.insert(name.clone(), *inode)),
                 NameChange::Unlink(name) => drop(names.remove(name)),
@@ -176,7 +176,7 @@ impl Media {
         for (name, inode) in names {
             let content = &self.inodes[inode.0];
             let mut bytes = content.durable.clone();
-            for change in dice.survivors(&content.pending) {
+            for change in rng.survivors(&content.pending) {
                 change.apply(&mut bytes);
             }
             let mut options = File::options();
@@ -209,8 +209,8 @@ impl Change {
     }
 }
 
-impl Dice {
-    /// What of a list of unsynchronised changes reached the disk: nothing, all, a beginning, or any of them.
+impl Rng {
+    /// Returns which unsynchronised changes reached the disk: none, all, the first ones, or any of them.
     fn survivors<'a, T>(&mut self, pending: &'a [T]) -> Vec<&'a T> {
         match self.below(4) {
             0 => Vec::new(),
@@ -231,7 +231,7 @@ pub(super) fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// Databases and their journals; not the shared memory beside them, which a power loss empties.
+/// Returns true for databases and their journals, but not for the shared memory, which a power loss empties.
 fn is_database(name: &str) -> bool {
     [".db", ".db-wal", ".db-journal"]
         .iter()

@@ -1,12 +1,12 @@
-//! A disk that fails on demand: a SQLite file layer around the system's own.
+//! A disk with planned faults: a SQLite VFS around the one of the system.
 //!
 //! ```text
 //! store → sqlx → SQLite → sys (C calls) → Disk → the real file      what a running store reads back
-//!                                          ├→ faults                errors by plan
+//!                                          ├→ faults                planned errors
 //!                                          └→ Media                 what a power loss would leave
 //! ```
-//! A store is put on such a disk by [`Disk::name`] in `StoreConfig::vfs`. Nothing is really synchronised: what a power loss
-//! leaves is told by `Media`, so hundreds of power losses take seconds.
+//! A store uses such a disk if `StoreConfig::vfs` is [`Disk::name`]. Nothing is really synchronised: `Media` computes what a
+//! power loss leaves, so hundreds of power losses take seconds.
 
 mod disk;
 mod faults;
@@ -14,4 +14,4 @@ mod media;
 mod sys;
 
 pub(crate) use disk::{Disk, Hold};
-pub(crate) use faults::{Call, Dice, Fault, Files, Plan};
+pub(crate) use faults::{Call, Fault, Files, Plan, Rng};

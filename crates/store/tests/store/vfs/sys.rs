@@ -1,7 +1,7 @@
-//! The C side: a `sqlite3_vfs` whose calls go through a [`Disk`] and on to SQLite's own unix layer.
+//! The C interface: a `sqlite3_vfs` whose calls go through a [`Disk`] to SQLite's own unix layer.
 //!
 //! ```text
-//! memory that SQLite gives for a file:   File { methods, disk, handle } | the unix layer's own file
+//! memory that SQLite allocates for a file:   File { methods, disk, handle } | the unix layer's own file
 //! ```
 //! All unsafe code of the tests is in this file.
 #![expect(unsafe_code, reason = "SQLite's file layer is a C interface")]
@@ -16,16 +16,16 @@ use libsqlite3_sys::{sqlite3_file, sqlite3_io_methods, sqlite3_vfs};
 
 use super::disk::{Disk, Handle};
 
-/// What lies in front of the unix layer's own file.
+/// The part of a file in front of the unix layer's own file.
 #[repr(C)]
 struct File {
     base: sqlite3_file,
     disk: &'static Disk,
-    /// From a `Box`; null for a temporary file, which is passed through.
+    /// From a `Box`; null for a temporary file, whose calls are passed through.
     handle: *mut Handle,
 }
 
-/// Makes a disk known to SQLite under its name.
+/// Registers a disk with SQLite under its name.
 pub(super) fn register(disk: &'static Disk) {
     let name = CString::new(disk.name()).unwrap().into_raw();
     // SAFETY: the unix layer is registered by sqlite3_initialize and never freed; its description is plain data.
@@ -34,7 +34,7 @@ pub(super) fn register(disk: &'static Disk) {
         *ffi::sqlite3_vfs_find(c"unix".as_ptr())
     };
     let own = c_int::try_from(size_of::<File>()).unwrap();
-    // Whatever is not about files is the unix layer's: those functions do not look at their first argument.
+    // Calls that are not about files go to the unix layer: those functions ignore their first argument.
     let vfs = Box::leak(Box::new(sqlite3_vfs {
         iVersion: 2,
         szOsFile: unix.szOsFile + own,
@@ -52,7 +52,7 @@ pub(super) fn register(disk: &'static Disk) {
 }
 
 static METHODS: sqlite3_io_methods = sqlite3_io_methods {
-    // Without mapped files: version 3 adds only those.
+    // Without memory-mapped files, which are all that version 3 adds.
     iVersion: 2,
     xClose: Some(close),
     xRead: Some(read),
@@ -80,24 +80,24 @@ fn unix() -> *mut sqlite3_vfs {
 }
 
 /// # Safety
-/// `vfs` is one that [`register`] made.
+/// `vfs` was created by [`register`].
 unsafe fn disk_of(vfs: *mut sqlite3_vfs) -> &'static Disk {
     // SAFETY: register put a disk there that is never freed.
     unsafe { &*(*vfs).pAppData.cast::<Disk>() }
 }
 
 /// # Safety
-/// `name` is null or a C string that lives for the call.
+/// `name` is a C string that lives for the call. It is not null.
 unsafe fn path_of<'a>(name: *const c_char) -> &'a Path {
     // SAFETY: the caller's promise.
     let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// The unix layer's file behind ours, and its methods.
+/// Returns the unix layer's part of a file, and its methods.
 ///
 /// # Safety
-/// `file` is memory that SQLite gave for a file of ours, opened.
+/// SQLite allocated `file` for a file of this VFS, and has opened it.
 unsafe fn inner(file: *mut sqlite3_file) -> (*mut sqlite3_file, &'static sqlite3_io_methods) {
     // SAFETY: szOsFile asked for our File and the unix layer's file behind it; open filled both.
     unsafe {
@@ -107,7 +107,7 @@ unsafe fn inner(file: *mut sqlite3_file) -> (*mut sqlite3_file, &'static sqlite3
 }
 
 /// # Safety
-/// As for [`inner`].
+/// The same as for [`inner`].
 unsafe fn parts<'a>(file: *mut sqlite3_file) -> (&'static Disk, Option<&'a mut Handle>) {
     // SAFETY: open filled both; SQLite uses a file from one thread at a time.
     unsafe {

@@ -1,12 +1,12 @@
-"""What the probe changes in an unmodified script, where LOCKSTEP_KNOBS asks for it; without that variable nothing here is imported.
+"""The changes that the probe makes in an unmodified script, as LOCKSTEP_KNOBS requests. Without that variable nothing here is imported.
 
     {"activation_checkpointing": "block", "grad_clip_norm": "1.0"}          name -> value, both strings
 
-    panel        which knobs are asked for, what became of each: one answer a knob, in a `knob` record
+    panel        the requested knobs and their results: one answer per knob, in a `knob` record
     knob         what all knobs have in common
-    models       when a script's model comes into use, and classes that stand in front of a module's own
+    models       when a script's model is first used, and classes that replace a module's own class
     blocks       the repeated blocks of a model            checkpointing  activation_checkpointing
-    replay       a forward pass run twice with one effect  clipping       grad_clip_norm
+    replay       a forward pass run twice, applied once clipping       grad_clip_norm
     groups       process_group_timeout_s                   sharding       reshard_after_forward, fsdp_sharding
     loading      num_workers, micro_batch                  rates          lr_scale, lr_schedule
     precision    amp
@@ -41,7 +41,7 @@ KINDS = (
 
 
 def install(probe, text):
-    """Turns the knobs of LOCKSTEP_KNOBS, as far as torch's modules come in; returns the panel with their answers."""
+    """Applies the knobs of LOCKSTEP_KNOBS as torch's modules are imported. Returns the panel with their answers."""
     panel = Panel(probe, {kind.name: kind for kind in KINDS}, text)
     patches = {}
     watchers = [*panel.knobs, Models(panel)]

@@ -1,19 +1,19 @@
-"""The repeated blocks of a model: a transformer's layers, a residual network's blocks.
+"""Finds the repeated blocks of a model: a transformer's layers, a residual network's blocks.
 
-Children of one class that hang from ModuleLists and Sequentials are a group, wherever in the model those lists are. Taken is the
-outermost group that can be called, is repeated at least REPEATS_MIN times and holds SHARE_MIN of the trainable parameters; a group inside
-it that holds nearly all of its parameters takes its place (the blocks of a Swin stage), unless those are experts, which run side by side.
-A second class counts as well where it holds a share of its own: encoder and decoder layers, or attention and feed-forward apart.
-Single layers (no children) are blocks only where nothing else repeats.
+Children of one class in ModuleLists and Sequentials form a group, wherever those lists are in the model. The chosen group is the outermost
+one that can be called, is repeated at least REPEATS_MIN times and contains SHARE_MIN of the trainable parameters. A group inside it that
+contains nearly all of its parameters replaces it (the blocks of a Swin stage), unless those are experts, which run side by side. A second
+class counts too if it contains a share of its own: encoder and decoder layers, or separate attention and feed-forward modules. Single
+layers (no children) are blocks only if nothing else repeats.
 """
 
-REPEATS_MIN = 3  # two of a kind are no depth
-SHARE_MIN = 0.1  # of the trainable parameters: less holds little of the activations either
-NESTED_SHARE = 0.8  # of the outer group's parameters, for the inner group to be the better blocks
+REPEATS_MIN = 3  # fewer repeats are not worth it
+SHARE_MIN = 0.1  # of the trainable parameters: a smaller share also has few of the activations
+NESTED_SHARE = 0.8  # of the outer group's parameters: then the inner group has the better blocks
 
 
 class Group:
-    """All modules of one class that hang from lists, in the order of the model."""
+    """All modules of one class in lists, in the order of the model."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -32,7 +32,7 @@ class Group:
 
 
 def find(torch, model):
-    """[(path, block)] in the order of the model; empty where nothing repeats."""
+    """Returns [(path, block)] in the order of the model; empty if nothing repeats."""
     groups = [group for group in _groups(torch, model) if len(group.members) >= REPEATS_MIN]
     total = max(1, trainable(model))
     worthy = [group for group in groups if group.parameters >= SHARE_MIN * total]
@@ -59,7 +59,7 @@ def _groups(torch, model):
         if not isinstance(container, (torch.nn.ModuleList, torch.nn.Sequential)):
             continue
         for name, child in container.named_children():
-            child = getattr(child, "_fsdp_wrapped_module", child)  # FSDP1 gathers parameters around it, once
+            child = getattr(child, "_fsdp_wrapped_module", child)  # FSDP1 gathers the parameters of the whole module once
             if id(child) in seen or not _can_be_called(torch, child):
                 continue
             seen.add(id(child))

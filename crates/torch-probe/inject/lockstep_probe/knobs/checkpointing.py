@@ -1,25 +1,25 @@
 """`activation_checkpointing`: a model's repeated blocks keep no activations and run again in the backward pass.
 
-    none          as the script has it           every=N        every N-th block
+    none          unchanged script               every=N        every N-th block
     block         every repeated block           stage          the modules that hold the blocks, as a whole
-    sequential=N  N parts of the largest nn.Sequential, the last one kept, as torch's checkpoint_sequential does; 1 is all of it
+    sequential=N  N parts of the largest nn.Sequential, the last one kept, like torch's checkpoint_sequential; 1 means all of it
 
-Before its first checkpointed pass each block is rehearsed: run once with no effect, and compared with the run that counts. A block
-that does not give the same twice, or changes its own inputs, would get wrong gradients from a second run: then nothing is checkpointed.
+Before its first checkpointed pass each block is rehearsed: run once without effects, and compared with the real run. A block
+whose two results differ, or that changes its own inputs, would get wrong gradients from a second run: then nothing is checkpointed.
 """
 
 import functools
 
 from . import blocks
-from .knob import Knob, Refused, positive
+from .knob import Knob, KnobError, positive
 from .models import stand_in
 from .replay import Replay
 
-CLOSE = 1e-3  # relative; a CPU gives the same bits, a GPU's atomics do not, and a lost dropout mask is far off
-PATHS_MAX = 4  # named in the answer
+CLOSE = 1e-3  # relative; a CPU returns the same bits, a GPU's atomics do not, and a lost dropout mask differs by much more
+PATHS_MAX = 4  # number of paths in the answer
 WHOLE = "; warning: one part holds every block, so the backward pass needs all their activations at once and the peak hardly falls"
 LAYERS = "; warning: each block is a single layer, which saves little and computes everything twice"
-CACHES = ("past_key_value", "past_key_values", "layer_past")  # a key-value cache is changed by a run: it must not run twice
+CACHES = ("past_key_value", "past_key_values", "layer_past")  # a run changes a key-value cache, so it must not run twice
 
 
 class ActivationCheckpointing(Knob):
@@ -29,7 +29,7 @@ class ActivationCheckpointing(Knob):
     def __init__(self, panel, value):
         super().__init__(panel, value)
         self._mode, self._count = parse(value)
-        self._planned = None  # what is checkpointed, as text; None until a model is taken
+        self._planned = None  # what is checkpointed, as text; None until a model is chosen
         self._off = False
         self._rehearsed = set()
         self._expected = 0
@@ -58,7 +58,7 @@ class ActivationCheckpointing(Knob):
 
     def settle(self):
         if self._off:
-            return  # and has said why
+            return  # the reason is already reported
         if self._planned is None:
             super().settle()
         elif not self._rehearsed:
@@ -69,7 +69,7 @@ class ActivationCheckpointing(Knob):
     # === what to checkpoint ===
 
     def _targets(self, torch, model, found):
-        """[(path, module)] and a warning, or Refused."""
+        """Returns [(path, module)] and a warning, or raises KnobError."""
         if self._mode == "stage":
             return self._stages(model, found)
         if self._mode == "sequential":
@@ -86,7 +86,7 @@ class ActivationCheckpointing(Knob):
             if stage is not None:
                 stages[stage] = parts[stage]
         if not stages:
-            raise Refused("the model has no stages: its blocks hang from a list of the model itself, which the script's own loop walks")
+            raise KnobError("the model has no stages: its blocks hang from a list of the model itself, which the script's own loop walks")
         alone = len(stages) == 1
         return list(stages.items()), WHOLE if alone else ""
 
@@ -97,11 +97,11 @@ class ActivationCheckpointing(Knob):
             if isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward and len(module) >= self._count
         ]
         if not plain:
-            raise Refused(f"the model has no nn.Sequential of {self._count} modules or more; a loop of the script's own cannot be split")
+            raise KnobError(f"the model has no nn.Sequential of {self._count} modules or more; a loop of the script's own cannot be split")
         return [max(plain, key=lambda member: blocks.trainable(member[1]))], WHOLE if self._count == 1 else ""
 
     def _parts(self):
-        """Of a sequence: the last part's activations are needed at once, so that computing them again would save nothing."""
+        """Splits a sequence. The last part keeps its activations: they are needed at once, so computing them again would save nothing."""
         return max(1, self._count - 1)
 
     def _describe(self, model, found, targets):
@@ -150,27 +150,27 @@ class ActivationCheckpointing(Knob):
         return result
 
     def _twice(self, replay, run, args, kwargs):
-        names = list(kwargs)  # torch's own keyword arguments must not meet the block's
+        names = list(kwargs)  # torch's own keyword arguments must not collide with the block's
 
         def call(*values):
             return run(*values[: len(args)], **dict(zip(names, values[len(args) :])))
 
         checkpoint = self.panel.torch.utils.checkpoint.checkpoint
-        checkpoint = getattr(checkpoint, "__wrapped__", checkpoint)  # inside is the same, without importing the compiler
+        checkpoint = getattr(checkpoint, "__wrapped__", checkpoint)  # the same function inside, without importing the compiler
         return checkpoint(call, *args, *kwargs.values(), use_reentrant=False, preserve_rng_state=True, context_fn=replay.contexts)
 
     def _rehearse(self, replay, run, args, kwargs):
-        """[what the block gives], from a run on copies that leaves no trace; raises where it cannot run twice."""
+        """Runs the block on copies without effects. Returns [its result]; raises if it cannot run twice."""
         torch = self.panel.torch
         args, kwargs = copied(torch, args), copied(torch, kwargs)
         inputs = tensors(torch, [args, kwargs])
         versions = [tensor._version for tensor in inputs]
         devices = sorted({tensor.device.index for tensor in inputs if tensor.is_cuda})
-        kept_aside = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # from who counts what is kept
+        kept_aside = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # hides them from counters
         with replay.rehearsal(), torch.random.fork_rng(devices=devices), kept_aside:
             result = run(*args, **kwargs)
         if versions != [tensor._version for tensor in inputs]:
-            raise Refused("a block changes its own input in place, so that it cannot be run again")
+            raise KnobError("a block changes its own input in place, so that it cannot be run again")
         return [[tensor.detach() for tensor in tensors(torch, result)]]
 
     def _compare(self, key, expected, result):
@@ -190,7 +190,7 @@ class ActivationCheckpointing(Knob):
 
 
 def parse(value):
-    """(mode, N); `block` is every=1."""
+    """Returns (mode, N); `block` is every=1."""
     if value in ("none", "stage"):
         return value, 1
     if value == "block":
@@ -200,11 +200,11 @@ def parse(value):
         return "block", positive("N of every=N", number, int, 1)
     if mode == "sequential":
         return "sequential", positive("N of sequential=N", number, int, 1)
-    raise Refused(f"activation_checkpointing is none, block, every=N, stage or sequential=N, and '{value}' is not")
+    raise KnobError(f"activation_checkpointing is none, block, every=N, stage or sequential=N, and '{value}' is not")
 
 
 def refusal(torch, model):
-    """Why this model must not be touched, or None."""
+    """Returns why this model must not be changed, or None."""
     for module in model.modules():
         kind = type(module).__name__
         if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
@@ -217,7 +217,7 @@ def refusal(torch, model):
 
 
 def nearest_callable(parts, path):
-    """The path of the closest module around a block that has a forward of its own, the model itself left out; or None."""
+    """Returns the path of the closest module around a block that has its own forward, except the model itself; or None."""
     while "." in path:
         path = path.rpartition(".")[0]
         if type(parts[path]).__name__ not in ("ModuleList", "ModuleDict"):
@@ -236,7 +236,7 @@ def caches(kwargs):
 
 
 def tensors(torch, value):
-    """Every tensor in nested lists, tuples and dictionaries."""
+    """Returns every tensor in nested lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
@@ -247,7 +247,7 @@ def tensors(torch, value):
 
 
 def copied(torch, value):
-    """The value with a copy of each tensor in its plain containers."""
+    """Returns the value with a copy of each tensor in its plain containers."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if type(value) in (list, tuple):

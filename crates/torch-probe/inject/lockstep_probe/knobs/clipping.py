@@ -1,11 +1,11 @@
 """`grad_clip_norm`: the gradients' norm is limited before each optimizer step.
 
-    script clips itself     its own call gets the smaller of the two norms
-    GradScaler              unscale, clip, step: the order torch documents, so that skipped steps and the scale stay as they are
-    optimizer.step(closure) clipped where the gradients come to be, at the closure's end
-    else                    clipped as the step begins
+    script clips itself     its own call gets the smaller of the two limits
+    GradScaler              unscale, clip, step: the order that torch documents, so that skipped steps and the scale do not change
+    optimizer.step(closure) clipped after the gradients are computed, at the closure's end
+    else                    clipped at the start of the step
 
-Torch's own `clip_grad_norm_` does the work, on all ranks at the same place: over sharded gradients it is a collective.
+torch's own `clip_grad_norm_` clips, on all ranks at the same place, because it is a collective over sharded gradients.
 """
 
 import functools
@@ -22,8 +22,8 @@ class GradientClipping(Knob):
         super().__init__(panel, value)
         self._norm = positive(self.name, value)
         self._clipped_by_script = False  # since the last step
-        self._clipped_for = lambda: None  # the optimizer whose gradients were clipped before its step began
-        self._flat = weakref.WeakSet()  # FSDP1's modules, whose gradients only they can measure
+        self._clipped_for = lambda: None  # the optimizer whose gradients were clipped before its step
+        self._flat = weakref.WeakSet()  # FSDP1's modules: only they can measure their gradients
         self._busy = False
         self._clip = None
 
@@ -64,13 +64,13 @@ class GradientClipping(Knob):
         kind.__init__, kind.clip_grad_norm_ = __init__, clip_grad_norm_
 
     def _smaller(self, max_norm, norm_type):
-        """What the script's own call clips to."""
+        """Returns the limit for the script's own call."""
         smaller = self.guard(self._compare, max_norm, norm_type)
         return max_norm if smaller is None else smaller
 
     def _compare(self, max_norm, norm_type):
         if float(norm_type) != 2.0:
-            return max_norm  # another measure: both limits hold, ours as the step begins
+            return max_norm  # another kind of norm: both limits apply, ours at the start of the step
         self._clipped_by_script = True
         if float(max_norm) <= self._norm:
             self.applied(f"the script clips to a norm of {float(max_norm):g} itself, which is smaller and stays")
@@ -88,7 +88,7 @@ class GradientClipping(Knob):
         module.register_optimizer_step_pre_hook(before)
 
     def _before_step(self, optimizer, args, kwargs):
-        """Clips now, or hands back the arguments with a closure that clips."""
+        """Clips now, or returns the arguments with a closure that clips."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             self._clip_once(optimizer)
@@ -127,7 +127,7 @@ class GradientClipping(Knob):
     def _unscale_and_clip(self, scaler, optimizer, states):
         state = scaler._per_optimizer_states[id(optimizer)]["stage"]
         if state is states.STEPPED:
-            return  # the script's own mistake, which torch tells it about
+            return  # a mistake of the script, which torch reports
         if state is states.READY:
             scaler.unscale_(optimizer)
         self._clip_now(optimizer)
@@ -152,7 +152,7 @@ class GradientClipping(Knob):
         self.applied(f"gradients of {type(optimizer).__name__} are clipped to a norm of {self._norm:g} before each step, by {how}")
 
     def _flat_model(self, parameters):
-        """The FSDP1 model that owns the gradients, or None."""
+        """Returns the FSDP1 model that owns the gradients, or None."""
         roots = [model for model in self._flat if model._is_root]
         mine = {id(parameter) for parameter in parameters}
         return next((root for root in roots if any(id(parameter) in mine for parameter in root.parameters())), None)

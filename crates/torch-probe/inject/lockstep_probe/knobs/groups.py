@@ -1,8 +1,10 @@
-"""`process_group_timeout_s`: how long a collective may take, for every process group the script makes; no environment variable does this.
+"""`process_group_timeout_s`: the timeout of a collective, for every process group that the script creates; no environment variable does
+this.
 
-Replaced is the `timeout` of init_process_group, new_group and split_group. While a run goes on, `live` sets it for the groups there are: it
-is no collective, each rank does it for itself, and it counts for what is begun afterwards. Groups that are made later get it too. What the
-script itself had is noted for each group, so that it can be given back. A backend that ignores it is found by reading it back.
+The knob replaces the `timeout` of init_process_group, new_group and split_group. During a run, `live` sets it for the existing groups. This
+is no collective: each rank does it for itself, and it applies to collectives that start afterwards. Groups that are created later get it
+too. The script's own value is stored for each group, so that it can be restored. A backend that ignores the value is found by reading it
+back.
 """
 
 import datetime
@@ -10,7 +12,7 @@ import functools
 import inspect
 import sys
 
-from .knob import Knob, Refused, positive
+from .knob import Knob, KnobError, positive
 
 MODULE = "torch.distributed.distributed_c10d"
 MAKERS = ("init_process_group", "new_group", "split_group")
@@ -23,8 +25,8 @@ class GroupTimeout(Knob):
     def __init__(self, panel, value=None):
         super().__init__(panel, value)
         self._timeout = None if value is None else seconds(value)
-        self._own = {}  # name of a group -> what the script gave it; None for torch's default
-        self._watched = False  # whether the makers of groups are replaced
+        self._own = {}  # name of a group -> its timeout in the script; None for torch's default
+        self._watched = False  # whether the functions that create groups are replaced
 
     def patches(self):
         return {MODULE: self._watch}
@@ -66,16 +68,16 @@ class GroupTimeout(Knob):
     def _names(self):
         return set(sys.modules[MODULE]._world.pg_names.values())
 
-    # === while the run goes on ===
+    # === during the run ===
 
     def live(self, value):
-        """Another value, or None for what the script gave each group itself."""
+        """Sets another value, or None for the script's own value of each group."""
         timeout = None if value is None else seconds(value)
         module = sys.modules.get(MODULE)
         if module is None or not module.is_initialized():
-            raise Refused("the script has made no process group")
+            raise KnobError("the script has made no process group")
         if not self._watched:
-            for maker in (module, self.panel.torch.distributed):  # which has names of its own for them by now
+            for maker in (module, self.panel.torch.distributed):  # which has imported them under its own names by now
                 self._watch(maker)
         groups = list(module._world.pg_map)
         before, self._timeout = self._timeout, timeout
@@ -85,7 +87,7 @@ class GroupTimeout(Knob):
             self._timeout = before
             self._set(module, groups)
             backends = ", ".join(sorted({module.get_backend(group) for group in deaf}))
-            raise Refused(f"{len(deaf)} of {len(groups)} process groups ({backends}) do not take another time-out while they are in use")
+            raise KnobError(f"{len(deaf)} of {len(groups)} process groups ({backends}) do not take another time-out while they are in use")
         if timeout is None:
             own = ", ".join(sorted({f"{self._wanted(module, group).total_seconds():g} s" for group in groups}))
             self.applied(f"collectives begun from now on may take what the script gave them ({own}), in {len(groups)} process groups")
@@ -112,12 +114,12 @@ def seconds(value):
 
 
 def is_about(found, wanted):
-    """Whether a time-out was taken over: backends keep whole milliseconds."""
+    """Returns True if a timeout was applied: backends store whole milliseconds."""
     return found is not None and abs(found - wanted) < datetime.timedelta(milliseconds=1)
 
 
 def current(torch, group):
-    """What a group's collectives may take now; None where its backend does not say."""
+    """Returns the current timeout of a group's collectives; None if its backend does not report it."""
     for device in group._device_types:
         timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
         if timeout is not None:

@@ -1,23 +1,23 @@
-"""What all knobs have in common: a name, a value that means something, an answer, and a wall between their faults and the script."""
+"""The common part of all knobs: a name, a valid value, an answer, and a guard that keeps their errors away from the script."""
 
 from ..record import head
 
 
-class Refused(ValueError):
-    """Why a knob cannot be turned, as a sentence for a person."""
+class KnobError(ValueError):
+    """Why a knob cannot be applied, as a sentence for users."""
 
 
 class Knob:
     name = ""
-    waits_for = ""  # what has not come when the knob could not be applied, as the end of a sentence
+    waits_for = ""  # what was missing when the knob could not be applied, as the end of a sentence
 
     def __init__(self, panel, value):
-        """Refused for a value that means nothing."""
+        """Raises KnobError for an invalid value."""
         self.panel = panel
         self.value = value
 
     def patches(self):
-        """Module name -> what to do with it once it has been imported."""
+        """Returns module name -> what to do with it after its import."""
         return {}
 
     def settle(self):
@@ -31,12 +31,12 @@ class Knob:
         self.panel.answer(self.name, self.value, "failed", detail)
 
     def guard(self, function, *args):
-        """Runs the knob's code for user code; what goes wrong is its answer, and None comes back."""
+        """Runs the knob's code during user code. An error becomes the knob's answer, and None is returned."""
         if not self.panel.on:
             return None
         try:
             return function(*args)
-        except Refused as error:
+        except KnobError as error:
             self.failed(f"nothing was changed: {error}")
         except Exception as error:
             self.failed(f"nothing was changed: {type(error).__name__}: {head(str(error), 400)}")
@@ -44,12 +44,12 @@ class Knob:
 
 
 def positive(name, text, kind=float, least=None):
-    """The number a value is, if it is a finite one above zero (or at least `least`)."""
+    """Returns the value as a number if it is finite and above zero (or at least `least`)."""
     try:
         number = kind(text)
     except ValueError:
         number = None
     if number is None or not (number > 0 if least is None else number >= least) or number == float("inf"):
         whole = "a whole number" if kind is int else "a number"
-        raise Refused(f"{name} must be {whole} {'above 0' if least is None else f'of at least {least}'}, and '{text}' is not")
+        raise KnobError(f"{name} must be {whole} {'above 0' if least is None else f'of at least {least}'}, and '{text}' is not")
     return number

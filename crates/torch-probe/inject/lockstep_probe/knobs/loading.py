@@ -1,19 +1,19 @@
-"""`num_workers` and `micro_batch`: arguments of the DataLoaders that the script makes.
+"""`num_workers` and `micro_batch`: arguments of the DataLoaders that the script creates.
 
-`num_workers` moves the fetching of the same samples in the same order to other processes. What a dataset draws by chance itself is other
-then, since each worker has random numbers of its own. `micro_batch` changes how many samples a step of one rank holds, and with it the
-global batch: how many of them the script accumulates stays as it is, and so does the learning rate.
+`num_workers` moves the loading of the same samples in the same order to other processes. Random numbers that a dataset draws itself are
+different then, because each worker has its own generator. `micro_batch` changes the number of samples per step of one rank, and so the
+global batch: the number of accumulation steps and the learning rate stay unchanged.
 """
 
 import functools
 import inspect
 import multiprocessing
 
-from .knob import Knob, Refused, positive
+from .knob import Knob, KnobError, positive
 
 
 class Loading(Knob):
-    """What both knobs do: change the arguments of a DataLoader, or leave that loader alone and say so."""
+    """The common part of both knobs: change the arguments of a DataLoader, or leave that loader unchanged and say so."""
 
     waits_for = "the script has made no DataLoader of torch"
 
@@ -38,7 +38,7 @@ class Loading(Knob):
                 return
             try:
                 original(*bound.args, **bound.kwargs)
-            except Exception as error:  # torch's own checks, which change nothing: as the script had it, then
+            except Exception as error:  # torch's own checks, which change nothing: then the script's values are used
                 self.guard(self._refused, f"DataLoader does not take it ({error})")
                 original(*args, **kwargs)
                 return
@@ -51,10 +51,10 @@ class Loading(Knob):
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return None  # the script's own mistake
+                return None  # a mistake of the script
             try:
                 self._told = self._change(module, bound)
-            except Refused as reason:
+            except KnobError as reason:
                 self._refused(str(reason))
                 return None
             return bound
@@ -83,10 +83,10 @@ class Workers(Loading):
         before = given.get("num_workers", 0)
         if self._count > 0:
             if isinstance(given.get("dataset"), module.IterableDataset) and not asks_for_its_worker(given["dataset"]):
-                raise Refused("the dataset is an IterableDataset that does not ask which worker it is in: each would give all of it")
+                raise KnobError("the dataset is an IterableDataset that does not ask which worker it is in: each would give all of it")
             method = started_by(given.get("multiprocessing_context"))
             if before == 0 and method != "fork":
-                raise Refused(f"workers are started by '{method}' here, which a script has to be written for (a dataset that can be pickled)")
+                raise KnobError(f"workers are started by '{method}' here, which a script has to be written for (a dataset that can be pickled)")
         else:
             given.update(persistent_workers=False, prefetch_factor=None, timeout=0, multiprocessing_context=None)
         given["num_workers"] = self._count
@@ -105,11 +105,11 @@ class MicroBatch(Loading):
         given = bound.arguments
         before = given.get("batch_size", 1)
         if given.get("batch_sampler") is not None:
-            raise Refused("the script's DataLoader has a batch_sampler, which decides what a batch is")
+            raise KnobError("the script's DataLoader has a batch_sampler, which decides what a batch is")
         if before is None:
-            raise Refused("the script's DataLoader makes no batches (batch_size=None)")
+            raise KnobError("the script's DataLoader makes no batches (batch_size=None)")
         if self._first not in (None, before):
-            raise Refused("another batch size than the first DataLoader's stays as it is")
+            raise KnobError("another batch size than the first DataLoader's stays as it is")
         self._first = before
         given["batch_size"] = self._size
         return (
@@ -119,13 +119,13 @@ class MicroBatch(Loading):
 
 
 def asks_for_its_worker(dataset):
-    """Whether the dataset's iteration looks at get_worker_info, which it must to give each worker its share."""
+    """Returns True if the dataset's iteration uses get_worker_info, which it needs to give each worker its share."""
     code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
     return code is not None and "get_worker_info" in code.co_names
 
 
 def started_by(context):
-    """How the processes of this context are started; None is Python's default."""
+    """Returns how the processes of this context are started; None means Python's default."""
     if isinstance(context, str):
         return context
     return (multiprocessing if context is None else context).get_start_method()

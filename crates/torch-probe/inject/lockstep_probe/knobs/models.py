@@ -1,20 +1,21 @@
-"""When a script's model comes into use, for the knobs that change models.
+"""Detects when a script's model is first used, for the knobs that change models.
 
-Seen are: what DistributedDataParallel, FSDP and `fully_shard` are given, before they wrap it; and every module that the script itself calls
-in its first steps. A knob looks at each and takes the one it can use. The hook on calls is gone once every knob has decided.
+Detected are the arguments of DistributedDataParallel, FSDP and `fully_shard`, before they wrap the model, and every module that the script
+itself calls in its first steps. A knob inspects each and chooses the one that it can use. The hook on calls is removed once every knob has
+decided.
 
-A module is changed through its class: `stand_in` gives it a class derived from its own, as `fully_shard` and `parametrize` do. Keys of
-its state_dict, `isinstance` and its signature stay; a copy or a pickle of it is of the class it was, and holds nothing of ours.
+A module is changed through its class: `stand_in` gives it a class derived from its own, like `fully_shard` and `parametrize`. The keys of
+its state_dict, `isinstance` and its signature stay; a copy or a pickle of it has the original class, and contains nothing of the probe.
 """
 
 import copyreg
 import functools
 
-from .knob import Refused
+from .knob import KnobError
 
 FULLY_SHARD = (
     "torch.distributed.fsdp._fully_shard._fully_shard",
-    "torch.distributed._composable.fsdp.fully_shard",  # where it lives before torch 2.6
+    "torch.distributed._composable.fsdp.fully_shard",  # its module before torch 2.6
 )
 
 
@@ -22,12 +23,12 @@ class Models:
     def __init__(self, panel):
         self._panel = panel
         self._knobs = [knob for knob in panel.knobs if hasattr(knob, "see")]
-        self._known = set()  # ids of modules inside a model that was seen already; models live as long as the hook
+        self._known = set()  # ids of modules inside a model that was already inspected; models live as long as the hook
         self._kept = []
         self._handle = None
 
     def guard(self, function, *args):
-        """The wall of a watcher that answers for no knob of its own."""
+        """Guard for a watcher that is not part of a knob."""
         try:
             return function(*args) if self._panel.on else None
         except Exception as error:
@@ -47,7 +48,7 @@ class Models:
     def _watch_calls(self, module):
         def before(called, _inputs):
             torch = self._panel.torch
-            # The compiler follows this function into the script's own graph: it must find nothing there.
+            # The compiler follows this function into the script's own graph: it must find nothing to compile.
             if torch is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return
             if id(called) not in self._known:
@@ -104,7 +105,7 @@ class Models:
         self._show(model, whole, running=False)
 
     def _show(self, model, whole, running):
-        """`whole`: the model as the script calls it, not a part. `running`: its own forward pass has begun already."""
+        """`whole`: the model as the script calls it, not a part. `running`: its own forward pass has already started."""
         for knob in self._waiting():
             knob.guard(knob.see, model, whole, running)
 
@@ -112,16 +113,16 @@ class Models:
         return [knob for knob in self._knobs if not knob.decided()]
 
 
-_kinds = {}  # (class, forward) -> the class that stands in, so that modules of one class stay of one class
+_kinds = {}  # (class, forward) -> the derived class, so that modules of one class keep one class
 
 
 def stand_in(torch, module, forward):
-    """Makes `forward(base_forward, module, args, kwargs)` what runs instead of the module's own forward; Refused where it cannot."""
+    """Makes `forward(base_forward, module, args, kwargs)` run instead of the module's own forward. Raises KnobError if it cannot."""
     base = type(module)
     if isinstance(module, torch.jit.ScriptModule):
-        raise Refused(f"{base.__name__} is compiled by TorchScript")
+        raise KnobError(f"{base.__name__} is compiled by TorchScript")
     if "forward" in vars(module):
-        raise Refused(f"the forward of a {base.__name__} is replaced on the module itself")
+        raise KnobError(f"the forward of a {base.__name__} is replaced on the module itself")
     kind = _kinds.get((base, forward))
     if kind is None:
         kind = _kinds[base, forward] = _derived(torch, base, forward)
@@ -131,7 +132,7 @@ def stand_in(torch, module, forward):
 def _derived(torch, base, forward):
     original = base.forward
 
-    @functools.wraps(original)  # its signature is what libraries read the names of columns from
+    @functools.wraps(original)  # libraries read the names of columns from its signature
     def standing_in(self, *args, **kwargs):
         if torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
@@ -139,7 +140,7 @@ def _derived(torch, base, forward):
 
     def __reduce_ex__(self, protocol):
         function, arguments, *rest = base.__reduce_ex__(self, protocol)
-        if arguments == (kind,):  # made by __newobj__, which pickle lets name no other class than the object's own
+        if arguments == (kind,):  # made by __newobj__, for which pickle accepts only the object's own class
             function, arguments = copyreg._reconstructor, (base, object, None)
         return (function, arguments, *rest)
 

@@ -1,19 +1,19 @@
-"""The knobs of this process and what became of each: `applied` or `failed`, with a sentence that a person reads.
+"""The knobs of this process and their results: `applied` or `failed`, with a sentence for users.
 
-A knob says its answer as soon as it is known, and a better one when it knows more: the last record of a name counts. What has met nothing
-to be applied to when SETTLE_STEPS are over answers `failed` with what it waited for; it may still find it later. Answers that were not
-taken, or were given to an agent that is gone, are sent again at the end of a step.
+A knob answers as soon as the result is known, and again when more is known: the last record of a name counts. A knob that has found nothing
+to change after SETTLE_STEPS answers `failed` with what is missing; it may still find it later. Answers that were not received, or went to
+an agent that has ended, are sent again at the end of a step.
 """
 
 import json
 import os
 
 from ..record import head
-from .knob import Refused
+from .knob import KnobError
 
-SETTLE_STEPS = 3  # loaders, groups, models and optimizers of a script are all in use by then
+SETTLE_STEPS = 3  # by then, all loaders, groups, models and optimizers of a script are in use
 DETAIL_BYTES = 2048  # of the 8 KiB a record may have
-KNOBS_MAX = 32  # named knobs are half as many; anything longer is not ours
+KNOBS_MAX = 32  # there are half as many named knobs; a longer list is not from Lockstep
 
 
 class Panel:
@@ -22,9 +22,9 @@ class Panel:
         self.on = True
         self.knobs = []
         self._kinds = kinds
-        self._answers = {}  # name -> (value, state, detail, number of the change in place or None)
-        self._live = None  # the change in place that is being made
-        self._sent = {}  # name -> the connection that took its answer
+        self._answers = {}  # name -> (value, state, detail, number of the in-place change or None)
+        self._live = None  # the current in-place change
+        self._sent = {}  # name -> the connection that received its answer
         self._steps = 0
         os.register_at_fork(after_in_child=self._turn_off)
         for name, value in self._read(text).items():
@@ -35,7 +35,7 @@ class Panel:
         return self.probe.torch
 
     def of(self, kind):
-        """The knob of a kind, or None."""
+        """Returns the knob of this class, or None."""
         return next((knob for knob in self.knobs if isinstance(knob, kind)), None)
 
     def answer(self, name, value, state, detail):
@@ -46,7 +46,7 @@ class Panel:
             self._say()
 
     def state(self, name):
-        """`applied`, `failed`, or None while nothing is known."""
+        """Returns `applied`, `failed`, or None while unknown."""
         return self._answers.get(name, (None, None))[1]
 
     def step_ended(self):
@@ -56,12 +56,12 @@ class Panel:
         self._say()
 
     def settle(self):
-        """After the first steps, and at the end: whoever still waits says for what."""
+        """Runs after the first steps and at the end: a knob that still waits reports what is missing."""
         for knob in self.knobs:
             knob.guard(knob.settle)
 
     def live(self, text):
-        """Knobs that are turned while the run goes on; a value of None is the script's own."""
+        """Applies in-place changes; a value of None is the script's own."""
         try:
             order = json.loads(text)
             self._live, wanted = int(order["live"]), order["set"]
@@ -90,7 +90,7 @@ class Panel:
     def _say(self):
         channel = self.probe.channel
         if self.torch is None:
-            return  # nobody is known to be a training rank yet; the first step's end says it
+            return  # it is not known yet whether this process is a training rank; the end of the first step sends the answer
         for name, (value, state, detail, live) in self._answers.items():
             if self._sent.get(name) == channel.connections and channel.connected():
                 continue
@@ -114,9 +114,9 @@ class Panel:
             return
         try:
             self.knobs.append(kind(self, value))
-        except Refused as error:
+        except KnobError as error:
             self.answer(name, value, "failed", str(error))
 
     def _turn_off(self):
-        """In a forked child, whose training nobody watches."""
+        """Runs in a forked child, whose training is not watched."""
         self.on = False

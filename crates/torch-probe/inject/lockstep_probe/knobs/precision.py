@@ -1,12 +1,12 @@
-"""`amp`: the model's forward pass in bfloat16 or float16 by autocast, or (off) without the script's own autocast.
+"""`amp`: runs the model's forward pass in bfloat16 or float16 with autocast, or (off) without the script's own autocast.
 
-The outputs come back in float32, so that a loss the script computes outside is computed as before. float16 needs a GradScaler, which
-cannot be slipped into a script: without one of the script's own it is refused.
+The outputs are converted to float32, so that a loss that the script computes outside is computed as before. float16 needs a GradScaler,
+which cannot be added to a script: it is refused unless the script has one.
 """
 
 import functools
 
-from .knob import Knob, Refused
+from .knob import Knob, KnobError
 from .models import stand_in
 
 
@@ -17,7 +17,7 @@ class Precision(Knob):
     def __init__(self, panel, value):
         super().__init__(panel, value)
         if value not in ("off", "bf16", "fp16"):
-            raise Refused(f"amp is off, bf16 or fp16, and '{value}' is not")
+            raise KnobError(f"amp is off, bf16 or fp16, and '{value}' is not")
         self._mode = value
         self._has_scaler = False
         self._refusal = None
@@ -27,7 +27,7 @@ class Precision(Knob):
             self.waits_for = "the script opens no autocast"
 
     def decided(self):
-        """Several models may be called in the first steps, so settling is what ends it."""
+        """Several models may be called in the first steps, so the decision is made only when they have ended."""
         return self._mode == "off" or self._refusal is not None or self._settled
 
     def settle(self):
@@ -71,7 +71,7 @@ class Precision(Knob):
         if reason is not None:
             self._refusal = reason
             self._models = []
-            raise Refused(reason)
+            raise KnobError(reason)
         dtype = torch.bfloat16 if self._mode == "bf16" else torch.float16
         run = functools.partial(self._cast, torch, device, dtype)
         stand_in(torch, model, run)
@@ -103,7 +103,7 @@ class Precision(Knob):
         return in_float32(torch, dtype, result)
 
     def _enter_now(self, torch, model, device, dtype):
-        """For the forward pass that has begun: torch has looked its function up already."""
+        """Handles a forward pass that has already started: torch has already looked up its function."""
         autocast = torch.autocast(device, dtype=dtype)
         autocast.__enter__()
 
@@ -118,12 +118,12 @@ class Precision(Knob):
 def autocast_is_on(torch, device):
     try:
         return torch.is_autocast_enabled(device)
-    except TypeError:  # before torch 2.4 there is one function a device
+    except TypeError:  # before torch 2.4 there is one function per device
         return torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
 
 
 def in_float32(torch, dtype, value):
-    """The tensors of plain containers; what is of another class stays as the script made it."""
+    """Converts tensors in plain containers; values of other classes are unchanged."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype == dtype else value
     if type(value) in (list, tuple):

@@ -1,10 +1,10 @@
-"""`lr_scale` and `lr_schedule`: learning rates are another number while an optimizer steps, and the script's own again afterwards.
+"""`lr_scale` and `lr_schedule`: change the learning rates while an optimizer steps, and restore the script's own rates afterwards.
 
     rate of a step = what the script or its scheduler has set  x  scale  x  schedule(steps so far)
 
-Nothing else would be right everywhere: a rate multiplied once is multiplied again by a scheduler that keeps its own base rates, lost to a
-script that sets the rate each step, and doubled after a resume from a checkpoint that carries it. This way checkpoints and schedulers never
-see the factor. What the script prints as its rate is therefore the rate without it.
+Other methods fail in some scripts. A rate that is multiplied once is multiplied again by a scheduler with its own base rates, lost in a
+script that sets the rate each step, and doubled after a resume from a checkpoint that contains it. With this method, checkpoints and
+schedulers never contain the factor. So the rate that the script prints is the rate without the factor.
 """
 
 import functools
@@ -12,11 +12,11 @@ import math
 import sys
 import weakref
 
-from .knob import Knob, Refused, positive
+from .knob import Knob, KnobError, positive
 
 
 class Rates(Knob):
-    """What both knobs do. Two on one panel share the hooks of the first, so that one pair of them sets and restores."""
+    """The common part of both knobs. Two knobs on one panel share the hooks of the first, so that one pair of hooks sets and restores."""
 
     waits_for = "no torch optimizer has stepped"
 
@@ -49,8 +49,8 @@ class Rates(Knob):
     def _before_step(self, optimizer):
         outer = self._stepping()
         if outer is not None and outer is not optimizer and is_running(outer):
-            return  # the inner optimizer of one that shards states: its rates are the outer one's
-        self._restore()  # after a step that ended in an exception
+            return  # the inner optimizer of one that shards states: the outer one has the rates
+        self._restore()  # after a step that raised an exception
         factor = 1.0
         for knob in self._all():
             own = knob.guard(knob.factor, optimizer)
@@ -88,7 +88,7 @@ class LrScale(Rates):
     def factor(self, optimizer):
         rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
         if not rates:
-            raise Refused(f"{type(optimizer).__name__} has no learning rate")
+            raise KnobError(f"{type(optimizer).__name__} has no learning rate")
         if self.panel.state(self.name) != "applied":
             self.applied(
                 f"each step is taken at {self._scale:g} times the rate the script or its scheduler has set "
@@ -104,7 +104,7 @@ class LrSchedule(Rates):
         super().__init__(panel, value)
         self._shape, _, steps = value.partition(":")
         if self._shape not in ("constant", "cosine", "linear") or (self._shape == "constant") != (steps == ""):
-            raise Refused(f"lr_schedule is constant, cosine:STEPS or linear:STEPS, and '{value}' is not")
+            raise KnobError(f"lr_schedule is constant, cosine:STEPS or linear:STEPS, and '{value}' is not")
         self._steps = positive("STEPS of lr_schedule", steps, int, 1) if steps else 0
         self._own = ""
         self._seen = weakref.WeakKeyDictionary()  # optimizer -> the script's rates at its last step
@@ -113,7 +113,7 @@ class LrSchedule(Rates):
         return {**super().patches(), "torch.optim.lr_scheduler": self._watch_schedulers}
 
     def _watch_schedulers(self, module):
-        for name in ("LRScheduler", "ReduceLROnPlateau"):  # the latter calls no __init__ of the former
+        for name in ("LRScheduler", "ReduceLROnPlateau"):  # the latter does not call __init__ of the former
             kind = getattr(module, name)
             kind.__init__ = self._telling(kind.__init__)
 
@@ -144,7 +144,7 @@ class LrSchedule(Rates):
 
 
 def schedule(shape, steps, done):
-    """The factor of the step that follows `done` steps."""
+    """Returns the factor of the step after `done` steps."""
     if shape == "constant":
         return 1.0
     share = min(1.0, done / steps)
@@ -152,7 +152,7 @@ def schedule(shape, steps, done):
 
 
 def is_running(optimizer):
-    """Whether a step of this optimizer is somewhere below on the stack."""
+    """Returns True if a step of this optimizer is on the call stack."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_locals.get("self") is optimizer:

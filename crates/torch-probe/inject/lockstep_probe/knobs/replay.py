@@ -1,8 +1,8 @@
-"""A forward pass that runs twice and has its effects once.
+"""Runs a forward pass twice, and applies its effects once.
 
-torch's checkpointing puts back its own random numbers before it runs a block again. Not put back are: Python's and NumPy's
-random numbers, and buffers that the block changes as it runs (the running statistics of a batch norm, which would be moved twice a
-step). Here the second run finds both as the first one found them, and what it does to them is thrown away.
+torch's checkpointing restores its own random numbers before it runs a block again. It does not restore the random numbers of Python and
+NumPy, and buffers that the block changes (the running statistics of a batch norm, which would be updated twice per step). Here the second
+run starts with the same values of both as the first run, and its changes to them are dropped.
 """
 
 import contextlib
@@ -11,18 +11,18 @@ import sys
 
 
 class Replay:
-    """For one block: what its runs change is learned in a rehearsal, and put back for each second run."""
+    """For one block: a rehearsal finds what its runs change; each second run then starts from the same state."""
 
     def __init__(self, module):
         self._module = module
-        self._changing = {}  # training mode -> ([(module, name)] of buffers, which random numbers are drawn)
+        self._changing = {}  # training mode -> ([(module, name)] of buffers, which random numbers are used)
 
     def rehearsed(self):
         return self._module.training in self._changing
 
     @contextlib.contextmanager
     def rehearsal(self):
-        """A run without any effect, that learns what a run changes."""
+        """A run without effects that finds what a run changes."""
         watched = [(part, name) for part in self._module.modules() for name in part._buffers]
         copies = self._copies(watched)
         numbers = _Numbers()
@@ -33,12 +33,12 @@ class Replay:
                 drawn = numbers.drawn()
                 numbers.put_back()
                 after = [part._buffers.get(name) for part, name, _ in copies]
-        # By value: a batch norm moves its statistics without a word to the version counter.
+        # By value: a batch norm changes its statistics without an increment of the version counter.
         moved = [not part._buffers[name].equal(new) for (part, name, _), new in zip(copies, after)]
         self._changing[self._module.training] = [(part, name) for (part, name, _), is_moved in zip(copies, moved) if is_moved], drawn
 
     def contexts(self):
-        """The two contexts torch's checkpointing asks for: around the first run, around the second."""
+        """Returns the two contexts for torch's checkpointing: around the first run, around the second run."""
         buffers, drawn = self._changing.get(self._module.training, ([], ()))
         return contextlib.nullcontext(), _SecondRun(self._copies(buffers), _Numbers(drawn))
 
@@ -65,7 +65,7 @@ class _SecondRun:
 
 @contextlib.contextmanager
 def _swapped(copies):
-    """The copies in the buffers' places, and the buffers themselves back afterwards, untouched."""
+    """Replaces the buffers by the copies, and restores the unchanged buffers afterwards."""
     originals = [(part, name, part._buffers[name]) for part, name, _ in copies]
     for part, name, copy in copies:
         part._buffers[name] = copy
@@ -77,7 +77,7 @@ def _swapped(copies):
 
 
 class _Numbers:
-    """The state of the random numbers that torch does not know of; of those that are drawn, since reading it takes microseconds."""
+    """The state of random numbers outside torch; only of those that are used, because reading it takes microseconds."""
 
     def __init__(self, kinds=("python", "numpy")):
         numpy = sys.modules.get("numpy") if "numpy" in kinds else None
@@ -89,7 +89,7 @@ class _Numbers:
         return _Numbers(self._kinds)
 
     def drawn(self):
-        """Which of them are others by now."""
+        """Returns which of them have changed."""
         return tuple(kind for kind, state in self._read().items() if _plain(state) != _plain(self._states[kind]))
 
     def put_back(self):

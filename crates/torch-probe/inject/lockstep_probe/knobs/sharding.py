@@ -1,4 +1,4 @@
-"""`reshard_after_forward` and `fsdp_sharding`: when FSDP frees the parameters it has gathered, and what it shards at all.
+"""`reshard_after_forward` and `fsdp_sharding`: when FSDP frees the gathered parameters, and what it shards.
 
                             FSDP2 (fully_shard)            FSDP1 (sharding_strategy)
     reshard true            reshard_after_forward=True     FULL_SHARD     (hybrid stays hybrid)
@@ -6,15 +6,15 @@
     full_shard              as `true`                      FULL_SHARD
     shard_grad_op           as `false`                     SHARD_GRAD_OP
     no_shard                refused: that is DDP           NO_SHARD
-    hybrid_shard            refused: needs another mesh    refused, unless the script has made its two groups
+    hybrid_shard            refused: needs another mesh    refused, unless the script has created its two groups
 
-Both say the same to torch, so of two that contradict each other `fsdp_sharding` wins.
+Both set the same arguments of torch. If they contradict each other, `fsdp_sharding` wins.
 """
 
 import functools
 import inspect
 
-from .knob import Knob, Refused
+from .knob import Knob, KnobError
 from .models import FULLY_SHARD
 
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
@@ -23,7 +23,7 @@ SHORT = {"full": "full_shard", "grad_op": "shard_grad_op", "none": "no_shard", "
 
 
 class Sharding(Knob):
-    """What both knobs do: change the arguments of FSDP as the script calls it."""
+    """The common part of both knobs: change the arguments of the script's call of FSDP."""
 
     waits_for = "the script uses no FSDP (neither fully_shard nor FullyShardedDataParallel)"
     _modules = 0
@@ -73,7 +73,7 @@ class Sharding(Knob):
         before = bound.arguments.get("sharding_strategy") or strategies.FULL_SHARD
         after = choose(strategies, before)
         bound.arguments["sharding_strategy"] = after
-        if self.panel.state(self.name) is None:  # the wrapping of a model's parts comes through here as well, with what was chosen
+        if self.panel.state(self.name) is None:  # the wrapping of a model's parts also calls this, with the chosen arguments
             self.applied(f"FullyShardedDataParallel: sharding_strategy is {after.name}; the script had {before.name}")
         return bound
 
@@ -84,22 +84,22 @@ class ReshardAfterForward(Sharding):
     def __init__(self, panel, value):
         super().__init__(panel, value)
         if value.lower() not in ("true", "false"):
-            raise Refused(f"reshard_after_forward is true or false, and '{value}' is not")
+            raise KnobError(f"reshard_after_forward is true or false, and '{value}' is not")
         self._wanted = value.lower() == "true"
 
     def _fsdp2(self, kwargs):
         if self.panel.of(FsdpSharding) is not None:
-            raise Refused("fsdp_sharding is given as well, and decides")
+            raise KnobError("fsdp_sharding is given as well, and decides")
         return self._reshard(kwargs, self._wanted)
 
     def _fsdp1(self, module, signature, args, kwargs):
         if self.panel.of(FsdpSharding) is not None:
-            raise Refused("fsdp_sharding is given as well, and decides")
+            raise KnobError("fsdp_sharding is given as well, and decides")
         return self._strategy(module, signature, args, kwargs, self._choose)
 
     def _choose(self, strategies, before):
         if before is strategies.NO_SHARD:
-            raise Refused("the script shards nothing (NO_SHARD), so that nothing is freed")
+            raise KnobError("the script shards nothing (NO_SHARD), so that nothing is freed")
         hybrid = before in (strategies.HYBRID_SHARD, strategies._HYBRID_SHARD_ZERO2)
         if self._wanted:
             return strategies.HYBRID_SHARD if hybrid else strategies.FULL_SHARD
@@ -113,20 +113,20 @@ class FsdpSharding(Sharding):
         super().__init__(panel, value)
         self._wanted = SHORT.get(value.lower(), value.lower())
         if self._wanted not in STRATEGIES:
-            raise Refused(f"fsdp_sharding is one of {', '.join(STRATEGIES)}, and '{value}' is not")
+            raise KnobError(f"fsdp_sharding is one of {', '.join(STRATEGIES)}, and '{value}' is not")
 
     def _fsdp2(self, kwargs):
         if self._wanted == "no_shard":
-            raise Refused("fully_shard cannot leave parameters whole: that is DistributedDataParallel, another line in the script")
+            raise KnobError("fully_shard cannot leave parameters whole: that is DistributedDataParallel, another line in the script")
         if self._wanted == "hybrid_shard":
-            raise Refused("fully_shard shards over the device mesh the script gives it: hybrid sharding needs a mesh of two dimensions")
+            raise KnobError("fully_shard shards over the device mesh the script gives it: hybrid sharding needs a mesh of two dimensions")
         return self._reshard(kwargs, self._wanted == "full_shard")
 
     def _fsdp1(self, module, signature, args, kwargs):
         def choose(strategies, before):
             hybrid = before in (strategies.HYBRID_SHARD, strategies._HYBRID_SHARD_ZERO2)
             if (self._wanted == "hybrid_shard") != hybrid:
-                raise Refused("between hybrid and other sharding the process groups change, which only the script can make")
+                raise KnobError("between hybrid and other sharding the process groups change, which only the script can make")
             return strategies[self._wanted.upper()]
 
         return self._strategy(module, signature, args, kwargs, choose)

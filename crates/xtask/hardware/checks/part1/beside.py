@@ -1,4 +1,4 @@
-"""The agent's samples of some seconds, beside what pynvml and nvidia-smi read in the same seconds."""
+"""Compares the agent's samples of some seconds with the values of pynvml and nvidia-smi in the same seconds."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .. import reference
 from .values import VALUES
 
-# The agent reads once per second, slow values each ten seconds; each is held against readings around its own time stamp.
+# The agent reads once per second, slow values every ten seconds; each sample is compared with readings around its own time stamp.
 BEFORE_S, AFTER_S = 1.6, 0.8
 PERIOD_S = 0.2
 SMI_PERIOD_S = 1.0
@@ -26,7 +26,7 @@ class Recording:
 
 
 class Beside:
-    """Records both references while its block runs. It begins before the agent does, which reads constant values once per minute."""
+    """Records both references while its block runs. It starts before the agent, which reads constant values once per minute."""
 
     def __init__(self, check):
         self._nv, why = reference.nvml(check.settings.simulate)
@@ -46,7 +46,7 @@ class Beside:
         if self._recorder:
             self._recorder.__enter__()
         self._thread.start()
-        # The agent's first look, a moment after its start, needs readings before it.
+        # The agent's first sample, a moment after its start, needs readings before it.
         time.sleep(2 * PERIOD_S)
         return self._recording
 
@@ -80,7 +80,7 @@ def report(check, lockstep, recording, suffix=""):
         at = f"GPU {gpu} " if gpus > 1 else ""
         for value in VALUES:
             found = lockstep.samples(value.selector(gpu), seconds)
-            # There have to be readings before a sample, too.
+            # Readings before a sample are also needed.
             samples = [(when, number) for when, number in found[0][1] if when >= recording.begin + 2 * PERIOD_S] if found else []
             if recording.nvml:
                 against_nvml(check, value, samples, recording, gpu, f"{at}{value.name}{suffix} beside pynvml")
@@ -111,7 +111,7 @@ def against_smi(check, value, samples, recording, gpu, what):
 
 
 def judge(check, value, pairs, what, absolute, name):
-    """Each sample agrees when it is within the readings around it, and the tolerance."""
+    """A sample agrees if it is within the readings around it, plus the tolerance."""
     if not pairs:
         return check.sheet.not_available(what, "Lockstep has no sample with readings around it")
     inside, worst = 0, (-1.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""What the agent costs, beside `nvidia-smi dmon` in the same seconds: processor time, memory, time in the driver."""
+"""Compares the cost of the agent with `nvidia-smi dmon` in the same seconds: CPU time, memory, time in the driver."""
 
 import math
 import os
@@ -11,12 +11,13 @@ from ..lockstep import Lockstep
 SECONDS, QUICK_SECONDS, WARM_UP_S = 60, 4, 3
 DMON = ["nvidia-smi", "dmon", "-s", "pucvmet", "-d", "1"]
 TICKS = os.sysconf("SC_CLK_TCK")
-# The agent reads everything once per second and some of it ten times; the design's bound is on CPU per value. This is a bound that a person would set.
+# The agent reads everything once per second and some values ten times per second; the design limits the CPU time per value. This limit is
+# one that a user would accept.
 CPU_PER_GPU_MAX = 0.02
 ANONYMOUS_BYTES_MAX = 8 << 20
-# The agent reads less often where a round takes more than a quarter of its period.
+# The agent reads less often if a round takes more than a quarter of its period.
 ROUND_S_MAX = 0.25
-# A call that is slower than this holds up a training's own calls on some drivers.
+# On some drivers, a call slower than this delays a training's own calls.
 CALL_P99_S_MAX = 0.05
 
 
@@ -70,7 +71,7 @@ def start_dmon(folder):
 
 
 class Process:
-    """Processor time since now, and memory, of a process."""
+    """CPU share of a process since this object was created, and its memory."""
 
     def __init__(self, pid):
         self._folder = pathlib.Path(f"/proc/{pid}")
@@ -80,7 +81,7 @@ class Process:
         return (self._cpu() - self._cpu_s) / (time.monotonic() - self._begin)
 
     def memory(self, name):
-        """Bytes, by a line of /proc/PID/status."""
+        """Returns bytes from a line of /proc/PID/status."""
         for line in (self._folder / "status").read_text().splitlines():
             if line.startswith(name + ":"):
                 return int(line.split()[1]) * 1024

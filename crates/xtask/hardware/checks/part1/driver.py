@@ -1,4 +1,5 @@
-"""Raw answers of this driver: every numbered field, every GPM metric, sample rings, events, times of calls. The simulator is corrected by them."""
+"""Raw results of this driver: every numbered field, every GPM metric, sample rings, events, durations of calls. They serve to correct the
+simulator."""
 
 import time
 
@@ -65,7 +66,7 @@ def gpm_metrics(nv, handle, pause_s):
 
 
 def gpm_metric(nv, first, second, metric):
-    """In a call of its own: an unknown metric may spoil the whole call."""
+    """Reads one metric per call: an unknown metric may invalidate the whole call."""
     request = nv.c_nvmlGpmMetricsGet_t()
     request.version, request.numMetrics, request.sample1, request.sample2 = nv.NVML_GPM_METRICS_GET_VERSION, 1, first, second
     request.metrics[0].metricId = metric
@@ -78,7 +79,7 @@ def gpm_metric(nv, first, second, metric):
 
 
 def samples(nv, handle, ring):
-    """How many samples the driver keeps, and how far they are apart."""
+    """Returns how many samples the driver keeps, and the time between them."""
     asked = reference.ask(lambda: nv.nvmlDeviceGetSamples(handle, ring, 0))
     if not asked:
         return None

@@ -1,4 +1,4 @@
-"""Every NVML value of the agent beside nvidia-smi and pynvml, without load from here."""
+"""Compares every NVML value of the agent with nvidia-smi and pynvml, without load from this program."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What Lockstep says the machine has, beside nvidia-smi and pynvml; and what `lockstep doctor` says of it."""
+"""Compares Lockstep's inventory of the machine with nvidia-smi and pynvml; and runs `lockstep doctor`."""
 
 import json
 
@@ -67,7 +67,7 @@ def beside_smi(sheet, smi, inventory):
 
 
 def doctor(check, lockstep):
-    """Its words are for people; here only what it calls failing counts."""
+    """The output is for users; only its failures count here."""
     arguments = ["--simulate", check.settings.simulate] if check.settings.simulate else []
     asked = lockstep.command("doctor", "--json", *arguments)
     try:

@@ -1,4 +1,4 @@
-"""GPM, power and PCIe counters of the agent, under work whose size is known; and every NVML value once more, under that load."""
+"""Compares GPM, power and PCIe counters of the agent with work of known size; and every NVML value once more, under that load."""
 
 import time
 
@@ -7,16 +7,16 @@ from ..lockstep import Lockstep
 from . import beside
 
 SECONDS = 10
-# Between two kinds of work, so that no second has both.
+# Pause between two kinds of work, so that no second contains both.
 PAUSE_S = 2.5
-# The first and the last second of some work are only partly of it.
+# The first and the last second of a kind of work contain it only partly.
 EDGE_S = 1.2
 ARRIVAL_S = 1.5
 # Dense bf16 FLOPs of a multiprocessor's tensor cores per clock, by compute capability: 989.4 TFLOP/s of an H100 are 132 × 1.83 GHz × 4,096.
 FLOPS_PER_CLOCK = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192}
-# The pipe counts as active in cycles in which it cannot take an instruction, and clocks vary within a second.
+# The pipe counts as active in cycles in which it cannot accept an instruction, and clocks vary within a second.
 TENSOR_RELATIVE = 0.15
-# Rows are opened and refreshed in time that counts as active or not, by counter.
+# Opening and refreshing rows counts as active time in some counters and not in others.
 DRAM_ABSOLUTE = 0.1
 # Packet headers count: 12 to 24 bytes for each 128 or 256 of payload.
 PCIE_HEADERS = 1.25
@@ -48,7 +48,7 @@ class Known:
         self.properties = torch.cuda.get_device_properties(0)
 
     def samples(self, series, done, labels=""):
-        """Those that lie within the work, as `(time, value)`. The last ones of it are on their way for a moment after its end."""
+        """Returns samples within the work, as `(time, value)`. Its last samples arrive a moment after its end."""
         time.sleep(max(0.0, done.end + ARRIVAL_S - time.time()))
         found = self.lockstep.samples(f'{series}{{gpu="{self.gpu}"{labels}}}', time.time() - done.begin)
         return [(when, value) for when, value in found[0][1] if done.begin + EDGE_S <= when <= done.end] if found else []
@@ -133,7 +133,7 @@ class Known:
 
 
 def gpu_index(torch, lockstep):
-    """NVML's index of PyTorch's first GPU: CUDA_VISIBLE_DEVICES may say otherwise."""
+    """Returns NVML's index of PyTorch's first GPU, which CUDA_VISIBLE_DEVICES may change."""
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))
     for gpu in lockstep.node["inventory"]["gpus"]:
         if uuid and uuid in gpu["uuid"]:

@@ -1,4 +1,4 @@
-"""What of the agent's readings needs root: `lockstep agent --once` as root and as another user."""
+"""Checks which of the agent's values need root: runs `lockstep agent --once` as root and as another user."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def run(check):
 
 
 def readable_copy(check):
-    """Where another user may run it: this folder may be root's alone."""
+    """Copies the binary to a place where another user may run it: only root may be able to read this folder."""
     folder = check.folder / "bin"
     folder.mkdir()
     check.folder.chmod(0o755)
@@ -43,7 +43,7 @@ def readable_copy(check):
 
 
 def families(command, user):
-    """Names of the metrics that it prints, and what it logs."""
+    """Returns the names of the metrics that it prints, and its log."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")} | {"HOME": "/tmp"}
     asked = subprocess.run(command, capture_output=True, text=True, timeout=40, user=user, group=user, extra_groups=[], env=env, cwd="/", stdin=subprocess.DEVNULL)
     names = {line.split("{")[0].split(" ")[0] for line in asked.stdout.splitlines() if line and not line.startswith("#")}

@@ -1,4 +1,4 @@
-"""Every value that the agent reads of a GPU through NVML, and how nvidia-smi and pynvml name it."""
+"""Every value of a GPU that the agent reads through NVML, and its names in nvidia-smi and pynvml."""
 
 from dataclasses import dataclass
 from typing import Callable
@@ -7,7 +7,7 @@ from ..reference import field_value
 
 MEBI = 1 << 20
 MEGA = 1e6
-# The names of pynvml, whose numbers are its own: the agent's numbers are held against them.
+# pynvml's names; its numbers are independent of the agent's, which are compared with them.
 THRESHOLDS = {
     "shutdown": "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN", "slowdown": "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",
     "memory_max": "NVML_TEMPERATURE_THRESHOLD_MEM_MAX", "gpu_max": "NVML_TEMPERATURE_THRESHOLD_GPU_MAX",
@@ -115,7 +115,7 @@ VALUES = (
     Value("gpu_memory_used_bytes", (), "B", ("fb_memory_usage/used",), memory("used"), absolute=64 * MEBI, smi_absolute=MEBI),
     Value("gpu_memory_total_bytes", (), "B", ("fb_memory_usage/total",), memory("total"), smi_absolute=MEBI),
     Value("gpu_memory_reserved_bytes", (), "B", ("fb_memory_usage/reserved",), memory("reserved"), absolute=MEBI, smi_absolute=MEBI),
-    # The agent takes the mean of the driver's sample rings over a second, the others the driver's last value.
+    # The agent uses the mean of the driver's sample rings over one second, the others the driver's last value.
     Value("gpu_utilization_ratio", (), "%", ("utilization/gpu_util",), lambda nv, h: nv.nvmlDeviceGetUtilizationRates(h).gpu / 100, absolute=0.1, smi_absolute=0.01),
     Value("gpu_memory_utilization_ratio", (), "%", ("utilization/memory_util",), lambda nv, h: nv.nvmlDeviceGetUtilizationRates(h).memory / 100, absolute=0.1, smi_absolute=0.01),
     Value("gpu_encoder_utilization_ratio", (), "%", ("utilization/encoder_util",), lambda nv, h: nv.nvmlDeviceGetEncoderUtilization(h)[0] / 100, absolute=0.02),

@@ -1,4 +1,5 @@
-"""A run of trainings/gpt.py whose knobs are changed while it trains: its verdict, what each attempt measured of itself, and rows that hold both together."""
+"""A run of trainings/gpt.py whose knobs change while it trains: compares its verdict with the training's own measurements of each attempt.
+"""
 
 import importlib.util
 import json
@@ -11,23 +12,23 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "trainings" / "gpt.py"
 # A verdict needs 20 steps behind a warm-up of 5 on each side. The first 30 steps of an attempt are stored one by one, later ones about once per
 # second (docs/knobs.md).
 WARMUP_STEPS, JUDGED_STEPS = 5, 30
-# A quick training ends by itself, so that the change need not wait for an agreed step. A few more steps than are stored one by one.
+# A quick training ends by itself, so that the change need not wait for an agreed step. It has a few more steps than are stored one by one.
 QUICK_STEPS = 36
 # Losses of the earliest steps are compared, at most this many (docs/knobs.md).
 LOSSES_MAX = 20
-# PyTorch is imported by the launcher and by the rank, CUDA starts, and the model is made.
+# The launcher and the rank import PyTorch, CUDA starts, and the model is created.
 START_S = 60
-# From the order to the verdict: 6 s until the agreed step, another start, 25 steps, and a look every 3 s.
+# From the request to the verdict: 6 s until the agreed step, another start, 25 steps, and a check every 3 s.
 VERDICT_S = 50
-# The step under way, and the end of the launcher.
+# The current step, and the end of the launcher.
 END_S = 40
-# Of what a training printed last, in the row of a check that failed.
+# Length of the last output of a training in the row of a failed check.
 OUTPUT_CHARACTERS = 250
 # Both read the same allocator, Lockstep at every tenth step: only the last steps can add to the peak.
 PEAK_RELATIVE = 0.01
 # The verdict's median is one of 25 to 200 samples, of which later ones are means of a second; the training's is one of all its steps behind the warm-up.
 STEP_RELATIVE = 0.05
-# On a CPU that others use too, steps of a few milliseconds are seldom alike.
+# On a CPU with other load, steps of a few milliseconds vary too much.
 CPU_STEP_RELATIVE = 0.3
 # A loss is a 32-bit number in both places; the differences between two attempts are relative to it.
 LOSS_ABSOLUTE = 1e-6
@@ -36,11 +37,12 @@ ON_A_CPU = "it needs PyTorch with CUDA; the training runs on a CPU"
 
 
 class NotAvailable(Exception):
-    """This machine, or this kind of check, cannot show it."""
+    """This machine, or this kind of check, cannot measure it."""
 
 
 def report(sheet, trial, *stages):
-    """Does `stages`, pairs of what gathers and the rows that are made of it. A failure costs the rows of its stage and of those that follow."""
+    """Runs `stages`: pairs of a function that collects values and the rows for them. A failure affects the rows of its stage and of later
+    stages."""
     failure = None
     for gather, rows in stages:
         missing = None
@@ -70,7 +72,7 @@ def report_row(sheet, trial, what, row):
 
 
 def need_gpu_memory(lockstep, size):
-    """For a training of a fixed size, which would only run out of memory on a smaller GPU."""
+    """For a training of a fixed size, which would run out of memory on a smaller GPU."""
     sizes = [gpu["memory_total_bytes"] for gpu in lockstep.get("/api/gpus") if not gpu["simulated"]]
     if sizes and min(sizes) < size:
         raise NotAvailable(f"the training needs a GPU with {size >> 30} GiB")
@@ -82,17 +84,17 @@ def options(values):
 
 
 class Trial:
-    """The run, its attempts, and the figures of both sides."""
+    """The run, its attempts, and the values of both sides."""
 
     def __init__(self, check, lockstep):
         self.check, self.lockstep, self._result = check, lockstep, check.folder / "result.json"
         self.run = self.before = self.after = self.answer = self.exit_code = None
-        self.verdict = self.decided = None  # as it was last, and the decision that `run apply --wait` ended with
+        self.verdict = self.decided = None  # the last verdict, and the decision with which `run apply --wait` ended
 
-    # === What happens ===
+    # === Actions ===
 
     def train_and_apply(self, sizes, *change):
-        """Trains, changes, and waits for the verdict; what the first attempt measured is known then."""
+        """Trains, changes, and waits for the verdict; then the first attempt's measurements are known."""
         if importlib.util.find_spec("torch") is None:
             raise NotAvailable("this Python has no PyTorch")
         steps = ["--steps", QUICK_STEPS] if self.check.quick else []
@@ -125,12 +127,12 @@ class Trial:
         wait_for(reached, limit_s, f"step {step} of attempt {number}")
 
     def end(self):
-        """Ends the attempt that trains, so that it writes what it has measured."""
+        """Ends the current attempt, so that it writes its measurements."""
         if self.view()["state"] not in ENDED:
             self.lockstep.command("run", "stop", self.run, "--grace", "20s", "--wait", limit_s=END_S)
 
     def measured(self):
-        """What the attempt that ended last has measured. Its file is taken away: the next one is another attempt's."""
+        """Returns the measurements of the attempt that ended last. Removes its file, because the next file belongs to another attempt."""
         wait_for(self._result.is_file, END_S, "the result of the training")
         found = json.loads(self._result.read_text(encoding="utf-8"))
         self._result.unlink()
@@ -139,7 +141,7 @@ class Trial:
     def forget_measured(self):
         self._result.unlink(missing_ok=True)
 
-    # === What is known ===
+    # === Values ===
 
     def how_it_ended(self, view):
         outcome, output = view.get("outcome") or {}, " ".join(self.lockstep.last_output(self.run).split())
@@ -171,12 +173,13 @@ class Trial:
 
     @property
     def step_ratio(self):
-        """Time of a step by the training's own record, after by before."""
+        """Step time from the training's own record: after divided by before."""
         return self.after["step_s"] / self.before["step_s"]
 
     @property
     def memory_ratio(self):
-        """Peaks by the training's own record, after by before; on a CPU, where it knows none, the verdict's tensors kept for the backward pass."""
+        """Peaks from the training's own record: after divided by before. On a CPU, which has none, the verdict's bytes kept for the
+        backward pass."""
         return self.after["max_allocated_bytes"] / self.before["max_allocated_bytes"] if self.on_gpu else self.verdict["memory"]
 
     def facts(self):
@@ -185,7 +188,7 @@ class Trial:
         return {**sides, "verdict": self.verdict, "answer": self.answer}
 
     def largest_loss_difference(self):
-        """Between losses of the same steps, relative to the larger, by the training's own record."""
+        """The largest relative difference of losses of the same steps, from the training's own record."""
         before, after = ({step["step"]: step["loss"] for step in side["each_step"] if step["step"] <= LOSSES_MAX} for side in (self.before, self.after))
         return max(abs(before[step] - after[step]) / max(abs(before[step]), abs(after[step])) for step in before.keys() & after.keys())
 
@@ -200,7 +203,7 @@ def probe_answer(sheet, what, trial):
 
 
 def exit_code(sheet, what, trial):
-    # `run apply --wait` fails when the verdict is against the change (docs/knobs.md).
+    # `run apply --wait` fails if the verdict is against the change (docs/knobs.md).
     expected = 1 if trial.decided in ("rejected", "worse", "not_applied") else 0
     sheet.equal(what, trial.exit_code, expected, f"the verdict: {trial.decided}")
 
@@ -231,7 +234,7 @@ def peak(side):
 
 
 def gpu_peak(figures):
-    """The allocator's peak among a verdict's figures; `None` where something else was measured."""
+    """The allocator's peak in a verdict; `None` if it contains another measure."""
     memory = figures.get("memory") or {}
     return memory.get("bytes") if memory.get("kind") == "cuda_allocated" else None
 

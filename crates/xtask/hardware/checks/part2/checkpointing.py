@@ -1,4 +1,5 @@
-"""Activation checkpointing through `run apply --try-larger-batch`: the verdict beside the training's own record, the rule, the planner, and published figures.
+"""Activation checkpointing through `run apply --try-larger-batch`: compares the verdict with the training's own record,
+the rule, the planner, and published values.
 
     attempt 1, batch 8 ── apply ──▶ attempt 2, checkpointed ──kept──────▶ attempt 3, checkpointed with batch 16, by itself
                                                             └─rejected──▶ attempt 3, like attempt 1, by itself
@@ -19,7 +20,7 @@ SIZES = {"layers": 24, "hidden": 1024, "heads": 16, "vocabulary": 12288, "sequen
 TRAINED = {**SIZES, "batch": BATCH, "precision": "bf16-mixed"}
 STRATEGY = {"strategy": "ddp", "gpus": 1, "precision": "bf16-mixed", "framework": "1B", "format": "json"}
 PLANNED = {**SIZES, "positions": SIZES["sequence"], "micro-batch": BATCH, **STRATEGY}
-# Without checkpointing, with CUDA's context and what the allocator keeps.
+# Without checkpointing, including CUDA's context and cached memory of the allocator.
 NEEDED_BYTES = 22 << 30
 CHECKPOINTED, LARGER = "activation_checkpointing=block", f"micro_batch={2 * BATCH}"
 # Of the published GPU, model and script only the number of layers and the batch are known.
@@ -31,7 +32,7 @@ PLAN_RELATIVE = 0.08
 SAVED_ABOVE, SLOWER_BELOW, LOSSES_BELOW, MORE_SAMPLES = 0.5, 0.3, 0.01, 1.02
 # Saved memory and ratios are of figures that are compared by themselves too.
 SAVED_ABSOLUTE = 0.01
-# Verdicts are looked at every 3 s, the agreed step lies 6 s ahead, and the attempt has to end.
+# Verdicts are checked every 3 s, the agreed step is 6 s ahead, and the attempt has to end.
 FOLLOWS_S = 40
 QUICK = "a quick check makes one change, of a training that has ended"
 
@@ -45,7 +46,7 @@ def run(check):
 
 
 class Checkpointing(Trial):
-    """The attempts of the drawing above."""
+    """The attempts in the drawing above."""
 
     def __init__(self, check, lockstep):
         super().__init__(check, lockstep)
@@ -56,7 +57,7 @@ class Checkpointing(Trial):
         self.train_and_apply(TRAINED, CHECKPOINTED, "--try-larger-batch")
 
     def follow(self):
-        """Waits for what Lockstep does by itself after the verdict. The second attempt is over then."""
+        """Waits for the automatic actions of Lockstep after the verdict. The second attempt has ended then."""
         if not self.check.quick:
             self.followed = self.third_attempt()
         self.after, self.verdict = self.measured(), self.verdict_of(2)
@@ -69,7 +70,7 @@ class Checkpointing(Trial):
             return None
 
     def enlarge(self):
-        """Trains with the larger batch, by hand where Lockstep does not do so by itself."""
+        """Trains with the larger batch; changes it by hand if Lockstep does not."""
         if self.check.quick:
             raise NotAvailable(QUICK)
         number = 3 if self.follows("follows") else self.enlarge_by_hand()
@@ -101,7 +102,8 @@ class Checkpointing(Trial):
 
     @property
     def samples_gained(self):
-        """Samples a second with the larger batch by those with the smaller, both checkpointed, by the training's own record."""
+        """Samples per second with the larger batch divided by those with the smaller one, both checkpointed, from the training's own
+        record."""
         return 2 * self.after["step_s"] / self.enlarged["step_s"]
 
     def planned(self, granularity):

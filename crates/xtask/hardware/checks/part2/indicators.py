@@ -1,4 +1,4 @@
-"""The five indicators as the dashboard asks for them, their bands and their alerts, on a run that fills the GPU and on one that waits for data.
+"""The five indicators with the dashboard's queries, bands and alerts, on a run that fills the GPU and on one that waits for data.
 
     memory                      nvidia-smi
     compute share               the phases of a step that the training times itself
@@ -30,7 +30,7 @@ INDICATORS = {
     "throughput": ((0.8, 1.0), ("sum(train_samples_per_second) / sum(quantile_over_time(0.9, train_samples_per_second[10m]) and train_samples_per_second)",)),
     "sync": ((0.0, 0.05), (f"avg(train_sync_seconds / train_step_seconds {CUDA_RANKS})",)),
 }
-# What the dashboard shows of ranks on CPUs, without judging it, and what stands behind the indicators.
+# Values that the dashboard shows for ranks on CPUs without judging them, and inputs of the indicators.
 BESIDE = {
     "compute on a CPU": ("avg(train_compute_ratio)",),
     "sync on a CPU": ("avg(train_sync_seconds / train_step_seconds)",),
@@ -60,7 +60,7 @@ QUICK_PENDING_S = 6
 def run(check):
     with Lockstep(check) as lockstep:
         both = Both(check, lockstep)
-        # One after the other, but for themselves: what fails in the first costs no row of the second.
+        # One after the other, but independent: a failure in the first affects no row of the second.
         changes.report(check.sheet, both, (Both.train_full, rows("full")))
         changes.report(check.sheet, both, (Both.train_waiting, rows("waiting")))
     for name, seen in both.seen.items():
@@ -68,7 +68,7 @@ def run(check):
 
 
 class Both:
-    """Both runs, one after the other under the same collector."""
+    """Both runs, one after the other with the same collector."""
 
     def __init__(self, check, lockstep):
         self.check, self.lockstep, self.seen, self._began = check, lockstep, {}, time.monotonic()
@@ -113,7 +113,7 @@ class Both:
 
 
 class Seen:
-    """What was seen of a run while it trained, and what it measured itself."""
+    """Values of a run while it trained, and its own measurements."""
 
     def __init__(self, lockstep, run, ranks, awaited):
         self.lockstep, self.run, self.ranks, self.awaited = lockstep, run, ranks, awaited
@@ -132,7 +132,7 @@ class Seen:
             time.sleep(max(0.0, 1 - (time.monotonic() - began)))
 
     def value(self, name):
-        """The median of what was read; `None` where nothing had an answer."""
+        """Returns the median of the values; `None` if there were none."""
         return statistics.median(self.readings[name]) if self.readings[name] else None
 
     def last_line(self):
@@ -164,7 +164,7 @@ def first_answer(lockstep, queries):
 
 
 def memory_in_use():
-    """The mean share of busy GPUs, by nvidia-smi; of all when none is."""
+    """Returns the mean share of memory of busy GPUs from nvidia-smi; of all GPUs if none is busy."""
     lines = machine.nvidia_smi("memory.used,memory.total,utilization.gpu")
     found = [[float(cell) for cell in line] for line in lines if all(cell.isdecimal() for cell in line)]
     shares = [used / total for used, total, percent in found if percent > 5] or [used / total for used, total, _ in found]

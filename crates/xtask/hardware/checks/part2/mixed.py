@@ -1,4 +1,4 @@
-"""Mixed precision through `run apply amp=bf16`: the verdict beside the training's own record, and how busy GPM says tensor cores are.
+"""Mixed precision through `run apply amp=bf16`: compares the verdict with the training's own record, and with GPM's activity of tensor cores.
 
     attempt 1, float32 ── apply ──▶ attempt 2, the same in bf16 by autocast, which the probe enters
 """
@@ -16,7 +16,7 @@ NEEDED_BYTES = 13 << 30
 CHANGE = "amp=bf16"
 # Products in bf16 have 15 times float32's peak on Hopper without TF32, 8 times on Ampere; what is bound by memory and by launches gains less.
 STEP_RATIO_MAX = 0.5
-# 0.76 is planned.
+# the plan is 0.76
 MEMORY_RATIO_MAX = 0.9
 # bf16 has 8 bits of mantissa: losses at the same of the first 20 steps differ in the third digit at most.
 LOSSES_MAX = 0.02
@@ -24,7 +24,7 @@ LOSSES_MAX = 0.02
 TENSOR_BEFORE_MAX, TENSOR_AFTER_MIN = 0.15, 0.15
 # GPM averages over a second that began before the first step that counts.
 GPM_LATE_S, GPM_SAMPLES_MIN, GPM_TRAINS_S = 1.5, 3, 8
-# On a CPU bf16 may be faster or slower: closer to 1 than this the direction is left open.
+# On a CPU bf16 may be faster or slower: closer to 1 than this, the direction is not checked.
 CLEAR_RATIO = 0.2
 # docs/knobs.md: what counts in a verdict.
 STEP_MATTERS, MEMORY_MATTERS = 0.02, 0.05

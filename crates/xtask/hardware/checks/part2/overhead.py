@@ -1,10 +1,10 @@
-"""What the probe costs: the same training with and without it, in two processes that take turns, block by block.
+"""The cost of the probe: the same training with and without it, in two processes that alternate, block by block.
 
     with     | block |       |       | block | block |       …      each waits for the GPU and then for its next turn
-    without  |       | block | block |       |       | block        a pair of blocks: one ratio; who goes first changes
+    without  |       | block | block |       |       | block        a pair of blocks: one ratio; the first one changes
 
-A training that fills the GPU shows what a step takes longer. One that waits for the host shows what the probe's own calls take: in the other one
-they hide behind the GPU's work, or wait for a free place in its queue.
+A training that fills the GPU shows how much longer a step takes. One that waits for the host shows the time of the
+probe's own calls: in the other one they overlap with the GPU's work, or wait for space in its queue.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ class Pairs:
                 break
             try:
                 self._measure(self._check.folder / f"{self._name}-{number}", pairs, until)
-            except Exception as error:  # the pairs so far count, and the other kind of training goes on
+            except Exception as error:  # the pairs so far count, and the other kind of training continues
                 self.why = f"{type(error).__name__}: {error}"
         facts = {"pairs": self.blocks, "step_s": self.step_s(), "processor": self.ratios("processor_s"), "own_s": self.own_s}
         self._check.sheet.fact(f"overhead: {self._name}", facts)
@@ -124,7 +124,7 @@ class Pairs:
                     break
                 order = (watched, alone) if number % 2 == 0 else (alone, watched)
                 took = {training: training.block() for training in order}
-                if number:  # the first is warming up
+                if number:  # the first is the warm-up
                     self.blocks.append((took[watched], took[alone]))
             if not self._check.quick:
                 watched.end()
@@ -176,7 +176,7 @@ class Training:
         raise RuntimeError(f"the training ended with {self.process.wait(END_S)}, or was ended after {limit_s} s")
 
     def end(self):
-        """Lets it end by itself, so that the probe says its last words."""
+        """Lets it end by itself, so that the probe sends its last records."""
         self.process.stdin.close()
         self.process.wait(END_S)
 
@@ -191,7 +191,7 @@ def environment(check, socket_path):
 
 
 class Listener:
-    """Receives the probe's datagrams, as the agent would; a context manager."""
+    """Receives the probe's datagrams, like the agent; a context manager."""
 
     def __init__(self, path):
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -1,4 +1,4 @@
-"""`lockstep plan memory` beside what PyTorch's allocator hands out for the same trainings.
+"""Compares `lockstep plan memory` with the allocations of PyTorch's allocator for the same trainings.
 
     states                  bytes of parameters, gradients and optimizer states: exactly
     after the forward pass  what it has kept: activations, log-probabilities, cast weights
@@ -19,7 +19,7 @@ from .. import reference
 PEAK_RELATIVE = 0.10
 # Formulas of sizes, not estimates. Small tensors, like token ids and masks, and rounding to 512 bytes are in neither.
 KEPT_RELATIVE = STEP_RELATIVE = 0.03
-# What --framework is without the option.
+# The default of --framework.
 FRAMEWORK_BYTES = 2e9
 LARGE = {"layers": 12, "hidden": 2048, "heads": 16, "vocabulary": 32768, "positions": 2048, "sequence": 1024, "micro-batch": 4}
 # For a GPU of less than 40 GiB.
@@ -85,7 +85,7 @@ def compare_all(check, device):
 
 
 def plan(check, sizes, options):
-    """What `lockstep plan memory` says; the least framework is one byte."""
+    """Returns the result of `lockstep plan memory`; the minimum for the framework is one byte."""
     chosen = {"strategy": "ddp", "gpus": 1, "framework": "1B", "format": "json", "precision": "bf16", "optimizer": "adamw", **sizes, **options}
     for factor in ("sequence", "micro-batch"):
         chosen[factor] = sizes[factor] * options.get(factor, 1)
@@ -193,7 +193,7 @@ class Gpu:
         self._cuda.empty_cache()
 
     def _used(self):
-        """Bytes in use of each GPU by its UUID, without what CUDA would take to tell."""
+        """Returns the used bytes of each GPU by its UUID, without initialising CUDA."""
         if self._nvml is None:
             return {}
         handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._nvml.nvmlDeviceGetCount())]

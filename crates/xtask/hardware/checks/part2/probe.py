@@ -1,4 +1,4 @@
-"""What Lockstep stores of a training's steps, beside what the training measures itself and what NVIDIA's tools say of its process.
+"""Compares Lockstep's samples of a training's steps with the training's own measurements and with NVIDIA's tools.
 
     phases of a step         CUDA events of the script (the host's clock on a CPU), and for some steps the kernels that torch.profiler records
     memory                   the allocator's statistics, read by the script
@@ -22,7 +22,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "trainings" / "profiled.p
 # The first steps allocate, choose kernels and fill caches: they are longer, but not by the same in both places.
 WARMUP_STEPS = 5
 PROFILE_AFTER, PROFILE_STEPS = 10, 6
-# The probe asks the allocator in the same steps: 1, 11, 21, …
+# The probe reads the allocator in the same steps: 1, 11, 21, …
 MEMORY_EVERY = 10
 NORM_EVERY = 8
 # Between the script's marks and the probe's lie calls of a few microseconds, which a busy host may take a time slice longer for.
@@ -33,9 +33,9 @@ PROFILER_RELATIVE, PROFILER_ABSOLUTE_S = 0.05, 0.0005
 LOSS_RELATIVE, NORM_RELATIVE = 1e-6, 1e-4
 # A piece of the allocator for small tensors, in which the scalars that the probe keeps may lie.
 PIECE_BYTES = 2 << 20
-# nvidia-smi rounds to MiB, and the training goes on between the two readings.
+# nvidia-smi rounds to MiB, and the training continues between the two readings.
 PROCESS_BYTES = 4 << 20
-# A sample has the time at which the probe saw the step end; the script looks at its clock after a few more calls.
+# A sample has the time at which the probe recorded the end of the step; the script reads its clock a few calls later.
 STAMP_S = 0.05
 PHASES = {
     "train_step_seconds": "step_s",
@@ -68,7 +68,7 @@ def run(check):
 
 
 def observe(check, lockstep):
-    """Trains, looks at the process meanwhile, stops, and reads what was stored."""
+    """Trains, reads the process meanwhile, stops, and reads the stored samples."""
     result, began = check.folder / "result.json", time.time()
     gpus = lockstep.node["inventory"].get("gpus", [])
     run = lockstep.submit(name="probe", script=str(SCRIPT), args=arguments(gpus, result))
@@ -96,7 +96,7 @@ def arguments(gpus, result):
 
 
 def look_at_process(lockstep, run):
-    """What Lockstep and nvidia-smi say of the processes on GPUs at the same time."""
+    """Returns the processes on GPUs according to Lockstep and nvidia-smi at the same time."""
 
     def processes():
         found = lockstep.query("gpu_process_memory_bytes")

@@ -19,10 +19,10 @@ RUN_S = 60
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 # torch's message has two decimals of the unit, and Lockstep reads it from there.
 ROUNDED_UNITS = 0.0051
-# The process's memory is read every so often, and torch gives some of it back in the moment of the failure.
+# The interval of reading the process's memory; torch frees some of it at the moment of the failure.
 PERIOD_S = 0.1
 PROCESS_TOLERANCE = 0.01
-# What the driver keeps for itself changes by some MiB.
+# The driver's own memory changes by some MiB.
 DRIVER_BYTES = 64 << 20
 FREE_AGAIN_S = 10
 HELD_BYTES = 8 * GIB
@@ -60,7 +60,7 @@ class Failure:
         self._nv = reference.nvml(check.settings.simulate)[0] if torch else None
 
     def check(self, name, training, reason):
-        """`exhaust` is the one that means something without a GPU too, in its first use."""
+        """`exhaust` is the training that also works without a GPU, in its first use."""
         sheet = self._check.sheet
         if self._torch is None and (training != "exhaust" or reason == "held by others"):
             for what in ROWS:
@@ -135,7 +135,7 @@ class Failure:
 
 @contextlib.contextmanager
 def holding(torch):
-    """This process is the other one."""
+    """This process is the other process."""
     held = torch.empty(HELD_BYTES, dtype=torch.uint8, device="cuda") if torch else None
     yield
     del held

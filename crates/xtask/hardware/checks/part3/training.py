@@ -1,4 +1,4 @@
-"""What the steps of this part share: GPUs that are there, training scripts and what they print, ranks as Lockstep shows them."""
+"""Shared code of this part's steps: available GPUs, training scripts and their output, ranks in Lockstep's API."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ def ranks_of(found):
 
 
 def within(limit_s, condition):
-    """What `condition` returns once it is true, or what it returned last: it not coming true is a result too."""
+    """Returns the result of `condition` once it is true, or its last result after the limit: this is a result too."""
     deadline = time.monotonic() + limit_s
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -54,7 +54,7 @@ def within(limit_s, condition):
 
 @contextlib.contextmanager
 def reported(sheet, what):
-    """A failure of one comparison is a row, and does not cost the others."""
+    """Makes a failure of one comparison a row, so that the others continue."""
     try:
         yield
     except Exception as error:  # whatever it is, it is of this comparison only

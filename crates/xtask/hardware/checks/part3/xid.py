@@ -60,7 +60,7 @@ def run(check):
 
 
 class NvmlEvents:
-    """Xids of all GPUs, as NVML tells them to this process."""
+    """Xids of all GPUs that NVML reports to this process."""
 
     def __init__(self, nv, why_not):
         self._nv, self.why_not, self.seen = nv, why_not, []
@@ -132,7 +132,7 @@ class KernelLog:
 
 
 def sources(sheet, lockstep, log):
-    """Which source is missing, and what Lockstep says about that."""
+    """Returns which source is missing, and what Lockstep reports about it."""
     log.xids()
     named = {source["name"]: source for source in lockstep.node["inventory"].get("sources", [])}
     source = named.get("kernel_log", {})
@@ -159,7 +159,7 @@ class Access:
         sheet, lockstep = self._sheet, self._lockstep
         self._run = lockstep.submit(script=script(self._check, "illegal_access"), nproc_per_node=1)
         lockstep.wait_for_step(self._run, 3, RUN_S)
-        # An agent that starts tells what the log has of the last hour: that is over by now.
+        # A starting agent reports the last hour of the log: that has ended by now.
         self._before, self._began_ms = self._counts(), int(time.time() * 1000) - CLOCK_MS
         self._log.xids()
         self._events.seen.clear()
@@ -211,7 +211,7 @@ class Access:
             sheet.holds("Xid: the kernel's log has it", ILLEGAL_ACCESS in numbers, numbered(numbers) or "none", wanted)
 
     def _named(self, event, in_log):
-        """The kernel's log alone knows the process; which run has the GPU is known without it."""
+        """Only the kernel's log names the process; the run that uses the GPU is known without it."""
         sheet = self._sheet
         sheet.equal("Xid: the event names the GPU", event.get("gpu", "none"), 0)
         pid = in_log[0][1] if in_log else None

@@ -1,9 +1,9 @@
 //! The ratios of one row, their median, and an interval for it.
 
-/// The confidence that an interval is to have at least.
+/// The minimum confidence of an interval.
 const CONFIDENCE: f64 = 0.9;
 
-/// Figures of several rounds, and their ratios.
+/// Values of several rounds, and their ratios.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ratios {
     before: Vec<f64>,
@@ -12,7 +12,7 @@ pub(super) struct Ratios {
 }
 
 impl Ratios {
-    /// Adds the figures of one round.
+    /// Adds the values of one round.
     pub(super) fn add(&mut self, before: f64, now: f64) {
         self.before.push(before);
         self.now.push(now);
@@ -27,12 +27,12 @@ impl Ratios {
         median(&self.now)
     }
 
-    /// The median of the rounds' ratios.
+    /// Returns the median of the rounds' ratios.
     pub(super) fn median(&self) -> f64 {
         median(&self.ratios)
     }
 
-    /// The interval of [`about`]: lowest and highest ratio after leaving out as many at each end as the confidence allows.
+    /// Returns the interval that [`about`] describes: lowest and highest ratio after removing as many at each end as the confidence allows.
     pub(super) fn interval(&self) -> (f64, f64) {
         let sorted = sorted(&self.ratios);
         let left_out = left_out(sorted.len());
@@ -43,7 +43,7 @@ impl Ratios {
     }
 }
 
-/// What the interval of so many rounds means, in a sentence.
+/// Describes the interval of this number of rounds in a sentence.
 pub(super) fn about(rounds: u32) -> String {
     let rounds = rounds as usize;
     format!(
@@ -52,13 +52,14 @@ pub(super) fn about(rounds: u32) -> String {
     )
 }
 
-/// How many ratios at each end may be left out with [`CONFIDENCE`] still reached; none where even all of them do not reach it.
+/// Returns how many ratios at each end can be removed while the confidence is at least [`CONFIDENCE`]; 0 if all ratios together do not
+/// reach it.
 fn left_out(rounds: usize) -> usize {
     let allowed = (0..rounds / 2).take_while(|out| confidence(rounds, *out) >= CONFIDENCE);
     allowed.last().unwrap_or(0)
 }
 
-/// The probability that the true median lies between the order statistics `out` from each end: each ratio is above it with
+/// Returns the probability that the true median lies between the order statistics `out` from each end: each ratio is above it with
 /// probability one half.
 fn confidence(rounds: usize, out: usize) -> f64 {
     let half = 0.5_f64.powi(i32::try_from(rounds).unwrap_or(i32::MAX));

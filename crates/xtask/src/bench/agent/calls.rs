@@ -1,5 +1,5 @@
-//! How many system calls a process makes, counted by strace: every thread, for some seconds. Apart from the CPU time, which a
-//! traced process has more of.
+//! Counts the system calls of a process with strace: all threads, for some seconds. Measured separately from the CPU time, which tracing
+//! increases.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,10 +12,10 @@ use super::cost::total_calls;
 use crate::layout::Layout;
 use crate::toolchain::apt;
 
-/// How long strace may take to let go of a process.
+/// How long strace may take to detach from a process.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// System calls a second.
+/// Returns system calls per second.
 pub(super) fn per_second(layout: &Layout, pid: u32, traced: Duration) -> Result<f64> {
     let summary = layout.logs().join("bench-agent-calls.txt");
     let mut strace = Command::new(apt::installed(layout, &apt::STRACE)?)
@@ -33,18 +33,18 @@ pub(super) fn per_second(layout: &Layout, pid: u32, traced: Duration) -> Result<
         .ok()
         .and_then(rustix::process::Pid::from_raw);
     if let Some(own) = own {
-        // It may have ended meanwhile: the missing summary says so.
+        // It may have ended meanwhile: then the summary is missing, which is reported.
         rustix::process::kill_process(own, rustix::process::Signal::INT).ok();
     }
     while strace.try_wait().context("cannot wait for strace")?.is_none() {
         if begin.elapsed() > traced + END_WITHIN {
             strace.kill().ok();
             strace.wait().ok();
-            bail!("strace does not end; it may not trace processes here");
+            bail!("strace does not end; tracing may be forbidden here");
         }
         thread::sleep(Duration::from_millis(20));
     }
     let text = fs::read_to_string(&summary);
-    let text = text.context("strace left no summary; tracing may be forbidden here (ptrace_scope)")?;
+    let text = text.context("strace wrote no summary; tracing may be forbidden here (ptrace_scope)")?;
     Ok(total_calls(&text)? / seconds)
 }

@@ -1,49 +1,49 @@
-//! What one program took: its CPU time and memory while it read, and how many values that brought.
+//! The cost of one program: its CPU time and memory, and the number of values that it read.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::measure::others::Others;
+use crate::measure::background_load::BackgroundLoad;
 use crate::measure::process::{self, Threads};
 use crate::measure::server::Server;
 
-/// As Prometheus does it by itself, four times a minute.
+/// Prometheus' default: four times per minute.
 pub(super) const SCRAPE_EVERY: Duration = Duration::from_secs(15);
-/// Lockstep's own count of what it read: not everything is read every second.
+/// Lockstep's own count of samples: it does not read everything every second.
 const READ: &str = "lockstep_agent_samples_total";
 
-/// The figures of one program.
+/// The results of one program.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cost {
     /// Values on its page.
     pub(super) values: f64,
-    /// Of those about GPUs and their links.
+    /// Values on its page about GPUs and their links.
     pub(super) gpu_values: f64,
-    /// Values read a second; of the others all that is on the page.
+    /// Values read per second; for other programs, all values on the page.
     pub(super) read: f64,
-    /// CPU seconds a second.
+    /// CPU seconds per second.
     pub(super) cpu: f64,
-    /// The most memory resident.
+    /// Peak resident memory.
     pub(super) resident_mib: f64,
-    /// Of that, at the end, allocated by the process itself.
+    /// The part of it that the process itself allocated, at the end.
     pub(super) own_mib: f64,
     pub(super) threads: f64,
-    /// System calls a second.
+    /// System calls per second.
     pub(super) calls: f64,
-    /// What the rest of the machine used meanwhile, as a part of it.
-    pub(super) others: Option<f64>,
+    /// Load of the rest of the machine meanwhile, as a share of all cores.
+    pub(super) background_share: Option<f64>,
 }
 
 impl Cost {
-    /// Lets it settle, then looks on.
+    /// Lets the program settle, then measures it.
     pub(super) fn measure(server: &mut Server, settle: Duration, measured: Duration) -> Result<Self> {
         let pid = server.pid()?;
         thread::sleep(settle);
         let first = Page::of(server)?;
-        process::forget_peak(pid)?;
-        let (others, begin, before) = (Others::begin(pid), Instant::now(), Threads::now(pid)?);
+        process::reset_peak(pid)?;
+        let (load, begin, before) = (BackgroundLoad::begin(pid), Instant::now(), Threads::now(pid)?);
         let mut last = Page::of(server)?;
         while begin.elapsed() < measured {
             thread::sleep(SCRAPE_EVERY.min(measured.saturating_sub(begin.elapsed())));
@@ -64,17 +64,17 @@ impl Cost {
             own_mib: process::own_mib(pid)?,
             threads: process::threads(pid)? as f64,
             calls: 0.0,
-            others: others.share(),
+            background_share: load.share(),
         })
     }
 
-    /// CPU microseconds a value read.
+    /// Returns CPU microseconds per value read.
     pub(super) fn cpu_us_a_value_read(&self) -> f64 {
         self.cpu * 1e6 / self.read
     }
 }
 
-/// What a page of metrics holds.
+/// The contents of a metrics page.
 #[derive(Debug, PartialEq)]
 struct Page {
     values: f64,
@@ -110,7 +110,7 @@ impl Page {
     }
 }
 
-/// The total of `strace -c`, in calls.
+/// Returns the total of `strace -c`, in calls.
 pub(super) fn total_calls(summary: &str) -> Result<f64> {
     // % time, seconds, usecs/call, calls, [errors,] the name.
     let total = summary.lines().find(|line| line.trim_end().ends_with(" total"));

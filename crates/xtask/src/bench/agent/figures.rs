@@ -1,14 +1,14 @@
-//! The table: a row a figure, a column a program, Lockstep's as a part of the others', and what is aimed at.
+//! The table: one row per quantity, one column per program, Lockstep's ratio to the others, and the aim.
 
 use super::cost::Cost;
 use super::watcher::Watcher;
 use crate::bench::table::{figure, grid};
 
-/// The most memory resident, in MiB.
+/// The aim for peak resident memory, in MiB.
 const RESIDENT_MIB_MAX: f64 = 16.0;
-/// The most CPU time a value, as a part of all-smi's.
+/// The aim for CPU time per value, as a ratio to all-smi.
 const CPU_RATIO_MAX: f64 = 0.3;
-/// A machine on which others use less than this part of all cores is quiet.
+/// A machine is quiet if others use less than this share of all cores.
 const QUIET_SHARE: f64 = 0.05;
 
 const HEAD: [&str; 8] = [
@@ -24,7 +24,7 @@ const HEAD: [&str; 8] = [
 
 type Measured = (Watcher, Cost);
 
-/// The table, of what was measured so far.
+/// Returns the table of the results so far.
 pub(super) fn table(costs: &[Measured]) -> String {
     type Value = fn(&Cost) -> f64;
     let plain: [(&str, Value); 3] = [
@@ -72,7 +72,7 @@ pub(super) fn table(costs: &[Measured]) -> String {
     grid(&HEAD, &rows)
 }
 
-/// What a reader must know beside.
+/// Returns notes for readers of the table.
 pub(super) fn notes(costs: &[Measured]) -> Vec<String> {
     let mut notes = vec![
         "CPU is user and system time of all threads and of ended children, from /proc. A value read: Lockstep reads slow figures every \
@@ -84,7 +84,7 @@ pub(super) fn notes(costs: &[Measured]) -> Vec<String> {
             .to_owned(),
     ];
     let busy = costs.iter().filter_map(|(watcher, cost)| {
-        let share = cost.others.filter(|share| *share > QUIET_SHARE)?;
+        let share = cost.background_share.filter(|share| *share > QUIET_SHARE)?;
         Some(format!(
             "{}: while it was measured, others used {:.0} % of the machine.",
             watcher.name(),
@@ -138,7 +138,7 @@ fn row(
 mod tests {
     use super::*;
 
-    /// Reads a hundred values a second; a page holds half of them.
+    /// A program that reads a hundred values per second; a page contains half of them.
     fn cost(cpu: f64, resident_mib: f64) -> Cost {
         Cost {
             values: 50.0,

@@ -1,4 +1,4 @@
-//! The programs that are compared, and how each is started: as its users run it, on the simulated library, once a second.
+//! The compared programs, and how each is started: as its users run it, on the simulated library, once per second.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,12 +9,12 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 
 use crate::layout::Layout;
-use crate::measure::ask::Address;
+use crate::measure::http::Address;
 use crate::measure::server::{Plan, Server, free_port};
 use crate::measure::{build, folder};
 use crate::toolchain::{all_smi, venv};
 
-/// One of the compared.
+/// A compared program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Watcher {
     NvitopExporter,
@@ -23,7 +23,7 @@ pub(super) enum Watcher {
     LockstepWithCollector,
 }
 
-/// One that runs, and the collector it sends to. Killed when dropped, and its data with it.
+/// A running program, and its collector. On drop, both are killed and their data is removed.
 pub(super) struct Running {
     pub(super) server: Server,
     _collector: Option<Server>,
@@ -49,7 +49,7 @@ impl Watcher {
         }
     }
 
-    /// Starts it in an empty folder and waits until it answers.
+    /// Starts the program in an empty folder and waits until it answers.
     pub(super) fn start(self, layout: &Layout, simulated: &str) -> Result<Running> {
         let folder = layout.target().join("bench").join(self.step());
         folder::empty(&folder)?;
@@ -111,7 +111,7 @@ impl Watcher {
         })
     }
 
-    /// The others ask the loader for NVML by its own names; all-smi also asks `nvidia-smi`, which lies beside it.
+    /// The other programs load NVML by its usual names; all-smi also calls `nvidia-smi`, which is in the same folder.
     fn variables(
         self,
         layout: &Layout,

@@ -1,4 +1,4 @@
-//! What every server answered, how fast, and whether it was the same: the rows and the notes.
+//! The answers of all servers: how fast they were, and whether they were equal. Builds the rows and the notes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,60 +9,60 @@ use serde_json::Value;
 
 use super::ROUNDS;
 use super::kind::Kind;
-use crate::bench::peer::Peer;
+use crate::bench::database::Database;
 use crate::bench::table::Row;
 use crate::layout::Layout;
 use crate::measure::folder;
 use crate::measure::generator::number;
 
-/// How far VictoriaMetrics' rates may be from Prometheus'. It measures from the last sample before the window and does not
-/// extrapolate to the window's edges: some tenths of a per cent on noisy counters, one or two where they have just begun anew.
+/// Maximum difference between VictoriaMetrics' rates and Prometheus'. VictoriaMetrics measures from the last sample before the window and
+/// does not extrapolate to the window's edges: some tenths of a per cent on noisy counters, one or two per cent after a counter reset.
 const RATE_TOLERANCE: f64 = 0.03;
-/// A series' labels are long; its first ones say enough.
+/// The labels of a series are long; the first characters are enough.
 const FIRST_CHARS: usize = 200;
-/// Questions not counted in a later round: the server was stopped, and its connections are new.
+/// Queries not counted in a later round: the server was paused, and its connections are new.
 const AGAIN_WARM: &str = "--warm-up=3";
-/// The aim of every kind, for p50 and p99.
+/// The aim for the ratio of p50 and p99 of every kind.
 const AIM: f64 = 0.5;
 
-/// What one server showed in one kind of query, in all rounds so far.
+/// The results of one server for one kind of query, in all rounds so far.
 #[derive(Debug, Clone)]
 pub(super) struct Answered {
-    /// Of each timed answer.
+    /// One latency per timed answer.
     latencies_us: Vec<u32>,
-    /// Dashboards only: until all of them were drawn.
+    /// Dashboards only: the time until all of them were drawn.
     drawn_us: Vec<u32>,
     /// The server's CPU time for them.
     cpu_s: f64,
-    /// Of all timed answers.
+    /// Number of samples in all timed answers.
     samples: f64,
-    /// Of those that were compared, in the first round.
+    /// Number of values that were compared, in the first round.
     values: f64,
     comparison: Option<Comparison>,
-    /// The question to go on with.
+    /// The query with which the next round continues.
     next: u64,
 }
 
 /// How the first answers differ from the first server's.
 #[derive(Debug, Clone)]
 struct Comparison {
-    /// Values that are missing, too many or another.
+    /// Number of values that are missing, additional or different.
     different: f64,
     worst: f64,
     first: String,
 }
 
-/// All of it.
+/// The results of all servers.
 pub(super) struct Answers {
     folder: PathBuf,
     repeats: u64,
-    kinds: BTreeMap<Kind, BTreeMap<Peer, Answered>>,
-    peaks: BTreeMap<Peer, f64>,
+    kinds: BTreeMap<Kind, BTreeMap<Database, Answered>>,
+    peaks: BTreeMap<Database, f64>,
     notes: Vec<String>,
 }
 
 impl Answered {
-    /// From what the generator printed.
+    /// Reads the output of the generator.
     pub(super) fn read(outcome: &Value) -> Result<Self> {
         Ok(Self {
             latencies_us: micros(outcome, "latencies_us")?,
@@ -100,7 +100,7 @@ impl Answered {
     }
 }
 
-/// What the generator listed under a name; it leaves out a list of nothing.
+/// Returns the list with this name in the generator's output, which leaves out empty lists.
 fn micros(outcome: &Value, name: &str) -> Result<Vec<u32>> {
     let listed = outcome
         .get(name)
@@ -109,7 +109,7 @@ fn micros(outcome: &Value, name: &str) -> Result<Vec<u32>> {
     serde_json::from_value(listed).with_context(|| format!("what loadgen printed as {name} are no times"))
 }
 
-/// The nearest rank, as the generator reads it off.
+/// Returns the percentile by nearest rank, like the generator.
 fn percentile_ms(micros: &[u32], share: f64) -> f64 {
     let mut sorted = micros.to_vec();
     sorted.sort_unstable();
@@ -153,7 +153,7 @@ impl fmt::Display for Answered {
 }
 
 impl Answers {
-    /// Answers are kept in a folder that is emptied first.
+    /// Creates an empty folder for the answers.
     pub(super) fn new(layout: &Layout, repeats: u64) -> Result<Self> {
         let folder = layout.target().join("bench/answers");
         folder::empty(&folder)?;
@@ -166,10 +166,10 @@ impl Answers {
         })
     }
 
-    /// What the generator is told of what was asked before: in the first round the first server's answers are kept and the
-    /// others' are compared with them; later ones go on from there.
-    pub(super) fn round(&self, kind: Kind, peer: Peer) -> Vec<String> {
-        if let Some(answered) = self.kinds.get(&kind).and_then(|all| all.get(&peer)) {
+    /// Returns the generator's arguments for earlier answers: in the first round the first server's answers are stored and the others' are
+    /// compared with them; later rounds continue after them.
+    pub(super) fn round(&self, kind: Kind, database: Database) -> Vec<String> {
+        if let Some(answered) = self.kinds.get(&kind).and_then(|all| all.get(&database)) {
             let first = format!("--first={}", answered.next);
             return vec![first, "--verify=0".to_owned(), AGAIN_WARM.to_owned()];
         }
@@ -178,55 +178,55 @@ impl Answers {
             return vec![format!("--keep={}", file.display())];
         };
         let mut args = vec![format!("--against={}", file.display())];
-        if [first, peer].contains(&Peer::VictoriaMetrics) {
+        if [first, database].contains(&Database::VictoriaMetrics) {
             args.push(format!("--rate-tolerance={RATE_TOLERANCE}"));
         }
         args
     }
 
     /// Adds a round.
-    pub(super) fn add(&mut self, kind: Kind, peer: Peer, answered: Answered) {
+    pub(super) fn add(&mut self, kind: Kind, database: Database, answered: Answered) {
         let all = self.kinds.entry(kind).or_default();
-        match all.get_mut(&peer) {
+        match all.get_mut(&database) {
             Some(before) => before.add(answered),
             None => {
-                all.insert(peer, answered);
+                all.insert(database, answered);
             }
         }
     }
 
-    /// Forgets the rounds of a server that failed a later one: its figures would be of fewer answers than the others'.
-    pub(super) fn forget(&mut self, kind: Kind, peer: Peer) {
+    /// Removes the rounds of a server that failed a later one, because they contain fewer answers than the others'.
+    pub(super) fn forget(&mut self, kind: Kind, database: Database) {
         if let Some(all) = self.kinds.get_mut(&kind) {
-            all.remove(&peer);
+            all.remove(&database);
         }
     }
 
-    pub(super) fn peak(&mut self, peer: Peer, mib: f64) {
-        self.peaks.insert(peer, mib);
+    pub(super) fn peak(&mut self, database: Database, mib: f64) {
+        self.peaks.insert(database, mib);
     }
 
     pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
-    /// Kinds in which Lockstep did not answer what the first server answered.
+    /// Returns the kinds in which Lockstep's answers differ from the first server's.
     pub(super) fn different(&self) -> Vec<Kind> {
         let kinds = self.kinds.keys().copied();
         kinds
-            .filter(|kind| self.difference(*kind, Peer::Lockstep).is_some())
+            .filter(|kind| self.difference(*kind, Database::Lockstep).is_some())
             .collect()
     }
 
-    /// The server whose answers all others are compared with.
-    fn first(&self, kind: Kind) -> Option<Peer> {
+    /// Returns the server with which all others are compared.
+    fn first(&self, kind: Kind) -> Option<Database> {
         self.kinds.get(&kind)?.keys().next().copied()
     }
 
-    /// How a server's answers differ from the first's, in words.
-    fn difference(&self, kind: Kind, peer: Peer) -> Option<String> {
+    /// Describes how a server's answers differ from the first server's.
+    fn difference(&self, kind: Kind, database: Database) -> Option<String> {
         let all = self.kinds.get(&kind)?;
-        let (first, own) = (all.values().next()?, all.get(&peer)?);
+        let (first, own) = (all.values().next()?, all.get(&database)?);
         match &own.comparison {
             Some(found) if found.different > 0.0 => Some(format!(
                 "{} of {} values compared differ; the first: {}",
@@ -240,16 +240,18 @@ impl Answers {
         }
     }
 
-    /// Three rows a kind, and the memory.
+    /// Returns three rows per kind, and the memory.
     pub(super) fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for (kind, all) in &self.kinds {
-            let differ = self.difference(*kind, Peer::Lockstep).is_some();
+            let differ = self.difference(*kind, Database::Lockstep).is_some();
             let row = |what: String, figure: fn(&Answered) -> Option<f64>| {
                 let found = all
                     .iter()
-                    .filter_map(|(peer, answered)| Some((*peer, figure(answered)?)));
-                found.fold(Row::new(what), |row, (peer, value)| row.value(peer, value))
+                    .filter_map(|(database, answered)| Some((*database, figure(answered)?)));
+                found.fold(Row::new(what), |row, (database, value)| {
+                    row.value(database, value)
+                })
             };
             rows.push(
                 row(format!("{}: p50 ms", kind.words()), |a| Some(a.p50_ms()))
@@ -273,12 +275,12 @@ impl Answers {
         let peaks = self.peaks.iter();
         rows.push(peaks.fold(
             Row::new("peak memory during the queries, MiB"),
-            |row, (peer, mib)| row.value(*peer, *mib),
+            |row, (database, mib)| row.value(*database, *mib),
         ));
         rows
     }
 
-    /// What was noted on the way, how it was asked, and where answers differ.
+    /// Returns the notes: events during the run, how the queries were sent, and differences of answers.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
         notes.push(format!(
@@ -292,9 +294,10 @@ impl Answers {
         for (kind, all) in &self.kinds {
             let differences = all
                 .keys()
-                .filter_map(|peer| Some((peer, self.difference(*kind, *peer)?)));
+                .filter_map(|database| Some((database, self.difference(*kind, *database)?)));
             notes.extend(
-                differences.map(|(peer, found)| format!("{}, {}: {found}.", peer.name(), kind.words())),
+                differences
+                    .map(|(database, found)| format!("{}, {}: {found}.", database.name(), kind.words())),
             );
         }
         notes.push("CPU is counted in ticks of 10 ms over the timed answers of a round.".to_owned());
@@ -303,15 +306,15 @@ impl Answers {
 
     fn agreement(&self) -> String {
         let answered = || self.kinds.values().flatten();
-        let compared = |peer: Peer| {
+        let compared = |database: Database| {
             let of_peer =
-                answered().filter(|(found, answered)| **found == peer && answered.comparison.is_some());
+                answered().filter(|(found, answered)| **found == database && answered.comparison.is_some());
             of_peer.map(|(_, answered)| answered.values).sum::<f64>()
         };
         let rates = self
             .kinds
             .get(&Kind::Rate)
-            .and_then(|all| all.get(&Peer::VictoriaMetrics));
+            .and_then(|all| all.get(&Database::VictoriaMetrics));
         let worst = rates.and_then(|answered| Some(answered.comparison.as_ref()?.worst));
         let worst = worst.map_or_else(String::new, |worst| {
             format!(" (here {:.2} % at most)", worst * 100.0)
@@ -321,8 +324,8 @@ impl Answers {
              Lockstep's. They must be the same to 1e-9; VictoriaMetrics' rates to {:.0} %{worst}, because it measures from the last sample \
              before a window and does not extrapolate. No sample lies on a window's edge, where Prometheus 2 counts one more. Timed answers \
              must have as many samples. What differs is named here.",
-            compared(Peer::VictoriaMetrics),
-            compared(Peer::Lockstep),
+            compared(Database::VictoriaMetrics),
+            compared(Database::Lockstep),
             RATE_TOLERANCE * 100.0
         )
     }
@@ -350,8 +353,8 @@ mod tests {
             peaks: BTreeMap::new(),
             notes: Vec::new(),
         };
-        answers.add(Kind::Rate, Peer::Prometheus, outcome(100, "null"));
-        answers.add(Kind::Rate, Peer::Lockstep, own);
+        answers.add(Kind::Rate, Database::Prometheus, outcome(100, "null"));
+        answers.add(Kind::Rate, Database::Lockstep, own);
         answers
     }
 
@@ -377,18 +380,18 @@ mod tests {
     #[test]
     fn the_first_server_is_the_measure() {
         let answers = answers(outcome(100, "null"));
-        assert!(answers.round(Kind::Metric, Peer::VictoriaMetrics)[0].starts_with("--keep="));
-        let vm = answers.round(Kind::Rate, Peer::VictoriaMetrics);
+        assert!(answers.round(Kind::Metric, Database::VictoriaMetrics)[0].starts_with("--keep="));
+        let vm = answers.round(Kind::Rate, Database::VictoriaMetrics);
         assert!(vm[0].starts_with("--against=") && vm[1] == "--rate-tolerance=0.03");
-        let own = answers.round(Kind::Rate, Peer::Lockstep);
+        let own = answers.round(Kind::Rate, Database::Lockstep);
         assert_eq!(own[..2], ["--first=20", "--verify=0"], "a later round");
     }
 
     #[test]
     fn rounds_add_up() {
         let mut answers = answers(outcome(100, "null"));
-        answers.add(Kind::Rate, Peer::Lockstep, outcome(50, "null"));
-        let all = &answers.kinds[&Kind::Rate][&Peer::Lockstep];
+        answers.add(Kind::Rate, Database::Lockstep, outcome(50, "null"));
+        let all = &answers.kinds[&Kind::Rate][&Database::Lockstep];
         assert_eq!((all.samples, all.values, all.next), (150.0, 70.0, 20));
         assert_eq!((all.p50_ms(), all.p99_ms(), all.cpu_ms()), (2.0, 9.0, 125.0));
         assert!(percentile_ms(&[], 0.5).is_nan());

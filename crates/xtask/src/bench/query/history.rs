@@ -1,11 +1,11 @@
-//! The history all servers get, as `loadgen history` and `loadgen query` take it.
+//! The history that all servers get, as arguments for `loadgen history` and `loadgen query`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Ends lie on the step of a dashboard.
+/// The end is a multiple of a dashboard's step.
 const END_STEP_S: u64 = 15;
 
-/// How much of it there is, and where it ends.
+/// The size of the history, and its end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct History {
     end_s: u64,
@@ -15,7 +15,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// One that ends now, for all servers of a run. The full one has some 40 M samples, the quick one 9 M.
+    /// A history that ends now, for all servers of a run. The full one has about 40 M samples, the quick one 9 M.
     pub(super) fn until_now(quick: bool) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (spacing_s, recent_nodes, month_gpus) = if quick { (5, 4, 1) } else { (1, 16, 2) };

@@ -1,49 +1,49 @@
-//! The kinds of queries, as `loadgen query --kind` knows them.
+//! The kinds of queries, with the names of `loadgen query --kind`.
 
 use clap::ValueEnum;
 
 /// One kind of query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kind {
-    /// `NAME`: one metric of all GPUs, an hour at 15 s.
+    /// `NAME`: one metric of all GPUs, one hour at 15 s.
     Metric,
     /// `{node="…",gpu="…"}`: all metrics of one GPU, six hours at 30 s.
     Gpu,
-    /// `topk(10, NAME)`, an hour at 15 s.
+    /// `topk(10, NAME)`, one hour at 15 s.
     Topk,
-    /// `quantile by (node) (0.99, NAME)`, an hour at 15 s.
+    /// `quantile by (node) (0.99, NAME)`, one hour at 15 s.
     Quantile,
-    /// `rate(COUNTER[5m])` of all GPUs, an hour at 15 s.
+    /// `rate(COUNTER[5m])` of all GPUs, one hour at 15 s.
     Rate,
-    /// `max by (node) (NAME)`, an hour at 15 s.
+    /// `max by (node) (NAME)`, one hour at 15 s.
     Max,
-    /// One series, 30 days at an hour.
+    /// One series, 30 days at one hour.
     Month,
-    /// `avg_over_time(…[1h])` of one series, 30 days at an hour.
+    /// `avg_over_time(…[1h])` of one series, 30 days at one hour.
     MonthAverage,
-    /// `max by (node) (NAME)` at one time, as a recording rule asks.
+    /// `max by (node) (NAME)` at one time, like a recording rule.
     RuleMax,
-    /// `NAME > LIMIT` at one time, as an alerting rule asks.
+    /// `NAME > LIMIT` at one time, like an alerting rule.
     RuleThreshold,
-    /// Twenty dashboards at once, each its eight panels one after the other.
+    /// Twenty dashboards at once, each with eight panels one after the other.
     Dashboards,
 }
 
 /// Dashboards drawn at once.
 pub(super) const CLIENTS: u64 = 20;
-/// Panels of each.
+/// Panels of each dashboard.
 const PANELS: u64 = 8;
-/// Times that dashboards are drawn for each fifty answers of the other kinds.
+/// How often the dashboards are drawn per fifty answers of other kinds.
 const DRAWN: u64 = 3;
 
 impl Kind {
-    /// The name on a command line.
+    /// Returns the name on a command line.
     pub(super) fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// What a row says.
+    /// Returns the text of a row.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Metric => "1 metric × all GPUs, 1 h, step 15 s",
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// How many answers are timed, when most kinds have `repeats`. What takes a millisecond is asked more often: CPU time is
+    /// Returns the number of timed answers if most kinds have `repeats`. Queries of a millisecond run more often, because CPU time is
     /// counted in ticks of 10 ms.
     pub(super) fn repeats(self, repeats: u64) -> u64 {
         match self {

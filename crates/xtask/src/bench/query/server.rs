@@ -1,4 +1,4 @@
-//! One server: fed, merged, and asked every kind of query in its turn.
+//! One server: fed, merged, and queried with every kind of query in its turn.
 
 use std::time::Duration;
 
@@ -7,39 +7,44 @@ use anyhow::{Result, bail};
 use super::answers::{Answered, Answers};
 use super::kind::{CLIENTS, Kind};
 use super::{ROUNDS, Scale};
-use crate::bench::peer::{Keep, Peer, Running};
+use crate::bench::database::{Database, Retention, RunningDatabase};
 use crate::layout::Layout;
+use crate::measure::background_load::BackgroundLoad;
 use crate::measure::generator::{self, CONNECTIONS, REQUEST, number};
-use crate::measure::others::Others;
 use crate::measure::process;
 use crate::progress::say;
 
-/// Prometheus takes five CPU seconds a million samples, on a busy machine several times as long.
+/// Prometheus takes five CPU seconds per million samples, and several times as long on a busy machine.
 const FEED_LIMIT: Duration = Duration::from_secs(1_800);
-/// Two thousand answers, each slower than any seen.
+/// Two thousand answers, each slower than any measured one.
 const ASK_LIMIT: Duration = Duration::from_secs(900);
-/// A machine on which others use less than this part of all cores is quiet.
+/// A machine is quiet if others use less than this share of all cores.
 const QUIET_SHARE: f64 = 0.05;
 
-/// A server with the history, stopped until it is asked.
-pub(super) struct Fed {
-    server: Running,
-    /// The largest part of the machine that others used while it was asked.
-    others: f64,
-    /// Kinds it gave no figures for.
+/// A server with the history, paused until it is queried.
+pub(super) struct LoadedServer {
+    server: RunningDatabase,
+    /// The largest share of the machine that others used while it was queried.
+    background_share: f64,
+    /// Kinds without results for this server.
     failed: Vec<String>,
 }
 
-impl Fed {
-    /// Starts a server, feeds it, waits until it has merged, and stops it.
-    pub(super) fn start(layout: &Layout, scale: &Scale, peer: Peer, answers: &mut Answers) -> Result<Self> {
-        let mut server = peer.start(layout, Keep::Month)?;
+impl LoadedServer {
+    /// Starts a server, feeds it, waits until it has merged, and pauses it.
+    pub(super) fn start(
+        layout: &Layout,
+        scale: &Scale,
+        database: Database,
+        answers: &mut Answers,
+    ) -> Result<Self> {
+        let mut server = database.start(layout, Retention::Month)?;
         feed(layout, scale, &mut server, answers)?;
-        process::forget_peak(server.server.pid()?)?;
+        process::reset_peak(server.server.pid()?)?;
         server.server.pause()?;
         Ok(Self {
             server,
-            others: 0.0,
+            background_share: 0.0,
             failed: Vec::new(),
         })
     }
@@ -48,8 +53,8 @@ impl Fed {
         self.server.name()
     }
 
-    /// Lets it run, asks a round of one kind, and stops it again; a kind that failed while the server lived on is noted, and asked no
-    /// more.
+    /// Resumes the server, runs a round of one kind, and pauses it again. If a kind fails while the server survives, it is noted and not
+    /// run again.
     pub(super) fn ask(
         &mut self,
         layout: &Layout,
@@ -61,42 +66,45 @@ impl Fed {
             return Ok(());
         }
         self.server.server.resume()?;
-        let others = Others::begin(self.server.server.pid()?);
+        let load = BackgroundLoad::begin(self.server.server.pid()?);
         match ask(layout, scale, &mut self.server, kind, answers) {
-            Ok(answered) => answers.add(kind, self.server.peer, answered),
+            Ok(answered) => answers.add(kind, self.server.database, answered),
             Err(error) => {
                 self.server.server.check()?;
                 let text = format!("{}: {error:#}", kind.words());
                 say(self.name(), &text);
                 answers.note(format!("{}, {text}", self.name()));
-                answers.forget(kind, self.server.peer);
+                answers.forget(kind, self.server.database);
                 self.failed.push(kind.name());
             }
         }
-        self.others = others.share().unwrap_or(0.0).max(self.others);
+        self.background_share = load.share().unwrap_or(0.0).max(self.background_share);
         self.server.server.pause()
     }
 
-    /// Takes down what it needed at most; fails when a kind did.
+    /// Records the peak memory. Fails if a kind failed.
     pub(super) fn end(self, answers: &mut Answers) -> Result<()> {
-        answers.peak(self.server.peer, process::peak_mib(self.server.server.pid()?)?);
-        if self.others > QUIET_SHARE {
+        answers.peak(
+            self.server.database,
+            process::peak_mib(self.server.server.pid()?)?,
+        );
+        if self.background_share > QUIET_SHARE {
             answers.note(format!(
                 "{}: while it was asked, others used up to {:.0} % of the machine: read CPU times, not latencies.",
                 self.name(),
-                self.others * 100.0
+                self.background_share * 100.0
             ));
         }
         if !self.failed.is_empty() {
-            bail!("no figures for {}", self.failed.join(", "));
+            bail!("no results for {}", self.failed.join(", "));
         }
         Ok(())
     }
 }
 
-fn feed(layout: &Layout, scale: &Scale, server: &mut Running, answers: &mut Answers) -> Result<()> {
+fn feed(layout: &Layout, scale: &Scale, server: &mut RunningDatabase, answers: &mut Answers) -> Result<()> {
     let (pid, fleet) = (server.server.pid()?, scale.fleet);
-    say(server.name(), &format!("is fed a history: {}", scale.about()));
+    say(server.name(), &format!("loading the history: {}", scale.about()));
     let mut args = scale.history.arguments();
     args.extend([CONNECTIONS, REQUEST].map(str::to_owned));
     args.push(format!("--server-pid={pid}"));
@@ -125,10 +133,10 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut Running, answers: &mut Answ
     Ok(())
 }
 
-/// A snapshot, which is what Prometheus has on demand, changes nothing of what it reads: it merges by itself as it is fed.
-fn merge(server: &mut Running) -> Result<&'static str> {
-    match server.peer {
-        Peer::Prometheus => Ok("its own, into blocks of 2 to 18 h; the last hours in its head, as ever"),
+/// Merges nothing: a snapshot, Prometheus' only operation on demand, does not change what it reads. It merges by itself while it is fed.
+fn merge(server: &mut RunningDatabase) -> Result<&'static str> {
+    match server.database {
+        Database::Prometheus => Ok("its own, into blocks of 2 to 18 h; the last hours in its head, as ever"),
         _ => server.merge(),
     }
 }
@@ -136,7 +144,7 @@ fn merge(server: &mut Running) -> Result<&'static str> {
 fn ask(
     layout: &Layout,
     scale: &Scale,
-    server: &mut Running,
+    server: &mut RunningDatabase,
     kind: Kind,
     answers: &Answers,
 ) -> Result<Answered> {
@@ -150,7 +158,7 @@ fn ask(
         "--latencies".to_owned(),
         format!("--server-pid={pid}"),
     ]);
-    args.extend(answers.round(kind, server.peer));
+    args.extend(answers.round(kind, server.database));
     let outcome = generator::run(layout, &mut server.server, scale.fleet, "query", &args, ASK_LIMIT)?;
     let answered = Answered::read(&outcome)?;
     say(

@@ -1,4 +1,4 @@
-//! Agents over Lockstep's own protocol, against VictoriaMetrics that is fed the same samples by remote write.
+//! Agents with Lockstep's own protocol, against VictoriaMetrics that gets the same samples by remote write.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::Scale;
-use crate::bench::peer::{Keep, Peer, Running};
+use crate::bench::database::{Database, Retention, RunningDatabase};
 use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
@@ -16,35 +16,40 @@ use crate::progress::say;
 
 /// Joining, the longest run, and draining.
 const LIMIT: Duration = Duration::from_secs(3_600 + 600);
-/// Nodes whose samples are all read back afterwards.
+/// Number of nodes whose samples are all read back afterwards.
 const NODES_VERIFIED: u64 = 10;
 const VERIFY_LIMIT: Duration = Duration::from_secs(600);
 
-/// What a run cost its server.
+/// The cost of a run for its server.
 pub(crate) struct Cost {
     pub(crate) cpu_s_a_million: f64,
     pub(crate) peak_mib: f64,
-    /// What the generator printed.
+    /// The output of the generator.
     pub(crate) outcome: Value,
 }
 
 pub(super) fn live(layout: &Layout, scale: &Scale) -> Result<Measured> {
     let ticks = scale.live_ticks;
-    let peer = remote_write(
+    let victoria_metrics = remote_write(
         layout,
         scale,
         &[format!("--ticks={ticks}"), "--rate=1".to_owned()],
     )?;
     let args = [format!("--ticks={ticks}"), "--mode=live".to_owned()];
-    let server = Peer::Lockstep.start(layout, Keep::Default)?;
+    let server = Database::Lockstep.start(layout, Retention::Default)?;
     let (own, whole) = by_agents(layout, scale.cluster, server, &args, ticks)?;
     let size = format!("{} series at 1 Hz for {ticks} s", scale.cluster.series());
     let ack = |pointer| number(&own.outcome, pointer);
     let rows = vec![
-        cost(format!("live agents, {size}: CPU-s a million"), &peer, &own).target(0.2),
-        memory(&peer, &own),
-        Row::new("… acknowledged after, p50 ms").value(Peer::Lockstep, ack("/ack/p50_ms")?),
-        Row::new("… acknowledged after, p99 ms").value(Peer::Lockstep, ack("/ack/p99_ms")?),
+        cost(
+            format!("live agents, {size}: CPU-s a million"),
+            &victoria_metrics,
+            &own,
+        )
+        .target(0.2),
+        memory(&victoria_metrics, &own),
+        Row::new("… acknowledged after, p50 ms").value(Database::Lockstep, ack("/ack/p50_ms")?),
+        Row::new("… acknowledged after, p99 ms").value(Database::Lockstep, ack("/ack/p99_ms")?),
     ];
     Ok(Measured {
         rows,
@@ -52,10 +57,10 @@ pub(super) fn live(layout: &Layout, scale: &Scale) -> Result<Measured> {
     })
 }
 
-/// A catching-up agent sends what its spool holds: batches of a second. Batches of a minute show what merging them would bring.
+/// An agent that backfills sends what its spool contains: batches of one second. Batches of one minute show the benefit of merging them.
 pub(super) fn backfill(layout: &Layout, scale: &Scale) -> Result<Measured> {
     let ticks = scale.backfill_ticks;
-    let peer = remote_write(layout, scale, &[format!("--ticks={ticks}")])?;
+    let victoria_metrics = remote_write(layout, scale, &[format!("--ticks={ticks}")])?;
     let mut measured = Measured::default();
     for (batch, words) in [(60, "a minute"), (1, "a second")] {
         let args = [
@@ -63,45 +68,47 @@ pub(super) fn backfill(layout: &Layout, scale: &Scale) -> Result<Measured> {
             "--mode=backfill".to_owned(),
             format!("--batch-ticks={batch}"),
         ];
-        let server = Peer::Lockstep.start(layout, Keep::Default)?;
+        let server = Database::Lockstep.start(layout, Retention::Default)?;
         let (own, whole) = by_agents(layout, scale.cluster, server, &args, ticks)?;
         let speed = number(&own.outcome, "/samples")? / number(&own.outcome, "/seconds")? / 1e6;
-        let peer_speed = number(&peer.outcome, "/samples")? / number(&peer.outcome, "/seconds")? / 1e6;
+        let victoria_metrics_speed = number(&victoria_metrics.outcome, "/samples")?
+            / number(&victoria_metrics.outcome, "/seconds")?
+            / 1e6;
         let size = format!("{:.1} M samples", (scale.cluster.series() * ticks) as f64 / 1e6);
         measured.rows.extend([
             cost(
                 format!("backfill in batches of {words}, {size}: CPU-s a million"),
-                &peer,
+                &victoria_metrics,
                 &own,
             )
             .target(0.12),
-            memory(&peer, &own),
+            memory(&victoria_metrics, &own),
             Row::new("… million samples a second")
-                .value(Peer::VictoriaMetrics, peer_speed)
-                .value(Peer::Lockstep, speed),
+                .value(Database::VictoriaMetrics, victoria_metrics_speed)
+                .value(Database::Lockstep, speed),
         ]);
         measured.notes.push(whole);
     }
     Ok(measured)
 }
 
-fn cost(what: String, peer: &Cost, own: &Cost) -> Row {
+fn cost(what: String, victoria_metrics: &Cost, own: &Cost) -> Row {
     Row::new(what)
-        .value(Peer::VictoriaMetrics, peer.cpu_s_a_million)
-        .value(Peer::Lockstep, own.cpu_s_a_million)
+        .value(Database::VictoriaMetrics, victoria_metrics.cpu_s_a_million)
+        .value(Database::Lockstep, own.cpu_s_a_million)
 }
 
-fn memory(peer: &Cost, own: &Cost) -> Row {
+fn memory(victoria_metrics: &Cost, own: &Cost) -> Row {
     Row::new("… peak memory, MiB")
-        .value(Peer::VictoriaMetrics, peer.peak_mib)
-        .value(Peer::Lockstep, own.peak_mib)
+        .value(Database::VictoriaMetrics, victoria_metrics.peak_mib)
+        .value(Database::Lockstep, own.peak_mib)
         .target(1.0)
 }
 
-/// A tick before shows it every name, as the agents' definitions, which are sent before the measurement, show Lockstep.
+/// One tick before the measurement contains every name, as the agents' definitions, which Lockstep also gets before the measurement.
 fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost> {
-    let mut server = Peer::VictoriaMetrics.start(layout, Keep::Default)?;
-    say(server.name(), "learns the names of all series");
+    let mut server = Database::VictoriaMetrics.start(layout, Retention::Default)?;
+    say(server.name(), "sending the names of all series");
     let names = ["--ticks=1", CONNECTIONS, REQUEST].map(str::to_owned);
     generator::run(
         layout,
@@ -120,12 +127,12 @@ fn remote_write(layout: &Layout, scale: &Scale, args: &[String]) -> Result<Cost>
     run(layout, scale.cluster, &mut server, "remote-write", &args)
 }
 
-/// What agents cost a collector that has just been started. Also reads some nodes back, which the returned sentence describes: a
-/// cheap server that loses samples is not cheap.
+/// Measures the cost of agents for a collector that has just started. Also reads some nodes back, because a server that loses samples is
+/// not cheap; the returned sentence describes this.
 pub(crate) fn by_agents(
     layout: &Layout,
     cluster: Fleet,
-    mut server: Running,
+    mut server: RunningDatabase,
     args: &[String],
     ticks: u64,
 ) -> Result<(Cost, String)> {
@@ -167,7 +174,7 @@ fn args_in_words(cost: &Cost) -> String {
 fn run(
     layout: &Layout,
     cluster: Fleet,
-    server: &mut Running,
+    server: &mut RunningDatabase,
     command: &str,
     args: &[String],
 ) -> Result<Cost> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::Scale;
-use crate::bench::peer::{Keep, Peer, Running};
+use crate::bench::database::{Database, Retention, RunningDatabase};
 use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
@@ -13,10 +13,10 @@ use crate::measure::generator::{self, CONNECTIONS, REQUEST, number, start_ms};
 use crate::measure::{folder, process};
 use crate::progress::say;
 
-/// The slowest of the three took 130 s for the full run's 27.6 M samples on two cores.
+/// The slowest of the three servers took 130 s for the full run's 27.6 M samples on two cores.
 const FEED_LIMIT: Duration = Duration::from_secs(1_800);
 const READ_LIMIT: Duration = Duration::from_secs(600);
-/// The name `loadgen` knows, and what a row says.
+/// The name in `loadgen`, and the text of a row.
 const SHAPES: [(&str, &str); 5] = [
     ("metric", "1 metric × all GPUs, 15 s step"),
     ("gpu", "1 GPU × all metrics, 15 s step"),
@@ -25,8 +25,8 @@ const SHAPES: [(&str, &str); 5] = [
     ("raw-gpu", "1 GPU × all metrics, all samples"),
 ];
 
-/// What one server showed.
-struct Fed {
+/// The results of one server.
+struct IngestResult {
     start_ms: i64,
     samples: f64,
     seconds: f64,
@@ -42,15 +42,15 @@ struct Fed {
 pub(super) fn measure(layout: &Layout, scale: &Scale, reads: bool) -> Result<Measured> {
     let mut rows = rows(scale);
     let (mut shapes, mut notes) = (Reads::new(scale), Vec::new());
-    for peer in Peer::ALL {
-        let mut server = peer.start(layout, Keep::Default)?;
-        let fed = feed(layout, scale, &mut server)?;
-        notes.push(format!("{}: merge = {}.", peer.name(), fed.merge));
-        for (row, value) in rows.iter_mut().zip(fed.figures()) {
-            row.values.insert(peer, value);
+    for database in Database::ALL {
+        let mut server = database.start(layout, Retention::Default)?;
+        let ingested = feed(layout, scale, &mut server)?;
+        notes.push(format!("{}: merge = {}.", database.name(), ingested.merge));
+        for (row, value) in rows.iter_mut().zip(ingested.figures()) {
+            row.values.insert(database, value);
         }
         if reads {
-            shapes.read(layout, scale, &mut server, fed.start_ms)?;
+            shapes.read(layout, scale, &mut server, ingested.start_ms)?;
         }
     }
     rows.extend(shapes.rows);
@@ -76,7 +76,7 @@ fn rows(scale: &Scale) -> Vec<Row> {
     ]
 }
 
-impl Fed {
+impl IngestResult {
     /// In the order of [`rows`].
     fn figures(&self) -> [f64; 7] {
         let millions = self.samples / 1e6;
@@ -92,7 +92,7 @@ impl Fed {
     }
 }
 
-fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
+fn feed(layout: &Layout, scale: &Scale, server: &mut RunningDatabase) -> Result<IngestResult> {
     let pid = server.server.pid()?;
     say(
         server.name(),
@@ -126,7 +126,7 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
     let merged_cpu_s = process::quiet(pid, server.name())?;
     server.server.check()?;
     let (disk_bytes, write_ahead_bytes) = on_disk(server)?;
-    let fed = Fed {
+    let ingested = IngestResult {
         start_ms: start_ms(&outcome)?,
         samples,
         seconds: number(&outcome, "/seconds")?,
@@ -138,7 +138,7 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
         disk_bytes: disk_bytes as f64,
         write_ahead_bytes: write_ahead_bytes as f64,
     };
-    let [cpu, _, speed, peak, _, bytes, _] = fed.figures();
+    let [cpu, _, speed, peak, _, bytes, _] = ingested.figures();
     say(
         server.name(),
         &format!(
@@ -146,16 +146,16 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut Running) -> Result<Fed> {
             number(&outcome, "/cpu_s")? / (samples / 1e6)
         ),
     );
-    Ok(fed)
+    Ok(ingested)
 }
 
-/// All bytes, and those of the write-ahead among them.
-fn on_disk(server: &Running) -> Result<(u64, u64)> {
+/// Returns all bytes, and those of the write-ahead log among them.
+fn on_disk(server: &RunningDatabase) -> Result<(u64, u64)> {
     let data = server.data();
-    match server.peer {
-        Peer::Prometheus => Ok((folder::bytes(&data.join("snapshots"), |_| true)?, 0)),
-        Peer::VictoriaMetrics => Ok((folder::bytes(&data, |_| true)?, 0)),
-        Peer::Lockstep => {
+    match server.database {
+        Database::Prometheus => Ok((folder::bytes(&data.join("snapshots"), |_| true)?, 0)),
+        Database::VictoriaMetrics => Ok((folder::bytes(&data, |_| true)?, 0)),
+        Database::Lockstep => {
             let is_write_ahead = |file: &std::path::Path| {
                 file.file_name()
                     .is_some_and(|name| name.to_string_lossy().starts_with("wal-"))
@@ -168,7 +168,7 @@ fn on_disk(server: &Running) -> Result<(u64, u64)> {
     }
 }
 
-/// Latencies of every shape, and whether the answers were as large as each other.
+/// Latencies of every shape, and whether the answers had the same size.
 struct Reads {
     rows: Vec<Row>,
     notes: Vec<String>,
@@ -187,7 +187,13 @@ impl Reads {
         }
     }
 
-    fn read(&mut self, layout: &Layout, scale: &Scale, server: &mut Running, start_ms: i64) -> Result<()> {
+    fn read(
+        &mut self,
+        layout: &Layout,
+        scale: &Scale,
+        server: &mut RunningDatabase,
+        start_ms: i64,
+    ) -> Result<()> {
         for (at, (shape, _)) in SHAPES.into_iter().enumerate() {
             let args = [
                 format!("--shape={shape}"),
@@ -198,9 +204,11 @@ impl Reads {
             let outcome = generator::run(layout, &mut server.server, scale.fleet, "read", &args, READ_LIMIT)?;
             let range_s = number(&outcome, "/range_s")?;
             let latency = ["/latency/p50_ms", "/latency/p99_ms"].map(|pointer| number(&outcome, pointer));
-            self.compare(at, server.peer, number(&outcome, "/samples")?);
+            self.compare(at, server.database, number(&outcome, "/samples")?);
             for (nth, value) in latency.into_iter().enumerate() {
-                self.row(at * 2 + nth, range_s).values.insert(server.peer, value?);
+                self.row(at * 2 + nth, range_s)
+                    .values
+                    .insert(server.database, value?);
             }
         }
         Ok(())
@@ -220,13 +228,13 @@ impl Reads {
         &mut self.rows[at]
     }
 
-    /// A shorter answer is no faster answer.
-    fn compare(&mut self, at: usize, peer: Peer, samples: f64) {
+    /// Marks shapes whose answers differ in size: a shorter answer is not a faster one.
+    fn compare(&mut self, at: usize, database: Database, samples: f64) {
         let first = *self.samples[at].get_or_insert(samples);
         if (samples - first).abs() > 0.5 {
             let note = format!(
                 "{} answered {samples} samples for {:?}, the first server {first}.",
-                peer.name(),
+                database.name(),
                 SHAPES[at].1
             );
             say("bench", &note);

@@ -1,8 +1,8 @@
-//! kill -9 soon after five minutes of samples, nothing flushed for it: how long until a query sees every series again, and what is
-//! missing then.
+//! kill -9 soon after five minutes of samples, without a flush: the time until a query returns every series again, and what is missing
+//! then.
 //!
-//! VictoriaMetrics keeps the last seconds of what it acknowledged in memory only; killed at once it would come back empty, and its
-//! start would look faster than it is. So every server gets [`REST`] first.
+//! VictoriaMetrics keeps the last seconds of acknowledged samples only in memory. Killed at once, it would lose them and its start would
+//! look faster than it is. So every server gets [`REST`] first.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::Scale;
-use crate::bench::peer::{self, Keep, Peer};
+use crate::bench::database::{self, Database, Retention};
 use crate::bench::report::Measured;
 use crate::bench::table::Row;
 use crate::layout::Layout;
@@ -21,9 +21,9 @@ const FEED_LIMIT: Duration = Duration::from_secs(600);
 const VERIFY_LIMIT: Duration = Duration::from_secs(600);
 /// Twice VictoriaMetrics' flush interval.
 const REST: Duration = Duration::from_secs(10);
-/// A metric every GPU has.
+/// A metric that every GPU has.
 const METRIC: &str = "DCGM_FI_DEV_GPU_TEMP";
-/// A minute before the last tick: a server that lost its last seconds still answers in full.
+/// One minute before the last tick: a server that lost its last seconds still returns all series.
 const BEFORE_END_S: i64 = 60;
 
 pub(super) fn measure(layout: &Layout, scale: &Scale) -> Result<Measured> {
@@ -37,17 +37,17 @@ pub(super) fn measure(layout: &Layout, scale: &Scale) -> Result<Measured> {
         ],
         notes: Vec::new(),
     };
-    for peer in Peer::ALL {
-        let (seconds, lost, note) = of(layout, scale, peer)?;
-        measured.rows[0].values.insert(peer, seconds);
-        measured.rows[1].values.insert(peer, lost);
+    for database in Database::ALL {
+        let (seconds, lost, note) = of(layout, scale, database)?;
+        measured.rows[0].values.insert(database, seconds);
+        measured.rows[1].values.insert(database, lost);
         measured.notes.extend(note);
     }
     Ok(measured)
 }
 
-fn of(layout: &Layout, scale: &Scale, peer: Peer) -> Result<(f64, f64, Option<String>)> {
-    let mut server = peer.start(layout, Keep::Default)?;
+fn of(layout: &Layout, scale: &Scale, database: Database) -> Result<(f64, f64, Option<String>)> {
+    let mut server = database.start(layout, Retention::Default)?;
     let ticks = format!("--ticks={}", scale.restart_ticks);
     let fed = generator::run(
         layout,
@@ -61,7 +61,7 @@ fn of(layout: &Layout, scale: &Scale, peer: Peer) -> Result<(f64, f64, Option<St
     let start_ms = start_ms(&fed)?;
     let at_s = start_ms / 1_000 + scale.restart_ticks as i64 - BEFORE_END_S;
     let gpus = (scale.fleet.nodes * scale.fleet.gpus) as f64;
-    let seconds = server.kill_and_restart(&peer::instant(&format!("count({METRIC})"), at_s), gpus)?;
+    let seconds = server.kill_and_restart(&database::instant(&format!("count({METRIC})"), at_s), gpus)?;
     let args = [ticks, format!("--start-ms={start_ms}")];
     let found = generator::run(
         layout,
@@ -79,7 +79,7 @@ fn of(layout: &Layout, scale: &Scale, peer: Peer) -> Result<(f64, f64, Option<St
     let note = (changed > 0.0).then(|| {
         format!(
             "{}: {changed} samples have another value than was sent; the first: {}",
-            peer.name(),
+            database.name(),
             found["first"]
         )
     });

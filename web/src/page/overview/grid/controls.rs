@@ -1,13 +1,13 @@
-//! What the grid's colours mean, and which ones the viewer wants.
+//! The legend and the choices of the grid.
 
 use leptos::prelude::*;
 
 use super::Choices;
 use super::measure::{MEASURES, Shows};
 use crate::route::Route;
-use crate::ui::{changing, show, text};
+use crate::ui::{dynamic_view, show, text};
 
-/// Heading and choices. Each choice is a parameter of the address.
+/// The heading and the choices. Each choice is a parameter of the address.
 #[component]
 pub(super) fn Controls(choices: Choices, gpus: Memo<usize>) -> impl IntoView {
     let measures: Vec<_> = MEASURES
@@ -27,7 +27,7 @@ pub(super) fn Controls(choices: Choices, gpus: Memo<usize>) -> impl IntoView {
     }
 }
 
-/// A list of which one is chosen; the first is the default and stays out of the address.
+/// A select box. The first entry is the default and is not stored in the address.
 fn choice(
     label: &'static str,
     param: &'static str,
@@ -52,10 +52,10 @@ fn choice(
     .into_any()
 }
 
-/// What colours, shapes and patterns stand for.
+/// The meaning of colours, shapes and patterns.
 #[component]
 pub(super) fn Legend(choices: Choices) -> impl IntoView {
-    let ends = changing(move || {
+    let ends = dynamic_view(move || {
         let measure = choices.measure();
         let (class, low, high) = match choices.shows() {
             Shows::Difference => (
@@ -80,7 +80,7 @@ pub(super) fn Legend(choices: Choices) -> impl IntoView {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-xs text-muted">
             <span class="inline-flex gap-1 items-center">{ends}</span>
             <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 border-2 border-error" aria-hidden="true"></span>"named by a diagnosis"</span>
-            <span class="inline-flex gap-1 items-center"><span class="text-error" aria-hidden="true">"✕"</span>"node not heard"</span>
+            <span class="inline-flex gap-1 items-center"><span class="text-error" aria-hidden="true">"✕"</span>"node down"</span>
             <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 unmeasured" aria-hidden="true"></span>"not measured"</span>
         </p>
     }

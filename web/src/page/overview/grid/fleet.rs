@@ -1,19 +1,19 @@
-//! The GPUs of all nodes in the order in which the grid shows them.
+//! The GPUs of all nodes, in the order of the grid.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use domain::api::nodes::{NodeState, NodeView};
 
-/// Which GPU, by node and index.
+/// A GPU, by node and index.
 pub(super) type GpuKey = (String, u32);
 
-/// What the grid needs to know of a node. Equal as long as nothing has to be drawn anew.
+/// The fields of a node that the grid needs. Equal if nothing has to be redrawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) down: bool,
-    /// Index and product of each GPU.
+    /// Index and product name of each GPU.
     pub(super) gpus: Vec<(u32, String)>,
 }
 
@@ -28,12 +28,12 @@ impl From<&NodeView> for Node {
     }
 }
 
-/// What stands together.
+/// How cells are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grouping {
-    /// The GPUs of a node.
+    /// By node.
     Node,
-    /// The nodes of a run.
+    /// By run.
     Run,
 }
 
@@ -44,18 +44,18 @@ pub(super) struct Cell {
     pub(super) gpu: u32,
     pub(super) down: bool,
     pub(super) run: Option<String>,
-    /// Number of its peers' group: the same run, else the same product without a run.
+    /// The number of its peer group: GPUs of the same run, or GPUs of the same product without a run.
     pub(super) peers: u32,
 }
 
-/// GPUs of one node that stand side by side.
+/// GPUs of one node, side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) node: String,
     pub(super) cells: Range<usize>,
 }
 
-/// Blocks under one heading; an empty title has none.
+/// Blocks under one heading; without a heading if the title is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) title: String,
@@ -71,7 +71,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// The GPUs of these nodes; `runs` says which run has a GPU.
+    /// Builds the fleet from these nodes. `runs` contains the run of each GPU.
     pub(super) fn of(nodes: &[Node], runs: &BTreeMap<GpuKey, String>, grouping: Grouping) -> Self {
         let mut fleet = Self::default();
         let mut peers = BTreeMap::new();
@@ -89,7 +89,7 @@ impl Fleet {
                 }
             }
         }
-        // GPUs without a run stand last.
+        // GPUs without a run are last.
         let without = titles.remove(&None);
         let groups = titles.into_iter().chain(without.map(|nodes| (None, nodes)));
         for (run, nodes) in groups {
@@ -132,12 +132,12 @@ impl Fleet {
         fleet
     }
 
-    /// The cell of a GPU.
+    /// Returns the cell of a GPU.
     pub(super) fn place(&self, key: &GpuKey) -> Option<usize> {
         self.places.get(key).copied()
     }
 
-    /// The cells that a culprit's labels name: one GPU, or all of a node.
+    /// Returns the cells of a culprit: one GPU, or all GPUs of a node.
     pub(super) fn named(&self, node: &str, gpu: Option<u32>) -> Vec<usize> {
         match gpu {
             Some(gpu) => self.place(&(node.to_owned(), gpu)).into_iter().collect(),
@@ -150,7 +150,7 @@ impl Fleet {
         }
     }
 
-    /// The number of the peers of each cell.
+    /// Returns the peer group of each cell.
     pub(super) fn peers(&self) -> Vec<u32> {
         self.cells.iter().map(|cell| cell.peers).collect()
     }
@@ -160,7 +160,7 @@ impl Fleet {
 pub(super) mod tests {
     use super::*;
 
-    /// `count` nodes of `gpus` GPUs each.
+    /// Returns `count` nodes with `gpus` GPUs each.
     pub(in super::super) fn nodes(count: usize, gpus: u32) -> Vec<Node> {
         let node = |n: usize| Node {
             name: format!("node-{n:04}"),

@@ -1,18 +1,18 @@
-//! Where each cell of the grid stands, in CSS pixels.
+//! The position of each cell of the grid, in CSS pixels.
 
 use super::fleet::{Fleet, Group};
 
-/// GPUs of one node side by side; more go into a second row.
+/// Maximum number of GPUs of one node per row.
 const COLUMNS: usize = 8;
-/// Up to this many blocks have their node's name above them.
+/// Maximum number of blocks that show the names of their nodes.
 const NAMED_MAX: usize = 48;
-/// Height of a node's name, and of a group's heading.
+/// Height of a node's name and of a group's heading.
 const NAME: i32 = 16;
 const HEADING: i32 = 24;
-/// Room for rings at the edges.
+/// Margin for rings at the edges.
 const MARGIN: i32 = 4;
 
-/// Width and height of a cell and the gap behind it, by the number of cells: 10,000 fit a screen of 1440 pixels.
+/// Cell size and gap by the number of cells: 10,000 cells fit a screen of 1440 pixels.
 const SIZES: [(usize, Size); 5] = [
     (
         64,
@@ -70,11 +70,11 @@ pub(super) struct Name {
     pub(super) text: String,
     pub(super) x: i32,
     pub(super) y: i32,
-    /// Whether it heads a group.
+    /// Whether the text is the heading of a group.
     pub(super) heads: bool,
 }
 
-/// The whole picture.
+/// The layout of the whole picture.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     pub(super) size: Size,
@@ -85,7 +85,7 @@ pub(super) struct Layout {
     pub(super) names: Vec<Name>,
 }
 
-/// Where an arrow key leads.
+/// Direction of an arrow key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Left,
@@ -95,7 +95,7 @@ pub(super) enum Direction {
 }
 
 impl Layout {
-    /// The picture of a fleet in so many pixels of width.
+    /// Lays out a fleet for this width in pixels.
     pub(super) fn of(fleet: &Fleet, width: i32) -> Self {
         let cells = fleet.cells.len();
         let sizes = SIZES.iter().find(|(up_to, _)| cells <= *up_to);
@@ -115,7 +115,7 @@ impl Layout {
         layout
     }
 
-    /// Whether cells have room for a text.
+    /// Returns true if cells are large enough for text.
     pub(super) fn has_texts(&self) -> bool {
         self.size == SIZES[0].1
     }
@@ -166,7 +166,7 @@ impl Layout {
         self.height += deepest;
     }
 
-    /// The cell at a point.
+    /// Returns the cell at a point.
     pub(super) fn at(&self, x: i32, y: i32) -> Option<usize> {
         let Size { width, height, gap } = self.size;
         let hit = |(left, top): &(i32, i32)| {
@@ -175,7 +175,7 @@ impl Layout {
         self.places.iter().position(hit)
     }
 
-    /// The cell that an arrow key leads to: the nearest of the next row, or the next of the same row.
+    /// Returns the cell that an arrow key selects: the nearest cell of the next row, or the next cell of the same row.
     pub(super) fn step(&self, from: usize, direction: Direction) -> usize {
         let Some((x, y)) = self.places.get(from).copied() else {
             return 0;
@@ -199,7 +199,7 @@ impl Layout {
     }
 }
 
-/// A count as a number of pixels.
+/// Converts a count to a number of pixels.
 fn pixels(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }

@@ -1,54 +1,54 @@
-//! What the GPU grid can be coloured by, and how.
+//! The measures by which the GPU grid can be coloured, and their scales.
 
 use domain::metric::{Unit, unit_of};
 
 use crate::ui::{fixed, show};
 
-/// Something that is measured of each GPU.
+/// A measure of each GPU.
 pub(super) struct Measure {
-    /// Its name in the address.
+    /// The name in the address.
     pub(super) key: &'static str,
-    /// Its name in the list.
+    /// The name in the list.
     pub(super) title: &'static str,
     /// PromQL with one series per GPU.
     pub(super) query: &'static str,
-    /// How its values are written.
+    /// The unit of the values.
     pub(super) unit: Unit,
     /// The values of the first and of the last colour.
     pub(super) scale: (f64, f64),
-    /// The difference to its peers that gets the strongest colour.
+    /// The difference to the peers that has the strongest colour.
     pub(super) span: f64,
 }
 
-/// What a cell's colour stands for.
+/// What the colour of a cell shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shows {
-    /// The difference to the median of its peers.
+    /// The difference to the median of the peers.
     Difference,
-    /// The value itself.
+    /// The value.
     Value,
 }
 
-/// The colour number of a GPU that nothing was measured of.
+/// The colour number of a GPU without a value.
 pub(super) const UNMEASURED: u8 = 0;
-/// The colour number of a GPU whose node is not heard.
+/// The colour number of a GPU whose node is down.
 pub(super) const DOWN: u8 = 255;
-/// Colour numbers between the two.
+/// The number of colours between these two.
 const COLOURS: f64 = 253.0;
 
 impl Measure {
-    /// The colour number of a value.
+    /// Returns the colour number of a value.
     pub(super) fn shade(&self, value: f64) -> u8 {
         let (low, high) = self.scale;
         number((value - low) / (high - low))
     }
 
-    /// The colour number of a difference: the middle one is none.
+    /// Returns the colour number of a difference; the middle colour means no difference.
     pub(super) fn shade_difference(&self, difference: f64) -> u8 {
         number(0.5 + difference / (2.0 * self.span))
     }
 
-    /// A difference in words: `38.0 points below`.
+    /// Returns a difference as text: `38.0 points below`.
     pub(super) fn difference(&self, difference: f64) -> String {
         let side = if difference < 0.0 { "below" } else { "above" };
         let size = difference.abs();
@@ -58,7 +58,7 @@ impl Measure {
         }
     }
 
-    /// A difference in few characters, for a cell.
+    /// Returns a difference as short text for a cell.
     pub(super) fn short_difference(&self, difference: f64) -> String {
         let sign = if difference < 0.0 { "−" } else { "+" };
         let size = difference.abs();
@@ -69,7 +69,7 @@ impl Measure {
     }
 }
 
-/// From a share of the scale; what is no number was not measured.
+/// Returns the colour number for a share of the scale; unmeasured if it is NaN.
 fn number(share: f64) -> u8 {
     if share.is_nan() {
         return UNMEASURED;
@@ -83,17 +83,17 @@ fn number(share: f64) -> u8 {
     number
 }
 
-/// The measure of this name, else the default.
+/// Returns the measure with this name, else the default.
 pub(super) fn measure(key: Option<&str>) -> &'static Measure {
     let named = MEASURES.iter().find(|measure| Some(measure.key) == key);
     named.unwrap_or(&MEASURES[0])
 }
 
-/// All of them, the default first.
+/// All measures, the default first.
 pub(super) static MEASURES: [Measure; 7] = [
     Measure {
         key: "compute",
-        title: "compute (SM activity, else utilization)",
+        title: "compute (SM activity or utilization)",
         query: "gpu_sm_active_ratio or gpu_utilization_ratio",
         unit: unit_of("gpu_sm_active_ratio"),
         scale: (0.0, 1.0),
@@ -133,7 +133,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "power-limit",
-        title: "power against its limit",
+        title: "power / power limit",
         query: "gpu_power_watts / gpu_power_limit_watts",
         unit: Unit::Ratio,
         scale: (0.0, 1.0),
@@ -141,7 +141,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "clock",
-        title: "SM clock against its highest",
+        title: "SM clock / maximum",
         query: "gpu_sm_clock_hertz / gpu_sm_clock_max_hertz",
         unit: Unit::Ratio,
         scale: (0.3, 1.0),

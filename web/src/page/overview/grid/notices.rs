@@ -1,4 +1,4 @@
-//! Nodes that something has to be said of: not heard, without GPUs, or with attempts that nobody here knows.
+//! Notices about nodes that are down, without GPUs, or with unknown attempts.
 
 use domain::api::nodes::{NodeState, NodeView};
 use leptos::prelude::*;
@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use crate::live::{Live, Row, each};
 use crate::ui::{Ago, UnknownAttempts, When, text};
 
-/// One line per node that has something.
+/// One line per node that has a notice.
 #[component]
 pub(super) fn Notices() -> impl IntoView {
     let nodes = expect_context::<Live>().nodes;
@@ -38,7 +38,7 @@ fn Notice(row: Row<NodeView>) -> impl IntoView {
     view! {
         <li class="text-sm">
             <span class="font-mono">{row.key.clone()}</span>
-            <When on=move || is_down.get()>" " <span class="state state-critical">"not heard"</span> " since " <Ago at_ms=seen_ms /></When>
+            <When on=move || is_down.get()>" " <span class="state state-critical">"down"</span> " since " <Ago at_ms=seen_ms /></When>
             <span class="text-muted">" " {missing}</span>
             <UnknownAttempts of=unknown />
         </li>

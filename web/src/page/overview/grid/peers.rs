@@ -1,11 +1,11 @@
-//! How much each GPU differs from its peers.
+//! The difference of each GPU to its peers.
 
 use crate::ui::highest_first;
 
-/// Fewer have no usual value: of two, which one is odd?
+/// Minimum size of a group: with two values, neither is the normal one.
 const PEERS_MIN: usize = 3;
 
-/// The difference of each value from the median of those of the same group; NaN where there is no value or too few peers.
+/// Returns the difference of each value to the median of its group. NaN if there is no value or the group is too small.
 pub(super) fn differences(values: &[f64], groups: &[u32]) -> Vec<f64> {
     let count = groups.iter().max().map_or(0, |last| *last as usize + 1);
     let mut members: Vec<Vec<f64>> = vec![vec![]; count];

@@ -1,4 +1,4 @@
-//! What the canvas shows, in plain lists.
+//! The data of the canvas, in plain lists.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ extern "C" {
     fn destroy(grid: &JsValue);
 }
 
-/// GPUs, values and marks. One list of each, in the order of the fleet's cells.
+/// GPUs, values and marks: one list of each, in the order of the fleet's cells.
 #[derive(Default)]
 pub(super) struct Picture {
     pub(super) fleet: Fleet,
@@ -51,23 +51,23 @@ pub(super) struct Picture {
     newest: Vec<(GpuKey, f64)>,
     culprits: Vec<(String, Option<u32>)>,
     rings: Vec<u32>,
-    /// Counts the arrangements, so that the canvas knows when its layout is old.
+    /// Counts the arrangements, so that the canvas can detect an outdated layout.
     arranged: u32,
 }
 
 impl Picture {
-    /// Takes the values of a frame.
+    /// Sets the values of a frame.
     pub(super) fn take(&mut self, values: Vec<(GpuKey, f64)>) {
         self.newest = values;
         self.fill();
     }
 
-    /// Values of another measure would be shown on a scale that is not theirs.
+    /// Removes all values: those of another measure have another scale.
     pub(super) fn forget_values(&mut self) {
         self.take(vec![]);
     }
 
-    /// Takes the nodes, in the order in which they are shown.
+    /// Sets the nodes, in the order in which they are shown.
     pub(super) fn arrange(&mut self, nodes: Vec<Node>, grouping: Grouping) {
         if self.nodes != nodes || self.grouping != Some(grouping) {
             (self.nodes, self.grouping) = (nodes, Some(grouping));
@@ -75,7 +75,7 @@ impl Picture {
         }
     }
 
-    /// Takes which run has which GPU.
+    /// Sets which run uses which GPU.
     pub(super) fn assign(&mut self, runs: BTreeMap<GpuKey, String>) {
         if self.runs != runs {
             self.runs = runs;
@@ -91,18 +91,18 @@ impl Picture {
         self.ring();
     }
 
-    /// Remembers whom diagnoses name.
+    /// Sets the culprits of diagnoses.
     pub(super) fn mark(&mut self, culprits: Vec<(String, Option<u32>)>) {
         self.culprits = culprits;
         self.ring();
     }
 
-    /// Changes when the cells are others, and when the first values of a measure come.
+    /// Changes when the cells change, and when the first values of a measure arrive.
     pub(super) fn generation(&self) -> (u32, bool) {
         (self.arranged, self.newest.is_empty())
     }
 
-    /// Whether a diagnosis names this cell.
+    /// Returns true if a diagnosis names this cell.
     pub(super) fn is_culprit(&self, cell: usize) -> bool {
         self.rings.iter().any(|ring| *ring as usize == cell)
     }
@@ -135,7 +135,7 @@ impl Picture {
         cells.map(colour).collect()
     }
 
-    /// What stands in each cell, where there is room: its value.
+    /// Returns the values as text for each cell, if there is enough space.
     fn texts(&self, measure: &Measure) -> Option<Vec<String>> {
         let text = |value: &f64| {
             if value.is_nan() {
@@ -149,15 +149,15 @@ impl Picture {
     }
 }
 
-/// The canvas of `grid.js`; ends with its value.
+/// The canvas of `grid.js`; removed on drop.
 pub(super) struct Canvas {
     grid: JsValue,
-    /// The arrangement and the width that it was laid out for.
+    /// The arrangement and the width of the current layout.
     laid_out: Option<(u32, i32)>,
 }
 
 impl Canvas {
-    /// A canvas in this element.
+    /// Creates a canvas in this element.
     pub(super) fn on(element: &web_sys::HtmlElement) -> Self {
         Self {
             grid: create(element),
@@ -165,7 +165,7 @@ impl Canvas {
         }
     }
 
-    /// Shows the picture in so many pixels of width.
+    /// Draws the picture with this width in pixels.
     pub(super) fn show(
         &mut self,
         picture: &mut Picture,

@@ -1,4 +1,4 @@
-//! The cell that mouse or keyboard points at, and what is said of it.
+//! The cell selected with mouse or keyboard, and the text about it.
 
 use leptos::ev::KeyboardEvent;
 use leptos::prelude::*;
@@ -8,24 +8,24 @@ use super::layout::Direction;
 use super::measure::Measure;
 use super::picture::Picture;
 use crate::route::Route;
-use crate::ui::{show, text, whenever};
+use crate::ui::{effect, show, text};
 
-/// Cheap to copy.
+/// The selection. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct Pointer {
     grid: Grid,
     route: Route,
     pub(super) pointed: RwSignal<Option<usize>>,
-    /// What is said of the cell; a hint while none is pointed at.
+    /// The text about the cell; a hint if no cell is selected.
     pub(super) words: Signal<String>,
 }
 
 impl Pointer {
-    /// Points at the first GPU of the node that the address names (`sel`), else at nothing yet.
+    /// Selects the first GPU of the node that the address names (`sel`), else nothing.
     pub(super) fn new(grid: Grid) -> Self {
         let pointed = RwSignal::new(None);
         let selected = expect_context::<Route>().param("sel");
-        whenever(move || {
+        effect(move || {
             if let Some(node) = selected.get() {
                 grid.gpus.track();
                 pointed.set(
@@ -51,7 +51,7 @@ impl Pointer {
         }
     }
 
-    /// The mouse is here.
+    /// Handles a mouse move.
     pub(super) fn over(self, x: i32, y: i32) {
         let cell = self.grid.picture.with_value(|picture| picture.layout.at(x, y));
         if cell != self.pointed.get_untracked() {
@@ -59,12 +59,12 @@ impl Pointer {
         }
     }
 
-    /// The mouse is gone.
+    /// Handles that the mouse left the canvas.
     pub(super) fn leave(self) {
         self.pointed.set(None);
     }
 
-    /// A click or a touch: points, and opens the run of a cell that was pointed at already.
+    /// Handles a click or touch: selects the cell; opens its run if the cell was already selected.
     pub(super) fn pressed(self, x: i32, y: i32) {
         let before = self.pointed.get_untracked();
         self.over(x, y);
@@ -73,7 +73,7 @@ impl Pointer {
         }
     }
 
-    /// Arrow keys go from cell to cell, Enter opens.
+    /// Handles keys: arrow keys select the next cell, Enter opens its run.
     pub(super) fn key(self, event: &KeyboardEvent) {
         let direction = match event.key().as_str() {
             "ArrowLeft" => Direction::Left,
@@ -108,13 +108,13 @@ impl Pointer {
     }
 }
 
-/// `node-07 GPU 3 · 41.0 % · 38.0 points below its run llama`.
+/// Returns `node-07 GPU 3 · 41.0 % · 38.0 points below its run llama`.
 fn sentence(picture: &Picture, measure: &Measure, cell: usize) -> Option<String> {
     let gpu = picture.fleet.cells.get(cell)?;
     let mut parts = vec![format!("{} GPU {}", gpu.node, gpu.gpu)];
     let (value, difference) = (*picture.values.get(cell)?, *picture.differences.get(cell)?);
     if gpu.down {
-        parts.push("its node is not heard".to_owned());
+        parts.push("its node is down".to_owned());
     } else if value.is_nan() {
         parts.push("not measured".to_owned());
     } else {

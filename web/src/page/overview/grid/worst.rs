@@ -5,16 +5,16 @@ use leptos::prelude::*;
 use super::Grid;
 use super::measure::{Measure, Shows};
 use super::picture::Picture;
-use crate::ui::{changing, highest_first, show, text};
+use crate::ui::{dynamic_view, highest_first, show, text};
 
-/// Rows of the table.
+/// Maximum number of rows.
 const ROWS_MAX: usize = 50;
 
-/// The table. Values change in place; rows keep their order until the viewer asks for another.
+/// The table. Values change in place; rows keep their order until the user sorts again.
 #[component]
 pub(super) fn Worst(grid: Grid) -> impl IntoView {
     let sorted = RwSignal::new(0_u32);
-    // The first values after a choice or after GPUs have come or gone.
+    // True when the first values arrive after a choice or after GPUs were added or removed.
     let ready = Memo::new(move |_| {
         grid.version.track();
         grid.picture.with_value(Picture::generation)
@@ -27,7 +27,7 @@ pub(super) fn Worst(grid: Grid) -> impl IntoView {
         order.truncate(ROWS_MAX);
         order
     });
-    let rows = changing(move || {
+    let rows = dynamic_view(move || {
         let _generation = ready.get();
         let rows: Vec<AnyView> = order.get().into_iter().map(|cell| row(grid, cell)).collect();
         rows.into_any()
@@ -36,7 +36,7 @@ pub(super) fn Worst(grid: Grid) -> impl IntoView {
         <div class="overflow-x-auto">
             <table class="rows narrow" data-testid="gpu-table">
                 <thead>
-                    <tr><th>"GPU"</th><th class="number">"Value"</th><th>"Against the median of its run"</th><th>"Run"</th></tr>
+                    <tr><th>"GPU"</th><th class="number">"Value"</th><th>"Compared with run median"</th><th>"Run"</th></tr>
                 </thead>
                 <tbody>{rows}</tbody>
             </table>
@@ -82,7 +82,7 @@ fn row(grid: Grid, cell: usize) -> AnyView {
 fn value(picture: &Picture, measure: &Measure, cell: usize) -> String {
     let is_down = picture.fleet.cells.get(cell).is_some_and(|gpu| gpu.down);
     match picture.values.get(cell) {
-        _ if is_down => "node not heard".to_owned(),
+        _ if is_down => "node down".to_owned(),
         Some(value) if !value.is_nan() => show(*value, measure.unit),
         _ => "not measured".to_owned(),
     }
@@ -95,7 +95,7 @@ fn difference(picture: &Picture, measure: &Measure, cell: usize) -> String {
     }
 }
 
-/// All cells: those named by a diagnosis, then by how much they differ, or by their value where that is shown.
+/// Returns the order of all cells: first those that a diagnosis names, then by difference, or by value if values are shown.
 fn order(picture: &Picture, shows: Shows) -> Vec<usize> {
     let score = |cell: usize| match (picture.is_culprit(cell), shows) {
         (true, _) => f64::INFINITY,

@@ -1,13 +1,13 @@
-//! What is known of an indicator: the median, the worst by name, and of how many.
+//! The summary of an indicator: the median, the worst by name, and the number of values.
 
 use domain::api::stream::{Column, Request};
 use domain::series::Labels;
 use leptos::prelude::*;
 
 use super::table::Indicator;
-use crate::live::{Live, News};
+use crate::live::{Live, StreamMessage};
 
-/// The values of one source in short.
+/// The summary of one source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Summary {
     pub(super) median: f64,
@@ -15,30 +15,30 @@ pub(super) struct Summary {
     pub(super) worst: Option<Named>,
 }
 
-/// A value with the name of who has it.
+/// A value with the name of its rank or GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Named {
     pub(super) name: String,
-    /// Its run, else the overview with its node.
+    /// Link to its run, else to the overview with its node selected.
     pub(super) href: String,
     pub(super) value: f64,
 }
 
-/// The sources of an indicator as they answer. Cheap to copy.
+/// The sources of an indicator with their results. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct Watched {
     summaries: RwSignal<Vec<Option<Summary>>>,
 }
 
 impl Watched {
-    /// Nothing is known yet.
+    /// Creates the sources without results.
     pub(super) fn new() -> Self {
         Self {
             summaries: RwSignal::new(vec![]),
         }
     }
 
-    /// Asks all sources until the current owner is cleaned up.
+    /// Queries all sources until the current owner is cleaned up.
     pub(super) fn follow(self, indicator: &'static Indicator, run: Option<&str>) {
         let live = expect_context::<Live>();
         self.summaries.set(vec![None; indicator.sources.len()]);
@@ -46,9 +46,9 @@ impl Watched {
             let query = source.summary(indicator.worst, run);
             live.watch(
                 |id| Request::WatchInstant { id, query },
-                move |news| {
-                    let summary = match news {
-                        News::Frame { series, .. } => Summary::of(&series),
+                move |message| {
+                    let summary = match message {
+                        StreamMessage::Frame { series, .. } => Summary::of(&series),
                         _ => None,
                     };
                     self.summaries.update(|summaries| summaries[n] = summary);
@@ -57,7 +57,7 @@ impl Watched {
         }
     }
 
-    /// The first source that answers, and what it says.
+    /// Returns the first source with a result, and its summary.
     pub(super) fn first(self) -> Option<(usize, Summary)> {
         let summaries = self.summaries.read();
         let mut answers = summaries.iter().enumerate();
@@ -66,7 +66,7 @@ impl Watched {
 }
 
 impl Summary {
-    /// From the answer to [`Source::summary`](super::table::Source::summary).
+    /// Reads the result of [`Source::summary`](super::table::Source::summary).
     fn of(series: &[Column]) -> Option<Self> {
         let part = |name: &str| {
             let column = series
@@ -94,7 +94,7 @@ fn href(labels: &Labels) -> String {
     }
 }
 
-/// `rank 17 of llama on node-07`, `node-07 GPU 3`.
+/// Returns `rank 17 of llama on node-07` or `node-07 GPU 3`.
 fn name(labels: &Labels) -> String {
     let mut words = Vec::new();
     if let Some(rank) = labels.get("rank") {

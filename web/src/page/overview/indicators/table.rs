@@ -1,55 +1,55 @@
-//! What the five indicators are: one definition each.
+//! The definitions of the five indicators.
 
 /// One indicator.
 pub(super) struct Indicator {
     /// Its name.
     pub(super) title: &'static str,
-    /// The band, in words.
+    /// The band as text.
     pub(super) band: &'static str,
-    /// The band, in numbers; a side without a bound ends with the scale.
+    /// The band as numbers. A side without a bound has the end of the scale.
     pub(super) healthy: (f64, f64),
-    /// Which end of the values is the bad one.
+    /// Which end of the scale is bad.
     pub(super) worst: Worst,
-    /// The first with an answer is shown.
+    /// The sources; the first with a result is shown.
     pub(super) sources: &'static [Source],
 }
 
-/// Where an indicator's value comes from.
+/// The source of an indicator's values.
 pub(super) struct Source {
-    /// For people.
+    /// Description for users.
     pub(super) words: &'static str,
     /// PromQL with one value per GPU or rank.
     pub(super) query: &'static str,
-    /// Whether the values are of GPUs; else of ranks.
+    /// Whether the values belong to GPUs or ranks.
     pub(super) of: Subject,
-    /// Whether the band holds for it.
+    /// Whether the band applies to this source.
     pub(super) judged: bool,
 }
 
-/// Which end of the values is the bad one.
+/// Which end of the scale is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worst {
     Lowest,
     Highest,
 }
 
-/// What a source has a value of.
+/// What a source measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
     Gpu,
     Rank,
 }
 
-/// Where a value stands against the band.
+/// The position of a value relative to the band.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum BandPosition {
     Below,
     Within,
     Above,
 }
 
-impl Place {
-    /// Colour and shape.
+impl BandPosition {
+    /// Returns the CSS class for colour and shape.
     pub(super) fn class(self) -> &'static str {
         match self {
             Self::Within => "state state-ok",
@@ -57,7 +57,7 @@ impl Place {
         }
     }
 
-    /// The word.
+    /// Returns the position as a word.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Below => "below",
@@ -68,7 +68,7 @@ impl Place {
 }
 
 impl Source {
-    /// PromQL for the median, the worst and the number of the values, told apart by the label `is`; of one run, or of all.
+    /// Returns PromQL for the median, the worst and the number of values, distinguished by the label `is`; for one run or all runs.
     pub(super) fn summary(&self, worst: Worst, run: Option<&str>) -> String {
         let values = self.values(run);
         let end = match worst {
@@ -106,22 +106,23 @@ impl Source {
 }
 
 impl Indicator {
-    /// Where `value` stands. The ends of the scale are no bounds: nothing is below 0 %, and more than 100 % of one's best is fine.
-    pub(super) fn place(&self, value: f64) -> Place {
+    /// Returns the position of `value`. The ends of the scale are not bounds: nothing is below 0 %, and more than 100 % of the best minute
+    /// is good.
+    pub(super) fn position(&self, value: f64) -> BandPosition {
         let (low, high) = self.healthy;
         if value < low {
-            Place::Below
+            BandPosition::Below
         } else if value > high && high < 1.0 {
-            Place::Above
+            BandPosition::Above
         } else {
-            Place::Within
+            BandPosition::Within
         }
     }
 }
 
-/// The bands of a training step are those of GPUs: what a step is made of on CPUs says nothing about a cluster, so it is shown
-/// only where there is nothing else, and not judged. Nor is a rank in its first minute, when it compiles and fills its caches, nor
-/// a GPU that nothing uses. Series of a run end with it.
+/// The bands of a training step apply to GPUs. Steps on CPUs are shown only if there is nothing else, and are not judged, because they say
+/// nothing about a cluster. Ranks in their first minute (compilation, cold caches) and idle GPUs are not judged either. The series of a run
+/// end with the run.
 pub(super) const INDICATORS: [Indicator; 5] = [
     Indicator {
         title: "GPU memory in use",
@@ -136,7 +137,7 @@ pub(super) const INDICATORS: [Indicator; 5] = [
                 judged: true,
             },
             Source {
-                words: "GPUs, none is busy",
+                words: "idle GPUs",
                 query: "gpu_memory_used_bytes / gpu_memory_total_bytes",
                 of: Subject::Gpu,
                 judged: false,
@@ -232,7 +233,7 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         worst: Worst::Highest,
         sources: &[
             Source {
-                words: "ranks, exposed wait in a step",
+                words: "ranks, exposed wait per step",
                 query: "train_sync_seconds / train_step_seconds and on (node, run, rank) train_info{device=~\"cuda.*\"} and on (node, run, rank) train_step offset 1m",
                 of: Subject::Rank,
                 judged: true,
@@ -254,17 +255,22 @@ mod tests {
     #[test]
     fn bands_have_two_sides_or_one() {
         let [memory, compute, _, throughput, sync] = &INDICATORS;
-        for (indicator, value, place) in [
-            (memory, 0.69, Place::Below),
-            (memory, 0.9, Place::Within),
-            (memory, 0.91, Place::Above),
-            (compute, 1.0, Place::Within),
-            (throughput, 1.07, Place::Within),
-            (throughput, 0.5, Place::Below),
-            (sync, 0.0, Place::Within),
-            (sync, 0.06, Place::Above),
+        for (indicator, value, position) in [
+            (memory, 0.69, BandPosition::Below),
+            (memory, 0.9, BandPosition::Within),
+            (memory, 0.91, BandPosition::Above),
+            (compute, 1.0, BandPosition::Within),
+            (throughput, 1.07, BandPosition::Within),
+            (throughput, 0.5, BandPosition::Below),
+            (sync, 0.0, BandPosition::Within),
+            (sync, 0.06, BandPosition::Above),
         ] {
-            assert_eq!(indicator.place(value), place, "{} at {value}", indicator.title);
+            assert_eq!(
+                indicator.position(value),
+                position,
+                "{} at {value}",
+                indicator.title
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! A line in a table: the shape of the last ten minutes, without axes.
+//! A sparkline in a table: the last ten minutes, without axes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,24 +6,24 @@ use std::fmt::Write as _;
 use domain::api::stream::{Column, Request};
 use leptos::prelude::*;
 
-use crate::live::{Live, News};
+use crate::live::{Live, StreamMessage};
 
 const RANGE_MS: i64 = 600_000;
 const STEP_MS: i64 = 10_000;
-/// Points of a whole line.
+/// Number of points of a full line.
 const POINTS_MAX: usize = 61;
-/// Size of the picture, as [`spark`] writes it.
+/// Size of the image that [`spark`] writes.
 const WIDTH: f64 = 96.0;
 const HEIGHT: f64 = 18.0;
-/// Changes smaller than this share of the value look flat: they are noise.
+/// Changes smaller than this share of the value are noise and look flat.
 const FLAT_SHARE: f64 = 0.2;
 
-/// The lines of all runs; NaN where there is no value.
+/// The lines of all runs; NaN if there is no value.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Sparks(BTreeMap<String, Vec<f64>>);
 
 impl Sparks {
-    /// Follows a query with one series per run until the current owner is cleaned up.
+    /// Watches a query with one series per run until the current owner is cleaned up.
     pub(super) fn watched(query: &str) -> RwSignal<Self> {
         let sparks = RwSignal::new(Self::default());
         let query = query.to_owned();
@@ -34,13 +34,13 @@ impl Sparks {
                 range_ms: RANGE_MS,
                 step_ms: STEP_MS,
             },
-            move |news| {
-                if let News::Frame {
+            move |message| {
+                if let StreamMessage::Frame {
                     reset,
                     times_ms,
                     series,
                     ..
-                } = news
+                } = message
                 {
                     sparks.update(|sparks| sparks.take(reset, times_ms.len(), &series));
                 }
@@ -49,7 +49,7 @@ impl Sparks {
         sparks
     }
 
-    /// The line of a run.
+    /// Returns the line of a run.
     pub(super) fn get(&self, run: &str) -> Option<&[f64]> {
         self.0.get(run).map(Vec::as_slice)
     }
@@ -77,7 +77,7 @@ impl Sparks {
     }
 }
 
-/// The picture of a line.
+/// Renders a line.
 pub(super) fn spark(values: &[f64]) -> AnyView {
     view! {
         <svg class="block" width="96" height="18" role="img" aria-label="Step time in the last 10 minutes">
@@ -87,7 +87,7 @@ pub(super) fn spark(values: &[f64]) -> AnyView {
     .into_any()
 }
 
-/// The line as an SVG path; gaps stay gaps.
+/// Returns the line as an SVG path with gaps.
 fn path(values: &[f64]) -> String {
     let known = || values.iter().copied().filter(|value| value.is_finite());
     let (low, high) = known().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {

@@ -1,25 +1,25 @@
-//! What an attempt changed against the one before it, what its ranks said of that, and whether it was worth it.
+//! What an attempt changed compared with the previous one, the answers of its ranks, and the verdict.
 
 use domain::api::runs::AttemptView;
-use domain::run::knob::{Change, Decision, How, KnobAnswer, KnobDiff, LiveChange, LiveState, Verdict};
+use domain::run::knob::{Change, Decision, How, InPlaceChange, InPlaceState, KnobAnswer, KnobDiff, Verdict};
 use leptos::prelude::*;
 
-use crate::ui::nothing;
+use crate::ui::empty_view;
 
-/// The parts of an attempt that this shows.
+/// The fields of an attempt that this shows.
 #[derive(Clone, PartialEq)]
 pub(super) struct Changes {
     own: Option<Change>,
     answers: Vec<KnobAnswer>,
-    live: Vec<LiveChange>,
+    live: Vec<InPlaceChange>,
 }
 
-/// Nothing for an attempt that changed nothing.
+/// Renders the changes; nothing if the attempt changed nothing.
 pub(super) fn shown(changes: &Changes) -> AnyView {
     let own = changes
         .own
         .as_ref()
-        .map(|own| one(own, &changes.answers, nothing()));
+        .map(|own| one(own, &changes.answers, empty_view()));
     let live: Vec<AnyView> = changes.live.iter().map(in_place).collect();
     view! { {own} {live} }.into_any()
 }
@@ -52,18 +52,18 @@ fn one(change: &Change, answers: &[KnobAnswer], how: AnyView) -> AnyView {
             {how}
             {notes}
             {answers}
-            {change.verdict.as_ref().map_or_else(nothing, verdict)}
+            {change.verdict.as_ref().map_or_else(empty_view, verdict)}
         </div>
     }
     .into_any()
 }
 
-/// What its ranks took over while they trained.
-fn in_place(live: &LiveChange) -> AnyView {
+/// Renders changes that the ranks applied in place.
+fn in_place(live: &InPlaceChange) -> AnyView {
     let class = match live.state {
-        LiveState::Taken => "badge badge-sm badge-success",
-        LiveState::Refused => "badge badge-sm badge-error",
-        LiveState::Asked | LiveState::Left => "badge badge-sm badge-neutral",
+        InPlaceState::Taken => "badge badge-sm badge-success",
+        InPlaceState::Refused => "badge badge-sm badge-error",
+        InPlaceState::Asked | InPlaceState::Left => "badge badge-sm badge-neutral",
     };
     let at = live
         .step
@@ -77,7 +77,7 @@ fn in_place(live: &LiveChange) -> AnyView {
 }
 
 fn line(diff: &KnobDiff) -> AnyView {
-    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "as the script has it".into());
+    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "as in the script".into());
     let class = if diff.how == How::Injected {
         "badge badge-sm badge-warning"
     } else {
@@ -100,7 +100,7 @@ fn answer(answer: &KnobAnswer) -> AnyView {
     let state = if answer.applied {
         "in the script"
     } else {
-        "not turned"
+        "not applied"
     };
     note(&format!(
         "{}={} {state}: {}",

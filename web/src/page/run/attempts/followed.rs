@@ -1,13 +1,13 @@
-//! Lists that follow what they are taken from.
+//! Lists that are derived from other values.
 
 use crate::live::{Keyed, List};
-use crate::ui::whenever;
+use crate::ui::effect;
 
-/// Rows that keep their identity while what they are taken from changes.
+/// Derives rows that keep their identity while the source changes.
 pub(super) fn followed<T: Keyed + PartialEq + Send + Sync + 'static>(
     items: impl Fn() -> Vec<T> + 'static,
 ) -> List<T> {
     let list = List::new();
-    whenever(move || list.take(items()));
+    effect(move || list.take(items()));
     list
 }

@@ -1,4 +1,4 @@
-//! One node's part of an attempt: the command line that started it, and its ranks.
+//! The node task of an attempt: the command line that started it, and its ranks.
 
 use domain::api::runs::{NodeTaskView, RankView};
 use domain::ident::Rank;
@@ -11,12 +11,12 @@ use crate::ui::{When, text};
 
 #[wasm_bindgen]
 extern "C" {
-    /// Puts a text where it can be pasted from; false where the browser does not let it.
+    /// Copies text to the clipboard. Returns false if the browser refuses.
     #[wasm_bindgen(js_name = lockstepCopy)]
     fn copy(text: &str) -> bool;
 }
 
-/// The node. `root`: the rank that the attempt's failure began with.
+/// The node. `root`: the rank that failed first.
 #[component]
 pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl IntoView {
     let node = row.signal();
@@ -27,7 +27,7 @@ pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl Int
         copied.set(if copy(&command.get_untracked()) {
             "Copied"
         } else {
-            "Select it and copy"
+            "Select and copy it"
         })
     };
     let label = format!("Copy the command line of {}", row.key);

@@ -1,9 +1,9 @@
-//! What an attempt ran, folded: enough to do it again.
+//! Provenance of an attempt, folded: enough to reproduce it.
 
 use domain::api::runs::Provenance;
 use leptos::prelude::*;
 
-/// The disclosure.
+/// Renders the provenance as a disclosure.
 pub(super) fn shown(provenance: &Provenance) -> AnyView {
     let facts = [
         ("Commit", &provenance.commit),
@@ -27,7 +27,7 @@ pub(super) fn shown(provenance: &Provenance) -> AnyView {
     let lists: Vec<AnyView> = lists.map(|(name, lines)| list(name, lines)).collect();
     view! {
         <details class="mt-2" data-testid="provenance">
-            <summary class="cursor-pointer text-sm">"What it ran: commit, packages, environment"</summary>
+            <summary class="cursor-pointer text-sm">"Provenance: commit, packages, environment"</summary>
             {facts}
             {lists}
         </details>

@@ -1,28 +1,28 @@
-//! Removing checkpoints that nobody needs: first what would go and what stays, each with its reason; then, if wished, the deed.
+//! Prunes checkpoints: first a dry run shows what would be removed and kept, with reasons; then, on confirmation, the prune runs.
 
 use domain::api::checkpoints::{PruneAnswer, PruneCheckpoints, PruneLine};
 use leptos::prelude::*;
 
-use super::super::saved::Saved;
+use super::super::checkpoint_list::CheckpointList;
 use crate::json;
-use crate::ui::{Dialog, Question, Trouble, Wish, bytes, changing, nothing, text};
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, bytes, dynamic_view, empty_view, text};
 
 /// The button, and the dialog that shows a dry run before anything is removed.
 #[component]
 pub(super) fn PruneButton(
     /// The run's id.
     id: String,
-    /// What it has saved.
-    saved: Saved,
+    /// The checkpoints of the run.
+    checkpoints: CheckpointList,
 ) -> impl IntoView {
     let dialog = Dialog::new();
-    let wish = Wish::new();
+    let request = PendingRequest::new();
     let keep = RwSignal::new(String::new());
     let answer = RwSignal::new(None::<PruneAnswer>);
     let path = StoredValue::new(format!("/api/runs/{id}/checkpoints/prune"));
     let send = move |dry_run: bool| {
         let keep_last = keep.get_untracked().trim().parse().ok();
-        wish.send(
+        request.send(
             path.get_value(),
             &PruneCheckpoints { dry_run, keep_last },
             move |said| {
@@ -30,7 +30,7 @@ pub(super) fn PruneButton(
                     answer.set(json::read(&said).ok());
                 } else {
                     dialog.close();
-                    saved.again();
+                    checkpoints.again();
                 }
             },
         );
@@ -44,23 +44,23 @@ pub(super) fn PruneButton(
         dialog.open();
         look();
     };
-    let shown = move || changing(move || answer.get().map_or_else(nothing, |answer| preview(&answer)));
+    let shown = move || dynamic_view(move || answer.get().map_or_else(empty_view, |answer| preview(&answer)));
     let count =
         Memo::new(move |_| answer.with(|answer| answer.as_ref().map_or(0, |answer| answer.removed.len())));
     view! {
         <button class="btn btn-sm" data-testid="prune" on:click=open>"Prune…"</button>
-        <Question dialog title="Remove checkpoints?" leave="Keep all">
+        <Modal dialog title="Remove checkpoints?" leave="Cancel">
             <label class="flex flex-wrap gap-2 items-center text-sm py-2">"Keep the last"
                 <input class="input input-sm w-20" inputmode="numeric" name="keep-last" placeholder="as set" bind:value=keep on:change=move |_| look() />
             </label>
             <div class="max-h-80 overflow-y-auto" aria-live="polite" data-testid="prune-preview">{shown()}</div>
-            <Trouble what=wish.problem />
+            <ErrorMessage what=request.problem />
             <div class="text-right mt-2">
-                <button class="btn btn-error" data-testid="confirm-prune" disabled=move || wish.busy.get() || count.get() == 0 on:click=move |_| send(false)>
+                <button class="btn btn-error" data-testid="confirm-prune" disabled=move || request.busy.get() || count.get() == 0 on:click=move |_| send(false)>
                     {text(move || format!("Remove {}", count.get()))}
                 </button>
             </div>
-        </Question>
+        </Modal>
     }
 }
 
@@ -68,9 +68,9 @@ fn preview(answer: &PruneAnswer) -> AnyView {
     let freed = answer.removed.iter().map(|line| line.own_bytes).sum();
     let (gone, stays) = (lines(&answer.removed), lines(&answer.kept));
     view! {
-        <h3 class="font-semibold">{format!("Would be removed: {}, which frees {}", answer.removed.len(), bytes(freed))}</h3>
+        <h3 class="font-semibold">{format!("To remove: {}, which frees {}", answer.removed.len(), bytes(freed))}</h3>
         <ul class="text-sm">{gone}</ul>
-        <h3 class="font-semibold mt-2">{format!("Would stay: {}", answer.kept.len())}</h3>
+        <h3 class="font-semibold mt-2">{format!("To keep: {}", answer.kept.len())}</h3>
         <ul class="text-sm">{stays}</ul>
     }
     .into_any()

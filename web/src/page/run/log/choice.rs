@@ -1,21 +1,21 @@
-//! Which logs there are to choose from.
+//! The logs to choose from.
 
 use domain::api::runs::LogSource;
 use domain::ident::Rank;
 use leptos::prelude::*;
 
-use super::super::known::Known;
+use super::super::run_signal::RunSignal;
 use crate::live::Run;
 
-/// The numbers of the attempts, oldest first; tracked.
-pub(super) fn attempts(run: Known) -> Vec<u32> {
+/// Returns the numbers of the attempts, oldest first; tracked.
+pub(super) fn attempts(run: RunSignal) -> Vec<u32> {
     run.with(|run| {
         let all = run.iter().flat_map(|run| &run.more.attempts);
         all.map(|attempt| attempt.attempt.0).collect()
     })
 }
 
-/// Each rank's stdout and stderr, then the launcher's, of an attempt; of the last one for a number that none has.
+/// Returns stdout and stderr of each rank, then those of the launcher, for an attempt; for the last attempt if the number is unknown.
 pub(super) fn sources(run: &Run, number: u32) -> Vec<LogSource> {
     let attempts = &run.more.attempts;
     let chosen = attempts.iter().find(|attempt| attempt.attempt.0 == number);
@@ -38,7 +38,7 @@ pub(super) fn sources(run: &Run, number: u32) -> Vec<LogSource> {
     all
 }
 
-/// `rank 0 stdout (node-1)`.
+/// Returns `rank 0 stdout (node-1)`.
 pub(super) fn title(source: &LogSource) -> String {
     match source.rank {
         Some(rank) => format!("rank {rank} {} ({})", source.stream, source.node),
@@ -46,7 +46,7 @@ pub(super) fn title(source: &LogSource) -> String {
     }
 }
 
-/// A log in an address.
+/// Returns the address parameters of a log.
 pub(super) fn query(source: &LogSource) -> String {
     let rank = source.rank.map_or(String::new(), |rank| format!("&rank={rank}"));
     let node = js_sys::encode_uri_component(&source.node);

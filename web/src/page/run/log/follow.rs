@@ -1,29 +1,29 @@
-//! The end of a log, followed live.
+//! Follows the end of a log.
 
 use domain::api::runs::LogSource;
 use domain::api::stream::Request;
 use leptos::html::Pre;
 use leptos::prelude::*;
 
-use super::look::Look;
+use super::display::LogDisplay;
 use super::plain::plain;
 use super::tail::Tail;
-use crate::live::{Live, News};
-use crate::ui::{Trouble, When, text, whenever};
+use crate::live::{Live, StreamMessage};
+use crate::ui::{ErrorMessage, When, effect, text};
 
-/// How much of the past is asked for.
+/// How much of the past is requested.
 const TAIL_BYTES: u64 = 32 * 1024;
-/// Who is this close to the end, in pixels, wants to see the end.
+/// Closer to the end than this, in pixels, the view follows the end.
 const NEAR_END_PX: i32 = 40;
 
-/// The log, at its end until one scrolls up.
+/// The log. It follows the end until the user scrolls up.
 #[component]
-pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoView {
+pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> impl IntoView {
     let tail = RwSignal::new(Tail::default());
     let problem = RwSignal::new(None::<String>);
-    let place = NodeRef::<Pre>::new();
+    let pre = NodeRef::<Pre>::new();
     let follows = StoredValue::new(true);
-    // How many lines had arrived when one began to read further up; `None` while the end is shown.
+    // Number of lines when the user scrolled up; `None` while the end is shown.
     let left_at = RwSignal::new(None::<usize>);
     let request = |id| Request::WatchLog {
         id,
@@ -31,16 +31,16 @@ pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoVie
         source,
         tail_bytes: TAIL_BYTES,
     };
-    expect_context::<Live>().watch(request, move |news| match news {
-        News::Log { piece, .. } => {
+    expect_context::<Live>().watch(request, move |message| match message {
+        StreamMessage::Log { piece, .. } => {
             problem.set(None);
             tail.update(|tail| tail.take(&piece));
         }
-        News::Failed { message, .. } => problem.set(Some(message)),
+        StreamMessage::Failed { message, .. } => problem.set(Some(message)),
         _ => {}
     });
     let scrolled = move |_| {
-        if let Some(element) = place.get_untracked() {
+        if let Some(element) = pre.get_untracked() {
             let below = element.scroll_height() - element.scroll_top() - element.client_height();
             let at_end = below <= NEAR_END_PX;
             follows.set_value(at_end);
@@ -54,7 +54,7 @@ pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoVie
         Some(tail.with(Tail::lines) - left_at).filter(|new| *new > 0)
     });
     let to_end = move |_| {
-        if let Some(element) = place.get_untracked() {
+        if let Some(element) = pre.get_untracked() {
             element.set_scroll_top(element.scroll_height());
         }
     };
@@ -62,17 +62,17 @@ pub(super) fn Follow(run: String, source: LogSource, look: Look) -> impl IntoVie
         Some(1) => "1 new line ↓".to_owned(),
         new => format!("{} new lines ↓", new.unwrap_or_default()),
     });
-    whenever(move || {
+    effect(move || {
         tail.track();
-        if let Some(element) = place.get().filter(|_| follows.get_value()) {
+        if let Some(element) = pre.get().filter(|_| follows.get_value()) {
             element.set_scroll_top(element.scroll_height());
         }
     });
     view! {
-        <Trouble what=problem />
+        <ErrorMessage what=problem />
         <pre
-            node_ref=place
-            class=look.class()
+            node_ref=pre
+            class=display.class()
             tabindex="0"
             role="log"
             aria-live="off"

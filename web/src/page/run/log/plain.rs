@@ -1,7 +1,7 @@
-//! Output of programs as text: without the escape sequences that would colour a terminal, or do worse to it.
+//! Converts program output to plain text: removes escape sequences, which could colour or damage a terminal.
 
-/// The text without escape sequences and control characters. A line that was drawn again and again (a progress bar, with
-/// carriage returns) stands there as it was last.
+/// Returns the text without escape sequences and control characters. A line that was overwritten with carriage returns (a progress bar)
+/// shows its last state.
 pub(super) fn plain(raw: &str) -> String {
     let mut text = String::with_capacity(raw.len());
     let mut line_begin = 0;
@@ -25,7 +25,7 @@ pub(super) fn plain(raw: &str) -> String {
 
 type Rest<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// What follows an ESC: `[…` to a letter, `]…` and its like to a BEL or ESC \, else one character.
+/// Skips what follows an ESC: `[…` up to a letter, `]…` and similar up to a BEL or ESC \, else one character.
 fn skip_sequence(rest: &mut Rest<'_>) {
     match rest.next() {
         Some('[') => skip_to_final(rest),
@@ -34,13 +34,13 @@ fn skip_sequence(rest: &mut Rest<'_>) {
                 if one == '\u{7}' || (one == '\u{1b}' && rest.next_if_eq(&'\\').is_some()) {
                     return;
                 }
-                // One that never ends swallows its line, not the log.
+                // An unterminated sequence removes its line, not the rest of the log.
                 if rest.peek() == Some(&'\n') {
                     return;
                 }
             }
         }
-        // Which characters: one more follows.
+        // A character set: one more character follows.
         Some('(' | ')' | '#' | '%' | ' ') => _ = rest.next(),
         _ => {}
     }

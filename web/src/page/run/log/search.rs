@@ -1,4 +1,4 @@
-//! Looking for words in all logs of a run.
+//! Searches all logs of a run.
 
 use domain::api::runs::{LogMatch, LogMatches};
 use leptos::ev::SubmitEvent;
@@ -6,18 +6,18 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use super::choice::title;
-use super::place::Place;
 use super::plain::plain;
-use crate::session::Who;
-use crate::ui::{Trouble, changing, nothing};
+use super::position::LogPosition;
+use crate::session::UserSession;
+use crate::ui::{ErrorMessage, dynamic_view, empty_view};
 
-/// Lines shown; a search that finds more says so.
+/// Maximum number of lines shown; if there are more, the page says so.
 const LINES_MAX: u32 = 200;
 
-/// The form, and what was found; a line leads to its place in the log.
+/// The form and the results; each line links to its position in the log.
 #[component]
-pub(super) fn Search(run: String, place: RwSignal<Place>) -> impl IntoView {
-    let who = expect_context::<Who>();
+pub(super) fn Search(run: String, position: RwSignal<LogPosition>) -> impl IntoView {
+    let session = expect_context::<UserSession>();
     let words = RwSignal::new(String::new());
     let regex = RwSignal::new(false);
     let busy = RwSignal::new(false);
@@ -35,8 +35,8 @@ pub(super) fn Search(run: String, place: RwSignal<Place>) -> impl IntoView {
         let path = format!("/api/runs/{run}/logs/search?q={q}&regex={regex}&limit={LINES_MAX}");
         busy.set(true);
         spawn_local(async move {
-            let answer = who.get(&path).await;
-            // The page may be another one by now.
+            let answer = session.get(&path).await;
+            // The user may have left the page.
             if busy.try_set(false).is_none() {
                 match answer {
                     Ok(matches) => found.set(Some(matches)),
@@ -45,26 +45,30 @@ pub(super) fn Search(run: String, place: RwSignal<Place>) -> impl IntoView {
             }
         });
     };
-    let lines = changing(move || found.get().map_or_else(nothing, |found| shown(&found, place)));
+    let lines = dynamic_view(move || {
+        found
+            .get()
+            .map_or_else(empty_view, |found| shown(&found, position))
+    });
     view! {
         <form class="flex flex-wrap gap-2 items-center mb-2" role="search" on:submit=search>
             <input class="input input-sm grow" type="search" name="q" placeholder="Search all ranks" aria-label="Search the logs of all ranks" bind:value=words />
             <label class="text-sm flex gap-1 items-center"><input type="checkbox" name="regex" bind:checked=regex /> "pattern"</label>
             <button class="btn btn-sm" type="submit" disabled=busy>"Search"</button>
         </form>
-        <Trouble what=problem />
+        <ErrorMessage what=problem />
         <div aria-live="polite">{lines}</div>
     }
 }
 
-fn shown(found: &LogMatches, place: RwSignal<Place>) -> AnyView {
+fn shown(found: &LogMatches, position: RwSignal<LogPosition>) -> AnyView {
     let count = match found.matches.len() {
         0 => "No line matches.".to_owned(),
         1 => "1 line:".to_owned(),
-        many if found.truncated => format!("The first {many} lines; there are more:"),
+        many if found.truncated => format!("First {many} matches; there are more:"),
         many => format!("{many} lines:"),
     };
-    let lines: Vec<AnyView> = found.matches.iter().map(|one| line(one, place)).collect();
+    let lines: Vec<AnyView> = found.matches.iter().map(|one| line(one, position)).collect();
     view! {
         <p class="text-sm">{count}</p>
         <ul class="max-h-60 overflow-y-auto mb-2" data-testid="log-matches">{lines}</ul>
@@ -72,15 +76,15 @@ fn shown(found: &LogMatches, place: RwSignal<Place>) -> AnyView {
     .into_any()
 }
 
-fn line(one: &LogMatch, place: RwSignal<Place>) -> AnyView {
-    let there = Place {
+fn line(one: &LogMatch, position: RwSignal<LogPosition>) -> AnyView {
+    let there = LogPosition {
         source: Some(one.source.clone()),
         offset: Some(one.offset),
     };
     let of = format!("attempt {}, {}: ", one.source.attempt, title(&one.source));
     view! {
         <li>
-            <button class="link text-left text-xs break-all" on:click=move |_| place.set(there.clone())>
+            <button class="link text-left text-xs break-all" on:click=move |_| position.set(there.clone())>
                 <span class="opacity-70">{of}</span> <code>{plain(&one.line)}</code>
             </button>
         </li>

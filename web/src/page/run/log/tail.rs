@@ -1,41 +1,42 @@
-//! The end of a log file, put together from pieces.
+//! The end of a log file, assembled from pieces.
 //!
-//! After a reconnect the collector sends the last bytes again; the offsets tell what is known already, so no line shows twice.
+//! After a reconnect the collector sends the last bytes again. The offsets show which bytes are known, so no line appears twice.
 
 use domain::api::runs::LogPiece;
 
-/// How much is kept on the page, in bytes.
+/// Maximum number of bytes kept on the page.
 const KEPT_BYTES: usize = 128 * 1024;
 
-/// What is shown.
+/// The text shown.
 #[derive(Default)]
 pub(super) struct Tail {
     text: String,
-    /// The file's offset behind the text.
+    /// The offset in the file after the text.
     end: u64,
-    /// Lines that have ended since the page follows the log.
+    /// Lines that ended since the page follows the log.
     lines: usize,
 }
 
 impl Tail {
-    /// The text.
+    /// Returns the text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// How many lines have arrived, those that are forgotten again counted in.
+    /// Returns the number of lines that arrived, including removed ones.
     pub(super) fn lines(&self) -> usize {
         self.lines
     }
 
-    /// Adds what is new in a piece; one that does not follow on replaces what is there.
+    /// Appends the new bytes of a piece. If there is a gap, the piece replaces the text.
     pub(super) fn take(&mut self, piece: &LogPiece) {
         let known = self
             .end
             .checked_sub(piece.offset)
             .filter(|_| piece.next_offset >= self.end);
         match known.map(usize::try_from) {
-            // Where invalid bytes were replaced the text's length is not the file's, and `get` may miss: then it begins anew.
+            // If invalid bytes were replaced, the text's length differs from the file's and `get` may return `None`: then the text is
+            // replaced.
             Some(Ok(known)) if piece.text.is_char_boundary(known) => self.push(&piece.text[known..]),
             _ => {
                 self.text.clear();

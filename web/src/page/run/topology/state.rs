@@ -1,4 +1,4 @@
-//! How a rank stands, in a word and a colour.
+//! The state of a rank, as a word and a colour.
 
 use std::collections::BTreeSet;
 
@@ -9,30 +9,30 @@ use domain::run::state::{Cause, RankExit};
 /// From worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// It failed, and not because another one had.
+    /// The rank failed first.
     Failed,
-    /// It fell with another.
-    Fell,
-    /// It was ended, as all were told to stop.
+    /// The rank failed because another one had failed.
+    Cascaded,
+    /// The rank was stopped with all others.
     Stopped,
-    /// Its node is not heard.
+    /// The node is down.
     Lost,
-    /// It stands still.
+    /// The rank is stuck.
     Stuck,
-    /// Others wait for it.
+    /// A straggler: other ranks wait for it.
     Late,
-    /// Its process is not there yet.
-    Awaited,
-    /// It runs.
-    Well,
-    /// It ended well.
+    /// The process has not started.
+    NotStarted,
+    /// The rank is running.
+    Running,
+    /// The rank ended successfully.
     Done,
 }
 
-/// What is known of ranks beyond the attempt itself.
+/// State of ranks from outside the attempt.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Around {
-    /// Nodes that are not heard.
+pub(super) struct RankContext {
+    /// Nodes that are down.
     pub(super) down: BTreeSet<String>,
     /// Ranks that a diagnosis calls stuck.
     pub(super) stuck: BTreeSet<Rank>,
@@ -42,10 +42,10 @@ pub(super) struct Around {
 
 /// A rank of the attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Standing {
-    /// Where it is.
+pub(super) struct RankStatus {
+    /// The node of the rank.
     pub(super) node: String,
-    /// How it stands.
+    /// The state of the rank.
     pub(super) state: State,
 }
 
@@ -53,37 +53,37 @@ impl State {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Failed => "failed",
-            Self::Fell => "fell with it",
+            Self::Cascaded => "fell with it",
             Self::Stopped => "stopped",
             Self::Lost => "lost",
             Self::Stuck => "stuck",
             Self::Late => "late",
-            Self::Awaited => "not there yet",
-            Self::Well => "runs",
+            Self::NotStarted => "not there yet",
+            Self::Running => "runs",
             Self::Done => "done",
         }
     }
 
-    /// The cell's colours; its text keeps the page's own, which can be read on all of them.
+    /// Returns the CSS classes of the cell. Its text keeps the page's colour, which is readable on all of them.
     pub(super) fn class(self) -> &'static str {
         match self {
             Self::Failed | Self::Lost => "bg-error/25 border-error",
             Self::Stuck => "bg-warning/35 border-warning",
             Self::Late => "bg-warning/15 border-warning border-dashed",
-            Self::Fell | Self::Stopped | Self::Awaited => "bg-base-100 border-base-300 border-dashed",
-            Self::Well => "bg-base-100 border-base-300",
+            Self::Cascaded | Self::Stopped | Self::NotStarted => "bg-base-100 border-base-300 border-dashed",
+            Self::Running => "bg-base-100 border-base-300",
             Self::Done => "bg-success/15 border-success/60",
         }
     }
 
-    /// Whether it is worth a word in the cell.
+    /// Returns true if the cell shows the state as a word.
     pub(super) fn stands_out(self) -> bool {
-        self != Self::Well
+        self != Self::Running
     }
 }
 
-/// Each rank of an attempt.
-pub(super) fn standings(attempt: &AttemptView, around: &Around) -> Vec<(Rank, Standing)> {
+/// Returns the state of each rank of an attempt.
+pub(super) fn rank_statuses(attempt: &AttemptView, context: &RankContext) -> Vec<(Rank, RankStatus)> {
     let ended = attempt.ended_ms.is_some();
     let outcome = attempt.outcome.as_ref();
     let stopped = outcome.is_some_and(|outcome| outcome.cause == Cause::Stopped);
@@ -91,34 +91,34 @@ pub(super) fn standings(attempt: &AttemptView, around: &Around) -> Vec<(Rank, St
     nodes
         .flat_map(|node| {
             node.ranks.iter().map(move |rank| {
-                let down = !ended && around.down.contains(&node.node);
-                let standing = Standing {
+                let down = !ended && context.down.contains(&node.node);
+                let status = RankStatus {
                     node: node.node.clone(),
-                    state: state(rank, down, stopped, around),
+                    state: state(rank, down, stopped, context),
                 };
-                (rank.rank, standing)
+                (rank.rank, status)
             })
         })
         .collect()
 }
 
-/// Ended by a signal, or by its own handler of SIGTERM, but not by the kernel for memory.
+/// Returns true if a signal or its own handler of SIGTERM ended the rank, but not the kernel's OOM killer.
 fn was_told(exit: &RankExit) -> bool {
     !exit.out_of_memory && (exit.signal.is_some() || exit.code == Some(128 + 15))
 }
 
-/// `down`: its node is not heard; `stopped`: all were told to end, and did.
-fn state(rank: &RankView, down: bool, stopped: bool, around: &Around) -> State {
+/// `down`: its node is down; `stopped`: all ranks were told to end, and ended.
+fn state(rank: &RankView, down: bool, stopped: bool, context: &RankContext) -> State {
     match &rank.exit {
         Some(exit) if stopped && was_told(exit) => State::Stopped,
-        Some(_) if rank.cascade => State::Fell,
+        Some(_) if rank.cascade => State::Cascaded,
         Some(exit) if exit.failed() => State::Failed,
         Some(_) => State::Done,
         None if down => State::Lost,
-        None if rank.stall.is_some() || around.stuck.contains(&rank.rank) => State::Stuck,
-        None if around.late.contains(&rank.rank) => State::Late,
-        None if rank.pid.is_none() => State::Awaited,
-        None => State::Well,
+        None if rank.stall.is_some() || context.stuck.contains(&rank.rank) => State::Stuck,
+        None if context.late.contains(&rank.rank) => State::Late,
+        None if rank.pid.is_none() => State::NotStarted,
+        None => State::Running,
     }
 }
 
@@ -151,23 +151,28 @@ mod tests {
 
     #[test]
     fn the_worst_that_is_known_of_a_rank_counts() {
-        let late = Around {
+        let late = RankContext {
             late: BTreeSet::from([Rank(3)]),
-            ..Around::default()
+            ..RankContext::default()
         };
-        let well = Around::default();
+        let well = RankContext::default();
         let runs = rank(Some(7), None, false, false);
-        for (rank, down, around, expected) in [
-            (&runs, false, &well, State::Well),
+        for (rank, down, context, expected) in [
+            (&runs, false, &well, State::Running),
             (&runs, false, &late, State::Late),
             (&runs, true, &late, State::Lost),
             (&rank(Some(7), None, false, true), false, &late, State::Stuck),
-            (&rank(None, None, false, false), false, &well, State::Awaited),
+            (&rank(None, None, false, false), false, &well, State::NotStarted),
             (&rank(Some(7), Some(0), false, false), true, &late, State::Done),
             (&rank(Some(7), Some(1), false, false), false, &well, State::Failed),
-            (&rank(Some(7), Some(1), true, false), false, &well, State::Fell),
+            (
+                &rank(Some(7), Some(1), true, false),
+                false,
+                &well,
+                State::Cascaded,
+            ),
         ] {
-            assert_eq!(state(rank, down, false, around), expected, "{rank:?}");
+            assert_eq!(state(rank, down, false, context), expected, "{rank:?}");
         }
     }
 
@@ -178,12 +183,12 @@ mod tests {
             signal: Some(9),
             ..RankExit::default()
         });
-        let around = Around::default();
-        assert_eq!(state(&killed, false, true, &around), State::Stopped);
-        assert_eq!(state(&killed, false, false, &around), State::Failed);
+        let context = RankContext::default();
+        assert_eq!(state(&killed, false, true, &context), State::Stopped);
+        assert_eq!(state(&killed, false, false, &context), State::Failed);
         let ended = rank(Some(7), Some(143), false, false);
-        assert_eq!(state(&ended, false, true, &around), State::Stopped);
+        assert_eq!(state(&ended, false, true, &context), State::Stopped);
         let threw = rank(Some(7), Some(1), false, false);
-        assert_eq!(state(&threw, false, true, &around), State::Failed);
+        assert_eq!(state(&threw, false, true, &context), State::Failed);
     }
 }

@@ -9,7 +9,7 @@ fn declared(run: &Run, path: &Path) -> bool {
 }
 
 #[test]
-fn what_was_not_there_at_the_first_start_belongs_to_the_run_if_it_says_so() {
+fn files_since_the_first_start_belong_to_the_run_if_its_spec_declares_it() {
     let disk = Disk::new();
     let before = disk.put("pretrained/base.pt", FULL);
     let (mine, other) = (disk.run("mine"), disk.run("other"));
@@ -37,7 +37,7 @@ fn a_list_that_is_not_of_the_first_start_or_not_whole_declares_nothing() {
     later.first_start(false, true);
     let after = disk.put("step-1.pt", FULL);
     assert!(!declared(&later, &after));
-    let problem = later.look().problem.unwrap();
+    let problem = later.scan().problem.unwrap();
     assert!(problem.contains("first started elsewhere"), "{problem}");
 
     let start = Start {
@@ -54,7 +54,7 @@ fn a_list_that_is_not_of_the_first_start_or_not_whole_declares_nothing() {
     std::fs::remove_file(&after).unwrap();
     let mut listed = FirstStart::list(&disk.folder(), &start);
     assert!(listed.clone().earlier().declares(&after, &found));
-    // A disk that is mounted over the folder later holds what nobody listed.
+    // A disk that is mounted over the folder later contains files that were never listed.
     listed.device += 1;
     assert!(!listed.earlier().declares(&after, &found));
 }

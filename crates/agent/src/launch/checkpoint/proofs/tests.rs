@@ -14,7 +14,7 @@ fn proven(run: &Run, path: &Path) -> bool {
 }
 
 #[test]
-fn what_a_save_wrote_is_proven_by_whatever_name_until_somebody_writes_to_it() {
+fn a_file_of_a_save_is_proven_under_any_name_until_it_is_changed() {
     let disk = Disk::new();
     let run = disk.run("r");
     let path = disk.put("step-1.pt.tmp", FULL);
@@ -22,7 +22,7 @@ fn what_a_save_wrote_is_proven_by_whatever_name_until_somebody_writes_to_it() {
     let last = disk.path("step-1.pt");
     std::fs::rename(&path, &last).unwrap();
     assert!(proven(&run, &last), "a rename at the end of a save");
-    run.look();
+    run.scan();
     let moved = disk.path("kept/step-1.pt");
     std::fs::create_dir(disk.path("kept")).unwrap();
     std::fs::rename(&last, &moved).unwrap();
@@ -48,14 +48,14 @@ fn a_copy_with_the_times_of_the_original_is_not_proven() {
     assert!(proven(&run, &path) && !proven(&run, &copy));
 }
 
-/// A file system gives the number of a deleted file to the next one that is made.
+/// A file system reuses the inode number of a deleted file for the next new file.
 #[test]
 fn a_number_that_another_file_was_given_proves_nothing() {
     let disk = Disk::new();
     let run = disk.run("r");
     let path = disk.put("step-1.pt", FULL);
     run.note(&path, &[""]);
-    run.look();
+    run.scan();
     let records = run.records();
     let ours = Identity::of(&path).unwrap();
     assert!(records.proofs.proves(&path, &ours));
@@ -110,13 +110,13 @@ fn the_proof_of_a_file_that_is_gone_is_dropped() {
     std::fs::remove_file(&path).unwrap();
     let mut known = Vec::new();
     for _ in 0..=MISSED_MAX {
-        run.look();
+        run.scan();
         known.push(run.records().proofs.files.len());
     }
     assert_eq!(
         known,
         [2, 2, 1, 1],
-        "a look may miss a file that is being renamed"
+        "a scan may miss a file that is being renamed"
     );
     assert!(proven(&run, &beside));
 }
@@ -143,19 +143,19 @@ fn a_file_that_was_still_open_is_proven_once_its_last_bytes_are_written() {
     at(90);
     assert!(!proven(&run, &path), "somebody wrote to it long after the save");
     at(5);
-    run.look();
+    run.scan();
     at(6);
-    assert!(!proven(&run, &path), "its time was noted by the first look");
+    assert!(!proven(&run, &path), "its time was noted by the first scan");
 }
 
-/// `ln step-1.pt best.pt` is how a person keeps a checkpoint. When `step-1.pt` was removed, `best.pt` was the file's only name.
+/// A person keeps a checkpoint with `ln step-1.pt best.pt`. After `step-1.pt` was removed, `best.pt` was the file's only name.
 #[test]
 fn a_link_that_a_person_made_is_never_proven() {
     let disk = Disk::new();
     let run = disk.run("r");
     let path = disk.put("step-1.pt", FULL);
     run.note(&path, &[""]);
-    run.look();
+    run.scan();
     let link = disk.path("best.pt");
     std::fs::hard_link(&path, &link).unwrap();
     assert!(proven(&run, &path) && !proven(&run, &link));
@@ -166,17 +166,17 @@ fn a_link_that_a_person_made_is_never_proven() {
     records.store();
     assert!(!proven(&run, &link), "the last name of the file");
 
-    // Where a person removed the name that was saved, a look has seen the link before.
+    // If a person removes the name that was saved, a scan has seen the link before.
     let path = disk.put("step-2.pt", FULL);
     run.note(&path, &[""]);
     let link = disk.path("best-2.pt");
     std::fs::hard_link(&path, &link).unwrap();
-    run.look();
+    run.scan();
     std::fs::remove_file(&path).unwrap();
     assert!(!proven(&run, &link));
 }
 
-/// Shards that do not change are links into the checkpoint before, which may be another run's.
+/// Unchanged shards are links into the previous checkpoint, which may belong to another run.
 #[test]
 fn of_a_linked_shard_only_the_names_that_saves_made_are_proven() {
     let disk = Disk::new();
@@ -234,7 +234,7 @@ fn what_ranks_noted_is_taken_once_and_again_after_a_crash() {
     let saves = disk.folder().parent().unwrap().join("runs/r.1/saves");
     let mut proofs = Proofs::default();
     let taken = TakenSaves::take(&saves, &mut proofs);
-    // The agent is killed before the proofs are stored; the rank saves again.
+    // The agent is killed before the proofs are stored, and the rank saves again.
     drop((taken, proofs));
     let second = disk.put("step-2.pt", FULL);
     run.note(&second, &[""]);

@@ -14,7 +14,7 @@ use domain::run::state::{Event, Machine, NodeCommand, NodeReport, Task, advance}
 use super::super::testing::{Disk, FULL, NODE, Run, aged, names_in};
 use super::*;
 
-/// A file system of its own where the test may mount one, so that it can really be full; else a folder.
+/// A separate file system that can be really full, if the test may mount one; otherwise a folder.
 struct Volume {
     folder: tempfile::TempDir,
     mounted: bool,
@@ -35,7 +35,7 @@ impl Volume {
         self.folder.path()
     }
 
-    /// Fills it until so many in a hundred are used.
+    /// Fills it up to this percentage.
     fn fill(&self, percent: u64) {
         let stat = rustix::fs::statvfs(self.path()).unwrap();
         let (free, all) = (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize);
@@ -68,10 +68,10 @@ fn nothing_goes_when_the_one_that_is_to_remain_is_not_whole_any_more() {
     let old = run.save("step-1.pt", FULL, 100);
     let last = run.save("step-2.pt", &FULL[..1_000], 50);
     let error = run.carry_out(&run.order(&last, &[&old])).unwrap();
-    assert!(error.to_string().contains("is not whole"), "{error}");
+    assert!(error.to_string().contains("is incomplete"), "{error}");
     std::fs::remove_file(&last).unwrap();
     let error = run.carry_out(&run.order(&last, &[&old])).unwrap();
-    assert!(error.to_string().contains("is not there"), "{error}");
+    assert!(error.to_string().contains("does not exist"), "{error}");
     assert_eq!(disk.names(), ["step-1.pt"]);
 }
 
@@ -92,7 +92,7 @@ fn nothing_outside_and_nothing_behind_a_link_is_touched() {
         (path(""), "not a path below"),
         (path("link/step-1.pt"), "symbolic link"),
         (path("step-1.pt"), "symbolic link"),
-        (remain.clone(), "lies in it"),
+        (remain.clone(), "contains the checkpoint to keep"),
     ] {
         let error = run.carry_out(&run.order(&remain, &[&remove])).unwrap();
         assert!(error.to_string().contains(says), "{remove}: {error}");
@@ -109,7 +109,7 @@ fn what_is_in_use_or_in_writing_stays() {
     let used = run.save("step-1.pt", FULL, 100);
     let fresh = run.save("step-2.pt", &FULL[..100], 0);
     let in_use = BTreeSet::from([used.clone()]);
-    for (path, says) in [(&used, "goes on from it"), (&fresh, "changed a moment ago")] {
+    for (path, says) in [(&used, "resumes from it"), (&fresh, "changed a moment ago")] {
         let order = run.order(&remain, &[path]);
         let error = carry_out(&order, &in_use, NODE, &mut run.records()).unwrap();
         assert!(error.to_string().contains(says), "{error}");
@@ -118,7 +118,7 @@ fn what_is_in_use_or_in_writing_stays() {
 }
 
 #[test]
-fn a_folder_goes_only_if_every_file_in_it_is_proven() {
+fn a_folder_is_removed_only_if_every_file_in_it_is_proven() {
     let disk = Disk::new();
     let run = disk.run("r");
     let remain = run.save("step-9.pt", FULL, 10);
@@ -181,7 +181,7 @@ fn a_folder_goes_only_if_every_file_in_it_is_proven() {
             assert!(error.is_none() && !step.exists(), "{what}: {error:?}");
             continue;
         }
-        let says = format!("stays: not proven to be this run's: {names}");
+        let says = format!("was kept: not proven to be this run's: {names}");
         let error = error.map_or_else(|| "it is removed".to_owned(), |error| error.to_string());
         assert!(error.ends_with(&says), "{what}: {error}");
         assert_eq!(names_in(&step), before, "{what}");
@@ -215,7 +215,7 @@ fn what_a_crash_left_is_removed_by_the_next_order_and_a_second_node_finds_it_don
         aged(&step.join(name), Duration::from_secs(100));
     }
     run.note(&step, &[".metadata", "__0_0.distcp"]);
-    // As far as a removal had come when its agent was killed: the index goes first.
+    // The state after an agent was killed during a removal: the index is removed first.
     std::fs::remove_file(step.join(".metadata")).unwrap();
     let order = run.order(&remain, &[&step.display().to_string()]);
     assert!(run.carry_out(&order).is_none());
@@ -223,14 +223,14 @@ fn what_a_crash_left_is_removed_by_the_next_order_and_a_second_node_finds_it_don
     assert!(run.carry_out(&order).is_none());
 }
 
-/// Their contents were chosen by a version that did not ask who wrote them.
+/// A version that did not check who wrote the files had chosen their contents.
 #[test]
-fn what_an_older_version_was_deleting_is_told_and_not_touched() {
+fn leftovers_of_an_older_versions_removal_are_reported_and_kept() {
     let disk = Disk::new();
     let run = disk.run("r");
     run.save("step-9.pt", FULL, 10);
     disk.put(".trash-lockstep-0-step-1/best_model.pt", FULL);
-    let report = run.look();
+    let report = run.scan();
     assert_eq!(report.checkpoints.len(), 1);
     let problem = report.problem.unwrap();
     assert!(
@@ -240,7 +240,7 @@ fn what_an_older_version_was_deleting_is_told_and_not_touched() {
     assert!(disk.path(".trash-lockstep-0-step-1/best_model.pt").exists());
 }
 
-/// The run's machine and the node's disk, as agent and collector bring them together.
+/// The run's state machine and the node's disk, connected as by agent and collector.
 struct Cluster<'d> {
     folder: &'d Path,
     run: &'d Run,
@@ -290,9 +290,9 @@ impl<'d> Cluster<'d> {
             .collect()
     }
 
-    /// One look, and what the machine orders for it.
-    fn look(&mut self) -> Vec<RemovalOrder> {
-        let report = self.run.look();
+    /// One scan, and the orders that the state machine makes from it.
+    fn scan(&mut self) -> Vec<RemovalOrder> {
+        let report = self.run.scan();
         self.take(&Event::Reported {
             attempt: AttemptNo(1),
             node: NodeName::new(NODE).unwrap(),
@@ -300,7 +300,7 @@ impl<'d> Cluster<'d> {
         })
     }
 
-    /// Steps of those that are whole, by the disk and by nothing else.
+    /// Returns the steps of the complete checkpoints, from the disk only.
     fn whole(&self) -> Vec<u64> {
         let whole = |step: &u64| {
             let path = self.folder.join(format!("step-{step}.pt"));
@@ -310,8 +310,8 @@ impl<'d> Cluster<'d> {
     }
 }
 
-/// A `checkpoint_dir` that held `best_model.pt` and `pretrained/base.pt`, two days older than the run, lost both when the run kept its
-/// last checkpoint only.
+/// A `checkpoint_dir` contained `best_model.pt` and `pretrained/base.pt`, two days older than the run. Both were removed when the run kept
+/// only its last checkpoint.
 #[test]
 fn what_was_there_before_the_run_survives_its_retention() {
     let disk = Disk::new();
@@ -327,7 +327,7 @@ fn what_was_there_before_the_run_survives_its_retention() {
     let folder = disk.folder();
     let mut cluster = Cluster::new(&folder, &run, 1);
     for _ in 0..2 {
-        for order in cluster.look() {
+        for order in cluster.scan() {
             assert!(run.carry_out(&order).is_none());
         }
     }
@@ -359,15 +359,15 @@ fn what_was_there_before_the_run_survives_its_retention() {
     );
 }
 
-/// As root it runs on a tmpfs of 1 MiB that is really 98 % full; else in a folder of the disk there is.
+/// As root, this test uses a tmpfs of 1 MiB that is really 98 % full; otherwise a folder of the existing disk.
 #[test]
 fn of_forty_checkpoints_on_a_full_disk_the_last_good_one_is_never_gone() {
     let (disk, node) = (Volume::of_bytes(1 << 20), Disk::new());
     let run = node.run_in("r", disk.path().to_owned());
     for step in 1..=40_u64 {
-        // Every third is torn, the last two among them; 38 is the last good one.
-        let torn = step % 3 == 0 || step >= 39;
-        let bytes = if torn { &FULL[..FULL.len() / 2] } else { FULL };
+        // Every third checkpoint is incomplete, and so are the last two; 38 is the last complete one.
+        let incomplete = step % 3 == 0 || step >= 39;
+        let bytes = if incomplete { &FULL[..FULL.len() / 2] } else { FULL };
         run.save(&format!("step-{step}.pt"), bytes, (50 - step) * 60);
     }
     if disk.mounted {
@@ -379,7 +379,7 @@ fn of_forty_checkpoints_on_a_full_disk_the_last_good_one_is_never_gone() {
         path: disk.path().join("step-5.pt").display().to_string(),
         pinned: true,
     });
-    let orders = cluster.look();
+    let orders = cluster.scan();
     assert_eq!(resume_point(&cluster.machine.checkpoints).unwrap().step, Some(38));
     assert_eq!(orders.len(), 1);
     assert_eq!(
@@ -388,7 +388,7 @@ fn of_forty_checkpoints_on_a_full_disk_the_last_good_one_is_never_gone() {
         "the last 3, the pinned, and 39 and 40 that are newer, stay"
     );
 
-    // The file that is to remain breaks between decision and removal, before each single one: nothing goes from then on.
+    // The file that must remain breaks between decision and removal, before each single removal: nothing is removed from then on.
     let last = disk.path().join("step-38.pt");
     let mut before = cluster.whole().len();
     for broken_before in [0, 7, 15] {
@@ -407,8 +407,8 @@ fn of_forty_checkpoints_on_a_full_disk_the_last_good_one_is_never_gone() {
             left,
             "nothing goes while the last good one is broken"
         );
-        // The run would go on from the one before now, so that one must be protected instead.
-        cluster.look();
+        // The run would now resume from the previous one, so that one must be protected instead.
+        cluster.scan();
         let next = resume_point(&cluster.machine.checkpoints).unwrap();
         assert_eq!(next.step, Some(37));
         assert!(cluster.whole().contains(&37));
@@ -419,9 +419,9 @@ fn of_forty_checkpoints_on_a_full_disk_the_last_good_one_is_never_gone() {
         assert!(now <= before);
         before = now;
     }
-    // Undisturbed, again and again until nothing is left to do.
+    // Without interference, repeated until nothing is left to do.
     for _ in 0..5 {
-        for order in cluster.look() {
+        for order in cluster.scan() {
             assert!(run.carry_out(&order).is_none());
         }
         assert!(cluster.whole().contains(&38), "the last good one");

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use super::super::testing::Disk;
 use super::*;
 
-/// What `lockstep_checkpoint` writes last.
+/// Writes what `lockstep_checkpoint` writes last.
 fn write(folder: &Path, run: &str, names: &[&str]) {
     let path = folder.join(NAME);
     std::fs::write(&path, b"").unwrap();
@@ -19,8 +19,8 @@ fn write(folder: &Path, run: &str, names: &[&str]) {
         )
     };
     let inodes: serde_json::Map<_, _> = names.iter().map(entry).collect();
-    let said = serde_json::json!({ "version": 1, "step": 7, "files": {}, "run": run, "inode": inode, "inodes": inodes });
-    std::fs::write(&path, said.to_string()).unwrap();
+    let sidecar = serde_json::json!({ "version": 1, "step": 7, "files": {}, "run": run, "inode": inode, "inodes": inodes });
+    std::fs::write(&path, sidecar.to_string()).unwrap();
 }
 
 fn proves(folder: &Path, run: &str, name: &str) -> bool {
@@ -56,7 +56,7 @@ fn a_sidecar_proves_itself_and_the_files_that_it_names_for_its_own_run() {
     );
 }
 
-/// A person who copies a checkpoint copies its sidecar too.
+/// A person who copies a checkpoint also copies its sidecar.
 #[test]
 fn the_copy_of_a_sidecar_proves_nothing() {
     let disk = Disk::new();

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::checkpoint::{PruneOrder, Remain};
+use domain::run::checkpoint::{PruneOrder, RequiredCheckpoint};
 use domain::run::state::NodeReport;
 
 use super::*;
@@ -49,7 +49,7 @@ impl Node {
         path.display().to_string()
     }
 
-    /// As the probe notes a save that it saw.
+    /// Records a save as the probe does.
     fn noted(&self, path: &str) {
         use std::os::unix::fs::MetadataExt;
         let meta = std::fs::metadata(path).unwrap();
@@ -61,7 +61,7 @@ impl Node {
         std::fs::write(saves.join("0.jsonl"), format!("{line}\n")).unwrap();
     }
 
-    fn told(&self) -> Option<(u64, CheckpointReport)> {
+    fn reported(&self) -> Option<(u64, CheckpointReport)> {
         let parts = self.attempt.checkpoints_after(0)?;
         let [entry] = parts.as_slice() else {
             panic!("{} parts", parts.len());
@@ -93,13 +93,13 @@ fn saving(phase: Phase, path: &str) -> Saving {
 }
 
 #[tokio::test]
-async fn what_changed_is_told_once_also_by_the_next_agent() {
+async fn a_change_is_reported_once_also_by_the_next_agent() {
     let node = Node::new();
     let path = node.save("last.pt", FULL);
     let mut watch = node.watch();
     watch.note(&saving(Phase::End, &path));
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
-    let (id, report) = node.told().unwrap();
+    let (id, report) = node.reported().unwrap();
     let one = &report.checkpoints[0];
     assert_eq!(
         (one.step, one.duration_ms, one.complete),
@@ -108,11 +108,11 @@ async fn what_changed_is_told_once_also_by_the_next_agent() {
     );
     let mut next = node.watch();
     assert!(next.finish(&node.attempt, &BTreeSet::new()).await);
-    assert_eq!(node.told().unwrap().0, id, "no news");
+    assert_eq!(node.reported().unwrap().0, id, "no change");
     node.save("step-9.pt", &FULL[..99]);
     next.note(&saving(Phase::Failure, "/c/step-9.pt"));
     assert!(next.finish(&node.attempt, &BTreeSet::new()).await);
-    let (after, report) = node.told().unwrap();
+    let (after, report) = node.reported().unwrap();
     assert_eq!((after, report.checkpoints.len()), (id + 1, 2));
     assert!(report.failure.unwrap().error.contains("No space left"));
     assert_eq!(node.value("run_checkpoints_incomplete_total"), Some(1.0));
@@ -125,7 +125,7 @@ async fn a_cut_off_file_of_someone_else_is_no_failed_save() {
     let node = Node::new();
     let mut watch = node.watch();
     let cut_off = |origin| {
-        let sight = domain::run::checkpoint::Sight {
+        let sight = domain::run::checkpoint::CheckpointOnNode {
             origin: Some(origin),
             ..Default::default()
         };
@@ -147,14 +147,14 @@ async fn a_cut_off_file_of_someone_else_is_no_failed_save() {
 }
 
 #[tokio::test]
-async fn an_order_in_the_folder_is_carried_out_and_what_it_did_is_told() {
+async fn an_order_in_the_folder_is_executed_and_its_result_is_reported() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
     node.noted(&old);
     let order = RemovalOrder {
         folder: node.data.path().join("c").display().to_string(),
         remove: vec![old.clone(), "/etc/passwd".into()],
-        remain: Remain {
+        remain: RequiredCheckpoint {
             path: last.clone(),
             complete: true,
             mark: String::new(),
@@ -164,14 +164,14 @@ async fn an_order_in_the_folder_is_carried_out_and_what_it_did_is_told() {
     node.attempt.folder().write(files::REMOVAL, &json).unwrap();
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
-    let (_, report) = node.told().unwrap();
+    let (_, report) = node.reported().unwrap();
     let left: Vec<_> = report.checkpoints.iter().map(|one| one.path.as_str()).collect();
     assert_eq!(left, [last]);
-    assert!(report.problem.unwrap().contains("/etc/passwd stays"));
+    assert!(report.problem.unwrap().contains("/etc/passwd was kept"));
     assert!(!node.attempt.folder().has(files::REMOVAL));
 }
 
-/// Such an order may hold anything that lay in the folder.
+/// Such an order may contain anything that was in the folder.
 #[tokio::test]
 async fn an_order_of_before_proofs_is_not_carried_out() {
     let node = Node::new();
@@ -180,7 +180,7 @@ async fn an_order_of_before_proofs_is_not_carried_out() {
     let order = PruneOrder {
         folder: node.data.path().join("c").display().to_string(),
         remove: vec![old.clone()],
-        remain: Remain {
+        remain: RequiredCheckpoint {
             path: last,
             complete: true,
             mark: String::new(),
@@ -200,7 +200,7 @@ async fn an_order_of_before_proofs_is_not_carried_out() {
         "to refuse it would end the attempt: {answer:?}"
     );
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
-    let (_, report) = node.told().unwrap();
+    let (_, report) = node.reported().unwrap();
     assert_eq!(report.checkpoints.len(), 2);
     let problem = report.problem.unwrap();
     assert!(problem.contains("of an older collector"), "{problem}");

@@ -1,5 +1,5 @@
-//! The task that looks after one attempt: carries its commands out, reads what its shim and ranks leave in the folder, and buries it when
-//! its shim has vanished.
+//! The task that controls one attempt. It executes the commands, reads the files that shim and ranks write to the folder, and cleans up if
+//! the shim has died.
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
@@ -17,38 +17,38 @@ use shim::{Entry, Folder, Secrets, read_from};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Attempt;
-use super::inside::Inside;
+use super::rank_facts::RankFacts;
 use super::usage::RankUsage;
 use crate::launch::checkpoint;
 use crate::launch::checkpoint::records::{self, FolderListing};
-use crate::launch::container::{self, Needs, Noted};
+use crate::launch::container::{self, ContainerNeeds, StoredContainerCheck};
 use crate::launch::inspect::kineto;
 use crate::launch::output;
 use crate::launch::positions::Positions;
-use crate::launch::preflight::asked::{Asked, Surroundings, checkpoint_folder, token_of};
 use crate::launch::preflight::checkout::placed;
 use crate::launch::preflight::disks::{is_seen, remove_token};
 use crate::launch::preflight::lease::Lease;
+use crate::launch::preflight::request::{PrepareRequest, Surroundings, checkpoint_folder, token_of};
 use crate::launch::preflight::{bandwidth, prepare};
 use crate::launch::probe::{Knob, Reader, Record, RunSeries};
 use crate::launch::scope::Scope;
-use crate::launch::supervise::{Supervisor, burial};
+use crate::launch::supervise::{Supervisor, shim_cleanup};
 use crate::sample::nccl;
 use crate::sample::nccl::plugin::Choice;
 use crate::uplink::link::now_ms;
 
-/// How often files are looked at: a step is on its way to the collector within a tenth of a second.
-const LOOK: Duration = Duration::from_millis(100);
-/// How often series that age are written and the shim is looked for.
+/// Interval between reads of the files: a step is sent to the collector within 0.1 s.
+const READ_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval for writing series with ages and for checking the shim.
 const TICK: Duration = Duration::from_secs(1);
-/// How often logs are looked at for their size: in that time no rank writes more than a few of the gigabytes it may have.
+/// Interval between checks of log sizes. In this time a rank writes at most a few of the gigabytes that it may use.
 const BOUND_LOGS: Duration = Duration::from_secs(5);
-/// Time for a new shim to take its lock.
+/// Time limit for a new shim to take its lock.
 const SHIM_STARTS_WITHIN: Duration = Duration::from_secs(10);
-/// Time to list the checkpoint folder before the first start. A list that takes longer proves nothing.
+/// Time limit for listing the checkpoint folder before the first start. A list that takes longer proves nothing.
 const LIST_WITHIN: Duration = Duration::from_secs(15);
 
-/// Words of one rank on one change in place: that it has it or cannot, and the same of the value before.
+/// Maximum number of answers of one rank to one live change: that it applied the change or cannot, and the same for the previous value.
 const LIVE_ANSWERS_MAX: usize = 4;
 
 /// Follows one attempt to its end.
@@ -56,7 +56,7 @@ pub(in crate::launch::supervise) struct Follower {
     attempt: Arc<Attempt>,
     supervisor: Arc<Supervisor>,
     commands: mpsc::Receiver<NodeCommand>,
-    /// Held until the start.
+    /// The port lease, held until the start.
     lease: Option<Lease>,
     shim: Option<Child>,
     shim_since: Option<Instant>,
@@ -64,15 +64,15 @@ pub(in crate::launch::supervise) struct Follower {
     series: RunSeries,
     positions: Positions,
     usage: RankUsage,
-    inside: Inside,
-    /// Since there is something to follow.
+    facts: RankFacts,
+    /// `None` until the attempt has started.
     nccl: Option<nccl::Watch>,
-    /// Likewise.
+    /// `None` until there is something to watch.
     checkpoints: Option<checkpoint::Watch>,
-    /// Sizes of the files of reports when `ended` was found.
+    /// Sizes of the report files when `ended` was computed.
     reports_seen: Option<(u64, u64)>,
     ended: bool,
-    /// When the logs were last looked at for their size.
+    /// When the log sizes were last checked.
     bounded: Instant,
 }
 
@@ -85,7 +85,7 @@ impl Follower {
         let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
         let reader = Reader::open(&attempt.folder);
         let positions = Positions::new(attempt.run.clone());
-        let inside = Inside::open(&attempt.folder, &attempt.entries());
+        let facts = RankFacts::open(&attempt.folder, &attempt.entries());
         let usage = RankUsage::new(&supervisor.setting.root, &attempt.run);
         Self {
             attempt,
@@ -98,7 +98,7 @@ impl Follower {
             series,
             positions,
             usage,
-            inside,
+            facts,
             nccl: None,
             checkpoints: None,
             reports_seen: None,
@@ -108,14 +108,14 @@ impl Follower {
     }
 
     pub(in crate::launch::supervise) async fn follow(mut self) {
-        self.take_up_again().await;
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        self.resume_unfinished().await;
+        let mut interval = tokio::time::interval(READ_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut ticked = Instant::now();
         loop {
             tokio::select! {
                 Some(command) = self.commands.recv() => self.carry_out(command).await,
-                _ = looks.tick() => {
+                _ = interval.tick() => {
                     self.take_records().await;
                     self.positions.tick(&self.attempt.folder, now_ms(), &self.supervisor.samples);
                 }
@@ -131,8 +131,8 @@ impl Follower {
         self.close().await;
     }
 
-    /// What an agent before this one began and did not finish.
-    async fn take_up_again(&mut self) {
+    /// Continues what a previous agent began and did not finish.
+    async fn resume_unfinished(&mut self) {
         let folder = self.attempt.folder.clone();
         if self.has_ended() || folder.shim_lives() {
             return;
@@ -141,7 +141,7 @@ impl Follower {
             return self.stop().await;
         }
         if folder.has(files::START) {
-            // Where a shim has been, `tick` finds out that it is gone.
+            // If a shim has run before, `tick` detects that it has died.
             if let Ok(start) = folder.read::<Start>(files::START) {
                 self.start(&start).await;
             }
@@ -150,16 +150,16 @@ impl Follower {
         if let Ok(spec) = folder.read::<Spec>(files::PREPARE) {
             self.prepare(&spec).await;
         }
-        let looked = self
+        let answered = self
             .attempt
             .entries()
             .iter()
             .any(|entry| matches!(entry.report, NodeReport::Looked { .. }));
-        if !looked && let Ok(path) = folder.read::<String>(files::LOOK) {
+        if !answered && let Ok(path) = folder.read::<String>(files::LOOK) {
             self.look_for(path).await;
         }
-        if let Ok(asked) = folder.read::<Measure>(files::MEASURE) {
-            self.measure(&asked).await;
+        if let Ok(request) = folder.read::<Measure>(files::MEASURE) {
+            self.measure(&request).await;
         }
     }
 
@@ -167,23 +167,24 @@ impl Follower {
         match command {
             NodeCommand::Prepare { spec, .. } => self.prepare(&spec).await,
             NodeCommand::LookFor { path } => self.look_for(path).await,
-            NodeCommand::Measure(asked) => self.measure(&asked).await,
+            NodeCommand::Measure(request) => self.measure(&request).await,
             NodeCommand::Start(start) => self.start(&start).await,
             NodeCommand::Stop { .. } => self.stop().await,
-            // The ranks read it for themselves.
+            // The ranks read these orders themselves.
             NodeCommand::StopAfter { .. } | NodeCommand::TurnLive { .. } => {}
-            // The watch finds it in the folder.
+            // The checkpoint watch reads the order from the folder.
             NodeCommand::Remove(_) | NodeCommand::Checkpoints(_) => {}
         }
     }
 
-    /// Once: a command may lie in the folder and wait in the queue as well.
+    /// Runs once, although the command may be both in the folder and in the queue.
     async fn prepare(&mut self, spec: &Spec) {
         let answers = |entry: &Entry| matches!(entry.report, NodeReport::Prepared(_));
         if self.has_ended() || self.attempt.entries().iter().any(answers) {
             return;
         }
-        // Commands come when they are; an agent that takes up a preparation of the one before it may be faster.
+        // The collector sends commands only when the GPUs are known. But an agent that continues the preparation of a previous one may be
+        // faster.
         tokio::select! {
             () = stopped(&self.attempt.folder) => return,
             () = self.supervisor.gpus_known() => {}
@@ -200,14 +201,14 @@ impl Follower {
             }
         };
         let folder = self.attempt.folder.clone();
-        let asked = Asked {
+        let request = PrepareRequest {
             folder: folder.path().to_owned(),
-            ..folder.read(files::ASKED).unwrap_or_default()
+            ..folder.read(files::PREPARE_REQUEST).unwrap_or_default()
         };
         let report = tokio::select! {
-            // The stop that waits in the queue answers.
+            // The stop in the queue reports the end.
             () = stopped(&folder) => return,
-            prepared = prepare(spec, &asked, &around) => match prepared {
+            prepared = prepare(spec, &request, &around) => match prepared {
                 Ok((prepared, lease)) => {
                     self.lease = Some(lease);
                     NodeReport::Prepared(prepared)
@@ -223,29 +224,29 @@ impl Follower {
         self.attempt.report(NodeReport::Looked { seen }).await;
     }
 
-    /// Once for a round: a command may lie in the folder and wait in the queue as well.
-    async fn measure(&mut self, asked: &Measure) {
+    /// Runs once per round, although the command may be both in the folder and in the queue.
+    async fn measure(&mut self, request: &Measure) {
         let folder = self.attempt.folder.clone();
-        let answers = |entry: &Entry| matches!(&entry.report, NodeReport::Measured(measured) if measured.round == asked.round);
+        let answers = |entry: &Entry| matches!(&entry.report, NodeReport::Measured(measured) if measured.round == request.round);
         if self.has_ended() || self.attempt.entries().iter().any(answers) {
             return;
         }
         let measured = tokio::select! {
-            // The stop that waits in the queue answers.
+            // The stop in the queue reports the end.
             () = stopped(&folder) => return,
-            measured = bandwidth::measure(asked, &mut self.lease) => measured,
+            measured = bandwidth::measure(request, &mut self.lease) => measured,
         };
         self.attempt.report(NodeReport::Measured(measured)).await;
         let _gone = folder.remove(files::MEASURE);
     }
 
-    /// What was left for the other nodes to see.
+    /// Removes the file that was written for the other nodes to find.
     fn clear_token(&self) {
         let folder = &self.attempt.folder;
-        if let (Ok(spec), Ok(asked)) = (
+        if let (Ok(spec), Ok(request)) = (
             folder.read::<Spec>(files::PREPARE),
-            folder.read::<Asked>(files::ASKED),
-        ) && let Some(token) = token_of(&spec, &asked)
+            folder.read::<PrepareRequest>(files::PREPARE_REQUEST),
+        ) && let Some(token) = token_of(&spec, &request)
         {
             remove_token(token);
         }
@@ -268,7 +269,7 @@ impl Follower {
         }
     }
 
-    /// Before the run's ranks are first started on this node: what is in its checkpoint folder now, they did not write.
+    /// Lists the checkpoint folder before the run's ranks start on this node for the first time: the ranks did not write what is in it now.
     async fn list_checkpoint_folder(&self, start: &Start) {
         let place = records::RecordsFolder::of(&self.attempt.run, &self.attempt.folder);
         let Some(folder) = checkpoint_folder(&start.spec).filter(|_| !place.has_first_start()) else {
@@ -276,7 +277,7 @@ impl Follower {
         };
         let (listed, answer) = oneshot::channel();
         let (of, by) = (folder.clone(), start.clone());
-        // A thread of its own: one that hangs at a dead file server must not hold up the agent's end.
+        // A separate thread: if it hangs at a dead file server, it must not delay the end of the agent.
         std::thread::spawn(move || {
             let _too_late = listed.send(records::list_before_start(&of, &by));
         });
@@ -285,16 +286,16 @@ impl Follower {
             _ => FolderListing::none(&folder, start),
         };
         if let Err(error) = listed.note(&place) {
-            tracing::warn!(run = %self.attempt.run, %error, "what the run's checkpoint folder holds before its start cannot be noted");
+            tracing::warn!(run = %self.attempt.run, %error, "the contents of the run's checkpoint folder before its start cannot be stored");
         }
     }
 
-    /// Whether a shim was started and came as far as starting anything itself, or may yet.
+    /// Returns true if a shim was started and has started processes itself, or still may.
     fn has_run(&self) -> bool {
         let folder = &self.attempt.folder;
-        let said =
+        let has_reports =
             || read_from(&folder.file(files::SHIM_REPORTS), 0).is_ok_and(|(reports, _)| !reports.is_empty());
-        self.shim.is_some() || folder.has(files::OWNER) || said()
+        self.shim.is_some() || folder.has(files::OWNER) || has_reports()
     }
 
     fn start_shim(&mut self, start: &Start, scope: Option<&Scope>) -> Result<(), String> {
@@ -306,7 +307,7 @@ impl Follower {
         let secrets = Secrets::of(folder);
         if let Some(name) = start.spec.secrets.keys().find(|name| !secrets.has(name)) {
             return Err(format!(
-                "the value of the secret {name} is not kept any more; submit the run anew with --secret {name}"
+                "the value of the secret {name} is not kept any more; submit the run again with --secret {name}"
             ));
         }
         let text = |path: &std::path::Path| path.display().to_string();
@@ -328,13 +329,13 @@ impl Follower {
             _ => None,
         };
         let meeting = start.spec.kineto.then(|| kineto::prepare(folder)).transpose()?;
-        let needs = Needs {
+        let needs = ContainerNeeds {
             resume_from: start.resume_from.as_deref(),
             plugin: plugin_file,
             kineto: meeting.as_deref(),
         };
         let paths = Paths {
-            python: python.ok_or("it was told to start without having been prepared")?,
+            python: python.ok_or("the start command came without a successful preparation")?,
             companions: text(&around.companions),
             folder: text(folder.path()),
             log_dir: text(&folder.file(files::RANKS)),
@@ -374,11 +375,11 @@ impl Follower {
         Ok(())
     }
 
-    /// A shim reads the stop file itself; without one there is nothing to wait for.
+    /// Ends an attempt without a shim. A shim reads the stop file itself.
     async fn stop(&mut self) {
         self.lease = None;
         self.clear_token();
-        // Held while it is said: a shim that an earlier agent had just started comes too late then, and sees it.
+        // The lock is held during the report: a shim that a previous agent has just started then comes too late, and sees the end.
         let folder = self.attempt.folder.clone();
         let Some(_held) = folder.lock().ok().flatten().filter(|_| self.shim.is_none()) else {
             return;
@@ -404,21 +405,21 @@ impl Follower {
     async fn note_records(&mut self, records: Vec<Record>) {
         let inventory = self.supervisor.inventory.borrow().clone();
         for record in records {
-            if let Some(report) = self.inside.take(&record) {
+            if let Some(report) = self.facts.take(&record) {
                 self.attempt.report(report).await;
             }
             match &record {
                 Record::Checkpoint(saving) => self.checkpoints().note(saving),
-                Record::Knob(knob) => self.tell_knob(knob).await,
+                Record::Knob(knob) => self.report_knob(knob).await,
                 _ => {}
             }
             self.series.take(record, &inventory);
         }
     }
 
-    /// Once for each knob and outcome, of whichever rank says it first: the others say the same, and again to every new agent. Of a
-    /// change in place each rank's word counts.
-    async fn tell_knob(&mut self, knob: &Knob) {
+    /// Reports the result of a knob, once per knob and result: the other ranks send the same, and repeat it to every new agent. For a live
+    /// change, each rank's answer is reported.
+    async fn report_knob(&mut self, knob: &Knob) {
         let answer = KnobAnswer {
             knob: knob.name.clone(),
             value: knob.value.clone(),
@@ -427,7 +428,7 @@ impl Follower {
             rank: Rank(knob.rank),
             live: knob.live,
         };
-        let told: Vec<KnobAnswer> = self
+        let answers: Vec<KnobAnswer> = self
             .attempt
             .entries()
             .into_iter()
@@ -436,19 +437,21 @@ impl Follower {
                 _ => None,
             })
             .collect();
-        let same = |told: &&KnobAnswer| {
-            (&told.knob, told.applied, &told.detail) == (&answer.knob, answer.applied, &answer.detail)
+        let same = |earlier: &&KnobAnswer| {
+            (&earlier.knob, earlier.applied, &earlier.detail)
+                == (&answer.knob, answer.applied, &answer.detail)
         };
         let known = match answer.live {
             None => {
-                let mut first = told.iter().filter(|told| told.live.is_none());
-                first.clone().count() >= ANSWERS_MAX || first.any(|told| same(&told))
+                let mut first = answers.iter().filter(|earlier| earlier.live.is_none());
+                first.clone().count() >= ANSWERS_MAX || first.any(|earlier| same(&earlier))
             }
-            // A change that is refused is ordered back under its own number: a rank may answer twice.
+            // A rejected change is reverted under its own number, so a rank may answer twice.
             Some(_) => {
-                let of_rank = |told: &&KnobAnswer| (told.rank, told.live) == (answer.rank, answer.live);
-                let mut before = told.iter().filter(of_rank);
-                before.clone().count() >= LIVE_ANSWERS_MAX || before.any(|told| same(&told))
+                let of_rank =
+                    |earlier: &&KnobAnswer| (earlier.rank, earlier.live) == (answer.rank, answer.live);
+                let mut before = answers.iter().filter(of_rank);
+                before.clone().count() >= LIVE_ANSWERS_MAX || before.any(|earlier| same(&earlier))
             }
         };
         if !known {
@@ -456,10 +459,10 @@ impl Follower {
         }
     }
 
-    /// Ranks that no probe speaks for.
-    async fn tell_silent(&mut self, ended: bool) {
+    /// Reports ranks without a probe.
+    async fn report_silent_ranks(&mut self, ended: bool) {
         let attempt = self.attempt.clone();
-        for report in self.inside.silent(now_ms(), ended, || attempt.entries()) {
+        for report in self.facts.silent(now_ms(), ended, || attempt.entries()) {
             attempt.report(report).await;
         }
     }
@@ -475,7 +478,7 @@ impl Follower {
         })
     }
 
-    /// Once there is something to look after: ranks that may save, or an order for what they saved.
+    /// Runs once there is something to watch: ranks that may save, or an order to remove checkpoints.
     async fn tick_checkpoints(&mut self) {
         let folder = &self.attempt.folder;
         let ordered = folder.has(files::REMOVAL);
@@ -483,7 +486,7 @@ impl Follower {
             return;
         }
         if ordered && !folder.has(files::PREPARE) && !folder.has(files::START) {
-            // All else was cleared away: there are no ranks to wait for.
+            // Everything else was removed before: there are no ranks to wait for.
             let end = NodeEnd {
                 cause: EndCause::NeverStarted,
                 ..NodeEnd::default()
@@ -494,7 +497,7 @@ impl Follower {
         self.checkpoints().tick(&attempt, || supervisor.resumed_from());
     }
 
-    /// The last look, behind the last write of the ranks; then nobody follows any more.
+    /// Reads the checkpoints a last time after the last write of the ranks. Then the follower ends.
     async fn finish_checkpoints(&mut self) {
         let attempt = self.attempt.clone();
         let in_use = self.supervisor.resumed_from();
@@ -503,7 +506,7 @@ impl Follower {
             if something && !self.checkpoints().finish(&attempt, &in_use).await {
                 let _another_order_comes = attempt.folder.remove(files::REMOVAL);
             }
-            if attempt.let_go() {
+            if attempt.release_if_idle() {
                 return;
             }
         }
@@ -514,27 +517,27 @@ impl Follower {
         if self.attempt.folder.has(files::LAUNCH) {
             self.series.tick(now_ms());
             self.usage.tick(now_ms(), &self.supervisor.samples);
-            let heard = self.series.hears_nccl();
+            let probe_sends = self.series.hears_nccl();
             let watch = self.nccl.get_or_insert_with(|| {
                 let plan = self.attempt.folder.read(files::NCCL).unwrap_or_default();
                 nccl::Watch::new(&self.attempt.run, self.supervisor.samples.clone(), plan)
             });
-            watch.tick(heard, now_ms()).await;
-            self.tell_silent(false).await;
+            watch.tick(probe_sends, now_ms()).await;
+            self.report_silent_ranks(false).await;
         }
         if self.bounded.elapsed() >= BOUND_LOGS {
             self.bounded = Instant::now();
             output::bound(&self.attempt.folder);
         }
         if let Err(error) = self.reader.save(&self.supervisor.samples) {
-            tracing::warn!(run = %self.attempt.run, %error, "how far the probe's records were read cannot be noted");
+            tracing::warn!(run = %self.attempt.run, %error, "the read position in the probe's records cannot be stored");
         }
         if self.shim_is_gone() {
-            burial::bury(&self.attempt, &self.supervisor.setting.node).await;
+            shim_cleanup::clean_up(&self.attempt, &self.supervisor.setting.node).await;
         }
     }
 
-    /// Started once, not alive, and without a last word.
+    /// Returns true if a shim was started, is not alive, and has not reported an end.
     fn shim_is_gone(&mut self) -> bool {
         if !self.attempt.folder.has(files::LAUNCH) {
             return false;
@@ -547,11 +550,11 @@ impl Follower {
             && self
                 .shim_since
                 .is_some_and(|since| since.elapsed() < SHIM_STARTS_WITHIN);
-        // The order matters: a shim writes its last word before it lets go of the lock.
+        // The order matters: a shim writes its end report before it releases the lock.
         !starting && !self.attempt.folder.shim_lives() && !child_lives && !self.has_ended()
     }
 
-    /// Asked ten times a second: reads the reports only when there are new ones.
+    /// Called ten times per second: reads the reports only if there are new ones.
     fn has_ended(&mut self) -> bool {
         let size =
             |name: FileName| std::fs::metadata(self.attempt.folder.file(name)).map_or(0, |meta| meta.len());
@@ -565,7 +568,7 @@ impl Follower {
         self.ended
     }
 
-    /// Reads what is left of the records, ends the series, reaps the shim.
+    /// Reads the remaining records, ends the series and reaps the shim.
     async fn close(mut self) {
         while let Ok(records) = self.reader.read() {
             if records.is_empty() {
@@ -573,38 +576,38 @@ impl Follower {
             }
             self.note_records(records).await;
         }
-        self.tell_silent(true).await;
+        self.report_silent_ranks(true).await;
         self.finish_checkpoints().await;
         self.series.end(now_ms());
         let _saved_or_over = self.reader.save(&self.supervisor.samples);
         if let Some(mut shim) = self.shim.take() {
             let _reaped = tokio::task::spawn_blocking(move || shim.wait()).await;
         }
-        // A stop that comes late is answered from the journal.
+        // A stop that arrives later is answered from the stored reports.
         self.commands.close();
     }
 }
 
-/// What the run's container needs of this node; none for a run without one.
+/// Returns the node's part of the container's settings, or `None` for a run without a container.
 fn container_place(
     start: &Start,
     folder: &Folder,
     around: &Surroundings,
-    needs: Needs<'_>,
+    needs: ContainerNeeds<'_>,
 ) -> Result<Option<Place>, String> {
     if start.spec.container.is_none() {
         return Ok(None);
     }
-    let noted: Noted = folder
+    let check: StoredContainerCheck = folder
         .read(files::CONTAINER)
-        .map_err(|error| format!("the runtime that preflight found is not noted: {error}"))?;
-    container::place(&start.spec, noted, folder, around, needs).map(Some)
+        .map_err(|error| format!("the container runtime that preflight found cannot be read: {error}"))?;
+    container::place(&start.spec, check, folder, around, needs).map(Some)
 }
 
-/// Comes back when the attempt is to stop.
+/// Returns when the attempt is requested to stop.
 async fn stopped(folder: &Folder) {
     while !folder.has(files::STOP) {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(READ_INTERVAL).await;
     }
 }
 

@@ -1,8 +1,8 @@
-//! What the ranks of an attempt use of the host, from `/proc`, once per second: for finding out why a rank is slow.
+//! The host resources that the ranks of an attempt use, read from `/proc` once per second. They help to find out why a rank is slow.
 //!
 //! ```text
-//! /proc/PID/stat                 processor time, major faults, resident memory, start
-//! /proc/PID/task/*/schedstat     time that a thread could run and had no processor
+//! /proc/PID/stat                 processor time, major faults, resident memory, start time
+//! /proc/PID/task/*/schedstat     time that a thread was ready to run but had no processor
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,10 +16,10 @@ use shim::Entry;
 use crate::sample::Samples;
 use crate::sample::series::Family;
 
-/// Linux shows times to user space in hundredths of a second on every architecture we run on (`USER_HZ`).
+/// Linux reports times to user space in hundredths of a second on every supported architecture (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
-/// Threads of one rank that are looked at. A training process has one or two hundred; each costs a file per second.
+/// Maximum number of threads per rank that are read. A training process has one or two hundred; each costs one file per second.
 const THREADS_MAX: usize = 256;
 
 /// The ranks of one attempt on this node.
@@ -33,16 +33,16 @@ pub(super) struct RankUsage {
 #[derive(Debug)]
 struct RankProcess {
     pid: u32,
-    /// When it was started, as `stat` says: another process with its number is not it.
+    /// The start time in `stat`: another process with the same id has another one.
     start: Option<u64>,
-    /// Each living thread's run delay at the last look.
+    /// Each living thread's run delay at the last reading.
     threads: HashMap<u32, u64>,
-    /// Of all threads, those that have ended included.
+    /// The sum over all threads, including those that have ended.
     run_delay_ns: u64,
     family: Family,
 }
 
-/// What `stat` says of a process.
+/// The values of a process in `stat`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stat {
     major_faults: f64,
@@ -52,7 +52,7 @@ struct Stat {
 }
 
 impl RankUsage {
-    /// Reads below `root`.
+    /// Reads `/proc` below `root`.
     pub(super) fn new(root: &Path, run: &RunId) -> Self {
         Self {
             root: root.to_owned(),
@@ -61,7 +61,7 @@ impl RankUsage {
         }
     }
 
-    /// Takes the attempt's reports: who has been started, and who has ended.
+    /// Takes the attempt's reports: which ranks have started and which have ended.
     pub(super) fn note(&mut self, entries: &[Entry]) {
         for entry in entries {
             match &entry.report {
@@ -112,7 +112,8 @@ impl RankProcess {
         *self.start.get_or_insert(stat.start) == stat.start
     }
 
-    /// Grows when a thread waits, and does not fall when one ends. `None` where the kernel keeps no such statistics.
+    /// Returns the total run delay. It increases when a thread waits, and does not decrease when a thread ends. `None` if the kernel has no
+    /// such statistics.
     fn run_delay_s(&mut self, folder: &Path) -> Option<f64> {
         let tasks = std::fs::read_dir(folder.join("task")).ok()?;
         let numbers = tasks
@@ -136,7 +137,7 @@ impl RankProcess {
     }
 }
 
-/// `RUN_NS RUN_DELAY_NS TIMESLICES`.
+/// Parses `RUN_NS RUN_DELAY_NS TIMESLICES`.
 fn run_delay_ns(folder: &Path, thread: u32) -> Option<u64> {
     let text = std::fs::read_to_string(folder.join(format!("task/{thread}/schedstat"))).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -146,7 +147,8 @@ fn read_stat(folder: &Path) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(folder.join("stat")).ok()?)
 }
 
-/// `PID (NAME) STATE PPID …`, by proc(5): the name may hold blanks and parentheses, so fields are counted from behind it, where the third is.
+/// Parses `PID (NAME) STATE PPID …`, see proc(5). The name may contain blanks and parentheses, so fields are counted after it, from the
+/// third.
 fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
@@ -167,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A `/proc` with one process, whose numbers are those of its files.
+    /// A `/proc` with one process, whose values are in its files.
     struct Proc(tempfile::TempDir);
 
     impl Proc {

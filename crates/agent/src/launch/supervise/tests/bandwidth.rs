@@ -1,6 +1,6 @@
-//! The agents of two nodes measure what goes between them, as the collector tells them to.
+//! Tests in which the agents of two nodes measure the bandwidth between them, as the collector orders.
 
-use domain::run::bandwidth::BandwidthWish;
+use domain::run::bandwidth::BandwidthOptions;
 use domain::run::state::{Measure, Measured, Prepared};
 
 use super::*;
@@ -8,9 +8,9 @@ use super::*;
 impl Agent {
     async fn prepared_to_measure(&self) -> Prepared {
         let spec = Spec {
-            preflight_bandwidth: BandwidthWish {
+            preflight_bandwidth: BandwidthOptions {
                 seconds: 0.2,
-                ..BandwidthWish::default()
+                ..BandwidthOptions::default()
             },
             ..self.spec()
         };

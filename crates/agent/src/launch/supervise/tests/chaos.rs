@@ -1,13 +1,14 @@
-//! Agents that end and shims that are killed at any moment of an attempt: its end is told once, and truly, and nothing is left.
+//! Tests with agents that end and shims that are killed at any moment of an attempt: its end is reported once and correctly, and no process
+//! is left.
 //!
-//! A moment is drawn anew each time; the seed is printed. `LOCKSTEP_CHAOS_POINTS` asks for more than the few of every day, and
-//! `LOCKSTEP_CHAOS_SEED` for the same again.
+//! The moments are random; the seed is printed. `LOCKSTEP_CHAOS_POINTS` sets a larger number of attempts than the default, and
+//! `LOCKSTEP_CHAOS_SEED` repeats a sequence.
 
 use shim::Owner;
 
 use super::*;
 
-/// Five quick steps, and a good end.
+/// Five quick steps, then success.
 const SHORT: &str = r#"
 import json, os, socket, time
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -17,12 +18,12 @@ for step in range(1, 6):
     time.sleep(0.1)
 "#;
 const POINTS: u64 = 12;
-/// At once: more would wait for the processors rather than for each other.
+/// Attempts at the same time. More would mainly wait for the processors.
 const TOGETHER: u64 = 4;
 /// Longer than anything takes on two busy cores.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Numbers that look drawn (splitmix64).
+/// A pseudo-random number generator (splitmix64).
 struct Draw(u64);
 
 impl Draw {
@@ -39,14 +40,14 @@ impl Draw {
     }
 }
 
-/// What is done to one attempt, and when.
+/// What happens to one attempt, and when.
 #[derive(Debug)]
 struct Point {
-    /// From the beginning.
+    /// Since the start of the attempt.
     agent_ends: Vec<Duration>,
-    /// From when there is a shim.
+    /// Since the start of the shim.
     shim_is_killed: Option<Duration>,
-    /// From the beginning, with this grace.
+    /// Since the start of the attempt, with this grace period in ms.
     stop: Option<(Duration, u64)>,
 }
 
@@ -99,7 +100,7 @@ impl Point {
         self.judge(&agent, killed);
     }
 
-    /// Says again and again what a collector says, until it is accepted and has its effect.
+    /// Repeats a collector's command until it is accepted and has its effect.
     fn command(&self, agent: &Agent, reports: &[NodeReport], at: Duration) {
         let accepted = |id| reports.contains(&NodeReport::Accepted { command: id });
         if let Some((after, grace_ms)) = self.stop
@@ -181,7 +182,7 @@ impl Point {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_ends_when_the_end_is_told_once_and_truly() {
+async fn the_end_is_reported_once_and_correctly_whatever_was_killed() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let points = number("LOCKSTEP_CHAOS_POINTS").unwrap_or(POINTS);
     let seed = number("LOCKSTEP_CHAOS_SEED").unwrap_or_else(rand::random);

@@ -1,4 +1,4 @@
-//! Knobs that ranks take over while they train: the order on its way to them, and each one's word on its way back.
+//! Tests of knobs that ranks apply while they train: the order to the ranks, and each rank's answer.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use shim::LiveOrder;
 
 use super::*;
 
-/// Takes over whatever is ordered, says so twice, and again to nobody in particular when it is asked the same.
+/// Applies every order, answers twice, and answers again when the same order is repeated.
 const OBEDIENT: &str = r#"
 seen, path = None, os.path.join(os.path.dirname(os.environ["LOCKSTEP_PROBE_SOCKET"]), "knobs.live")
 while True:
@@ -74,11 +74,11 @@ async fn an_order_reaches_every_rank_once_and_each_rank_s_word_comes_back_once()
     assert_eq!(answered(&agent, 1).await, both("600", true));
     assert_eq!(turn(&agent, 5, 1, Some("600")), accepted, "sent again");
 
-    // The agent is killed and comes back; its ranks go on, and take the next order from it.
+    // The agent is killed and restarted. Its ranks continue, and take the next order from it.
     let agent = agent.restarted().await;
     turn(&agent, 7, 2, None);
     assert_eq!(answered(&agent, 2).await, both("", true));
-    // One that was sent before the last and comes late says nothing any more.
+    // An older order that arrives later is ignored.
     turn(&agent, 6, 1, Some("900"));
     let folder = Folder::of(agent.data.path(), &agent.run, AttemptNo(1));
     let order: LiveOrder = folder.read(files::KNOBS_LIVE).unwrap();

@@ -1,11 +1,11 @@
-//! A run with nccl-probe, from the wish to the series: the built plugin, loaded by the ranks as NCCL loads it.
+//! Tests of a run with nccl-probe, from the spec to the series: the ranks load the built plugin as NCCL does.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::*;
 
-/// Does to the plugin what NCCL 2.28 does: collectives of which rank 1 comes 5 ms late, then it waits to be stopped.
+/// Calls the plugin as NCCL 2.28 does: collectives to which rank 1 is 5 ms late. Then it waits to be stopped.
 const COLLECTIVES: &str = r#"
 import ctypes, os, time
 from ctypes import byref, c_char_p, c_int, c_uint64, c_void_p
@@ -33,7 +33,7 @@ for sequence in range(5):
 time.sleep(600)
 "#;
 
-/// A folder with the plugin in it: as built beside this test, else built now.
+/// Returns a folder with the plugin: the one built beside this test, or built now.
 fn beside() -> PathBuf {
     let executable = std::env::current_exe().unwrap();
     let folder = executable.parent().and_then(Path::parent).unwrap();
@@ -78,9 +78,9 @@ impl Agent {
         self.command(3, NodeCommand::Start(Box::new(start))).unwrap();
     }
 
-    /// A second may end between two collectives: the last word counts.
+    /// A second may end between two collectives, so the last value counts.
     async fn becomes(&self, metric: &str, rank: &str, wanted: f64) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let value = self.value(metric, rank).await;
             if (value - wanted).abs() < 1e-9 {
@@ -95,7 +95,7 @@ impl Agent {
     }
 
     async fn state(&self, wanted: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         let has = |sample: &crate::sample::sink::Sample| {
             sample.series.metric_name() == Some("nccl_probe_state")
                 && sample.series.get("state") == Some(wanted)
@@ -134,7 +134,7 @@ async fn a_profiler_of_the_users_own_stays_and_that_is_shown() {
     agent.state("other_plugin").await;
     let folder = Folder::of(agent.data.path(), &agent.run, AttemptNo(1));
     let log = folder.path().join("ranks/x_1/attempt_0/0/stdout.log");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while std::fs::read_to_string(&log).unwrap_or_default() != "/nonexistent/theirs.so\n" {
         assert!(
             Instant::now() < deadline,

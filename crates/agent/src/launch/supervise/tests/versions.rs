@@ -1,8 +1,9 @@
-//! Folders as each version wrote them, today's among them: a living shim of an older version is adopted, a dead one buried.
+//! Tests with folders as each version wrote them, including the current one: a living shim of an older version is adopted, and a dead one
+//! is cleaned up.
 
 use super::*;
 
-/// What a shim of folder format 1 says at the end of its life.
+/// The last reports of a shim of folder format 1.
 const LAST_WORDS_V1: &str = r#"{"id":1000005,"at_ms":1795308500000,"report":{"report":"rank_exited","rank":0,"code":0,"out_of_memory":false,"at_ns":1795308500000000000}}
 {"id":1000006,"at_ms":1795308500000,"report":{"report":"rank_exited","rank":1,"code":0,"out_of_memory":false,"at_ns":1795308500000000000}}
 {"id":1000007,"at_ms":1795308500001,"report":{"report":"ended","code":0,"cause":"stopped","message":""}}
@@ -59,7 +60,7 @@ async fn a_living_shim_of_the_first_version_is_adopted_stopped_and_believed() {
 }
 
 #[tokio::test]
-async fn what_a_dead_shim_of_the_first_version_left_is_buried_and_nobody_elses() {
+async fn leftovers_of_a_dead_shim_of_the_first_version_are_ended_and_no_other_processes() {
     let (data, _folder) = golden("v1");
     let agent = adopt(&data);
     let end = agent.end().await;
@@ -67,9 +68,9 @@ async fn what_a_dead_shim_of_the_first_version_left_is_buried_and_nobody_elses()
     assert!(!end.message.is_empty());
 }
 
-/// The numbers in today's note, torchrun's among them (1, as if), are those of before a restart of the machine.
+/// The process ids in the current file (torchrun has id 1) are those of before a restart of the machine.
 #[tokio::test]
-async fn after_a_restart_of_the_machine_nobody_is_signalled_and_what_is_known_is_kept() {
+async fn after_a_restart_of_the_machine_no_process_is_signalled_and_known_exits_are_kept() {
     let (data, _folder) = golden("v2");
     let agent = adopt(&data);
     let end = agent.end().await;

@@ -1,4 +1,4 @@
-//! The counters of an RDMA port that we know, and how each is read: without side effects, and never again after an error.
+//! The known counters of an RDMA port. They are read without side effects, and never again after an error.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -6,27 +6,27 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Octets are counted in words of four where the InfiniBand specification counts them.
+/// The InfiniBand specification counts octets in words of four.
 const WORD_BYTES: f64 = 4.0;
-/// A counter is one number.
+/// The maximum length of a counter file, which contains one number.
 const TEXT_BYTES_MAX: usize = 32;
 
 /// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Meaning {
-    /// Bytes sent, in units of so many.
+    /// Bytes sent, in units of this number of bytes.
     Sent(f64),
-    /// Bytes received, in units of so many.
+    /// Bytes received, in units of this number of bytes.
     Received(f64),
-    /// Ticks with data to send and no credit for it.
+    /// Ticks with data to send but no credit for it.
     Wait,
     /// Signs of congestion.
     Congestion(&'static str),
-    /// What should not happen.
+    /// Errors.
     Error(&'static str),
 }
 
-/// File below the port's folder, and its meaning. Names of several vendors stand for the same thing.
+/// The file below the port's folder, and its meaning. Vendors use different names for the same meaning.
 const KNOWN: [(&str, Meaning); 48] = {
     use Meaning::{Congestion, Error, Received, Sent, Wait};
     [
@@ -100,7 +100,7 @@ const KNOWN: [(&str, Meaning); 48] = {
     ]
 };
 
-/// Files that answered with an error.
+/// Files that returned an error when read.
 #[derive(Debug, Default)]
 pub(super) struct Broken(HashSet<PathBuf>);
 
@@ -109,12 +109,12 @@ pub(super) struct Broken(HashSet<PathBuf>);
 pub(super) struct Counter {
     path: PathBuf,
     pub(super) meaning: Meaning,
-    /// Kept open: a counter that is read each second is one call instead of four.
+    /// The open file: reading an open counter each second takes one call instead of four.
     file: Option<File>,
 }
 
-/// The counters a port has, each meaning once but for bytes, which add up. Bytes in the specification's own place win over a
-/// driver's.
+/// Returns the counters of a port. Each meaning occurs once, except bytes, which add up. Byte counters of the specification take precedence
+/// over those of a driver.
 pub(super) fn of_port(port: &Path) -> Vec<Counter> {
     let mut counters: Vec<Counter> = KNOWN
         .iter()
@@ -148,7 +148,7 @@ pub(super) fn of_port(port: &Path) -> Vec<Counter> {
 }
 
 impl Counter {
-    /// What the file says now; `None` for ever once it failed, but for a device that is gone and may come back.
+    /// Returns the current value. After an error it returns `None` forever, except if the device is gone, because it may come back.
     pub(super) fn read(&mut self, broken: &mut Broken) -> Option<f64> {
         if broken.0.contains(&self.path) {
             return None;

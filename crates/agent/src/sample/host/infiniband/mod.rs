@@ -1,15 +1,15 @@
-//! `/sys/class/infiniband`: all RDMA ports, whoever made the card (mlx5, efa, bnxt_re, irdma, hfi1, …).
+//! Reads `/sys/class/infiniband`: all RDMA ports, of any vendor (mlx5, efa, bnxt_re, irdma, hfi1, …).
 //!
 //! ```text
-//! each minute      which ports there are, and which of the counters we know they have
+//! every 60 s       which ports exist, and which of the known counters they have
 //! every 10 s       state, rate, errors
-//! each second      bytes, waiting, congestion, while the port is active
+//! every second     bytes, waiting, congestion, while the port is active
 //!
 //! InfiniBand, Omni-Path, EFA ─▶ together the link `ib`
-//! Ethernet (RoCE)            ─▶ added to their interface's bytes, in the link `eth`: they bypass its own counters
+//! Ethernet (RoCE)            ─▶ added to the bytes of their interface in the link `eth`: they bypass its own counters
 //! ```
-//! Reading must not do harm: some firmware answers a counter with an error and floods the kernel's log at each attempt, so one
-//! that failed once is never read again.
+//! Reading must not do harm: some firmware returns an error for a counter and writes to the kernel log at each attempt, so a counter that
+//! failed once is never read again.
 
 mod counters;
 mod port;
@@ -23,7 +23,7 @@ use crate::sample::Samples;
 use crate::sample::schedule::Tick;
 use crate::sample::series::Family;
 
-/// Ports that get series; the largest nodes have 16. A card with virtual functions by the hundred must not fill the store.
+/// The maximum number of ports with series. The largest nodes have 16. A card with hundreds of virtual functions must not fill the store.
 const PORTS_MAX: usize = 32;
 
 /// The ports seen so far.
@@ -35,7 +35,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Reads once; gives what goes over Ethernet.
+    /// Reads once. Returns the traffic over Ethernet.
     pub(super) fn read(&mut self, root: &Path, samples: &Samples, tick: &Tick) -> Vec<Traffic> {
         if tick.topology {
             self.discover(root, samples, tick);
@@ -60,7 +60,7 @@ impl Ports {
         for path in present {
             if self.ports.len() < PORTS_MAX || self.ports.contains_key(&path) {
                 let port = self.ports.entry(path).or_insert_with_key(|path| Port::new(path));
-                port.look();
+                port.find_counters();
             }
         }
     }
@@ -77,7 +77,7 @@ impl Ports {
         out.put_by("link_transmit_bytes_total", ib, sum(|port| port.bytes[0]));
         out.put_by("link_receive_bytes_total", ib, sum(|port| port.bytes[1]));
         out.put_by("link_bandwidth_bytes_per_second", ib, sum(|port| port.speed));
-        // A full port is not made up for by an idle one.
+        // The busiest port limits the node, even if others are idle.
         let busiest = traffic.iter().filter_map(Traffic::utilization).reduce(f64::max);
         if let Some(busiest) = busiest {
             out.put_by("link_utilization_ratio", ib, busiest);

@@ -1,4 +1,4 @@
-//! One RDMA port: what it is, whether it is up, and its counters.
+//! One RDMA port: its properties, its state and its counters.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,19 +12,19 @@ use crate::sample::host::network::{Reading, Traffic, rates};
 use crate::sample::schedule::Tick;
 use crate::sample::series::{Family, series};
 
-/// `400 Gb/sec (4X NDR)`: bytes a second in a gigabit a second.
+/// Bytes per second in one gigabit per second, the unit of `rate` (`400 Gb/sec (4X NDR)`).
 const GIGABIT_BYTES: f64 = 125e6;
 
-/// What a port's packets travel on.
+/// What carries a port's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layer {
-    /// A fabric of its own: InfiniBand, Omni-Path, or a cloud's.
+    /// Its own fabric: InfiniBand, Omni-Path, or a cloud provider's.
     Fabric,
     /// Ethernet.
     Ethernet,
 }
 
-/// A port.
+/// An RDMA port.
 pub(super) struct Port {
     path: PathBuf,
     device: String,
@@ -35,16 +35,17 @@ pub(super) struct Port {
     info: Labels,
     family: Family,
     active: bool,
-    /// In one direction, bytes a second.
+    /// The capacity in one direction, in bytes per second.
     speed: f64,
     counters: Vec<Counter>,
-    /// Sent and received, as last read; they stay while the port is down, for a sum that falls looks like a restart.
+    /// The bytes sent and received at the last reading. They are kept while the port is down, because a decreasing sum looks like a
+    /// restart.
     last: Option<Reading>,
     rates: Option<[f64; 2]>,
 }
 
 impl Port {
-    /// A port that has not been read.
+    /// Creates a port that has not been read.
     pub(super) fn new(path: &Path) -> Self {
         let name = |path: Option<&Path>| {
             path.and_then(Path::file_name)
@@ -88,8 +89,8 @@ impl Port {
         }
     }
 
-    /// Looks which counters there are.
-    pub(super) fn look(&mut self) {
+    /// Finds the counters of the port.
+    pub(super) fn find_counters(&mut self) {
         if self.counters.is_empty() {
             self.counters = counters::of_port(&self.path);
         }
@@ -144,7 +145,7 @@ impl Port {
         }
     }
 
-    /// What has gone through, once there is something to say and a maximum to say it against.
+    /// Returns the traffic of the port. Returns `None` if its bytes or its capacity are not known.
     pub(super) fn traffic(&self) -> Option<Traffic> {
         let (_, bytes) = self.last?;
         (self.speed > 0.0).then(|| Traffic {
@@ -155,7 +156,7 @@ impl Port {
         })
     }
 
-    /// The port is gone: so are its series.
+    /// Ends the series of a port that is gone.
     pub(super) fn end(&self, samples: &Samples, at_ms: TimestampMs) {
         samples.end_where(at_ms, |series| {
             series

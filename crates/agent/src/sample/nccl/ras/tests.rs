@@ -1,4 +1,4 @@
-//! The client against a server that answers as NCCL does. The answer has the shape that NVIDIA's guide shows for 2.29.1.
+//! Tests the client with a server that answers as NCCL does. The status has the format that NVIDIA's guide shows for 2.29.1.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -9,7 +9,7 @@ use super::*;
 
 const STATUS: &str = include_str!("status.json");
 
-/// Answers one client: a line for each line of the conversation, and `status` at the end in small pieces.
+/// Answers one client: one line for each line, and `status` at the end in small pieces.
 fn serve(
     answers: &'static [(&'static str, &'static str)],
     status: String,
@@ -52,7 +52,7 @@ const NCCL_2_29: &[(&str, &str)] = &[
 #[test]
 fn a_job_with_a_missing_a_slow_and_a_failed_rank() {
     let (address, server) = serve(NCCL_2_29, STATUS.to_owned());
-    let status = ask(address).unwrap();
+    let status = query(address).unwrap();
     assert_eq!(
         server.join().unwrap(),
         ["client protocol 2", "timeout 5", "set format json", "status"]
@@ -91,11 +91,11 @@ fn a_job_with_a_missing_a_slow_and_a_failed_rank() {
 fn an_older_nccl_and_a_stranger_are_told_apart() {
     let old = &[("client protocol ", "SERVER PROTOCOL 2"), ("timeout ", "OK")];
     let (address, server) = serve(old, String::new());
-    let error = ask(address).unwrap_err();
+    let error = query(address).unwrap_err();
     assert!(matches!(error, RasError::NoJson { .. }), "{error}");
     server.join().unwrap();
     let (address, server) = serve(&[("client", "HTTP/1.1 400 Bad Request")], String::new());
-    let error = ask(address).unwrap_err();
+    let error = query(address).unwrap_err();
     assert!(matches!(error, RasError::Stranger { .. }), "{error}");
     server.join().unwrap();
 }
@@ -103,11 +103,11 @@ fn an_older_nccl_and_a_stranger_are_told_apart() {
 #[test]
 fn an_answer_that_breaks_off_or_does_not_end_is_an_error() {
     let (address, server) = serve(NCCL_2_29, STATUS[..STATUS.len() / 2].to_owned());
-    assert!(matches!(ask(address), Err(RasError::Answer { .. })));
+    assert!(matches!(query(address), Err(RasError::Answer { .. })));
     server.join().unwrap();
     let endless = " ".repeat(ANSWER_BYTES_MAX as usize + 65_536);
     let (address, server) = serve(NCCL_2_29, endless);
-    match ask(address) {
+    match query(address) {
         Err(RasError::Answer { bytes, .. }) => assert!(bytes < ANSWER_BYTES_MAX as usize + 65_536, "{bytes}"),
         other => panic!("{other:?}"),
     }
@@ -119,6 +119,6 @@ fn nobody_there_is_said_with_what_to_check() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = ask(address).unwrap_err();
+    let error = query(address).unwrap_err();
     assert!(error.to_string().contains("NCCL_RAS_ENABLE"), "{error}");
 }

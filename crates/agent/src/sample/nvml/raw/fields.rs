@@ -1,4 +1,4 @@
-//! Field values: NVML's numbered readings, many of them in one call, each with a scope of its own (one link, all links).
+//! Field values: NVML's numbered readings. One call reads many of them, each with its own scope (one link, all links).
 
 use std::ffi::c_int;
 
@@ -9,15 +9,15 @@ use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlReturn_enum_NVML_ERROR_IN
 /// The scope that means all NVLinks together.
 pub(crate) const ALL_LINKS: u32 = u32::MAX;
 
-/// Fields that are asked together, in a buffer that is used again and again.
+/// Fields that are read together, in a buffer that is reused.
 pub(crate) struct FieldBatch {
-    /// What is asked, and one guard entry that is not: NVML is known to write one past the end in NVLink queries.
+    /// The fields, and one guard entry that is not read: NVML is known to write one entry past the end in NVLink queries.
     values: Vec<nvmlFieldValue_t>,
 }
 
 impl FieldBatch {
-    /// A batch of these (id, scope).
-    pub(crate) fn new(wanted: impl IntoIterator<Item = (u32, u32)>) -> Self {
+    /// Creates a batch of these (id, scope).
+    pub(crate) fn new(fields: impl IntoIterator<Item = (u32, u32)>) -> Self {
         let entry = |(id, scope)| {
             // SAFETY: numbers and a union of numbers; all zeroes is a value of each.
             let mut value: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
@@ -27,22 +27,22 @@ impl FieldBatch {
         };
         let guard = (0, 0);
         Self {
-            values: wanted.into_iter().chain([guard]).map(entry).collect(),
+            values: fields.into_iter().chain([guard]).map(entry).collect(),
         }
     }
 
-    /// How many are asked.
+    /// Returns the number of fields.
     pub(crate) fn len(&self) -> usize {
         self.values.len() - 1
     }
 
-    /// Asks them all; each has an answer of its own then.
-    pub(crate) fn ask(&mut self, device: &Device<'_>) -> Result<(), NvmlError> {
+    /// Reads all fields. Each then has its own answer.
+    pub(crate) fn query(&mut self, device: &Device<'_>) -> Result<(), NvmlError> {
         if self.len() == 0 {
             return Ok(());
         }
         let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
-        // What NVML does not touch must not pass for an answer.
+        // Entries that NVML does not write must not look like answers.
         for value in &mut self.values {
             value.nvmlReturn = nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
         }
@@ -51,20 +51,20 @@ impl FieldBatch {
         nvml_try(unsafe { call(device.handle(), count, self.values.as_mut_ptr()) })
     }
 
-    /// The answers, in the order the fields were named.
+    /// Returns the answers, in the order of the fields.
     pub(crate) fn answers(&self) -> impl Iterator<Item = Result<f64, NvmlError>> {
         self.values[..self.len()]
             .iter()
             .map(|value| nvml_try(value.nvmlReturn).and_then(|()| number(value)))
     }
 
-    /// Goes on without some; `keep` is asked for each by its place.
+    /// Removes the fields for which `keep` returns false. `keep` gets the index of the field.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let guard = self.len();
-        let mut place = 0;
+        let mut position = 0;
         self.values.retain(|_| {
-            let kept = place == guard || keep(place);
-            place += 1;
+            let kept = position == guard || keep(position);
+            position += 1;
             kept
         });
     }
@@ -93,7 +93,7 @@ mod tests {
     fn the_guard_is_never_asked_and_never_goes() {
         let mut batch = FieldBatch::new([(1, 0), (2, 7), (3, ALL_LINKS)]);
         assert_eq!((batch.len(), batch.values.len()), (3, 4));
-        batch.retain(|place| place == 1);
+        batch.retain(|position| position == 1);
         assert_eq!((batch.len(), batch.values.len()), (1, 2));
         assert_eq!((batch.values[0].fieldId, batch.values[0].scopeId), (2, 7));
         batch.retain(|_| false);

@@ -1,5 +1,5 @@
-//! GPM, the performance counters of Hopper and newer: two samples that are used in turn, instead of an allocation in the
-//! driver each second; values are averages between them. Of a whole GPU, or of one MIG instance.
+//! GPM, the performance counters of Hopper and newer GPUs. Two samples are used alternately instead of allocating one in the driver each
+//! second; values are averages between the two. They cover a whole GPU or one MIG instance.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::gpm::GpmSample;
 use nvml_wrapper_sys::bindings::nvmlGpmMetricsGet_t;
 
-/// NVIDIA calls 100 ms a hard limit of the hardware; values over a shorter time are not valid.
+/// NVIDIA documents 100 ms as a hard limit of the hardware. Values over a shorter time are not valid.
 pub(crate) const GPM_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The performance counters of one GPU or MIG instance.
@@ -22,9 +22,9 @@ pub(crate) struct Gpm<'nvml> {
 }
 
 impl<'nvml> Gpm<'nvml> {
-    /// Takes the first sample; of a MIG instance when one is named, of the whole GPU else.
+    /// Takes the first sample, of a MIG instance if one is given, otherwise of the whole GPU.
     pub(crate) fn new(device: &Device<'nvml>, instance: Option<u32>) -> Result<Self, NvmlError> {
-        // The wrapper frees samples with this symbol and panics where it is missing.
+        // The wrapper frees samples with this symbol, and panics if it is missing.
         nvml_sym(device.nvml().lib().nvmlGpmSampleFree.as_ref())?;
         let sample = || match instance {
             None => device.gpm_sample(),
@@ -43,20 +43,20 @@ impl<'nvml> Gpm<'nvml> {
         })
     }
 
-    /// Takes a sample and asks for the metrics since the one before; gives the time they cover, or `None` when called
-    /// again too soon.
-    pub(crate) fn ask(&mut self, ids: impl Iterator<Item = u32>) -> Result<Option<Duration>, NvmlError> {
+    /// Takes a sample and reads the metrics since the previous one. Returns the time that they cover, or `None` if that is shorter than
+    /// [`GPM_INTERVAL_MIN`].
+    pub(crate) fn query(&mut self, ids: impl Iterator<Item = u32>) -> Result<Option<Duration>, NvmlError> {
         let interval = self.taken.elapsed();
         if interval < GPM_INTERVAL_MIN {
             return Ok(None);
         }
         self.sample()?;
-        let asked = self.between(ids);
+        let result = self.between(ids);
         std::mem::swap(&mut self.before, &mut self.now);
-        asked.map(|()| Some(interval))
+        result.map(|()| Some(interval))
     }
 
-    /// The answers, in the order of the ids. NaN is no answer: the counters had none over that time.
+    /// Returns the answers, in the order of the ids. NaN becomes `NoData`: the counter had no value over that time.
     pub(crate) fn answers(&self) -> impl Iterator<Item = Result<f64, NvmlError>> {
         let count = self.request.numMetrics as usize;
         let metrics = self.request.metrics.iter().take(count);
@@ -85,7 +85,7 @@ impl<'nvml> Gpm<'nvml> {
     fn between(&mut self, ids: impl Iterator<Item = u32>) -> Result<(), NvmlError> {
         let call = nvml_sym(self.device.nvml().lib().nvmlGpmMetricsGet.as_ref())?;
         let request = &mut *self.request;
-        // Version 1 here is a plain 1, not a struct version.
+        // The version of this struct is a plain 1, not a struct version.
         request.version = 1;
         request.numMetrics = 0;
         for (metric, id) in request.metrics.iter_mut().zip(ids) {

@@ -1,4 +1,4 @@
-//! The processes on a GPU, in one call instead of the wrapper's two: it is the dearest call there is.
+//! Reads the processes on a GPU with one call instead of the wrapper's two: it is the most expensive call.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -7,12 +7,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_t,
 };
 
-/// Room for processes at first; a GPU shared by more is rare.
+/// The number of processes for which there is room at first. Few GPUs have more.
 const PROCESSES_FIRST: usize = 64;
-/// More processes than a GPU has contexts for.
+/// The maximum number of processes. A GPU does not have this many contexts.
 const PROCESSES_MAX: usize = 4_096;
 
-/// A compute process: pid, and its device memory in bytes where the driver knows it.
+/// Returns the compute processes: their ids, and their device memory in bytes if the driver knows it.
 pub(crate) fn compute_processes(device: &Device<'_>) -> Result<Vec<(u32, Option<u64>)>, NvmlError> {
     let lib = device.nvml().lib();
     let call = nvml_sym(lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref())?;
@@ -27,8 +27,8 @@ pub(crate) fn compute_processes(device: &Device<'_>) -> Result<Vec<(u32, Option<
         .collect())
 }
 
-/// What share of the multiprocessors' time each process had since `last_seen`, newest sample of each; moves `last_seen` on.
-/// `NotFound` when there is no newer sample.
+/// Returns each process's share of the multiprocessors' time since `last_seen`, from its newest sample, and advances `last_seen`. Returns
+/// `NotFound` if there is no newer sample.
 pub(crate) fn processes_utilization(
     device: &Device<'_>,
     last_seen: &mut u64,
@@ -42,7 +42,7 @@ pub(crate) fn processes_utilization(
     samples.sort_by_key(|sample| (sample.pid, std::cmp::Reverse(sample.timeStamp)));
     samples.dedup_by_key(|sample| sample.pid);
     *last_seen = samples.iter().map(|sample| sample.timeStamp).fold(seen, u64::max);
-    // Drivers are known to answer with more than everything, and with process zero.
+    // Some drivers return shares above 100 percent, and process 0.
     samples.retain(|sample| sample.pid != 0 && sample.smUtil <= 100);
     Ok(samples
         .iter()
@@ -50,7 +50,7 @@ pub(crate) fn processes_utilization(
         .collect())
 }
 
-/// Calls with ever more room until all entries fit.
+/// Repeats the call with more room until all entries fit.
 fn listed<T: Copy>(call: impl Fn(&mut u32, *mut T) -> nvmlReturn_t) -> Result<Vec<T>, NvmlError> {
     let mut room = PROCESSES_FIRST;
     loop {
@@ -59,7 +59,7 @@ fn listed<T: Copy>(call: impl Fn(&mut u32, *mut T) -> nvmlReturn_t) -> Result<Ve
         let mut count = room as u32;
         let code = call(&mut count, entries.as_mut_ptr());
         if code == nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE && room < PROCESSES_MAX {
-            // Some may start in between, so ask for more room than was missing.
+            // Processes may start in between, so make more room than was missing.
             room = (count as usize + PROCESSES_FIRST).clamp(room * 2, PROCESSES_MAX);
             continue;
         }

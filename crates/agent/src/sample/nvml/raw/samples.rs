@@ -1,28 +1,27 @@
-//! The driver's own sample rings: what happened between two looks, at about seven samples a second, with nothing lost and
-//! nothing seen twice.
+//! Reads the driver's own sample rings: about seven samples per second. No sample is lost, and none is read twice.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper_sys::bindings::{nvmlSample_t, nvmlValue_t};
 
-/// Power in milliwatts, and utilization of GPU and memory in percent (`nvmlSamplingType_t`).
+/// Kinds of rings (`nvmlSamplingType_t`): power in milliwatts, utilization of GPU and memory in percent.
 pub(crate) const POWER: u32 = 0;
 pub(crate) const GPU_UTILIZATION: u32 = 1;
 pub(crate) const MEMORY_UTILIZATION: u32 = 2;
 
-/// The least room for samples, and the most: the rings of real drivers hold some 70 to 120.
+/// The minimum and maximum room for samples. The rings of real drivers contain about 70 to 120.
 const ROOM_MIN: u32 = 72;
 const ROOM_MAX: u32 = 1_024;
 
-/// One ring of one GPU, and how far it has been read.
+/// One ring of one GPU, and the position up to which it was read.
 pub(crate) struct SampleRing {
     kind: u32,
-    /// As the driver wrote it; its clock is not always ours.
+    /// The driver's timestamp of the last sample. The driver's clock may differ from the agent's.
     last_seen: u64,
     buffer: Vec<nvmlSample_t>,
 }
 
-/// What the samples since the last look say.
+/// The samples since the last reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Since {
     pub(crate) mean: f64,
@@ -30,7 +29,7 @@ pub(crate) struct Since {
 }
 
 impl SampleRing {
-    /// A ring of this kind, of which nothing was read.
+    /// Creates a ring of this kind that was not read yet.
     pub(crate) fn new(kind: u32) -> Self {
         Self {
             kind,
@@ -39,8 +38,8 @@ impl SampleRing {
         }
     }
 
-    /// Reads what is new; `None` where nothing is, as in an idle GPU. The first look sees the newest sample only: what was
-    /// before belongs to nobody's second.
+    /// Reads the new samples. Returns `None` if there are none, as in an idle GPU. The first reading uses only the newest sample, because
+    /// older ones do not belong to this second.
     pub(crate) fn read(&mut self, device: &Device<'_>) -> Result<Option<Since>, NvmlError> {
         if self.buffer.is_empty() {
             self.make_room(device)?;
@@ -114,7 +113,7 @@ fn number(value: nvmlValue_t, kind: u32) -> f64 {
         match kind {
             0 => value.dVal,
             3 => value.ullVal as f64,
-            // Unsigned, and what a newer library calls otherwise: rings hold small whole numbers.
+            // Unsigned, or a type of a newer library: rings contain small whole numbers.
             _ => f64::from(value.uiVal),
         }
     }

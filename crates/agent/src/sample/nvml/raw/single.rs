@@ -1,4 +1,4 @@
-//! Single readings that the wrapper lacks.
+//! Single readings that the wrapper does not have.
 
 use std::mem::size_of;
 
@@ -9,21 +9,21 @@ use nvml_wrapper_sys::bindings::{
     nvmlMemory_t, nvmlMemory_v2_t,
 };
 
-/// NVML's word for the version of a struct: its size and its revision.
+/// NVML's version of a struct: its size and its revision.
 const fn version_of<T>(revision: u32) -> u32 {
     size_of::<T>() as u32 | revision << 24
 }
 
-/// Bytes of frame buffer.
+/// The frame buffer, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
     pub(crate) used: u64,
-    /// Kept by driver and firmware; an old library counts it as used.
+    /// Reserved by driver and firmware. `None` with an old library, which counts it as used.
     pub(crate) reserved: Option<u64>,
 }
 
-/// Reads the frame buffer's use. A library without the second version of the call has the first.
+/// Reads the use of the frame buffer. A library without the second version of the call has the first one.
 pub(crate) fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     let lib = device.nvml().lib();
     if let Ok(call) = &lib.nvmlDeviceGetMemoryInfo_v2 {
@@ -50,7 +50,7 @@ pub(crate) fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     })
 }
 
-/// Rows of device memory that were remapped.
+/// The number of remapped rows of device memory, and whether a remapping is pending or has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemappedRows {
     pub(crate) corrected: u32,
@@ -81,7 +81,7 @@ pub(crate) fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlErr
     })
 }
 
-/// Why the clocks are held down, as NVML's bits. Older libraries have only the old name.
+/// Reads why the clocks are reduced, as NVML's bits. Older libraries have only the old name of the call.
 pub(crate) fn clocks_event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     let lib = device.nvml().lib();
     let new = lib.nvmlDeviceGetCurrentClocksEventReasons.as_ref();
@@ -92,8 +92,8 @@ pub(crate) fn clocks_event_reasons(device: &Device<'_>) -> Result<u64, NvmlError
     Ok(reasons)
 }
 
-/// Errors in the caches and registers of the chip itself, since the driver was loaded; where the uncorrectable ones of the
-/// GPU's whole life were; and whether they are so many that NVIDIA takes the GPU back.
+/// Errors in the caches and registers of the chip since the driver was loaded, the units of the uncorrectable errors in the GPU's whole
+/// life, and whether there are so many that NVIDIA replaces the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SramErrors {
     pub(crate) corrected: u64,
@@ -127,20 +127,20 @@ pub(crate) fn sram_errors(device: &Device<'_>) -> Result<SramErrors, NvmlError> 
     })
 }
 
-/// A GPU's place in an NVLink domain that spans nodes.
+/// The membership of a GPU in an NVLink domain that spans nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fabric {
     pub(crate) cluster: [u8; 16],
     pub(crate) clique: u32,
     /// 1 not started, 2 in progress, 3 completed.
     pub(crate) state: u32,
-    /// What registering ended with, as an NVML return code.
+    /// The result of the registration, as an NVML return code.
     pub(crate) status: u32,
-    /// 1 healthy, 2 unhealthy, 3 limited capacity; older drivers do not say.
+    /// 1 healthy, 2 unhealthy, 3 limited capacity. `None` with older drivers.
     pub(crate) health: Option<u8>,
 }
 
-/// Reads the fabric's state by the newest revision of the struct that the driver takes.
+/// Reads the state of the fabric with the newest revision of the struct that the driver supports.
 pub(crate) fn fabric(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
     // The second revision is the third without its last member, so one struct serves for both.
@@ -171,7 +171,7 @@ pub(crate) fn fabric(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     Err(refused)
 }
 
-/// How a GPU is shared with virtual machines, as `nvmlGpuVirtualizationMode_t`.
+/// Reads how a GPU is shared with virtual machines, as `nvmlGpuVirtualizationMode_t`.
 pub(crate) fn virtualization(device: &Device<'_>) -> Result<u32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetVirtualizationMode.as_ref())?;
     let mut mode = 0;
@@ -180,7 +180,7 @@ pub(crate) fn virtualization(device: &Device<'_>) -> Result<u32, NvmlError> {
     Ok(mode)
 }
 
-/// Whether confidential computing is on for the whole system.
+/// Returns true if confidential computing is on for the whole system.
 pub(crate) fn confidential_computing(device: &Device<'_>) -> Result<bool, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlSystemGetConfComputeState.as_ref())?;
     // SAFETY: plain numbers.
@@ -190,7 +190,7 @@ pub(crate) fn confidential_computing(device: &Device<'_>) -> Result<bool, NvmlEr
     Ok(state.ccFeature != 0)
 }
 
-/// The numbers of a MIG device: its GPU instance and its compute instance.
+/// Returns the numbers of a MIG device: its GPU instance and its compute instance.
 pub(crate) fn mig_instance(device: &Device<'_>) -> Result<(u32, u32), NvmlError> {
     let lib = device.nvml().lib();
     let gpu = nvml_sym(lib.nvmlDeviceGetGpuInstanceId.as_ref())?;

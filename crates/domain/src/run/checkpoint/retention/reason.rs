@@ -2,59 +2,59 @@
 
 use std::fmt;
 
-/// A reason. [`Reason::kind`] names it in the API; its text is for people.
+/// Why a checkpoint is kept or removed. [`Reason::kind`] is its name in the API; its text is for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     // === kept ===
-    /// It does not lie in the run's checkpoint folder.
+    /// It is not in the run's checkpoint folder.
     OutsideFolder,
     /// A person pinned it.
     Pinned,
     /// A person pinned its path in another run.
     PinnedByAnotherRun,
-    /// An attempt of a run that has not ended went on from it.
+    /// An attempt of a run that has not ended resumed from it.
     InUse,
-    /// At least one file is not known to be written by this run: some of those files.
+    /// At least one file is not known to be written by this run; with examples of such files.
     NotProven(Vec<String>),
-    /// Training would go on from it, or it was finished last.
+    /// Training would resume from it, or it was finished last.
     LastComplete,
     /// There is no complete full checkpoint of this run, so everything is kept.
     NoComplete,
-    /// Whether it is complete cannot be told without running what is in it.
+    /// Its contents cannot be determined without running them.
     Uncertain,
-    /// An attempt could not go on from it.
+    /// An attempt could not resume from it.
     Doubted,
     /// It is newer than the last complete one.
     NewerThanLastComplete,
     /// It is being written.
     Writing,
-    /// The run has no rule for what to keep.
+    /// The run has no retention rule.
     KeepsAll,
     /// It has the lowest validation loss.
     Best,
-    /// Its step is a multiple of this.
+    /// Its step is a multiple of this number.
     Every(u64),
-    /// It is one of the last full ones, of this number.
+    /// It is one of this many last full checkpoints.
     OneOfLast(u32),
-    /// It holds the model only, and lies between full ones that are kept.
+    /// It contains only the model, and is between full checkpoints that are kept.
     ModelOnlyBetweenKept,
-    /// It holds the model only, and its name tells no step: a script's `best.pth`.
+    /// It contains only the model, and its name contains no step, for example a script's `best.pth`.
     NoStep,
     /// A kept checkpoint has symbolic links into it.
     Needed,
     // === removed ===
-    /// It is incomplete and older than a complete one: what is missing, where that is known.
+    /// It is incomplete and older than a complete one; with what is missing, if known.
     Incomplete(Option<String>),
-    /// It holds the model only, and is older than the full ones that are kept.
+    /// It contains only the model, and is older than the full checkpoints that are kept.
     OldModelOnly,
-    /// It is older than the last full ones, of this number.
+    /// It is older than this many last full checkpoints.
     OlderThanLast(u32),
-    /// None of the run's rules keeps it.
+    /// No rule of the run keeps it.
     NoRule,
 }
 
 impl Reason {
-    /// Whether it is a reason to remove a checkpoint.
+    /// Returns true if it is a reason to remove a checkpoint.
     #[must_use]
     pub fn removes(&self) -> bool {
         matches!(
@@ -63,7 +63,7 @@ impl Reason {
         )
     }
 
-    /// Its name in the API.
+    /// Returns the name in the API.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -99,21 +99,21 @@ impl fmt::Display for Reason {
             Self::OutsideFolder => "it is outside of the run's checkpoint folder",
             Self::Pinned => "pinned",
             Self::PinnedByAnotherRun => "pinned by another run",
-            Self::InUse => "the run goes on from it",
+            Self::InUse => "the run resumed from it",
             Self::NotProven(files) => return write_not_proven(f, files),
             Self::LastComplete => "the last complete one",
             Self::NoComplete => "there is no complete full checkpoint of this run",
-            Self::Uncertain => "it cannot be told what is in it",
-            Self::Doubted => "an attempt could not go on from it: it is kept for a person to look at",
+            Self::Uncertain => "its contents cannot be determined",
+            Self::Doubted => "an attempt could not resume from it; it is kept so that you can examine it",
             Self::NewerThanLastComplete => "newer than the last complete one",
-            Self::Writing => "it may still be in writing",
-            Self::KeepsAll => "the run keeps all",
+            Self::Writing => "it may still be being written",
+            Self::KeepsAll => "the run keeps all checkpoints",
             Self::Best => "the best by validation loss",
             Self::Every(every) => return write!(f, "every {every} steps"),
             Self::OneOfLast(last) => return write!(f, "one of the last {last}"),
             Self::ModelOnlyBetweenKept => "model-only, between full ones that are kept",
             Self::NoStep => "model-only, without a step in its name",
-            Self::Needed => "files of one that is kept are in it",
+            Self::Needed => "a kept checkpoint links to its files",
             Self::Incomplete(Some(problem)) => {
                 return write!(f, "incomplete, and older than a complete one: {problem}");
             }

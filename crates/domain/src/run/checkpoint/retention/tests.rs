@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::run::checkpoint::{Origin, Sight, resume_point};
+use crate::run::checkpoint::{CheckpointOnNode, Origin, resume_point};
 use crate::run::spec::Spec;
 
-fn seen_as(origin: Origin) -> std::collections::BTreeMap<String, Sight> {
-    let sight = Sight {
+fn seen_as(origin: Origin) -> std::collections::BTreeMap<String, CheckpointOnNode> {
+    let view = CheckpointOnNode {
         origin: Some(origin),
         unproven: match origin {
             Origin::Proven => vec![],
             _ => vec!["extra.bin".into()],
         },
-        ..Sight::default()
+        ..CheckpointOnNode::default()
     };
-    [("n0".to_owned(), sight)].into()
+    [("n0".to_owned(), view)].into()
 }
 
 fn full(step: u64) -> Checkpoint {
@@ -154,7 +154,7 @@ fn what_one_that_stays_links_into_stays() {
     assert_eq!(removed(&all, last(1)), [6]);
 }
 
-/// The reasons by path, for a run that keeps the last one.
+/// The reasons by path, for a run that keeps the last checkpoint.
 fn reasons(checkpoints: &[Checkpoint], pinned_by_others: &[&str]) -> Vec<(String, &'static str, String)> {
     let verdicts = decide(&Situation {
         checkpoints,
@@ -169,7 +169,7 @@ fn reasons(checkpoints: &[Checkpoint], pinned_by_others: &[&str]) -> Vec<(String
     verdicts.into_iter().map(line).collect()
 }
 
-/// A folder with `best_model.pt` and `pretrained/base.pt`, two days older than the run, lost both to a run that kept the last one.
+/// A folder contained `best_model.pt` and `pretrained/base.pt`, two days older than the run. A run that kept the last checkpoint lost both.
 #[test]
 fn what_was_there_before_the_run_is_kept_and_protects_nothing_of_the_run() {
     let foreign = |name: &str, model_only| Checkpoint {
@@ -219,7 +219,7 @@ fn what_the_policy_would_remove_without_proof_is_kept_and_says_so() {
         assert_eq!(reasons(&[old, full(2)], &[])[0].2, text);
     }
     let old_agent = Checkpoint {
-        seen: [("n0".to_owned(), Sight::default())].into(),
+        seen: [("n0".to_owned(), CheckpointOnNode::default())].into(),
         ..full(1)
     };
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ident::{AttemptNo, NodeName, RunId};
-use crate::run::checkpoint::{Checkpoint, Origin, Sight};
+use crate::run::checkpoint::{Checkpoint, CheckpointOnNode, Origin};
 use crate::run::spec::Spec;
 use crate::run::state::{Action, NodeEnd, RunState, Task, advance};
 
@@ -40,11 +40,11 @@ fn report_of(from: &str, steps: &[u64], origin: Option<Origin>) -> Event {
         finished_ms: i64::try_from(*step).ok(),
         seen: [(
             from.to_owned(),
-            Sight {
+            CheckpointOnNode {
                 mark: format!("inode-{step}"),
                 complete: true,
                 origin,
-                ..Sight::default()
+                ..CheckpointOnNode::default()
             },
         )]
         .into(),
@@ -92,9 +92,9 @@ fn one_node_of_a_shared_storage_is_told_once_and_again_after_a_while() {
 
     let (machine, actions) = advance(&machine, &report("b", &[1, 2]), 20);
     assert_eq!(orders(&actions), [], "b looks at the same storage");
-    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), TELL_AGAIN_MS + 30);
+    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), RESEND_AFTER_MS + 30);
     assert_eq!(orders(&actions).len(), 1);
-    let (machine, _) = advance(&machine, &report("a", &[2]), TELL_AGAIN_MS + 40);
+    let (machine, _) = advance(&machine, &report("a", &[2]), RESEND_AFTER_MS + 40);
     assert_eq!(machine.checkpoints.len(), 1, "gone for both");
 }
 
@@ -200,7 +200,7 @@ fn an_order_whose_proof_is_gone_is_taken_back() {
     assert!(!machine.may_still_remove(&order));
 }
 
-/// Somebody else's checkpoint of step 900 lay in the folder; the run went on from there by itself.
+/// Another user's checkpoint of step 900 was in the folder, and the run resumed from it automatically.
 #[test]
 fn what_was_there_before_is_gone_on_from_only_when_a_person_names_it() {
     let machine = placed(None);

@@ -1,24 +1,24 @@
-//! Both sides of a change in numbers, and those numbers in words.
+//! Both sides of a change in numbers, and those numbers as text.
 
 use std::collections::BTreeMap;
 
 use super::{Losses, Ratio, Verdict};
-use crate::run::knob::figures::{Figures, Median, MemoryKind, Trace};
+use crate::run::knob::performance::{Median, MemoryKind, PerformanceSummary, Trace};
 
-/// A smaller difference than this part is nobody's reason to change anything.
+/// Smallest relative difference that matters to anyone.
 const MATTERS: f64 = 0.02;
-/// Losses that differ by less, relatively, are the same: sums in another order.
+/// Largest relative difference of losses that count as equal: sums in another order.
 const LOSS_TOLERANCE: f64 = 0.01;
-/// Losses compared: later ones differ by what earlier ones did to the weights.
+/// Maximum number of compared losses: later losses differ because of what earlier ones did to the weights.
 const LOSSES_MAX: usize = 20;
 
 impl Verdict {
-    /// Both sides in numbers, nothing decided.
+    /// Returns both sides in numbers, without a decision.
     #[must_use]
     pub fn measured(before: &Trace, after: &Trace) -> Self {
         let losses = Losses::at_same_steps(before, after);
-        let (before, after) = (before.figures(), after.figures());
-        let ratio = |of: fn(&Figures) -> Option<Median>| Ratio::of(of(&before)?, of(&after)?);
+        let (before, after) = (before.summary(), after.summary());
+        let ratio = |of: fn(&PerformanceSummary) -> Option<Median>| Ratio::of(of(&before)?, of(&after)?);
         let memory = before
             .memory
             .zip(after.memory)
@@ -35,7 +35,7 @@ impl Verdict {
         }
     }
 
-    /// The numbers, for people.
+    /// Returns the numbers as text for users.
     #[must_use]
     pub fn evidence(&self) -> String {
         let mut parts = Vec::new();
@@ -57,7 +57,7 @@ impl Verdict {
             self.throughput,
         ) {
             parts.push(format!(
-                "samples a second of a rank {:.1} → {:.1} ({})",
+                "samples per second per rank {:.1} → {:.1} ({})",
                 was.value,
                 is.value,
                 percent(ratio.value)
@@ -74,7 +74,7 @@ impl Verdict {
         }
         parts.extend(self.losses.map(Losses::words));
         if parts.is_empty() {
-            "neither side has told its steps".into()
+            "neither side has reported any steps".into()
         } else {
             parts.join("; ")
         }
@@ -91,7 +91,7 @@ impl Ratio {
         })
     }
 
-    /// 1 for more, -1 for less, 0 where that is in doubt or does not matter.
+    /// Returns 1 for more, -1 for less, 0 if the direction is uncertain or the difference does not matter.
     pub(super) fn direction(self) -> i8 {
         if self.low > 1.0 && self.value >= 1.0 + MATTERS {
             1
@@ -137,7 +137,7 @@ impl Losses {
     }
 }
 
-/// Relative to the larger; 1 when only one of them is a number.
+/// Returns the difference relative to the larger value; 1 if only one of them is finite.
 fn difference(was: f64, is: f64) -> f64 {
     match (was.is_finite(), is.is_finite()) {
         (true, true) => (was - is).abs() / was.abs().max(is.abs()).max(1e-12),
@@ -147,7 +147,7 @@ fn difference(was: f64, is: f64) -> f64 {
 }
 
 impl MemoryKind {
-    /// What was measured.
+    /// Returns what was measured, as text for users.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -157,7 +157,7 @@ impl MemoryKind {
     }
 }
 
-/// `+25.0 %` of a ratio.
+/// Returns a ratio as a percentage: `+25.0 %`.
 pub(super) fn percent(ratio: f64) -> String {
     format!("{:+.1} %", (ratio - 1.0) * 100.0)
 }

@@ -1,4 +1,4 @@
-//! Verdicts on traces made up for them.
+//! Verdicts on constructed traces.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -18,7 +18,7 @@ fn change(knob: &str, old: Option<&str>, new: Option<&str>) -> Change {
     }
 }
 
-/// Steps of this many milliseconds, a little apart, from step `first` on.
+/// A trace with steps of about this many milliseconds, from step `first` on.
 fn trace(first: u64, count: u64, step_ms: f64, memory: Option<f64>) -> Trace {
     let sample = |step: u64| StepSample {
         step,
@@ -76,7 +76,7 @@ fn activation_checkpointing_is_held_to_its_rule() {
         "{}",
         verdict.summary
     );
-    // Taken back, or from one granularity to another, it is weighed like any other.
+    // A revert, or a change of granularity, is judged like any other change.
     let off = change("activation_checkpointing", Some("block"), None);
     assert_eq!(
         decision(&off, &before, &trace(1, 40, 80.0, Some(1_000.0))),
@@ -114,7 +114,7 @@ fn other_knobs_are_weighed_by_what_they_bring() {
     assert_eq!(
         decision(&doubled, &before, &batch),
         Decision::Better,
-        "by samples a second alone"
+        "by samples per second alone"
     );
 }
 
@@ -203,7 +203,7 @@ fn what_the_probe_could_not_turn_is_not_judged() {
 
 #[test]
 fn a_verdict_is_stored_and_read_as_it_was() {
-    // Numbers of few bits: JSON may change the last bit of other numbers.
+    // Numbers with few bits: JSON may change the last bit of other numbers.
     let mut both = trace(1, 40, 128.0, Some(7.0));
     both.samples
         .iter_mut()
@@ -228,7 +228,7 @@ fn a_side_without_a_step_says_what_to_do() {
             &some,
             &none,
             "no step was seen since the change",
-            "`lockstep run resume` goes on",
+            "`lockstep run resume` continues",
         ),
     ] {
         let verdict = judge(&workers, &[], before, after);

@@ -1,4 +1,4 @@
-//! The transitions as stories; beside them the whole table, and walks that no story thought of.
+//! Scenario tests of transitions; in the sub-modules also the table of all transitions, and random walks.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -11,19 +11,19 @@ use crate::run::state::{
 };
 use crate::run::stored::V1;
 
-mod inside;
+mod in_place;
 mod judging;
 mod knobs;
 mod larger_batch;
-mod live;
 mod nodes;
 mod preflight;
+mod random_walks;
+mod rank_facts;
 mod restart;
 mod resume;
 mod table;
-mod walks;
 
-/// A run and the clock it lives by.
+/// A run and its clock.
 struct Story {
     machine: Machine,
     now_ms: i64,
@@ -125,7 +125,7 @@ impl Story {
         }
     }
 
-    /// All ranks end with a code, then their nodes.
+    /// All ranks end with this code, then their node tasks.
     fn end_all(&mut self, code: i32) {
         let tasks = self.machine.current().nodes.clone();
         for task in tasks {
@@ -197,7 +197,7 @@ fn raised(rank: u32, kind: &str, message: &str, at_ns: i64) -> NodeReport {
     })
 }
 
-/// Failed after a step.
+/// The exit of a rank that failed after a step.
 fn failed_after(rank: u32, step: u64) -> NodeReport {
     NodeReport::RankExited(RankExit {
         rank: Rank(rank),
@@ -230,7 +230,7 @@ fn stop_now(grace_ms: u64) -> Event {
     }
 }
 
-/// An action as the stories write it: `prepare n0`, `stop n1 10000`.
+/// Returns an action in the form that the tests use: `prepare n0`, `stop n1 10000`.
 fn word(action: &Action) -> String {
     match &action.task {
         Task::Place { nodes } => format!("place {nodes}"),
@@ -375,7 +375,7 @@ fn an_exception_is_named_with_its_type_and_message() {
 }
 
 #[test]
-fn a_wished_stop_ends_as_stopped_though_ranks_die_by_signals() {
+fn a_requested_stop_ends_as_stopped_though_ranks_die_by_signals() {
     let mut story = Story::running(1, 5);
     assert_eq!(story.event(&stop_now(30_000)), ["stop n0 30000"]);
     assert_eq!(story.event(&stop_now(60_000)), [""; 0]);
@@ -388,7 +388,7 @@ fn a_wished_stop_ends_as_stopped_though_ranks_die_by_signals() {
 }
 
 #[test]
-fn a_failure_before_the_stop_stays_with_its_attempt_and_the_run_ends_as_wished() {
+fn a_failure_before_the_stop_stays_with_its_attempt_and_the_run_ends_as_requested() {
     let mut story = Story::running(1, 5);
     story.report("n0", killed(1, 9, 1));
     story.event(&stop_now(30_000));
@@ -407,7 +407,7 @@ fn a_queued_run_stops_at_once_and_a_late_placement_changes_nothing() {
     let mut story = Story::submit(1, 0);
     story.event(&Event::CannotPlace {
         reason: "no node accepts runs".into(),
-        hopeless: false,
+        permanent: false,
     });
     assert_eq!(story.outcome(), (RunState::Queued, "no_nodes", None, None));
     story.event(&stop_now(0));

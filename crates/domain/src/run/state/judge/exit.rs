@@ -1,26 +1,26 @@
-//! What one rank's exit says by itself: in which words it failed, and whether for a reason of its own.
+//! What the exit of one rank shows by itself: its cause, and whether the failure began in this rank.
 //!
-//! The words are PyTorch's, NCCL's, Gloo's and the kernel's. They are looked for in the exception's type, its message and the end of
-//! its traceback, in small letters, since each version writes them a little differently.
+//! The texts are those of PyTorch, NCCL, Gloo and the kernel. They are searched in the exception's type, its message and the end of its
+//! traceback, in lower case, because the spelling differs a little between versions.
 
 use crate::run::state::{Cause, RankExit};
 
-/// How much an exit tells of the root cause; the least is the most telling.
+/// How much an exit shows about the root cause. The smallest value shows the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// It failed for a reason that lies with this rank.
+    /// The rank failed for a reason of its own.
     Own,
-    /// It waited for others until time was up.
+    /// The rank waited for others until a timeout.
     TimedOut,
-    /// It ended without a word.
+    /// The rank ended without any text.
     Unexplained,
-    /// Another rank, or the way to it, was gone.
+    /// Another rank, or the connection to it, was gone.
     Consequence,
-    /// It was told to end.
+    /// The rank was told to end.
     Told,
 }
 
-/// Another process went away, which is never why the first one did.
+/// Another process went away. This is never why the first process failed.
 const CONSEQUENCES: [&str; 17] = [
     "connection closed by peer",
     "connection reset by peer",
@@ -41,14 +41,14 @@ const CONSEQUENCES: [&str; 17] = [
     "broken barrier",
 ];
 
-/// NCCL's watchdog.
+/// Messages of NCCL's watchdog.
 const NCCL_TIMEOUTS: [&str; 3] = [
     "watchdog caught collective operation timeout",
     "watchdog got stuck",
     "before timing out",
 ];
 
-/// Gloo and the store.
+/// Timeout messages of Gloo and of the store.
 const TIMEOUTS: [&str; 4] = [
     "timed out waiting",
     "wait timeout after",
@@ -56,7 +56,7 @@ const TIMEOUTS: [&str; 4] = [
     "monitoredbarrier",
 ];
 
-/// A lost or broken GPU; errors that a script can cause alone (an illegal address) are not among them.
+/// A lost or broken GPU. Errors that a script alone can cause (an illegal address) are not included.
 const HARDWARE: [&str; 7] = [
     "uncorrectable ecc error",
     "gpu is lost",
@@ -75,13 +75,13 @@ const NO_SPACE: [&str; 4] = [
     "errno 28",
 ];
 
-/// The host has no memory left: torch's words, and NumPy's type.
+/// The host is out of memory: torch's message, and NumPy's exception type.
 const NO_HOST_MEMORY: [&str; 2] = ["defaultcpuallocator: can't allocate memory", "_arraymemoryerror"];
 
 /// Functions that write checkpoints, as a traceback names them.
 const SAVES: [&str; 5] = ["save", "checkpoint", "serialization", "filesystem.py", "writer"];
 
-/// A checkpoint that is there and cannot be read: PyTorch's reader of its own files, and DCP's while it loads.
+/// A checkpoint exists but cannot be read: messages of PyTorch's reader, and of DCP while it loads.
 const UNREADABLE: [&str; 5] = [
     "pytorchstreamreader failed",
     "unpicklingerror",
@@ -90,7 +90,7 @@ const UNREADABLE: [&str; 5] = [
     "error while deserializing header",
 ];
 
-/// The part of DCP that reads, as the tracebacks in its exception's own text name it.
+/// The part of DCP that reads, as it appears in the tracebacks inside the text of its exception.
 const DCP_LOADS: [&str; 2] = ["state_dict_loader", "in read_data"];
 
 impl Weight {
@@ -117,7 +117,7 @@ impl Weight {
     }
 }
 
-/// The cause.
+/// Returns the cause of an exit.
 pub(super) fn cause(exit: &RankExit) -> Cause {
     let text = text(exit);
     if exit.out_of_memory || kind(exit).ends_with("OutOfMemoryError") || is_host_memory(exit) {
@@ -141,23 +141,23 @@ pub(super) fn cause(exit: &RankExit) -> Cause {
     }
 }
 
-/// Whether it was the host's memory that an allocation of the rank's own did not get.
+/// Returns true if an allocation of the rank failed because the host was out of memory.
 pub(super) fn is_host_memory(exit: &RankExit) -> bool {
     kind(exit) == "MemoryError" || any(&text(exit), &NO_HOST_MEMORY)
 }
 
-/// Whether the launcher's or a rank's words say that the leased port was taken by someone else.
+/// Returns true if the text of the launcher or of a rank says that another process took the leased port.
 pub(super) fn port_in_use(text: &str) -> bool {
     let text = text.to_lowercase();
     any(&text, &["eaddrinuse", "address already in use"])
 }
 
-/// Whether it failed for want of space.
+/// Returns true if the rank failed because a disk was full.
 pub(super) fn says_disk_is_full(exit: &RankExit) -> bool {
     any(&text(exit), &NO_SPACE)
 }
 
-/// Whether a rank failed because its node's hardware did.
+/// Returns true if a rank failed because of its node's hardware.
 pub(in crate::run::state) fn is_hardware(exit: &RankExit) -> bool {
     broken_hardware(&text(exit))
 }
@@ -166,7 +166,7 @@ fn broken_hardware(text: &str) -> bool {
     any(text, &HARDWARE)
 }
 
-/// A script's own `TimeoutError` (a download, a lock) is its own affair.
+/// A `TimeoutError` of the script itself (a download, a lock) does not concern other ranks.
 fn is_distributed(exit: &RankExit, text: &str) -> bool {
     let kind = kind(exit);
     kind.contains("Dist")
@@ -176,7 +176,7 @@ fn is_distributed(exit: &RankExit, text: &str) -> bool {
         || text.contains("recv operation")
 }
 
-/// What DCP raises when a rank of it failed, with that rank's traceback in its text.
+/// Returns true for the exception that DCP raises when one of its ranks failed, with that rank's traceback in its text.
 fn is_dcps(exit: &RankExit) -> bool {
     kind(exit).ends_with("CheckpointException")
 }

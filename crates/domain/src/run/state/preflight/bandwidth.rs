@@ -1,14 +1,14 @@
-//! The measuring of bandwidths in an attempt that is being prepared: round after round, each begun when all have answered to the
-//! one before.
+//! Measures the bandwidth between the nodes of an attempt during preflight, in rounds. A round begins when all nodes have answered in the
+//! round before.
 //!
 //! ```text
 //! prepared, agreed ──▶ round 0: Measure to both nodes of each pair ──all Measured──▶ round 1 … ──▶ judged ──▶ start, or refusal
-//!                         └── an answer is missing for too long ──▶ the node is given up (patience)
+//!                         └── an answer is missing for too long ──▶ the node is given up (timeouts)
 //! ```
-//! Who has answered is a fact of the state, so an answer that comes twice, late or from an earlier round changes nothing.
+//! The state records which nodes have answered, so an answer that is repeated, late, or from an earlier round changes nothing.
 
 use crate::ident::NodeName;
-use crate::run::bandwidth::{Culprit, Figure, Judgement, PairRate, judge, pairs, rounds};
+use crate::run::bandwidth::{Culprit, Judgement, PairMeasurement, PairRate, judge, pairs, rounds};
 use crate::run::spec::Spec;
 use crate::run::state::attempt::Attempt;
 use crate::run::state::fault::NodeFailure;
@@ -19,13 +19,13 @@ use crate::run::state::transition::Transition;
 use crate::run::state::{Cause, Outcome};
 use crate::time::TimestampMs;
 
-/// Beyond the time in which bytes flow: a connection, a slow scheduler, a socket that drains.
+/// Time in addition to the transfer itself, in milliseconds: for a connection, a slow scheduler, a socket that drains.
 const SETTLE_MS: u64 = 10_000;
-/// An answer may come this much after the node itself should have given up: a connection that was lost and found.
+/// How long after the node's own timeout its answer may arrive, in milliseconds: the connection may have been lost and established again.
 const ANSWER_WITHIN_MS: i64 = 30_000;
 
 impl BandwidthCheck {
-    /// Takes an answer in, when it is waited for.
+    /// Stores an answer if it is expected.
     pub(in crate::run::state) fn answered(&mut self, node: u32, measured: &Measured) {
         let Some(at) = self.waiting.iter().position(|(waits, _)| *waits == node) else {
             return;
@@ -34,7 +34,7 @@ impl BandwidthCheck {
             return;
         }
         let (to, from) = self.waiting.remove(at);
-        self.figures.push(Figure {
+        self.figures.push(PairMeasurement {
             from,
             to,
             mib_s: measured.mib_s.filter(|mib_s| mib_s.is_finite() && *mib_s >= 0.0),
@@ -42,7 +42,7 @@ impl BandwidthCheck {
         });
     }
 
-    /// Whether the round's answers are overdue.
+    /// Returns true if answers of the round are overdue.
     pub(in crate::run::state) fn is_late(&self, spec: &Spec, now_ms: TimestampMs) -> bool {
         let own_ms = i64::try_from(within_ms(spec)).unwrap_or(i64::MAX);
         !self.waiting.is_empty() && now_ms - self.since_ms > own_ms.saturating_add(ANSWER_WITHIN_MS)
@@ -57,14 +57,14 @@ impl Attempt {
         }
     }
 
-    /// The secrets have done their work.
-    fn close_doors(&mut self) {
+    /// Removes the secrets, which are not needed any more.
+    fn clear_secrets(&mut self) {
         for found in self.nodes.iter_mut().filter_map(|task| task.prepared.as_mut()) {
             found.door = Default::default();
         }
     }
 
-    /// A node's name by its place among the attempt's nodes.
+    /// Returns the name of a node by its index in the attempt.
     pub(crate) fn name(&self, node: u32) -> &str {
         self.nodes
             .get(node as usize)
@@ -73,11 +73,11 @@ impl Attempt {
 }
 
 impl Transition<'_> {
-    /// Has the next round measured when it is time; whether an answer is still to come.
+    /// Starts the next round of measurements when it is time. Returns true if an answer is still missing.
     pub(in crate::run::state) fn measure(&mut self) -> bool {
-        let wish = &self.run.spec.preflight_bandwidth;
+        let options = &self.run.spec.preflight_bandwidth;
         let nodes = u32::try_from(self.run.current().nodes.len()).unwrap_or(u32::MAX);
-        if wish.is_off() || rounds(nodes) == 0 {
+        if options.is_off() || rounds(nodes) == 0 {
             return false;
         }
         let round = match &self.run.current().findings.bandwidth {
@@ -86,7 +86,7 @@ impl Transition<'_> {
             Some(check) => check.round + 1,
         };
         if round >= rounds(nodes) {
-            self.run.current_mut().close_doors();
+            self.run.current_mut().clear_secrets();
             return false;
         }
         let check = self.run.current_mut().findings.bandwidth.get_or_insert_default();
@@ -94,13 +94,13 @@ impl Transition<'_> {
         let pairs = pairs(nodes, round);
         check.waiting = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
         for (a, b) in pairs {
-            self.tell_pair(round, a, b);
+            self.send_measurement(round, a, b);
         }
         true
     }
 
-    /// The lower rank listens, at the port it has leased; the other one comes with its secret.
-    fn tell_pair(&mut self, round: u32, listens: u32, comes: u32) {
+    /// The node with the lower rank listens at the port that it leased; the other one connects with its secret.
+    fn send_measurement(&mut self, round: u32, listens: u32, comes: u32) {
         let (spec, nodes) = (&self.run.spec, &self.run.current().nodes);
         let task = &nodes[listens as usize];
         let host = task.prepared.clone().unwrap_or_default();
@@ -131,15 +131,15 @@ impl Transition<'_> {
     }
 }
 
-/// What the figures of an attempt say about it.
+/// The verdict on the measurements of an attempt.
 #[derive(Debug, Default)]
 pub(in crate::run::state) struct Verdict {
     pub(in crate::run::state) warnings: Vec<String>,
-    /// Why it is refused, and whom the next attempt is not to be given.
+    /// Why the attempt is refused, and which node the next attempt must run without.
     pub(in crate::run::state) refusal: Option<NodeFailure>,
 }
 
-/// Judges when all rounds are over.
+/// Judges the measurements when all rounds are over.
 pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict {
     let Some(check) = &attempt.findings.bandwidth else {
         return Verdict::default();
@@ -173,9 +173,12 @@ pub(in crate::run::state) fn verdict(spec: &Spec, attempt: &Attempt) -> Verdict 
     }
 }
 
-/// With a culprit another node may take its place; a pair alone is nobody's, and would be as slow again.
+/// If one node is the culprit, another node may replace it. A slow pair alone has no culprit, and would be slow again.
 fn refusal(attempt: &Attempt, judged: &Judgement, slow: &[String]) -> Option<NodeFailure> {
-    let message = format!("{}; the run asks to be refused then", slow.join("; "));
+    let message = format!(
+        "{}; the run is refused because preflight_bandwidth.refuse is set",
+        slow.join("; ")
+    );
     let Some(culprit) = judged.culprits.first() else {
         let first = &attempt.nodes.first()?.node;
         let outcome = Outcome {
@@ -212,7 +215,7 @@ fn culprit_text(attempt: &Attempt, culprit: &Culprit, usual: f64) -> String {
         .and_then(|found| found.nics.first())
         .map_or_else(String::new, |nic| format!(" {}", nic.name));
     format!(
-        "node {} {what}: at most {:.0} MiB/s, where nodes here reach {usual:.0}; look at its interface{interface}, its cable and its \
+        "node {} {what}: at most {:.0} MiB/s, while nodes here reach {usual:.0}; check its interface{interface}, its cable and its \
          switch port",
         attempt.name(culprit.node),
         culprit.best_mib_s
@@ -227,14 +230,14 @@ fn pair_text(attempt: &Attempt, pair: &PairRate, usual: f64) -> String {
         .map(|figure| format!(" ({})", figure.problem))
         .next();
     format!(
-        "from node {} to node {} go {mib_s:.0} MiB/s, where nodes here reach {usual:.0}{}",
+        "the bandwidth from node {} to node {} is {mib_s:.0} MiB/s, while nodes here reach {usual:.0}{}",
         attempt.name(from),
         attempt.name(to),
         problem.unwrap_or_default()
     )
 }
 
-/// After which a node answers, whatever the other one does.
+/// Returns the time after which a node answers, whatever the other node does.
 fn within_ms(spec: &Spec) -> u64 {
     2 * spec.preflight_bandwidth.one_way_ms() + SETTLE_MS
 }

@@ -1,10 +1,10 @@
-//! What the collectives of a run go over, on each node: held against each other, the odd one named.
+//! Compares the network interfaces that a run's collectives use on each node, and names the ones that differ.
 //!
 //! ```text
-//! no link             the node is named whose interface is down
+//! no link             the node whose interface is down
 //! speed               the nodes that are slower than the fastest
-//! MTU                 the nodes that differ from what most have: larger packets than the path takes vanish without a word
-//! RDMA ports          a port that is down here and up elsewhere; fewer active ones; a slower one
+//! MTU                 the nodes that differ from the most common value: packets larger than the path allows are dropped silently
+//! RDMA ports          a port that is down on one node and up on others; fewer ports; a slower port
 //! ```
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use crate::ident::NodeName;
 use crate::run::state::protocol::{Nic, Prepared};
 
-/// All that differs, in words.
+/// Returns all differences, as text.
 pub(super) fn warnings(nodes: &[(&NodeName, &Prepared)]) -> Vec<String> {
     let mut warnings = Vec::new();
     let sockets: Vec<(&NodeName, &Nic)> = of_kind(nodes, false).collect();
@@ -42,7 +42,7 @@ fn of_kind<'a>(
         .filter(move |(_, nic)| nic.rdma == rdma)
 }
 
-/// A link that negotiated less than it could is the most common fault of a network, and training only gets slower by it.
+/// A link that negotiated less than it could is the most common network fault, and it only makes training slower.
 fn slower(nics: &[(&NodeName, &Nic)]) -> Option<String> {
     let fastest = nics.iter().filter_map(|(_, nic)| nic.speed_mbit).max()?;
     let slow: Vec<String> = nics
@@ -70,13 +70,13 @@ fn other_mtu(nics: &[(&NodeName, &Nic)]) -> Option<String> {
         .collect();
     (!other.is_empty()).then(|| {
         format!(
-            "{}, the others have {usual}: large packets may vanish between them",
+            "{}, the others have {usual}: large packets between them may be dropped",
             other.join(", ")
         )
     })
 }
 
-/// A port that is down on all nodes has no cable by intention.
+/// A port that is down on all nodes has no cable on purpose.
 fn ports_down(ports: &[(&NodeName, &Nic)]) -> Vec<String> {
     let up_elsewhere = |name: &str| {
         ports
@@ -90,10 +90,10 @@ fn ports_down(ports: &[(&NodeName, &Nic)]) -> Vec<String> {
         .collect()
 }
 
-/// Where ports have other names, their number tells; a port that is down has been named already.
+/// Compares the number of ports, because their names may differ between nodes. A port that is down has been named already.
 fn fewer_ports(nodes: &[(&NodeName, &Prepared)], ports: &[(&NodeName, &Nic)]) -> Option<String> {
     let count = |name: &NodeName| ports.iter().filter(|(node, _)| *node == name).count();
-    // An older agent tells of no interface at all.
+    // An older agent reports no interfaces at all.
     let telling = nodes.iter().filter(|(_, found)| !found.nics.is_empty());
     let counts: Vec<(&NodeName, usize)> = telling.map(|(node, _)| (*node, count(node))).collect();
     let most = counts.iter().map(|(_, count)| *count).max()?;

@@ -108,18 +108,18 @@ fn what_a_node_holds_is_current_over_or_unknown() {
     let mut replaced = placed(&["a"]);
     restore(&mut replaced);
     for (machine, name, attempt, expected) in [
-        (&live, "a", 1, Held::Current),
-        (&live, "b", 1, Held::Unknown),
-        (&live, "a", 2, Held::Unknown),
-        (&over, "a", 1, Held::Over),
-        (&over, "b", 1, Held::Over),
-        (&over, "a", 2, Held::Unknown),
-        (&submitted(1), "a", 1, Held::Unknown),
-        (&replaced, "a", 1, Held::Unknown),
-        (&replaced, "b", 1, Held::Unknown),
+        (&live, "a", 1, HeldAttempt::Current),
+        (&live, "b", 1, HeldAttempt::Unknown),
+        (&live, "a", 2, HeldAttempt::Unknown),
+        (&over, "a", 1, HeldAttempt::Over),
+        (&over, "b", 1, HeldAttempt::Over),
+        (&over, "a", 2, HeldAttempt::Unknown),
+        (&submitted(1), "a", 1, HeldAttempt::Unknown),
+        (&replaced, "a", 1, HeldAttempt::Unknown),
+        (&replaced, "b", 1, HeldAttempt::Unknown),
     ] {
         assert_eq!(
-            machine.holding(&node(name), AttemptNo(attempt)),
+            machine.held_attempt(&node(name), AttemptNo(attempt)),
             expected,
             "{name} holds attempt {attempt} of a run that is {}",
             machine.state.as_str()
@@ -130,7 +130,7 @@ fn what_a_node_holds_is_current_over_or_unknown() {
 #[test]
 fn numbers_that_may_have_been_used_are_skipped() {
     let skipped = SKIPPED_ATTEMPTS + 2;
-    // It waits for nodes: by the restore it may have had some.
+    // The run waits for nodes; at the time of the restore it may have had some.
     let mut queued = submitted(1);
     let actions = restore(&mut queued);
     assert_eq!(queued.current().no.0, skipped);
@@ -140,7 +140,7 @@ fn numbers_that_may_have_been_used_are_skipped() {
     assert_eq!(restore(&mut queued), [], "once per restore");
     assert_eq!(queued.current().no.0, skipped);
 
-    // It was about to begin.
+    // The attempt was about to begin.
     let mut preparing = placed(&["a"]);
     let actions = restore(&mut preparing);
     assert_eq!(preparing.state, RunState::Queued);
@@ -152,7 +152,7 @@ fn numbers_that_may_have_been_used_are_skipped() {
         "nothing is stopped: {actions:?}"
     );
 
-    // It ran: the attempt goes on, and the next one has another number.
+    // The attempt ran: it continues, and the next one gets a new number.
     let mut runs = running(&["a"]);
     assert_eq!(restore(&mut runs), []);
     assert_eq!((runs.current().no.0, runs.state), (1, RunState::Running));
@@ -161,7 +161,7 @@ fn numbers_that_may_have_been_used_are_skipped() {
 
 #[test]
 fn a_run_whose_newer_attempt_is_held_does_not_begin_another() {
-    // Attempt 2 began after the backup; by the backup, attempt 1 runs.
+    // Attempt 2 began after the backup; according to the backup, attempt 1 runs.
     let mut machine = running(&["a"]);
     restore(&mut machine);
     assert_eq!(held(&mut machine, "a", 2), []);
@@ -174,7 +174,7 @@ fn a_run_whose_newer_attempt_is_held_does_not_begin_another() {
 
 #[test]
 fn an_attempt_that_waits_ends_when_a_newer_one_is_held() {
-    // The other node was heard first: a restart waits, then an attempt for nodes.
+    // The other node connected first: a restart is pending, then an attempt waits for nodes.
     for ticks in [0, 1] {
         let mut machine = running(&["a"]);
         restore(&mut machine);
@@ -200,8 +200,8 @@ fn without_a_marker_of_a_restore_the_same_number_is_not_used_again() {
     held(&mut machine, "a", 1);
     assert_eq!(machine.state, RunState::Failed);
     assert_eq!(
-        machine.holding(&node("b"), AttemptNo(1)),
-        Held::Unknown,
+        machine.held_attempt(&node("b"), AttemptNo(1)),
+        HeldAttempt::Unknown,
         "its other nodes are left alone, too"
     );
     take(

@@ -1,4 +1,4 @@
-//! Stops that wait, as stories.
+//! Scenario tests of stops that wait for a stop point.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -11,7 +11,7 @@ use crate::run::stored::V1;
 
 const GRACE_MS: u64 = 60_000;
 
-/// A run on two nodes of one rank each, and the clock it lives by.
+/// A run on two nodes with one rank each, and its clock.
 struct Story {
     machine: Machine,
     now_ms: i64,
@@ -91,7 +91,7 @@ impl Story {
         self.report(&format!("n{rank}"), report)
     }
 
-    /// The rank ends, and its node with it.
+    /// The rank ends, and then its node task.
     fn ends(&mut self, rank: u32, code: i32) -> Vec<String> {
         let name = format!("n{rank}");
         let exit = RankExit {
@@ -149,7 +149,7 @@ fn all_ranks_end_by_themselves_after_the_agreed_step() {
     assert_eq!(RunView::from(&story.machine).stop.unwrap().after_step, Some(40));
     assert_eq!(story.reaches(1, 40), NOTHING);
     assert_eq!(story.machine.state, RunState::Stopping);
-    // However they end: a script may say 143 after a signal, or fail because its neighbour has gone.
+    // The way the ranks end does not matter: a script may exit with 143 after a signal, or fail because a peer has gone.
     assert_eq!(story.ends(1, 143), NOTHING);
     assert_eq!(story.reaches(0, 40), NOTHING);
     assert_eq!(story.ends(0, 1), NOTHING);
@@ -321,7 +321,7 @@ fn a_plan_of_an_earlier_attempt_means_nothing() {
 
 #[test]
 fn a_step_is_agreed_that_no_rank_can_have_reached() {
-    // Long steps: two ahead. Short ones: six seconds ahead.
+    // Long steps: two steps ahead. Short steps: six seconds ahead.
     assert_eq!(agreed_step(10, 60.0), 12);
     assert_eq!(agreed_step(10, 1.0), 16);
     assert_eq!(agreed_step(1_000, 0.001), 7_000);

@@ -1,13 +1,13 @@
-//! What was expected beside what came, in words.
+//! Compares expected and actual results, and describes the differences in words.
 
 use domain::api::prometheus::float;
 use domain::series::Labels;
 
-/// Differences between alerts: labels, then annotations of those with the same labels.
+/// Returns the differences between alerts: in their labels, then in the annotations of alerts with the same labels.
 pub(super) fn alerts(expected: &[(Labels, Labels)], got: &[(Labels, Labels)]) -> Vec<String> {
     let mut left: Vec<&(Labels, Labels)> = got.iter().collect();
     let mut missing = Vec::new();
-    // The same in every word first, so that of two alerts with the same labels each finds its own.
+    // Remove exact matches first. Two alerts may have the same labels, and each must be compared with its own counterpart.
     for alert in expected {
         match left.iter().position(|got| *got == alert) {
             Some(at) => drop(left.remove(at)),
@@ -53,7 +53,7 @@ fn annotation_differences(expected: &Labels, got: &Labels) -> Vec<String> {
     differences
 }
 
-/// Differences between samples.
+/// Returns the differences between samples.
 pub(super) fn samples(expected: &[(Labels, f64)], got: &[(Labels, f64)], fuzzy: bool) -> Vec<String> {
     let mut left: Vec<&(Labels, f64)> = got.iter().collect();
     let mut differences = Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn samples(expected: &[(Labels, f64)], got: &[(Labels, f64)], fuzzy: 
     differences
 }
 
-/// Fuzzy are equal what differs in the last bit.
+/// Returns true if the values are equal. If `fuzzy`, values that differ only in the last bit are equal too.
 fn is_equal(a: f64, b: f64, fuzzy: bool) -> bool {
     a == b || (a.is_nan() && b.is_nan()) || (fuzzy && (a.next_up() == b || a.next_down() == b))
 }

@@ -1,4 +1,4 @@
-//! A test file as it is written: the format of `promtool test rules`.
+//! A test file in the format of `promtool test rules`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::series::{Points, labels, points};
 
 const MINUTE_MS: i64 = 60_000;
 
-/// A file that was understood.
+/// A parsed and checked file.
 pub(super) struct TestFile {
     pub(super) rule_files: Vec<String>,
     pub(super) interval_ms: i64,
@@ -21,7 +21,7 @@ pub(super) struct TestFile {
     pub(super) tests: Vec<Test>,
 }
 
-/// Series, and what must come of them.
+/// Input series, and the expected results.
 pub(super) struct Test {
     pub(super) name: String,
     pub(super) start_ms: i64,
@@ -33,15 +33,15 @@ pub(super) struct Test {
     pub(super) external_url: String,
 }
 
-/// The alerts of a name that must fire at a time after the start.
+/// The alerts with one name that must be firing at a time after the start.
 pub(super) struct AlertCase {
     pub(super) at_ms: i64,
     pub(super) name: String,
-    /// Labels and annotations.
+    /// Labels and annotations of each alert.
     pub(super) expected: Vec<(Labels, Labels)>,
 }
 
-/// What a query must give at a time after the start.
+/// The expected result of a query at a time after the start.
 pub(super) struct QueryCase {
     pub(super) at_ms: i64,
     pub(super) expr: String,
@@ -127,14 +127,14 @@ struct WrittenSample {
 }
 
 impl TestFile {
-    /// Reads a file; everything in it is checked before anything is run.
+    /// Reads a file and checks all of it before any test runs.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).context("it could not be read")?;
+        let text = std::fs::read_to_string(path).context("cannot read the file")?;
         Self::parse(&text)
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let written: WrittenFile = serde_norway::from_str(text).context("it is not a file of rule tests")?;
+        let written: WrittenFile = serde_norway::from_str(text).context("not a file of rule tests")?;
         let interval_ms = match duration(written.evaluation_interval.as_deref())? {
             0 => MINUTE_MS,
             ms => ms,
@@ -157,7 +157,7 @@ impl TestFile {
         })
     }
 
-    /// The rule files, relative to the test file's folder.
+    /// Returns the paths of the rule files. Patterns are relative to the folder of the test file.
     pub(super) fn rule_paths(&self, path: &Path) -> Result<Vec<PathBuf>> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut paths = Vec::new();
@@ -173,7 +173,7 @@ impl TestFile {
     }
 }
 
-/// ` "name"`, or nothing.
+/// Returns ` "name"`, or an empty string for an empty name.
 pub(super) fn quoted(name: &str) -> String {
     match name {
         "" => String::new(),
@@ -269,7 +269,7 @@ fn duration(text: Option<&str>) -> Result<i64> {
     }
 }
 
-/// Seconds of the epoch, or RFC 3339.
+/// Parses seconds since the epoch, or RFC 3339.
 fn time(text: &str) -> Result<i64> {
     if let Ok(seconds) = text.parse::<f64>()
         && seconds.abs() < 1e12

@@ -1,47 +1,47 @@
-//! Groups under test: evaluated as the collector does it, over series in memory, each time when the test says.
+//! Rule groups under test. They are evaluated as in the collector, but on series in memory and at the times of the test.
 
 use std::collections::{HashMap, HashSet};
 
 use domain::rule::alert::{Active, step};
-use domain::rule::instance::{Instancing, Surroundings};
-use domain::rule::{Group, Rule, record, trace};
+use domain::rule::instance::{AlertTemplates, ExpansionContext};
+use domain::rule::{Group, Rule, alert_series, record};
 use domain::series::{Budget, Labels, STALE};
 use domain::time::TimestampMs;
 use query::{Params, Query, Value};
 
 use super::storage::Storage;
 
-/// A group and where it stands.
-pub(super) struct Tested {
+/// A group and its current state.
+pub(super) struct GroupState {
     pub(super) name: String,
     limit: usize,
     query_offset_ms: i64,
-    pub(super) rules: Vec<TestedRule>,
+    pub(super) rules: Vec<RuleState>,
 }
 
-/// A rule and where it stands.
-pub(super) struct TestedRule {
+/// A rule and its current state.
+pub(super) struct RuleState {
     pub(super) rule: Rule,
     query: Query,
-    instancing: Instancing,
+    templates: AlertTemplates,
     pub(super) active: Vec<Active>,
-    /// Of the active alerts, as last filled in.
+    /// Annotations of the active alerts, from the last evaluation.
     pub(super) annotations: HashMap<Labels, Labels>,
     written: HashSet<Labels>,
 }
 
-/// What templates of a test may know.
-pub(super) struct Outside<'a> {
+/// Values from outside the rules that templates can use.
+pub(super) struct TemplateContext<'a> {
     pub(super) labels: &'a Labels,
     pub(super) url: &'a str,
 }
 
-impl Tested {
+impl GroupState {
     pub(super) fn new(group: Group) -> anyhow::Result<Self> {
         let rules = group.rules.into_iter().map(|rule| {
-            Ok(TestedRule {
+            Ok(RuleState {
                 query: query::parse(&rule.expr)?,
-                instancing: Instancing::of(&rule, |_| true)?,
+                templates: AlertTemplates::of(&rule, |_| true)?,
                 rule,
                 active: Vec::new(),
                 annotations: HashMap::new(),
@@ -56,17 +56,17 @@ impl Tested {
         })
     }
 
-    /// Evaluates all rules; returns what failed, with the rule's name.
+    /// Evaluates all rules. Returns the name and the error of each rule that failed.
     pub(super) fn evaluate(
         &mut self,
         storage: &mut Storage,
         at_ms: TimestampMs,
-        outside: &Outside<'_>,
+        context: &TemplateContext<'_>,
     ) -> Vec<(String, String)> {
         let mut failures = Vec::new();
         let query_ms = at_ms - self.query_offset_ms;
         for rule in &mut self.rules {
-            match rule.evaluate(storage, at_ms, query_ms, self.limit, outside) {
+            match rule.evaluate(storage, at_ms, query_ms, self.limit, context) {
                 Ok(samples) => rule.write(storage, query_ms, samples),
                 Err(error) => failures.push((rule.rule.name.clone(), error)),
             }
@@ -75,14 +75,14 @@ impl Tested {
     }
 }
 
-impl TestedRule {
+impl RuleState {
     fn evaluate(
         &mut self,
         storage: &Storage,
         at_ms: TimestampMs,
         query_ms: TimestampMs,
         limit: usize,
-        outside: &Outside<'_>,
+        context: &TemplateContext<'_>,
     ) -> Result<Vec<(Labels, f64)>, String> {
         let found = samples(storage, &self.query, query_ms)?;
         if !self.rule.is_alert() {
@@ -92,28 +92,28 @@ impl TestedRule {
             let query = query::parse(text).map_err(|error| error.to_string())?;
             samples(storage, &query, query_ms)
         };
-        let surroundings = Surroundings {
-            external_labels: outside.labels,
-            external_url: outside.url,
+        let expansion = ExpansionContext {
+            external_labels: context.labels,
+            external_url: context.url,
             now_ms: query_ms,
             query: &ask,
         };
         let instances = self
-            .instancing
-            .instances(found, limit, &surroundings)
+            .templates
+            .instances(found, limit, &expansion)
             .map_err(|error| error.to_string())?;
         let mut samples = Vec::with_capacity(instances.len());
         for instance in instances {
             samples.push((instance.labels.clone(), instance.value));
             self.annotations.insert(instance.labels, instance.annotations);
         }
-        step(&mut self.active, samples, self.rule.holding(), at_ms);
+        step(&mut self.active, samples, self.rule.alert_times(), at_ms);
         self.annotations
             .retain(|labels, _| self.active.iter().any(|alert| alert.labels == *labels));
-        Ok(trace::samples(&self.active))
+        Ok(alert_series::samples(&self.active))
     }
 
-    /// Writes the samples, and an end for each series that is not among them any more.
+    /// Writes the samples, and a staleness marker for each series that has no sample any more.
     fn write(&mut self, storage: &mut Storage, at_ms: TimestampMs, samples: Vec<(Labels, f64)>) {
         let mut before = std::mem::take(&mut self.written);
         for (labels, value) in samples {
@@ -127,7 +127,7 @@ impl TestedRule {
     }
 }
 
-/// What a query gives at a time; a number counts as a series without labels.
+/// Evaluates a query at a time. A scalar becomes one series without labels.
 pub(super) fn samples(
     storage: &Storage,
     query: &Query,

@@ -1,4 +1,4 @@
-//! `lockstep rules test`: files for `promtool test rules`, run without a collector and without Prometheus.
+//! `lockstep rules test`: runs files for `promtool test rules` without a collector and without Prometheus.
 
 mod file;
 mod series;
@@ -19,14 +19,14 @@ use crate::failure::Failure;
 use file::{TestFile, quoted};
 use run::Settings;
 
-/// How tests are run.
+/// Options of the command.
 pub(super) struct Options {
-    /// Only tests whose name matches.
+    /// Run only tests whose name matches.
     pub(super) run: Option<Regex>,
     pub(super) debug: bool,
 }
 
-/// Runs all tests of all files before it fails.
+/// Runs all tests of all files. Fails at the end if a test failed.
 pub(super) fn all<P: AsRef<Path>>(files: &[P], options: &Options) -> Result<(), Failure> {
     let mut failed = 0_usize;
     for path in files {
@@ -41,12 +41,12 @@ pub(super) fn all<P: AsRef<Path>>(files: &[P], options: &Options) -> Result<(), 
     }
     match failed {
         0 => Ok(()),
-        1 => Err(Failure::Failed(anyhow!("a rule test failed"))),
+        1 => Err(Failure::Failed(anyhow!("1 rule test failed"))),
         failed => Err(Failure::Failed(anyhow!("{failed} rule tests failed"))),
     }
 }
 
-/// How many tests of a file failed.
+/// Runs the tests of a file. Returns how many failed.
 fn tests(path: &Path, options: &Options) -> Result<usize> {
     let file = TestFile::read(path)?;
     let groups = groups(&file, path)?;
@@ -56,7 +56,7 @@ fn tests(path: &Path, options: &Options) -> Result<usize> {
         debug: options.debug,
     };
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
-    let mut said = Vec::new();
+    let mut report = Vec::new();
     for (n, test) in (1..).zip(&file.tests) {
         if options
             .run
@@ -75,26 +75,26 @@ fn tests(path: &Path, options: &Options) -> Result<usize> {
             continue;
         }
         failed += 1;
-        said.push(format!("  test {n}{} failed:", quoted(&test.name)));
-        said.extend(
+        report.push(format!("  test {n}{} failed:", quoted(&test.name)));
+        report.extend(
             failures
                 .iter()
                 .map(|failure| format!("    {}", failure.replace('\n', "\n    "))),
         );
     }
     let left_out = if left_out > 0 {
-        format!(", {left_out} left out")
+        format!(", {left_out} skipped")
     } else {
         String::new()
     };
     say!("{}: {passed} passed, {failed} failed{left_out}", path.display());
-    for line in said {
+    for line in report {
         say!("{line}");
     }
     Ok(failed)
 }
 
-/// The groups of all rule files, in the order of `group_eval_order`; those it does not name come last, as they are in their
+/// Returns the groups of all rule files in the order of `group_eval_order`. Groups that it does not name come last, in the order of their
 /// files.
 fn groups(file: &TestFile, path: &Path) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
@@ -174,7 +174,7 @@ mod tests {
                 ),
             )
         };
-        // The pattern matches the test file as well, which is no rule file.
+        // The pattern also matches the test file, which is not a rule file.
         let path = test("", "{ expr: x, eval_time: 0m }");
         assert!(tests(&path, &options(None)).is_err());
         std::fs::rename(folder.path().join("a.yaml"), folder.path().join("a.rules")).unwrap();
@@ -187,7 +187,7 @@ mod tests {
             .unwrap()
         };
         for (extra, case, failed) in [
-            // Samples come in at evaluations only: at 7m there is what was there at 5m.
+            // Samples are added only at evaluations: at 7m, the newest sample is the one from 5m.
             (
                 "",
                 "{ expr: x, eval_time: 7m, exp_samples: [{ labels: x, value: 5 }] }",

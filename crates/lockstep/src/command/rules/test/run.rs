@@ -1,4 +1,4 @@
-//! One test: its series come in time after time, its groups are evaluated, and what they say is compared.
+//! Runs one test: adds its series step by step, evaluates its groups, and compares the results.
 //!
 //! ```text
 //! every evaluation_interval from the start to the last eval_time:
@@ -13,20 +13,20 @@ use domain::time::{DisplayDuration, TimestampMs};
 
 use super::compare;
 use super::file::{AlertCase, QueryCase, Test};
-use super::group::{Outside, Tested, samples};
+use super::group::{GroupState, TemplateContext, samples};
 use super::storage::Storage;
 
-/// How tests of a file are run.
+/// Settings of all tests of a file.
 pub(super) struct Settings {
     pub(super) interval_ms: i64,
     pub(super) fuzzy: bool,
     pub(super) debug: bool,
 }
 
-/// Runs a test; returns what was not as expected, in words.
+/// Runs a test. Returns a description of each unexpected result.
 pub(super) fn run(test: &Test, groups: &[Group], settings: &Settings) -> Vec<String> {
-    let tested = groups.iter().cloned().map(Tested::new).collect();
-    let groups = match tested {
+    let states = groups.iter().cloned().map(GroupState::new).collect();
+    let groups = match states {
         Ok(groups) => groups,
         Err(error) => return vec![error.to_string()],
     };
@@ -49,15 +49,15 @@ pub(super) fn run(test: &Test, groups: &[Group], settings: &Settings) -> Vec<Str
 struct Run<'a> {
     test: &'a Test,
     settings: &'a Settings,
-    groups: Vec<Tested>,
+    groups: Vec<GroupState>,
     storage: Storage,
-    /// Points of each series that are in the storage.
+    /// Number of points of each series that are in the storage.
     loaded: usize,
     failures: Vec<String>,
 }
 
 impl Run<'_> {
-    /// Goes through time; false when a rule could not be evaluated, which ends the test.
+    /// Evaluates the groups at each time. Returns false if a rule could not be evaluated, which ends the test.
     fn evaluations(&mut self) -> bool {
         let test = self.test;
         let times = test.alerts.iter().map(|case| case.at_ms);
@@ -96,14 +96,14 @@ impl Run<'_> {
     }
 
     fn evaluate(&mut self, at_ms: i64) -> bool {
-        let outside = Outside {
+        let context = TemplateContext {
             labels: &self.test.external_labels,
             url: &self.test.external_url,
         };
         let time_ms: TimestampMs = self.test.start_ms + at_ms;
         let before = self.failures.len();
         for group in &mut self.groups {
-            for (rule, error) in group.evaluate(&mut self.storage, time_ms, &outside) {
+            for (rule, error) in group.evaluate(&mut self.storage, time_ms, &context) {
                 self.failures.push(format!(
                     "rule {rule:?} of group {:?} at {}: {error}",
                     group.name,

@@ -1,15 +1,15 @@
-//! The notation of test series: `x{a="1"}` and `1+1x10 _ _x3 stale`.
+//! The notation of test series: `x{a="1"}` for labels and `1+1x10 _ _x3 stale` for values.
 
 use anyhow::{Context as _, Result, bail};
 use domain::series::{Labels, MatchOp, STALE};
 
-/// Values an interval apart; holes are `None`.
+/// Values at a constant interval; `None` where there is no sample.
 pub(super) type Points = Vec<Option<f64>>;
 
-/// Points of one series: a day in seconds, ten times.
+/// Most points of one series: about ten days at one point per second.
 const POINTS_MAX: usize = 1_000_000;
 
-/// The labels of a series as PromQL writes it.
+/// Parses the labels of a series in PromQL notation.
 pub(super) fn labels(text: &str) -> Result<Labels> {
     let text = text.trim();
     if text.is_empty() || text == "{}" {
@@ -18,7 +18,7 @@ pub(super) fn labels(text: &str) -> Result<Labels> {
     let matchers = query::parse_selector(text)?;
     if let Some(other) = matchers.iter().find(|matcher| matcher.op != MatchOp::Equal) {
         bail!(
-            "the label {:?} of {text:?} has no value of its own; write =",
+            "the label {:?} of {text:?} needs an exact value; use =",
             other.name
         );
     }
@@ -26,7 +26,8 @@ pub(super) fn labels(text: &str) -> Result<Labels> {
     Ok(Labels::new(pairs)?)
 }
 
-/// The values of a series: `2`, `1+2x3` (four values), `1x3` (four times the same), `_`, `_x3` (three holes), `stale`.
+/// Parses the values of a series: `2`, `1+2x3` (four values), `1x3` (the same value four times), `_` (no sample), `_x3` (three times no
+/// sample), `stale`.
 pub(super) fn points(text: &str) -> Result<Points> {
     let mut points = Points::new();
     for word in text.split_whitespace() {
@@ -53,7 +54,7 @@ fn read(word: &str, points: &mut Points) -> Result<()> {
         (value, Some(times)) => {
             let (first, step) = sum(value)?;
             let mut next = first;
-            // Added up one by one, as Prometheus does: the last digits are the same then.
+            // Add step by step, as Prometheus does, so that the last digits are the same.
             for _ in 0..=times {
                 points.push(Some(next));
                 next += step;
@@ -63,7 +64,7 @@ fn read(word: &str, points: &mut Points) -> Result<()> {
     Ok(())
 }
 
-/// `a+b`, `a-b` or `a`.
+/// Parses `a+b`, `a-b` or `a` into the first value and the step.
 fn sum(text: &str) -> Result<(f64, f64)> {
     let bytes = text.as_bytes();
     let sign = (1..bytes.len())

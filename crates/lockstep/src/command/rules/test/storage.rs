@@ -1,4 +1,4 @@
-//! Series in memory: what a test puts in and rules write, in order of time.
+//! Series in memory, in order of time: the input of a test and the samples that rules write.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ struct Stored {
 }
 
 impl Storage {
-    /// Adds a sample. One that is not newer than the last of its series is left out, as Prometheus does.
+    /// Adds a sample. As in Prometheus, a sample that is not newer than the last one of its series is dropped.
     pub(super) fn add(&mut self, labels: &Labels, at_ms: TimestampMs, value: f64) {
         let at = *self.by_labels.entry(labels.clone()).or_insert_with(|| {
             self.series.push(Stored {

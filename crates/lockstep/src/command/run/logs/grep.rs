@@ -1,4 +1,4 @@
-//! `--grep`: the collector looks through all logs, the terminal shows the lines.
+//! `--grep`: the collector searches the logs, and this command prints the matching lines.
 
 use clap::Args;
 use domain::api::runs::{LogMatch, LogMatches};
@@ -8,19 +8,19 @@ use crate::client::Client;
 use crate::command::run::run_path;
 use crate::failure::Failure;
 
-/// Lines asked for: what the collector gives at most.
+/// Most lines requested, equal to the collector's own limit.
 const LINES_MAX: usize = 2_000;
 
-/// What is looked for.
+/// The text to search for.
 #[derive(Args)]
 pub(super) struct Pattern {
-    /// Print only lines with this text.
+    /// Print only lines that contain this text.
     #[arg(long, value_name = "PATTERN")]
     grep: Option<String>,
     /// The pattern is a regular expression.
     #[arg(long, requires = "grep")]
     regex: bool,
-    /// Upper and lower case are the same.
+    /// Ignore upper and lower case.
     #[arg(short, long, requires = "grep")]
     ignore_case: bool,
 }
@@ -31,7 +31,7 @@ impl Pattern {
     }
 }
 
-/// Prints the lines, each behind where it stands.
+/// Prints the matching lines, each with its attempt, rank and stream in front.
 pub(super) async fn grep(logs: &Logs, client: &Client) -> Result<(), Failure> {
     let mut parameters = vec![
         ("q", logs.pattern.grep.clone().unwrap_or_default()),
@@ -48,7 +48,7 @@ pub(super) async fn grep(logs: &Logs, client: &Client) -> Result<(), Failure> {
         say!("{}", shown(line));
     }
     if found.truncated {
-        eprintln!("there is more; narrow it down with --rank, --attempt, --stream or a longer pattern");
+        eprintln!("more lines match; narrow the search with --rank, --attempt, --stream or a longer pattern");
     }
     if found.matches.is_empty() && !found.truncated {
         return Err(Failure::Failed(anyhow::anyhow!("no line matches")));
@@ -58,11 +58,11 @@ pub(super) async fn grep(logs: &Logs, client: &Client) -> Result<(), Failure> {
 
 fn shown(found: &LogMatch) -> String {
     let source = &found.source;
-    let who = source
+    let writer = source
         .rank
         .map_or("launcher".to_owned(), |rank| format!("rank {rank}"));
     format!(
-        "[attempt {} {who} {}] {}",
+        "[attempt {} {writer} {}] {}",
         source.attempt, source.stream, found.line
     )
 }

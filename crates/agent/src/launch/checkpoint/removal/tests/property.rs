@@ -1,7 +1,7 @@
-//! Random folder trees, with what people and other programs do to them beside two runs. Whatever happens, nothing is removed that the run
-//! did not provably write; and what the policy names and the run wrote is removed.
+//! Random folder trees, changed by people and other programs beside two runs. In every case, nothing is removed that the run did not
+//! provably write, and everything that the policy selects and the run wrote is removed.
 //!
-//! The model knows each file by what happened to it. It asks the code under test only for the list of checkpoints, to apply the policy to.
+//! The model tracks each file by the events that affected it. It uses the code under test only to list the checkpoints for the policy.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -12,11 +12,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Of a model with its optimizer, from one process: names `__0_0.distcp`, and this many bytes in it.
+/// The metadata of a model with its optimizer, from one process: it names `__0_0.distcp` with this many bytes.
 const METADATA: &[u8] = include_bytes!("../../../../../testdata/checkpoint/step-7/.metadata");
 const SHARD_BYTES: usize = 27_940;
 
-/// The names that all share: files and folders of checkpoints, files in them, files beside them. Few, so that things meet.
+/// The shared names: files and folders of checkpoints, files in them, files beside them. There are few, so that they collide.
 const NAMES: [&str; 16] = [
     "step-1.pt",
     "step-2.pt",
@@ -35,12 +35,12 @@ const NAMES: [&str; 16] = [
     "0/metrics.csv",
     "latest.pt",
 ];
-/// Where a save writes before it renames.
+/// The name to which a save writes before it renames the file.
 const BESIDE: &str = "beside.tmp";
-/// A shard that does not change: a link into the checkpoint before.
+/// An unchanged shard: a link into the previous checkpoint.
 const FROZEN: &str = "__0_30.distcp";
 
-/// Something that happens.
+/// One event.
 #[derive(Debug, Clone)]
 enum Step {
     /// A run saves to one file.
@@ -49,25 +49,25 @@ enum Step {
         name: &'static str,
         how: How,
     },
-    /// A run saves with DCP; a frozen shard is a link into another checkpoint, whoever wrote that.
+    /// A run saves with DCP; a frozen shard is a link into another checkpoint, whoever wrote that one.
     SaveFolder {
         run: usize,
         name: &'static str,
         frozen: Option<&'static str>,
     },
-    /// Somebody else writes a file, in place or by rename.
+    /// Another program writes a file, in place or by rename.
     Write { name: &'static str, in_place: bool },
     /// A person links a file to another name.
     Link { from: &'static str, to: &'static str },
-    /// A person puts a symbolic link somewhere.
+    /// A person creates a symbolic link.
     Symlink { to: &'static str, name: &'static str },
     /// A person renames a file or a folder.
     Rename { from: &'static str, to: &'static str },
-    /// A person deletes a file; its inode's number may be given to the next one.
+    /// A person deletes a file; its inode number may be reused.
     Delete { name: &'static str },
-    /// The agent looks.
-    Look { run: usize },
-    /// The agent looks, the run's machine decides, the agent removes.
+    /// The agent scans the folder.
+    Scan { run: usize },
+    /// The agent scans, the run's state machine decides, the agent removes.
     Retain { run: usize, keep: u32 },
 }
 
@@ -75,9 +75,9 @@ enum Step {
 enum How {
     /// `torch.save` to a temporary name, then a rename.
     Renamed,
-    /// The same to an open file.
+    /// The same, to an open file.
     Open,
-    /// `torch.save` to a path that may be there.
+    /// `torch.save` to a path that may exist.
     InPlace,
     /// By a library that the probe does not see.
     Unseen,
@@ -103,13 +103,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (name.clone(), name.clone()).prop_map(|(to, name)| Step::Symlink { to, name }),
         1 => (name.clone(), name.clone()).prop_map(|(from, to)| Step::Rename { from, to }),
         1 => name.prop_map(|name| Step::Delete { name }),
-        1 => run.clone().prop_map(|run| Step::Look { run }),
+        1 => run.clone().prop_map(|run| Step::Scan { run }),
         4 => (run, 0..3_u32).prop_map(|(run, keep)| Step::Retain { run, keep }),
     ];
     prop::collection::vec(step, 10..40)
 }
 
-/// One file, whatever its names: what the saves of each run made of it.
+/// One file with all its names: how the saves of each run affected it.
 #[derive(Debug, Clone, Default)]
 struct File {
     saved: BTreeMap<usize, Saved>,
@@ -118,9 +118,9 @@ struct File {
 #[derive(Debug, Clone, Default)]
 struct Saved {
     names: BTreeSet<String>,
-    /// It was seen under several names, so only those of saves count.
+    /// It was seen under several names, so only the names from saves count.
     linked: bool,
-    /// A look found it under a name that is looked for nowhere: its proof may be dropped.
+    /// A scan found it under a name that is never searched: its proof may be dropped.
     out_of_sight: bool,
 }
 
@@ -128,11 +128,11 @@ struct World {
     disk: Disk,
     runs: [Run; 2],
     machines: [Machine; 2],
-    /// The first run's spec says `checkpoint_dir_is_mine`.
+    /// The first run's spec contains `checkpoint_dir_is_mine`.
     mine: bool,
-    /// Name and inode of all that was there at the first start.
+    /// Names and inodes of everything that existed at the first start.
     first: (HashSet<String>, HashSet<u64>),
-    /// What is under each name.
+    /// The file under each name.
     names: BTreeMap<String, usize>,
     files: Vec<File>,
     written: usize,
@@ -187,7 +187,7 @@ impl World {
         std::fs::symlink_metadata(self.disk.path(name)).unwrap().ino()
     }
 
-    /// A whole checkpoint that is like no other: nothing of the same length is ever written twice.
+    /// Returns a unique complete checkpoint: no two have the same length.
     fn bytes(&mut self) -> Vec<u8> {
         self.written += 1;
         let mut bytes = FULL.to_vec();
@@ -208,7 +208,7 @@ impl World {
         self.names.insert(name.to_owned(), self.files.len() - 1);
     }
 
-    /// Makes the folders of a file. False where the name is, or lies in, something else.
+    /// Creates the folders of a file. Returns false if the name is, or is inside, something else.
     fn can_be_file(&self, name: &str) -> bool {
         let path = self.disk.path(name);
         let kind = |path: &Path| std::fs::symlink_metadata(path).map(|meta| meta.file_type());
@@ -225,7 +225,7 @@ impl World {
             })
     }
 
-    /// Somebody writes; a run that does it says so by `saved` behind it.
+    /// Writes a file as another program; for a run, `saved` is called afterwards.
     fn write(&mut self, name: &str, bytes: &[u8], in_place: bool) -> bool {
         if !self.can_be_file(name) {
             return false;
@@ -249,7 +249,7 @@ impl World {
         self.names.values().filter(|other| **other == file).count() > 1
     }
 
-    /// A save of a run ended; `noted` is the name that the file had then.
+    /// Records that a save of a run ended; `noted` is the file's name at that time.
     fn saved(&mut self, run: usize, name: &str, noted: &str) {
         let file = self.names[name];
         let linked = self.is_linked(file);
@@ -287,8 +287,8 @@ impl World {
                     std::fs::remove_file(self.disk.path(name)).unwrap();
                 }
             }
-            Step::Look { run } => {
-                self.runs[run].look();
+            Step::Scan { run } => {
+                self.runs[run].scan();
                 self.looked(run);
             }
             Step::Retain { run, keep } => self.retain(run, keep),
@@ -368,7 +368,7 @@ impl World {
         }
     }
 
-    /// What a look of a run's agent learns.
+    /// Updates the model after a scan of a run's agent.
     fn looked(&mut self, run: usize) {
         for file in 0..self.files.len() {
             let names: BTreeSet<String> = self
@@ -392,7 +392,7 @@ impl World {
         }
     }
 
-    /// Whether a run wrote what is under a name, or declares it; and whether its agent must still know that.
+    /// Returns whether a run wrote or declares what is under a name, and whether its agent must still know that.
     fn proven(&self, run: usize, name: &str) -> (bool, bool) {
         let declared = run == 0
             && self.mine
@@ -406,7 +406,7 @@ impl World {
         (declared || saved.is_some(), declared || saved == Some(true))
     }
 
-    /// Everything in the folder that is no folder, with its content.
+    /// Returns everything in the folder that is not a folder, with its content.
     fn contents(&self) -> BTreeMap<String, Vec<u8>> {
         let names = self.disk.names().into_iter().filter(|name| !name.ends_with('/'));
         let content = |name: &String| {
@@ -422,7 +422,7 @@ impl World {
             last: Some(keep),
             ..Keep::default()
         };
-        let report = self.runs[run].look();
+        let report = self.runs[run].scan();
         self.looked(run);
         self.now_ms += 1_000_000;
         self.machines[run].spec.keep_checkpoints = keep;
@@ -474,7 +474,7 @@ impl World {
         }
         for (checkpoint, complete) in &named {
             let inside: Vec<&String> = before.keys().filter(|name| is_in(name, checkpoint)).collect();
-            // An empty folder in it is nobody's save.
+            // An empty folder in it does not belong to a save.
             let hollow = |folder: &String| {
                 is_in(folder, checkpoint) && !before.keys().any(|name| name.starts_with(folder))
             };
@@ -486,7 +486,7 @@ impl World {
                     "{checkpoint} is torn"
                 );
             } else if inside.iter().all(|name| proofs[*name].1) {
-                // What is not complete may still be in writing.
+                // An incomplete checkpoint may still be in writing.
                 let stays: Vec<_> = inside.iter().filter(|name| after.contains_key(**name)).collect();
                 assert!(
                     stays.is_empty() || !complete,
@@ -513,8 +513,8 @@ impl World {
         }
     }
 
-    /// The checkpoints that the policy alone would remove, if this run had written them all, each with whether it is complete. Left out are those
-    /// that one which is kept for want of proof has links into.
+    /// Returns the checkpoints that the policy alone would remove if this run had written all of them, each with whether it is complete.
+    /// Excludes those into which a checkpoint has links that is kept because it is not proven.
     fn named(&self, run: usize, keep: Keep) -> Vec<(String, bool)> {
         let (none, folder) = (BTreeSet::new(), self.disk.folder().display().to_string());
         let folders = BTreeSet::from([folder.clone()]);
@@ -561,7 +561,7 @@ proptest! {
     }
 }
 
-/// Of two checkpoints that were finished in the same millisecond both count as the last one.
+/// Waits for a later file time: two checkpoints that finished in the same millisecond both count as the last one.
 fn until_files_get_a_later_time() {
     let time_ms = || {
         let modified = tempfile::tempfile()
@@ -581,7 +581,7 @@ fn until_files_get_a_later_time() {
     }
 }
 
-/// Without removals the property above would hold for a program that does nothing.
+/// Without removals, the property above would also hold for a program that does nothing.
 #[test]
 fn the_random_worlds_do_remove_something() {
     let mut world = World::new(&["best_model.pt"], false);

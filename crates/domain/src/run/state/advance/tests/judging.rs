@@ -1,4 +1,4 @@
-//! Root cause against cascade, as runs meet them.
+//! Root cause and cascade in realistic failures.
 
 use super::*;
 use crate::run::state::Memory;
@@ -75,7 +75,7 @@ fn a_rank_that_exits_with_0_too_early_is_named_by_the_connections_it_closed() {
     assert!(
         story
             .message()
-            .starts_with("rank 1 on node n0 exited with 0 after step 8 while other ranks went on"),
+            .starts_with("rank 1 on node n0 exited with 0 after step 8 while other ranks continued"),
         "{}",
         story.message()
     );

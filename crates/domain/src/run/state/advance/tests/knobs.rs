@@ -1,17 +1,17 @@
-//! Attempts with other knobs, and back.
+//! Attempts with changed knobs, and their revert.
 
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::run::knob::{ChangeId, Decision, Figures, KnobAnswer, Median, Verdict};
-use crate::run::state::{CannotChange, Wish};
+use crate::run::knob::{ChangeId, Decision, KnobAnswer, Median, PerformanceSummary, Verdict};
+use crate::run::state::{CannotChange, KnobRequest};
 
 pub(super) fn apply(knob: &str, value: &str) -> Event {
-    changed(wish(knob, value))
+    changed(request(knob, value))
 }
 
 pub(super) fn revert(attempt: Option<u32>) -> Event {
-    changed(Wish::Revert {
+    changed(KnobRequest::Revert {
         attempt: attempt.map(AttemptNo),
         live: None,
         reason: None,
@@ -32,9 +32,9 @@ pub(super) fn judged(attempt: AttemptNo, decision: Decision) -> Event {
         verdict: Box::new(Verdict {
             decision,
             summary: "numbers".into(),
-            after: Figures {
+            after: PerformanceSummary {
                 samples_per_second: Some(samples),
-                ..Figures::default()
+                ..PerformanceSummary::default()
             },
             ..Verdict::default()
         }),
@@ -52,7 +52,7 @@ pub(super) fn answered(knob: &str, applied: bool) -> NodeReport {
     })
 }
 
-/// What a rank says of a change in place: its number, the rank, whether it could.
+/// A rank's answer to a change in place: number of the change, rank, whether the change was applied.
 pub(super) fn turned(
     knob: &str,
     value: Option<&str>,
@@ -73,16 +73,16 @@ pub(super) fn turned(
     })
 }
 
-pub(super) fn changed(wish: Wish) -> Event {
+pub(super) fn changed(request: KnobRequest) -> Event {
     Event::KnobsChanged {
-        wish,
+        request,
         grace_ms: 1_000,
         after: None,
     }
 }
 
-pub(super) fn wish(knob: &str, value: &str) -> Wish {
-    Wish::Apply {
+pub(super) fn request(knob: &str, value: &str) -> KnobRequest {
+    KnobRequest::Apply {
         set: BTreeMap::from([(knob.to_owned(), value.to_owned())]),
         auto_revert: None,
         from_start: false,
@@ -92,7 +92,7 @@ pub(super) fn wish(knob: &str, value: &str) -> Wish {
     }
 }
 
-/// Ends what runs, and runs what follows.
+/// Ends the running attempt, then runs the next one.
 pub(super) fn go_over(story: &mut Story) {
     story.end_all(1);
     story.run_attempt();
@@ -172,7 +172,7 @@ fn the_last_change_is_taken_back_first_and_each_once() {
         go_over(&mut story);
     }
     assert_eq!(knobs(&story), ["lr_scale=0.25", "num_workers=2"]);
-    let wrong = story.machine.change_for(&Wish::Revert {
+    let wrong = story.machine.change_for(&KnobRequest::Revert {
         attempt: Some(AttemptNo(2)),
         live: None,
         reason: None,
@@ -181,7 +181,7 @@ fn the_last_change_is_taken_back_first_and_each_once() {
     });
     assert!(matches!(wrong, Err(CannotChange::Now(why)) if why.contains("attempt 4")));
     let first = Some(AttemptNo(1));
-    let none = story.machine.change_for(&Wish::Revert {
+    let none = story.machine.change_for(&KnobRequest::Revert {
         attempt: first,
         live: None,
         reason: None,
@@ -269,7 +269,7 @@ fn a_person_who_stops_the_run_wins_over_a_change_that_waits() {
     stopping.event(&apply("lr_scale", "0.5"));
     assert_eq!(stopping.machine, before);
     assert!(matches!(
-        before.change_for(&wish("lr_scale", "0.5")),
+        before.change_for(&request("lr_scale", "0.5")),
         Err(CannotChange::Now(why)) if why.contains("is being stopped")
     ));
 }
@@ -280,7 +280,7 @@ fn a_training_that_comes_to_its_end_first_has_succeeded() {
     story.report("n0", first_step(0));
     let after = Some(StopPoint::Step(50));
     let words = story.event(&Event::KnobsChanged {
-        wish: wish("lr_scale", "0.5"),
+        request: request("lr_scale", "0.5"),
         grace_ms: 9,
         after,
     });
@@ -296,7 +296,7 @@ fn after_an_agreed_step_the_change_follows() {
     let mut story = Story::running(1, 0);
     story.report("n0", first_step(0));
     story.event(&Event::KnobsChanged {
-        wish: wish("lr_scale", "0.5"),
+        request: request("lr_scale", "0.5"),
         grace_ms: 9,
         after: Some(StopPoint::Step(50)),
     });
@@ -328,7 +328,7 @@ fn a_verdict_against_a_change_is_a_reason_to_take_it_back_once() {
     ] {
         let mut story = Story::running(1, 0);
         let set = BTreeMap::from([("activation_checkpointing".to_owned(), "block".to_owned())]);
-        story.event(&changed(Wish::Apply {
+        story.event(&changed(KnobRequest::Apply {
             set,
             auto_revert,
             from_start: false,
@@ -337,25 +337,25 @@ fn a_verdict_against_a_change_is_a_reason_to_take_it_back_once() {
             follows: None,
         }));
         go_over(&mut story);
-        assert_eq!(story.machine.to_take_back(), None, "no verdict yet");
+        assert_eq!(story.machine.change_to_revert(), None, "no verdict yet");
         story.event(&judged(AttemptNo(2), decision));
-        let due = story.machine.to_take_back();
+        let due = story.machine.change_to_revert();
         assert_eq!(
             due,
             expected.then(|| (ChangeId::of(AttemptNo(2)), "numbers".to_owned()))
         );
         let Some((id, reason)) = due else { continue };
-        story.event(&changed(Wish::Revert {
+        story.event(&changed(KnobRequest::Revert {
             attempt: Some(id.attempt),
             live: None,
             reason: Some(reason),
             from_start: false,
             restart: false,
         }));
-        assert_eq!(story.machine.to_take_back(), None, "it is under way");
+        assert_eq!(story.machine.change_to_revert(), None, "it is under way");
         go_over(&mut story);
         assert_eq!(story.machine.current().cause, "knob reverted by itself");
-        assert_eq!(story.machine.to_take_back(), None);
+        assert_eq!(story.machine.change_to_revert(), None);
         assert_eq!(knobs(&story), [""; 0]);
     }
 }

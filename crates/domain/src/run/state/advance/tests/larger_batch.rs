@@ -1,12 +1,12 @@
-//! A doubled batch that is tried by itself.
+//! The automatic trial of a doubled batch.
 
 use super::knobs::{apply, changed, go_over, judged, knobs};
 use super::*;
 use crate::run::knob::{Decision, Verdict};
-use crate::run::state::{CannotChange, Wish};
+use crate::run::state::{CannotChange, KnobRequest};
 
-fn checkpointing(knob: &str, value: &str, try_larger_batch: Option<bool>) -> Wish {
-    Wish::Apply {
+fn checkpointing(knob: &str, value: &str, try_larger_batch: Option<bool>) -> KnobRequest {
+    KnobRequest::Apply {
         set: std::collections::BTreeMap::from([(knob.to_owned(), value.to_owned())]),
         auto_revert: None,
         from_start: false,
@@ -19,8 +19,8 @@ fn checkpointing(knob: &str, value: &str, try_larger_batch: Option<bool>) -> Wis
 /// Activation checkpointing is kept, and a batch of 32 is being tried.
 fn trying() -> Story {
     let mut story = kept(Some(true));
-    let wish = story.machine.larger_batch(AttemptNo(2), 16).unwrap();
-    story.event(&changed(wish));
+    let request = story.machine.larger_batch(AttemptNo(2), 16).unwrap();
+    story.event(&changed(request));
     assert_eq!(story.machine.larger_batch_due(), None, "it is under way");
     go_over(&mut story);
     assert_eq!(
@@ -57,8 +57,8 @@ fn it_is_tried_once_and_only_where_it_is_asked_for() {
     );
     let mut story = trying();
     story.event(&judged(AttemptNo(3), Decision::Rejected));
-    let (id, _) = story.machine.to_take_back().unwrap();
-    story.event(&changed(Wish::Revert {
+    let (id, _) = story.machine.change_to_revert().unwrap();
+    story.event(&changed(KnobRequest::Revert {
         attempt: Some(id.attempt),
         live: None,
         reason: Some("no more samples".into()),
@@ -156,7 +156,7 @@ fn without_samples_a_second_none_is_tried() {
         verdict,
     });
     let why = story.machine.larger_batch(AttemptNo(2), 16).unwrap_err();
-    assert!(why.contains("no samples a second"), "{why}");
+    assert!(why.contains("no samples per second"), "{why}");
 }
 
 #[test]

@@ -149,12 +149,12 @@ fn a_node_that_cannot_prepare_is_replaced_where_there_are_others() {
     assert_eq!(excluded(&story), [("n1".to_owned(), FaultKind::Unfit)]);
     story.event(&Event::CannotPlace {
         reason: "waits for 2 nodes".into(),
-        hopeless: false,
+        permanent: false,
     });
     assert_eq!(story.machine.state, RunState::Queued);
     story.event(&Event::CannotPlace {
         reason: "waits for 2 nodes".into(),
-        hopeless: true,
+        permanent: true,
     });
     assert_eq!(
         story.outcome(),

@@ -1,4 +1,4 @@
-//! Nodes that are held against each other before anything starts.
+//! Comparison of nodes before the ranks start.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn found(change: impl FnOnce(&mut Prepared)) -> NodeReport {
     NodeReport::Prepared(prepared)
 }
 
-/// What two nodes, the second with a change, come to: actions, then the warnings.
+/// The actions and warnings for two nodes, the second with a change.
 fn two(change: impl FnOnce(&mut Prepared)) -> (Story, Vec<String>) {
     let mut story = Story::submit(2, 3);
     story.place();
@@ -100,7 +100,7 @@ fn a_first_node_that_only_reaches_itself_is_pointed_out() {
     story.report("n1", found(|_| {}));
     let warnings = &RunView::from(&story.machine).attempts[0].warnings;
     assert!(
-        warnings[0].contains("at 127.0.0.1, which is only itself"),
+        warnings[0].contains("at 127.0.0.1, which is a loopback address"),
         "{warnings:?}"
     );
 }
@@ -123,9 +123,9 @@ fn the_others_look_for_what_the_first_node_wrote_before_anything_starts() {
         let said = &story.machine.current().findings.warnings;
         assert_eq!(said.len(), warnings);
         assert!(
-            said.iter()
-                .all(|text| text
-                    .starts_with("/ckpt is not shared: what node n0 wrote there is not seen by n1"))
+            said.iter().all(
+                |text| text.starts_with("/ckpt is not shared: what node n0 wrote there is missing on n1")
+            )
         );
     }
 }
@@ -147,10 +147,10 @@ fn measured(round: u32, mib_s: impl Into<Option<f64>>) -> NodeReport {
     })
 }
 
-/// Nodes that are prepared, each at an address of its own; the actions of the last.
-fn measuring(nodes: u32, wish: &str) -> (Story, Vec<String>) {
+/// A run whose nodes are prepared, each at its own address; and the actions after the last.
+fn measuring(nodes: u32, setting: &str) -> (Story, Vec<String>) {
     let mut story = Story::submit(nodes, 1);
-    story.machine.spec.preflight_bandwidth = serde_json::from_str(wish).unwrap();
+    story.machine.spec.preflight_bandwidth = serde_json::from_str(setting).unwrap();
     story.place();
     let mut actions = Vec::new();
     for n in 0..nodes {
@@ -166,7 +166,7 @@ fn measuring(nodes: u32, wish: &str) -> (Story, Vec<String>) {
     (story, actions)
 }
 
-/// Everybody answers until it starts or ends: `mib_s` is what goes from one to another.
+/// All nodes answer until the run starts or ends; `mib_s` is the bandwidth from one node to another.
 fn all_measured(story: &mut Story, mib_s: impl Fn(u32, u32) -> f64) -> Vec<String> {
     loop {
         let check = story.machine.current().findings.bandwidth.clone().unwrap();
@@ -231,7 +231,7 @@ fn pairs_are_measured_in_rounds_each_begun_when_all_have_answered() {
 #[test]
 fn a_slow_node_is_warned_about_or_refused_and_left_out_by_name() {
     let slow = |from: u32, to: u32| if from == 1 || to == 1 { 10.0 } else { 1_000.0 };
-    let text = "node n1 is slow with all others: at most 10 MiB/s, where nodes here reach 1000";
+    let text = "node n1 is slow with all others: at most 10 MiB/s, while nodes here reach 1000";
     let (mut story, _) = measuring(3, "true");
     let actions = all_measured(&mut story, slow);
     assert!(actions[0].starts_with("start"), "{actions:?}");
@@ -263,7 +263,7 @@ fn a_slow_pair_is_nobodys_and_what_was_not_measured_is_said() {
     }
     assert_eq!(story.outcome(), (RunState::Failed, "mismatch", None, None));
     let said = RunView::from(&story.machine).attempts[0].warnings.join("; ");
-    assert!(said.contains("from node n0 to node n1 go 50 MiB/s"), "{said}");
+    assert!(said.contains("from node n0 to node n1 is 50 MiB/s"), "{said}");
     assert!(
         said.contains("from node n1 to node n0 was not measured"),
         "{said}"
@@ -312,7 +312,7 @@ fn interfaces_are_held_against_each_other_and_the_odd_one_is_named() {
         ),
         (
             vec![eth(100_000, 1_500, true), port("mlx5_0:1", 400_000, true)],
-            "eth0 on node n2 has an MTU of 1500, the others have 9000: large packets may vanish between them",
+            "eth0 on node n2 has an MTU of 1500, the others have 9000: large packets between them may be dropped",
         ),
         (
             vec![eth(100_000, 9_000, false), port("mlx5_0:1", 400_000, true)],

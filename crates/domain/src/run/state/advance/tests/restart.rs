@@ -1,12 +1,12 @@
-//! Another attempt because a person asks for it, without a node or with all.
+//! New attempts on request of a person, without one node or with all nodes.
 
 use super::knobs::changed;
 use super::*;
 use crate::run::knob::{Change, Verdict};
-use crate::run::state::{CannotChange, Wish};
+use crate::run::state::{CannotChange, KnobRequest};
 
-fn restart(without: &[&str]) -> Wish {
-    Wish::Restart {
+fn restart(without: &[&str]) -> KnobRequest {
+    KnobRequest::Restart {
         without: without.iter().map(|name| node(name)).collect(),
     }
 }
@@ -53,8 +53,9 @@ fn a_node_that_a_person_takes_out_is_not_given_back() {
 #[test]
 fn only_nodes_of_a_run_that_is_under_way_are_taken_out() {
     let mut story = Story::running(1, 0);
-    let refused =
-        |story: &Story, wish: &Wish| matches!(story.machine.change_for(wish), Err(CannotChange::Now(_)));
+    let refused = |story: &Story, request: &KnobRequest| {
+        matches!(story.machine.change_for(request), Err(CannotChange::Now(_)))
+    };
     assert!(refused(&story, &restart(&["n7"])), "it has no part in the run");
     story.end_all(0);
     assert!(refused(&story, &restart(&[])), "it has ended");

@@ -1,7 +1,7 @@
-//! Runs that have ended and go on.
+//! Runs that have ended and are resumed.
 
 use super::*;
-use crate::run::checkpoint::{CheckpointReport, Sight};
+use crate::run::checkpoint::{CheckpointOnNode, CheckpointReport};
 
 fn saved(step: u64, finished_ms: i64) -> Checkpoint {
     Checkpoint {
@@ -23,7 +23,7 @@ fn resume(from: Option<u64>, from_start: bool) -> Event {
     }
 }
 
-/// A run that failed without restarts, with checkpoints at 10 and 20.
+/// A run that failed without restarts, with checkpoints at steps 10 and 20.
 fn failed() -> Story {
     let mut story = Story::running(1, 0);
     story.machine.checkpoints = vec![saved(10, 1), saved(20, 2)];
@@ -163,14 +163,14 @@ fn what_cannot_be_read_is_not_gone_on_from_again() {
         (of_20.complete, of_20.problem.as_deref()),
         (false, Some("attempt 2 could not read it"))
     );
-    // Saved anew it counts again.
+    // When it is saved again, it counts again.
     let again = CheckpointReport {
         checkpoints: vec![Checkpoint {
             seen: [(
                 "n0".to_owned(),
-                Sight {
+                CheckpointOnNode {
                     complete: true,
-                    ..Sight::default()
+                    ..CheckpointOnNode::default()
                 },
             )]
             .into(),

@@ -1,8 +1,8 @@
-//! Every event in every state: what the run becomes and what is asked for, held against `testdata/run-transitions.txt`.
+//! Every event in every state, with the resulting state and actions, compared with `testdata/run-transitions.txt`.
 //!
-//! A line there is read as: in this state, by this event, the run is then in that state, and these are the actions. `=` is a machine
-//! that did not change at all. When it differs, the test prints the whole table as it is now: after a wished
-//! change put that into the file, and read the difference.
+//! A line of the file contains the state, the event, the resulting state, and the actions. `=` means that the machine did not change at
+//! all. If the table differs, the test prints the whole current table. After an intended change, copy it into the file and review the
+//! difference.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::run::knob::Decision;
 
 const EXPECTED: &str = include_str!("../../../../../testdata/run-transitions.txt");
 
-/// One story for each state, and more where what is waited for differs. All have 2 nodes × 2 ranks and one restart left.
+/// One scenario for each state, and several if a state waits for different things. All have 2 nodes × 2 ranks and one restart left.
 fn situations() -> Vec<(&'static str, Story)> {
     let queued = || Story::submit(2, 1);
     let preparing = || {
@@ -50,7 +50,7 @@ fn situations() -> Vec<(&'static str, Story)> {
         story.report("n1", failed_after(2, 5));
         story
     };
-    let stop_wished = || {
+    let stop_requested = || {
         let mut story = running();
         story.event(&Event::StopRequested {
             grace_ms: 1_000,
@@ -64,7 +64,7 @@ fn situations() -> Vec<(&'static str, Story)> {
         story
     };
     let stopped = || {
-        let mut story = stop_wished();
+        let mut story = stop_requested();
         story.end_all(1);
         story
     };
@@ -102,7 +102,7 @@ fn situations() -> Vec<(&'static str, Story)> {
         ("running", running()),
         ("lost", lost()),
         ("stopping (failed)", failing()),
-        ("stopping (wished)", stop_wished()),
+        ("stopping (user)", stop_requested()),
         ("stopping (change)", changing()),
         ("running (changed)", changed()),
         ("running (turning)", turning()),
@@ -113,7 +113,7 @@ fn situations() -> Vec<(&'static str, Story)> {
     ]
 }
 
-/// Each kind of event, from n1 where a node is in it.
+/// Each kind of event; from n1 if the event has a node.
 fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
     let said = |report| Event::Reported {
         attempt,
@@ -138,7 +138,7 @@ fn events(attempt: AttemptNo) -> Vec<(&'static str, Event)> {
             "cannot place",
             Event::CannotPlace {
                 reason: "busy".into(),
-                hopeless: false,
+                permanent: false,
             },
         ),
         ("accepted", said(NodeReport::Accepted { command: 1 })),

@@ -1,0 +1,137 @@
+//! A diagnosis with its context. It is requested when the page opens, when the stream reports a change, and after each action.
+
+use domain::api::diagnoses::DiagnosisView;
+use gloo_timers::future::TimeoutFuture;
+use js_sys::JSON;
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+use wasm_bindgen::JsValue;
+
+use super::actions::OfferedAction;
+use crate::api::{ApiError, unreadable};
+use crate::json::{Unreadable, field, read_field};
+use crate::live::{Live, read_diagnosis};
+use crate::session::UserSession;
+use crate::ui::{dynamic_view, effect, empty_view, text};
+
+/// The stream does not report notes of other users, so the diagnosis is requested again at this interval.
+const AGAIN_MS: u32 = 10_000;
+
+/// A diagnosis, and the actions that are possible now.
+struct Answer {
+    /// The response text: an equal response is not shown again.
+    text: String,
+    view: DiagnosisView,
+    actions: Vec<OfferedAction>,
+}
+
+/// The diagnosis, and the error of the last request. Cheap to copy.
+#[derive(Clone, Copy)]
+pub(super) struct DiagnosisState {
+    pub(super) id: StoredValue<String>,
+    pub(super) view: RwSignal<Option<DiagnosisView>>,
+    /// The possible actions, the most likely to help first.
+    pub(super) actions: RwSignal<Vec<OfferedAction>>,
+    pub(super) problem: RwSignal<Option<String>>,
+    text: StoredValue<String>,
+    request_count: RwSignal<u32>,
+}
+
+impl DiagnosisState {
+    /// Requests the diagnosis while the current owner lives.
+    pub(super) fn of(id: String) -> Self {
+        let live = expect_context::<Live>();
+        let session = expect_context::<UserSession>();
+        let state = Self {
+            id: StoredValue::new(id),
+            view: RwSignal::new(None),
+            actions: RwSignal::new(Vec::new()),
+            problem: RwSignal::new(None),
+            text: StoredValue::new(String::new()),
+            request_count: RwSignal::new(0),
+        };
+        effect(move || {
+            state.request_count.track();
+            live.connected.track();
+            let _changes = live.diagnoses.rows();
+            spawn_local(async move { state.take(request(session, state.path("")).await) });
+        });
+        spawn_local(async move {
+            loop {
+                TimeoutFuture::new(AGAIN_MS).await;
+                // The page is gone.
+                if state
+                    .request_count
+                    .try_update(|request_count| *request_count = request_count.wrapping_add(1))
+                    .is_none()
+                {
+                    return;
+                }
+            }
+        });
+        state
+    }
+
+    /// Requests the diagnosis now.
+    pub(super) fn again(self) {
+        self.request_count
+            .update(|request_count| *request_count = request_count.wrapping_add(1));
+    }
+
+    /// Returns the API path of the diagnosis, or of a resource below it.
+    pub(super) fn path(self, what: &str) -> String {
+        self.id
+            .try_with_value(|id| format!("/api/diagnoses/{id}{what}"))
+            .unwrap_or_default()
+    }
+
+    /// Returns a view of the diagnosis that is rebuilt when its content changes.
+    pub(super) fn shown(self, show: fn(&DiagnosisView) -> AnyView) -> AnyView {
+        dynamic_view(move || self.view.with(|view| view.as_ref().map_or_else(empty_view, show)))
+    }
+
+    /// Returns text about the diagnosis; empty until it has loaded.
+    pub(super) fn words(self, say: fn(&DiagnosisView) -> String) -> Signal<String> {
+        text(move || self.view.with(|view| view.as_ref().map(say)).unwrap_or_default())
+    }
+
+    fn take(self, answer: Result<Answer, ApiError>) {
+        let problem = answer.as_ref().err().map(|error| error.message.clone());
+        // The user may have left the page.
+        if self.problem.try_set(problem).is_none()
+            && let Ok(answer) = answer
+            && self.text.with_value(|shown| *shown != answer.text)
+        {
+            self.text.set_value(answer.text);
+            self.view.set(Some(answer.view));
+            // Rebuilt buttons would close an open dialog.
+            if self.actions.with_untracked(|shown| *shown != answer.actions) {
+                self.actions.set(answer.actions);
+            }
+        }
+    }
+}
+
+async fn request(session: UserSession, path: String) -> Result<Answer, ApiError> {
+    let answer = session.fetch(&path).await?;
+    read(&answer).map_err(|error| unreadable(&error))
+}
+
+fn read(answer: &JsValue) -> Result<Answer, Unreadable> {
+    let actions: Option<Vec<OfferedAction>> = read_field(answer, "actions")?;
+    let view = DiagnosisView {
+        diagnosis: read_diagnosis(&field(answer, "diagnosis")?)?,
+        why: read_field(answer, "why")?,
+        // The actions are read separately, with only the fields that are shown.
+        actions: Vec::new(),
+        charts: read_field(answer, "charts")?,
+        changed_before: read_field(answer, "changed_before")?,
+        similar: read_field(answer, "similar")?,
+        timeline: read_field(answer, "timeline")?,
+    };
+    Ok(Answer {
+        text: JSON::stringify(answer).map(String::from).unwrap_or_default(),
+        view,
+        actions: actions.unwrap_or_default(),
+    })
+}

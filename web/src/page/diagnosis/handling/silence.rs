@@ -1,0 +1,64 @@
+//! Silences the notifications of a diagnosis for a limited time.
+
+use domain::api::silences::CreateSilence;
+use leptos::prelude::*;
+
+use super::super::diagnosis_state::DiagnosisState;
+use super::BUTTON;
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, choice};
+
+const HOUR_S: u32 = 3_600;
+/// The lengths: seconds and label, the default first. There is none without an end, because it would be forgotten.
+const LENGTHS: [(u32, &str); 4] = [
+    (HOUR_S, "1 hour"),
+    (8 * HOUR_S, "8 hours"),
+    (24 * HOUR_S, "1 day"),
+    (7 * 24 * HOUR_S, "1 week"),
+];
+
+/// The button and its dialog.
+#[component]
+pub(super) fn SilenceButton(state: DiagnosisState) -> impl IntoView {
+    let (dialog, request) = (Dialog::new(), PendingRequest::new());
+    let comment = RwSignal::new(String::new());
+    let length = RwSignal::new(String::new());
+    let labels = state.words(|view| view.diagnosis.alert.labels.to_string());
+    let send = move |_| {
+        let body = CreateSilence {
+            for_s: length.get_untracked().parse().ok(),
+            comment: comment.get_untracked().trim().to_owned(),
+            ..CreateSilence::default()
+        };
+        request.send(state.path("/silence"), &body, move |_| {
+            dialog.close();
+            state.again();
+        });
+    };
+    let open = move |_| {
+        comment.set(String::new());
+        length.set(LENGTHS[0].0.to_string());
+        request.problem.set(None);
+        dialog.open();
+    };
+    let lengths = move || {
+        let one = |(seconds, words): (u32, &'static str)| {
+            choice("silence", seconds.to_string(), length, true, words.into_any())
+        };
+        Vec::from(LENGTHS.map(one)).into_any()
+    };
+    view! {
+        <button class=BUTTON on:click=open data-testid="silence">"Silence…"</button>
+        <Modal dialog title="Silence this diagnosis?" leave="Cancel">
+            <p class="text-sm">"No notifications are sent for alerts with all of these labels. The diagnosis stays on this page and in the lists."</p>
+            <p class="text-xs font-mono break-all py-1">{labels}</p>
+            <div>{lengths()}</div>
+            <label class="fieldset"><span class="label">"Why"</span>
+                <input class="input w-full" name="comment" bind:value=comment />
+            </label>
+            <ErrorMessage what=request.problem />
+            <div class="text-right">
+                <button class="btn btn-primary" disabled=move || request.busy.get() || comment.with(|comment| comment.trim().is_empty()) on:click=send data-testid="confirm-silence">"Silence"</button>
+            </div>
+        </Modal>
+    }
+}
