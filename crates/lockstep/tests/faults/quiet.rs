@@ -25,24 +25,35 @@ const LOOKED_AT_AFTER: Duration = Duration::from_secs(75);
 /// Makes the specification to submit.
 type Spec = fn(&Fleet) -> Value;
 
-/// Kinds of healthy work, by name.
-const WORKS: [(&str, Spec); 15] = [
+/// Recipes, which compute all the time. At most one of them runs at a time: two would take the cores from each other, and an alert on the
+/// lower throughput would be right.
+const COMPUTING: [(&str, Spec); 5] = [
     ("ddp", |_| recipe("ddp", &[("steps", "1500")])),
-    ("evaluations of 8 to 60 s", |_| {
-        noisy(&["--steps", "2000", "--evaluate-every", "300"])
-    }),
     ("fsdp", |_| recipe("fsdp", &[("steps", "600")])),
-    ("uneven batches", |_| noisy(&["--steps", "3000", "--uneven"])),
-    ("checkpoint pauses", |fleet| {
-        let folder = fleet.folder().join("quiet-checkpoints");
-        let folder = folder.to_str().unwrap_or_default();
-        noisy(&["--steps", "2500", "--save-every", "400", "--checkpoints", folder])
-    }),
     ("pipeline of unequal stages", |_| {
         recipe("model-parallel", &[("steps", "400")])
     }),
     ("rpc-parameter-server", |_| {
         recipe("rpc-parameter-server", &[("gradients", "2000")])
+    }),
+    ("resume", |fleet| {
+        let folder = fleet.folder().join("quiet-resume");
+        let mut spec = recipe("resume", &[("steps", "1500")]);
+        spec["checkpoint_dir"] = json!(folder);
+        spec
+    }),
+];
+
+/// Scripts that mostly wait, with other noise each.
+const WAITING: [(&str, Spec); 10] = [
+    ("evaluations of 8 to 60 s", |_| {
+        noisy(&["--steps", "2000", "--evaluate-every", "300"])
+    }),
+    ("uneven batches", |_| noisy(&["--steps", "3000", "--uneven"])),
+    ("checkpoint pauses", |fleet| {
+        let folder = fleet.folder().join("quiet-checkpoints");
+        let folder = folder.to_str().unwrap_or_default();
+        noisy(&["--steps", "2500", "--save-every", "400", "--checkpoints", folder])
     }),
     ("a data loader with workers that start anew each epoch", |_| {
         noisy(&["--steps", "2000", "--workers", "2"])
@@ -53,12 +64,6 @@ const WORKS: [(&str, Spec); 15] = [
     ),
     ("a negative loss", |_| {
         noisy(&["--steps", "2500", "--target", "negative", "--uneven"])
-    }),
-    ("resume", |fleet| {
-        let folder = fleet.folder().join("quiet-resume");
-        let mut spec = recipe("resume", &[("steps", "1500")]);
-        spec["checkpoint_dir"] = json!(folder);
-        spec
     }),
     ("a loss that converges to nearly nothing", |_| {
         noisy(&["--steps", "3000", "--target", "line"])
@@ -96,6 +101,12 @@ struct Work {
     stopped: bool,
 }
 
+impl Work {
+    fn computes(&self) -> bool {
+        COMPUTING.iter().any(|(name, _)| *name == self.name)
+    }
+}
+
 #[derive(Default)]
 struct Row {
     runs: u32,
@@ -121,13 +132,20 @@ fn hours() {
 
 fn watched(time: Duration) -> Result<BTreeMap<&'static str, Row>> {
     let mut fleet = Fleet::start(false)?;
-    let (began, mut next) = (Instant::now(), WORKS.iter().cycle());
+    let began = Instant::now();
+    let (mut computing, mut waiting) = (COMPUTING.iter().cycle(), WAITING.iter().cycle());
     let (mut works, mut rows) = (Vec::<Work>::new(), BTreeMap::<&'static str, Row>::new());
     let mut restarted = Instant::now();
     while began.elapsed() < time || works.iter().any(|work| work.ended.is_none()) {
         while began.elapsed() < time && works.iter().filter(|work| work.ended.is_none()).count() < NODES.len()
         {
-            let (name, spec) = next.next().context("a cycle has no end")?;
+            let is_computing = works.iter().any(|work| work.ended.is_none() && work.computes());
+            let kinds = if is_computing {
+                &mut waiting
+            } else {
+                &mut computing
+            };
+            let (name, spec) = kinds.next().context("a cycle has no end")?;
             works.push(begin(&fleet, name, &spec(&fleet))?);
         }
         // Upgrade one agent regularly, while the runs of its node are active.
