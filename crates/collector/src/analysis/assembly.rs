@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::diagnosis::analysis::Measurement;
 use domain::diagnosis::input::{
-    GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position, ProcessCondition, Resources,
-    StepParts,
+    GpuCondition, Learning, NodeResources, Page, ParametersChecksum, Phase, Pool, Position, ProcessCondition,
+    Resources, StepParts,
 };
 use domain::ident::{NodeName, Rank, RunId};
 use domain::time::TimestampMs;
@@ -134,6 +134,7 @@ struct Draft {
     max: StepParts,
     micro_batch: Option<f64>,
     learning: Learning,
+    parameters: Option<ParametersChecksum>,
     is_stage: bool,
     phase: Option<f64>,
     phase_age: Option<f64>,
@@ -161,6 +162,13 @@ impl Draft {
             Field::LabelDeviation => &mut self.learning.label.deviation,
             Field::GradientNorm => &mut self.learning.gradient,
             Field::GradientSquare => return self.learning.gradient = Some(value.sqrt()),
+            Field::ParametersChecksum { group } => {
+                let with_group = |checksum| ParametersChecksum {
+                    group: *group,
+                    checksum,
+                };
+                return self.parameters = whole(value).map(with_group);
+            }
             Field::Phase => &mut self.phase,
             Field::PhaseAge => &mut self.phase_age,
             Field::Moves => &mut self.moves,
@@ -187,6 +195,7 @@ impl Draft {
             max: self.max,
             micro_batch: self.micro_batch,
             learning: self.learning,
+            parameters: self.parameters,
         })
     }
 
@@ -304,6 +313,7 @@ mod tests {
     #[test]
     fn readings_of_one_rank_and_time_become_one_measurement_in_whatever_frames_they_come() {
         let rank: &[(&str, &str)] = &[("run", "r"), ("rank", "1")];
+        let in_group: &[(&str, &str)] = &[("run", "r"), ("rank", "1"), ("replica_group", "0")];
         let frames = [
             frame(
                 &[1_000, 2_000],
@@ -314,6 +324,10 @@ mod tests {
                 ],
             ),
             frame(&[2_000], &[("train_sync_seconds_max", rank, &[0.5])]),
+            frame(
+                &[2_000],
+                &[("train_parameters_checksum", in_group, &[4_503_599_627_370_495.0])],
+            ),
         ];
         let measurements = assembled(&mut NodeMemory::default(), &frames);
         let pools: Vec<_> = measurements
@@ -325,13 +339,17 @@ mod tests {
                     pool.last_step,
                     pool.mean.sync,
                     pool.max.sync,
+                    pool.parameters.map(|parameters| parameters.checksum),
                 )),
                 _ => None,
             })
             .collect();
         assert_eq!(
             pools,
-            [(1_000, 1, 4, None, None), (2_000, 5, 12, Some(0.25), Some(0.5))]
+            [
+                (1_000, 1, 4, None, None, None),
+                (2_000, 5, 12, Some(0.25), Some(0.5), Some(4_503_599_627_370_495))
+            ]
         );
     }
 

@@ -52,6 +52,10 @@ pub(super) enum Field {
     /// The square of the norm of this rank's part of a sharded gradient.
     GradientSquare,
     PipelineBubble,
+    /// Checksum of the parameters that the rank shares with the ranks of a group, which is named by its lowest rank.
+    ParametersChecksum {
+        group: u32,
+    },
     Phase,
     PhaseAge,
     Moves,
@@ -98,6 +102,9 @@ fn of_rank(metric: &str, labels: &Labels) -> Option<Column> {
         "grad_norm" => Field::GradientNorm,
         "grad_norm_local_square" => Field::GradientSquare,
         "pipeline_bubble_ratio" => Field::PipelineBubble,
+        "parameters_checksum" => Field::ParametersChecksum {
+            group: labels.get("replica_group")?.parse().ok()?,
+        },
         "phase" => Field::Phase,
         "phase_age_seconds" => Field::PhaseAge,
         "moves_total" => Field::Moves,
@@ -191,6 +198,12 @@ mod tests {
             Some(Field::Max(Part::Sync))
         );
         assert_eq!(field("train_loss", &rank), None);
+        assert_eq!(field("train_parameters_checksum", &rank), None, "without a group");
+        let in_group = [("run", "r1"), ("rank", "3"), ("replica_group", "1")];
+        assert_eq!(
+            field("train_parameters_checksum", &in_group),
+            Some(Field::ParametersChecksum { group: 1 })
+        );
         assert_eq!(field("train_rpc_seconds_max", &rank), None);
         assert_eq!(field("train_step", &[("run", "r1")]), None, "without a rank");
         assert_eq!(field("train_step", &[("run", "r1"), ("rank", "x")]), None);

@@ -11,6 +11,7 @@ use crate::diagnosis::loss_trend::LossTrend;
 use crate::diagnosis::members::Members;
 use crate::diagnosis::rank_status::RankStatus;
 use crate::diagnosis::rare_stall::RareStall;
+use crate::diagnosis::replicas::Replicas;
 use crate::diagnosis::resources::Usage;
 use crate::diagnosis::root_causes;
 use crate::diagnosis::statistics::median;
@@ -39,6 +40,7 @@ pub struct Analysis {
     straggler: Straggler,
     rare_stall: RareStall,
     uneven_learning: UnevenLearning,
+    replicas: Replicas,
     loss_trend: LossTrend,
     reference: Reference,
 }
@@ -64,6 +66,7 @@ impl Analysis {
             straggler: Straggler::new(ranks),
             rare_stall: RareStall::new(ranks),
             uneven_learning: UnevenLearning::new(ranks),
+            replicas: Replicas::new(ranks),
             loss_trend: LossTrend::default(),
             reference: Reference::default(),
             members,
@@ -128,6 +131,7 @@ impl Analysis {
         self.rank_statuses[place].record_step_end(pool.last_step, pool.at_ms);
         self.rank_statuses[place].has_loader |= pool.mean.data.is_some_and(|data| data > 0.0);
         self.windows.take(place, pool);
+        self.replicas.take(place, pool);
         if *self.reference.place.get_or_insert(place) == place
             && let Some(step) = pool.mean.step
         {
@@ -154,6 +158,7 @@ impl Analysis {
         self.members.update_blind_nodes(now_ms);
         let median_step_s = self.reference.median();
         self.compare(median_step_s.unwrap_or(0.0));
+        self.replicas.compare(self.members.watermark_ms());
         let mut requests = Vec::new();
         let view = View {
             members: &self.members,
@@ -167,6 +172,7 @@ impl Analysis {
         found.extend(self.straggler.findings(&self.members));
         found.extend(self.rare_stall.findings(&self.members));
         found.extend(self.uneven_learning.findings(&self.members));
+        found.extend(self.replicas.findings(&self.members));
         found.extend(blind_nodes(&self.members, now_ms));
         let found = root_causes::sort(found, &self.members);
         AnalysisOutput {

@@ -53,6 +53,8 @@ pub enum FindingKind {
     RareStalls,
     /// The loss or the learning rate of a rank differs persistently from that of its peers.
     UnevenLearning,
+    /// Ranks that should hold the same parameters hold different ones.
+    ReplicasDiffer,
     /// The collector receives nothing from a node. It makes no findings about the ranks of that node.
     NodeBlind,
     /// A kind of a newer version.
@@ -147,6 +149,10 @@ pub enum Cause {
     OtherLabels,
     /// The learning rate of the rank differs from that of its peers.
     OtherLearningRate,
+    /// The parameters of the rank were equal to those of its replicas and are not any more.
+    ParametersDiverged,
+    /// The parameters of the rank have differed from those of its replicas since the first check of the attempt.
+    ParametersNeverEqual,
     /// The learning rate was raised after the loss was lowest.
     LearningRateRaised,
     /// The gradients grew together with the loss.
@@ -279,6 +285,8 @@ pub enum Evidence {
     LabelMean,
     /// Highest learning rate of the optimizer.
     LearningRate,
+    /// Checksum of the parameters, in the last step that was compared.
+    ParametersChecksum,
     /// Seconds since the collector last received something from the node.
     NotHeard,
     /// A measurement of a newer version.

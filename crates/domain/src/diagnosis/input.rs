@@ -28,6 +28,17 @@ pub struct Pool {
     pub micro_batch: Option<f64>,
     /// Loss, learning rate and related values.
     pub learning: Learning,
+    /// Checksum of the parameters in the last step; absent in most pools.
+    pub parameters: Option<ParametersChecksum>,
+}
+
+/// Checksum of the parameters that a rank shares with other ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParametersChecksum {
+    /// Lowest rank of those that hold the same parameters.
+    pub group: u32,
+    /// The checksum, below 2^52.
+    pub checksum: u64,
 }
 
 /// Loss, learning rate and related values of a rank in the steps of a pool.

@@ -1,7 +1,7 @@
 //! Analysers: pure functions from measurements to findings.
 //!
 //! ```text
-//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall, uneven_learning, loss_trend ──▶ root_causes ──▶ findings, scores (series `diagnosis_*`), requests
+//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall, uneven_learning, replicas, loss_trend ──▶ root_causes ──▶ findings, scores (series `diagnosis_*`), requests
 //! ```
 
 pub mod analysis;
@@ -16,6 +16,7 @@ mod members;
 pub mod messages;
 mod rank_status;
 mod rare_stall;
+mod replicas;
 mod resources;
 mod root_causes;
 mod sentence;

@@ -63,8 +63,13 @@ fn depth(found: &DraftFinding, members: &Members) -> Depth {
 
 /// Returns true if one finding explains the other: the same ranks are slow in several ways, or a rank is on a slow node.
 fn explains(cause: &DraftFinding, other: &DraftFinding, members: &Members) -> bool {
-    // The data of a rank and its speed do not explain each other.
-    let is_about_learning = |found: &DraftFinding| found.kind == FindingKind::UnevenLearning;
+    // The data or parameters of a rank and its speed do not explain each other.
+    let is_about_learning = |found: &DraftFinding| {
+        matches!(
+            found.kind,
+            FindingKind::UnevenLearning | FindingKind::ReplicasDiffer
+        )
+    };
     if other.kind == FindingKind::NodeBlind
         || is_about_learning(cause)
         || is_about_learning(other)

@@ -14,6 +14,7 @@ impl Finding {
             FindingKind::Straggler => "is slower than its peers",
             FindingKind::RareStalls => "stalls now and then while the others wait",
             FindingKind::UnevenLearning => "learns something else than its peers",
+            FindingKind::ReplicasDiffer => "has other parameters than its replicas",
             FindingKind::NodeBlind => "sends no data; the state of its ranks is unknown",
             FindingKind::Other(kind) => kind,
         };
@@ -32,6 +33,9 @@ impl Finding {
             }
             Culprit::Sides { .. } if self.kind == FindingKind::UnevenLearning => {
                 return format!("The ranks learn differently: {who}{cause}.");
+            }
+            Culprit::Sides { .. } if self.kind == FindingKind::ReplicasDiffer => {
+                return format!("Replicas have different parameters: {who}{cause}.");
             }
             Culprit::Sides { .. } => {
                 return format!("The run makes no progress; its ranks disagree: {who}{cause}.");
@@ -158,6 +162,7 @@ impl Evidence {
             Self::InputMean => "mean of its inputs",
             Self::LabelMean => "mean of its labels",
             Self::LearningRate => "learning rate",
+            Self::ParametersChecksum => "checksum of the parameters",
             Self::NotHeard => "time since its last data",
             Self::Other(what) => what,
         }
@@ -221,6 +226,8 @@ impl Cause {
             Self::OtherInputs => "the distribution of its inputs differs from that of its peers",
             Self::OtherLabels => "the distribution of its labels differs from that of its peers",
             Self::OtherLearningRate => "its learning rate differs from that of its peers",
+            Self::ParametersDiverged => "they were equal before",
+            Self::ParametersNeverEqual => "they have differed since the attempt began",
             Self::LearningRateRaised => "the learning rate was raised since the loss was lowest",
             Self::GradientsGrew => "the gradients have grown with the loss",
             Self::NeverFell => "the loss has not fallen since the attempt began",

@@ -22,11 +22,12 @@ pub struct Context {
 }
 
 /// Prefixes of the series that the analysers write, and the kind of finding of each.
-const FINDING_SERIES: [(&str, FindingKind); 4] = [
+const FINDING_SERIES: [(&str, FindingKind); 5] = [
     ("diagnosis_hang_", FindingKind::Hang),
     ("diagnosis_alone_", FindingKind::WorksAlone),
     ("diagnosis_straggler_", FindingKind::Straggler),
     ("diagnosis_rare_stall_", FindingKind::RareStalls),
+    ("diagnosis_replicas_", FindingKind::ReplicasDiffer),
 ];
 
 /// Returns the finding from which an alert was made: its kind is one whose series the rule reads, and it is about the rank or node in the

@@ -46,6 +46,7 @@ class Cycle:
         self.rates = Rates()
         self.loss_scale = None  # kept scalar
         self.inputs = {}
+        self.parameters = None  # replicas.Sums, in the steps that are checked
         self.samples = None
         self.tokens = None
         self.micro_batch = None  # samples of the largest batch
@@ -161,7 +162,7 @@ class Finished:
         self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late + self._rates.kept + scale)
         # The copies of the scalars are enqueued after the step's end, so they need a mark of their own.
         self._staged = self._timeline.mark()
-        self._inputs = cycle.inputs
+        self._inputs, self._parameters = cycle.inputs, cycle.parameters
         self.samples, self.tokens, self.micro_batch = cycle.samples, cycle.tokens, cycle.micro_batch
 
     def ready(self):
@@ -183,6 +184,8 @@ class Finished:
             else:
                 fields["grad_norm"] = norms[0] if len(norms) == 1 else square**0.5
         fields.update(self._inputs)
+        if self._parameters is not None:
+            fields.update(self._parameters.fields())
         if self.samples:
             fields["samples"] = self.samples
         if self.micro_batch:

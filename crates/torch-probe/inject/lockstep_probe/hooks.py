@@ -154,6 +154,7 @@ def watch_ddp(probe, module):
         original(self, *args, **kwargs)
         probe.synchronises = True
         probe.call(probe.page.wrapped)
+        probe.call(probe.replicas.add, self)
 
     module.DistributedDataParallel.__init__ = __init__
 
@@ -191,6 +192,7 @@ def watch_fsdp2(probe, module):
         original(self, *args, **kwargs)
         probe.shards_dtensors = True
         probe.call(probe.page.wrapped)
+        probe.call(probe.replicas.add, self)
 
     kind.__init__ = __init__
 

@@ -20,6 +20,7 @@ from .members import Members
 from .meshes import Meshes
 from .page import DATA, ENDING, GROUP_MADE, OPTIMIZER, STARTING, TORCH_IMPORTED, Page
 from .record import Envelope, head
+from .replicas import Replicas
 from .reports import Reports
 from .saved_tensors import SavedTensors
 from .saves import Saves
@@ -83,6 +84,7 @@ class Probe:
         self.declared = False  # the script itself marks the ends of its steps
         self.logged = Logged(self)
         self.meshes = Meshes(self)
+        self.replicas = Replicas(self)
         self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self.page = Page(environ)
         self.members = Members(environ)
@@ -289,6 +291,8 @@ class Probe:
             self._optimizers.add(optimizer)
         if closure is None and self.leader.is_leading(optimizer):
             self._note_local_norm(optimizer)
+        if self.leader.is_leading(optimizer):
+            self.replicas.check(optimizer)
         self.cycle.begin_optimizer()
 
     def end_optimizer(self, optimizer, closure):

@@ -42,6 +42,12 @@ class HostTimeline:
     def read(self, staged):
         return staged
 
+    def keep_whole(self, tensors):
+        return [tensor.item() for tensor in tensors]
+
+    def read_whole(self, kept):
+        return kept
+
     def memory(self):
         return {}
 
@@ -88,6 +94,16 @@ class CudaTimeline:
 
     def read(self, staged):
         return [] if staged is None else staged.tolist()
+
+    def keep_whole(self, tensors):
+        """Starts the copy of 0-dim tensors of whole numbers, all of one device, to pinned memory; valid once a later mark is ready."""
+        if tensors[0].is_cpu:
+            return self._torch.stack(tensors)
+        pinned = self._torch.empty(len(tensors), dtype=self._torch.int64, pin_memory=True)
+        return pinned.copy_(self._torch.stack(tensors), non_blocking=True)
+
+    def read_whole(self, kept):
+        return kept.tolist()
 
     def memory(self):
         """Returns the memory fields of a step record, refreshed every few calls."""

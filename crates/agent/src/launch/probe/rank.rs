@@ -409,12 +409,29 @@ impl RankSeries {
         for (metric, value) in values {
             self.push(metric, at_ms, value, samples);
         }
+        self.push_checksum(last, at_ms, samples);
         self.is_skipping = false;
         for (place, value) in NONFINITE_VALUES.into_iter().enumerate() {
             if let Some(since) = self.nonfinite_since[place] {
                 samples.push(&self.nonfinite_series(value), at_ms, since);
             }
         }
+    }
+
+    /// Writes the checksum of a pool's last step, so that `train_step` of the same sample says which step it is. Checked steps are multiples of
+    /// a large power of two, as are the ends of pools. A checksum in the middle of a pool is dropped.
+    fn push_checksum(&self, last: &Step, at_ms: TimestampMs, samples: &Samples) {
+        let (Some(checksum), Some(group)) = (last.parameters_checksum, last.replica_group) else {
+            return;
+        };
+        let [(run, run_id), (rank, number)] = &self.labels;
+        let group = group.to_string();
+        let labels = [
+            (*run, run_id.as_str()),
+            (*rank, number.as_str()),
+            ("replica_group", group.as_str()),
+        ];
+        samples.push(&series("train_parameters_checksum", &labels), at_ms, checksum);
     }
 
     fn push(&mut self, metric: &'static str, at_ms: TimestampMs, value: Option<f64>, samples: &Samples) {

@@ -149,6 +149,11 @@ pub(crate) struct Step {
     pub(crate) label_mean: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) label_deviation: Option<f64>,
+    /// Checksum of the parameters that the rank shares with other ranks, a whole number below 2^52, in the steps that are checked.
+    #[serde(deserialize_with = "number")]
+    pub(crate) parameters_checksum: Option<f64>,
+    /// Lowest of the ranks that hold the same parameters.
+    pub(crate) replica_group: Option<u32>,
     /// The factor by which the gradient scaler multiplied the loss.
     #[serde(deserialize_with = "number")]
     pub(crate) loss_scale: Option<f64>,
@@ -329,6 +334,15 @@ mod tests {
             (1, Some(7.0), Some(0.5), Some(f64::INFINITY))
         );
         assert!(step.loss.is_some_and(f64::is_nan) && step.tokens.is_none());
+        let line = br#"{"kind":"step","step":256,"parameters_checksum":4503599627370495,"replica_group":1}"#;
+        let Some(Record::Step(step)) = Record::parse(line) else {
+            panic!("a step")
+        };
+        assert_eq!(
+            (step.parameters_checksum, step.replica_group),
+            (Some(4_503_599_627_370_495.0), Some(1)),
+            "exact"
+        );
         let line = br#"{"kind":"step","train_rpc_seconds":0.25,"train_rpc_seconds_max":2,"train_pipeline_bubble_ratio":"NaN"}"#;
         let Some(Record::Step(step)) = Record::parse(line) else {
             panic!("a step")

@@ -304,6 +304,37 @@ mod tests {
     }
 
     #[test]
+    fn a_checksum_of_parameters_is_in_the_sample_with_its_step() {
+        let (mut series, samples) = run();
+        for n in 1..=264_u32 {
+            series.take(
+                Record::Step(Box::new(Step {
+                    rank: 3,
+                    wall_ns: i64::from(n) * 125_000_000,
+                    step: Some(n.into()),
+                    step_s: Some(0.125),
+                    parameters_checksum: n.is_multiple_of(256).then_some(4_503_599_627_370_495.0),
+                    replica_group: n.is_multiple_of(256).then_some(1),
+                    ..Step::default()
+                })),
+                &Inventory::default(),
+            );
+        }
+        let all = samples.drain();
+        let checksums: Vec<_> = all
+            .iter()
+            .filter(|sample| sample.series.metric_name() == Some("train_parameters_checksum"))
+            .map(|sample| (sample.series.to_string(), sample.at_ms, sample.value))
+            .collect();
+        let name = r#"train_parameters_checksum{rank="3", replica_group="1", run="ddp-1"}"#;
+        assert_eq!(checksums, [(name.to_owned(), 256 * 125, 4_503_599_627_370_495.0)]);
+        let of_step = all
+            .iter()
+            .find(|sample| sample.at_ms == 256 * 125 && sample.series.metric_name() == Some("train_step"));
+        assert_eq!(of_step.map(|sample| sample.value), Some(256.0));
+    }
+
+    #[test]
     fn the_parts_of_a_step_are_reported_only_if_its_waits_are_known() {
         let (mut series, samples) = run();
         for n in 1..=32_u32 {

@@ -18,6 +18,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../../../testdata/diagnosis/learning.test"),
     ),
     (
+        "replicas.test",
+        include_str!("../../../testdata/diagnosis/replicas.test"),
+    ),
+    (
         "straggler.test",
         include_str!("../../../testdata/diagnosis/straggler.test"),
     ),

@@ -38,7 +38,20 @@ pub(super) struct Case {
     /// Loss, learning rate and gradient norm of the run over time, interpolated between these points.
     pub(super) curves: [Vec<(f64, f64)>; 3],
     pub(super) loss_noise: f64,
+    /// Groups of ranks that hold the same parameters.
+    pub(super) replicas: Vec<RankSet>,
+    /// Ranks whose parameters differ, and ranks whose checksum does not arrive.
+    pub(super) differing: Vec<Period>,
+    pub(super) unchecked: Vec<Period>,
     pub(super) expected: Vec<Expected>,
+}
+
+/// Some ranks, for some time.
+#[derive(Debug, Clone)]
+pub(super) struct Period {
+    pub(super) ranks: RankSet,
+    pub(super) from_s: f64,
+    pub(super) until_s: f64,
 }
 
 /// A part of the step that takes longer.
@@ -146,6 +159,9 @@ impl Case {
             node_values: Vec::new(),
             curves: Default::default(),
             loss_noise: 0.05,
+            replicas: Vec::new(),
+            differing: Vec::new(),
+            unchecked: Vec::new(),
             expected: Vec::new(),
         }
     }
@@ -164,6 +180,9 @@ impl Case {
                     self.parts[part(pair[0])?] = seconds(pair.get(1)?)?;
                 }
             }
+            ["replicas", ranks] => self.replicas.push(set(ranks)?),
+            ["differs", ranks, rest @ ..] => self.differing.push(period(ranks, rest)?),
+            ["unchecked", ranks, rest @ ..] => self.unchecked.push(period(ranks, rest)?),
             ["noise", percent] => self.noise = percent.strip_suffix('%')?.parse::<f64>().ok()? / 100.0,
             ["startup", time] => self.startup_s = seconds(time)?,
             ["startup", "phase", name] => self.startup = phase(name)?,
@@ -239,6 +258,20 @@ fn condition(word: &str) -> Option<ProcessCondition> {
         "uninterruptible" => ProcessCondition::Uninterruptible,
         "ended" => ProcessCondition::Ended,
         _ => return None,
+    })
+}
+
+fn period(ranks: &str, rest: &[&str]) -> Option<Period> {
+    let (from_s, until_s) = match rest {
+        ["from", from] => (seconds(from)?, f64::INFINITY),
+        ["from", from, "until", until] => (seconds(from)?, seconds(until)?),
+        _ => return None,
+    };
+    let ranks = set(ranks)?;
+    Some(Period {
+        ranks,
+        from_s,
+        until_s,
     })
 }
 
@@ -320,6 +353,12 @@ fn expected(text: &str, kind: &str, words: &[&str]) -> Option<Expected> {
         }
     }
     Some(expected)
+}
+
+impl Period {
+    pub(super) fn contains(&self, rank: u32, at_s: f64) -> bool {
+        holds(&self.ranks, rank) && (self.from_s..self.until_s).contains(&at_s)
+    }
 }
 
 pub(super) fn holds(ranks: &RankSet, rank: u32) -> bool {

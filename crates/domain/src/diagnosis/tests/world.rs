@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use crate::diagnosis::analysis::{Analysis, AnalysisOutput, Measurement, Member, RankRequest, STACK_SAMPLES};
 use crate::diagnosis::input::{
-    Distribution, FlightAnswer, GpuCondition, Learning, NodeResources, Page, Phase, Pool, Position,
-    ProcessCondition, Resources, StackAnswer, StepParts,
+    Distribution, FlightAnswer, GpuCondition, Learning, NodeResources, Page, ParametersChecksum, Phase, Pool,
+    Position, ProcessCondition, Resources, StackAnswer, StepParts,
 };
 use crate::ident::{NodeName, Rank};
 use crate::run::inspect::{FlightDigest, Frame, GroupDigest, Operation};
 use crate::run::ranks::RankSet;
 
-use super::script::{Case, Every, FlightLine, PARTS, holds};
+use super::script::{Case, Every, FlightLine, PARTS, Period, holds};
 
 /// Time at which the case begins.
 pub(super) const BEGIN_MS: i64 = 1_700_000_000_000;
@@ -19,6 +19,8 @@ const TICK_MS: i64 = 500;
 /// Time from a measurement to its arrival at the collector.
 const LATENCY_MS: i64 = 300;
 const SYNC: usize = 5;
+/// Steps between two checks of the parameters.
+const CHECKED_EVERY: u64 = 16;
 /// Number of first steps that are single pools.
 const SINGLE_STEPS: u64 = 30;
 const PHASES: [Phase; 6] = [
@@ -219,6 +221,7 @@ impl<'a> World<'a> {
             max: parts(&max),
             micro_batch: self.value("batch", rank).or(Some(8.0)),
             learning,
+            parameters: self.parameters(rank),
         }));
     }
 
@@ -245,6 +248,26 @@ impl<'a> World<'a> {
             rate: rate.map(|rate| rate * self.value("rate-factor", rank).unwrap_or(1.0)),
             gradient,
         }
+    }
+
+    /// Replicas have the same checksum, which changes with each step.
+    fn parameters(&self, rank: u32) -> Option<ParametersChecksum> {
+        let Step { number, end_s, .. } = self.step;
+        let applies = |periods: &[Period]| periods.iter().any(|period| period.contains(rank, end_s));
+        if !number.is_multiple_of(CHECKED_EVERY) || applies(&self.case.unchecked) {
+            return None;
+        }
+        let replicas = self.case.replicas.iter().find(|ranks| holds(ranks, rank))?;
+        let group = replicas.iter().next()?.0;
+        let own = if applies(&self.case.differing) {
+            1 + rank
+        } else {
+            0
+        };
+        Some(ParametersChecksum {
+            group,
+            checksum: (number << 32) + (u64::from(group) << 16) + u64::from(own),
+        })
     }
 
     // === Positions ===
