@@ -152,7 +152,7 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let jobs = unmanaged::Setting {
         node: node.config.node.clone(),
         data_dir: node.config.data_dir.clone(),
-        wish: node.config.watch_jobs,
+        watch_jobs: node.config.watch_jobs,
         inventory: sampler.inventory.subscribe(),
         settled: sampler.settled.subscribe(),
     };

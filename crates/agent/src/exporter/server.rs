@@ -101,19 +101,16 @@ impl Server {
     /// # Errors
     /// See [`ServerError`].
     pub(crate) fn bind(config: &MetricsConfig) -> Result<Option<Self>, ServerError> {
-        let Some(wish) = config.listen else {
+        let Some(address) = config.listen else {
             return Ok(None);
         };
         let tls = config.tls.as_ref().map(server_tls).transpose()?;
         let token = config.token_file.as_deref().map(read_token).transpose()?;
-        let failed = |source| ServerError::Listen {
-            address: wish,
-            source,
-        };
-        let listener = match TcpListener::bind(wish) {
+        let failed = |source| ServerError::Listen { address, source };
+        let listener = match TcpListener::bind(address) {
             Ok(listener) => listener,
             Err(error) if !config.required && error.kind() == io::ErrorKind::AddrInUse => {
-                tracing::warn!(address = %wish, "the metrics address is already in use, so this agent's metrics are not served; choose another address with --metrics-listen");
+                tracing::warn!(%address, "the metrics address is already in use, so this agent's metrics are not served; choose another address with --metrics-listen");
                 return Ok(None);
             }
             Err(source) => return Err(failed(source)),

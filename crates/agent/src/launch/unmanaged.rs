@@ -52,7 +52,7 @@ pub(crate) struct Setting {
     pub(crate) node: NodeName,
     pub(crate) data_dir: PathBuf,
     /// Whether a person enabled or disabled watching. `None`: watch if the node has real GPUs.
-    pub(crate) wish: Option<bool>,
+    pub(crate) watch_jobs: Option<bool>,
     pub(crate) inventory: seen::Receiver<Arc<Inventory>>,
     /// True once the search for GPUs has finished.
     pub(crate) settled: seen::Receiver<bool>,
@@ -77,8 +77,8 @@ pub(crate) async fn watch(mut setting: Setting, shutdown: CancellationToken) {
 
 impl Setting {
     async fn is_wished(&mut self) -> bool {
-        if let Some(wish) = self.wish {
-            return wish;
+        if let Some(watch_jobs) = self.watch_jobs {
+            return watch_jobs;
         }
         let _known = self.settled.wait_for(|settled| *settled).await;
         let inventory = self.inventory.borrow();

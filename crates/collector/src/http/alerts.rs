@@ -100,10 +100,10 @@ async fn create_webhook(
     State(state): State<StateStore>,
     State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
-    Json(wish): Json<CreateWebhook>,
+    Json(request): Json<CreateWebhook>,
 ) -> ApiResult<(StatusCode, Json<NewWebhook>)> {
-    let url = check_url(&wish.url)?;
-    let secret = match wish.secret {
+    let url = check_url(&request.url)?;
+    let secret = match request.secret {
         Some(secret) if !is_secret(&secret) => {
             return Err(invalid(
                 "secret",

@@ -54,35 +54,35 @@ async fn pin(
     State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    Json(wish): Json<PinCheckpoint>,
+    Json(request): Json<PinCheckpoint>,
 ) -> ApiResult<Json<CheckpointList>> {
     let run = run_id(&id)?;
     let before = runs.checkpoints(&run).await?;
-    if wish.pinned && before.checkpoints.iter().all(|one| one.path != wish.path) {
+    if request.pinned && before.checkpoints.iter().all(|one| one.path != request.path) {
         return Err(ApiError::not_found(format!(
             "run {id} has no checkpoint {:?}; GET /api/runs/{id}/checkpoints lists them",
-            wish.path
+            request.path
         )));
     }
-    let word = if wish.pinned {
+    let word = if request.pinned {
         "checkpoint_pin"
     } else {
         "checkpoint_unpin"
     };
     events
-        .audit(&caller.id, word, &format!("{id} {}", wish.path))
+        .audit(&caller.id, word, &format!("{id} {}", request.path))
         .await?;
     let event = Event::CheckpointPinned {
-        path: wish.path.clone(),
-        pinned: wish.pinned,
+        path: request.path.clone(),
+        pinned: request.pinned,
     };
     runs.take(&run, event).await?;
     let after = runs.checkpoints(&run).await?;
     let is_pinned = after
         .checkpoints
         .iter()
-        .any(|one| one.path == wish.path && one.pinned);
-    if wish.pinned && !is_pinned {
+        .any(|one| one.path == request.path && one.pinned);
+    if request.pinned && !is_pinned {
         return Err(ApiError::conflict(format!(
             "the checkpoint could not be pinned: it no longer exists, or run {id} already has {PINS_MAX} pins"
         )));
@@ -95,16 +95,16 @@ async fn prune(
     State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    wish: Option<Json<PruneCheckpoints>>,
+    request: Option<Json<PruneCheckpoints>>,
 ) -> ApiResult<Json<PruneAnswer>> {
-    let wish = wish.map(|Json(wish)| wish).unwrap_or_default();
-    if !wish.dry_run {
-        let rule = wish
+    let request = request.map(|Json(request)| request).unwrap_or_default();
+    if !request.dry_run {
+        let rule = request
             .keep_last
             .map_or_else(String::new, |last| format!(" keep_last={last}"));
         events
             .audit(&caller.id, "checkpoint_prune", &format!("{id}{rule}"))
             .await?;
     }
-    Ok(Json(runs.prune(&run_id(&id)?, &wish).await?))
+    Ok(Json(runs.prune(&run_id(&id)?, &request).await?))
 }

@@ -16,7 +16,7 @@ use super::{LogError, Logs, all_logs};
 /// Number of returned lines: the default and the maximum.
 const MATCHES_DEFAULT: usize = 200;
 const MATCHES_MAX: usize = 2_000;
-/// Maximum length of a pattern, in bytes. Nobody types a longer one.
+/// Maximum length of a pattern, in bytes. Users type shorter ones.
 const PATTERN_BYTES_MAX: usize = 1_024;
 /// Memory bounds of a compiled pattern and of its cache. They reject patterns such as `a{1000}{1000}`.
 const PATTERN_SIZE_MAX: usize = 1 << 20;
