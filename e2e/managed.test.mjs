@@ -130,9 +130,9 @@ test("a managed run", async (t) => {
     assert.deepEqual(onPrune, ["Keep: not proven to be this run's: notes.txt", "Keep: the last complete one", "Remove: older than the last 1"]);
     await page.getByTestId("checkpoints").scrollIntoViewIfNeeded();
     await picture(page, "checkpoints");
-    refuse("checkpoints/pin", 403, "this token may look, but not change runs");
+    refuse("checkpoints/pin", 403, "this token is read-only: it cannot change runs");
     await page.getByLabel("Keep step 110").click();
-    await page.getByRole("alert").getByText("this token may look, but not change runs").waitFor();
+    await page.getByRole("alert").getByText("this token is read-only: it cannot change runs").waitFor();
     refuse("checkpoints/pin", 200);
     await page.getByLabel("Keep step 110").click();
     await waitFor("both were sent", 15_000, () => posted.length === 2);

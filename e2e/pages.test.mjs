@@ -376,7 +376,7 @@ test("pages", async (t) => {
     await page.goto(lockstep.url);
     await page.getByRole("alert").getByText("The dashboard has failed").waitFor();
     await page.unroute("**/web_bg.wasm");
-    await page.getByRole("link", { name: "Load it anew" }).click();
+    await page.getByRole("link", { name: "Reload" }).click();
     await page.getByLabel("Token").waitFor();
   });
 

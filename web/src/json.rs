@@ -78,7 +78,7 @@ impl Reader {
 macro_rules! numbers {
     ($($read:ident => $visit:ident as $kind:ty),*) => {$(
         fn $read<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unreadable> {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction is refused by nobody who writes it")]
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the collector writes no fraction into an integer field")]
             let number = self.number()? as $kind;
             visitor.$visit(number)
         }

@@ -41,8 +41,8 @@ pub(crate) fn release() {
     };
     for range in unwritten(&program, &maps) {
         let (start, length) = (std::ptr::with_exposed_provenance_mut(range.start), range.len());
-        // SAFETY: the range is a mapping of a file that nobody has written: position-independent code and what lies in front of
-        // it are not changed by the loader. A page that is read again holds what it held.
+        // SAFETY: the range is a mapping of a file that was not written: the loader does not change position-independent code and
+        // the pages before it. A page that is read again has the same content.
         let released = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
         if let Err(error) = released {
             tracing::debug!(%error, "cannot release pages of the program and its libraries");
@@ -112,7 +112,7 @@ mod tests {
 ";
 
     #[test]
-    fn only_what_nobody_wrote_is_let_go_of() {
+    fn only_unwritten_mappings_are_released() {
         let libc = [0x7f00_0000..0x7f00_1000, 0x7f00_1000..0x7f00_2000];
         let own = [0x55e0_a000..0x55e0_b000, 0x55e0_b000..0x55e0_f000];
         let of = |program: &str| unwritten(Path::new(program), MAPS);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_goes_on_with_less() {
+    fn the_program_continues_with_fewer_pages() {
         populate();
         let before = resident_kib();
         release();

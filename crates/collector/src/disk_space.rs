@@ -63,7 +63,7 @@ pub(crate) fn blocked(space: &DiskSpace) -> String {
         _ => format!("{free} are free on the disk, {floor} are needed"),
     };
     format!(
-        "the collector takes no samples: {why}; agents keep their samples, queries and runs continue. Free some \
+        "the collector accepts no samples: {why}; agents keep their samples, queries and runs continue. Free some \
          space, shorten --retention, or lower --min-free-space"
     )
 }

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_comes_up_when_heard_and_goes_down_when_silent() {
+    fn a_node_is_up_after_data_and_down_after_silence() {
         let live = Live::from_records(vec![record(0)]);
         let node = record(0).name;
         let state = |now_ms| live.views(now_ms, |_| vec![])[0].state;

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_means_nothing_after_a_standstill_or_a_set_clock() {
+    fn silence_is_ignored_after_a_suspend_or_a_set_clock() {
         let start = Instant::now();
         let mut clocks = Clocks::new(start, 0);
         let mut tick = |second: u64, now_ms: i64| clocks.tick(start + Duration::from_secs(second), now_ms);

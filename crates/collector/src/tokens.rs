@@ -420,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_credential_names_its_node_and_nothing_else_does() {
+    fn only_a_credential_names_a_node() {
         let node = NodeName::new("gpu-1.rack_2").expect("a good name");
         assert_eq!(
             bound_node(&format!("{}abcd", credential_prefix(&node))),
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_differ_and_say_what_they_are() {
+    fn secrets_differ_and_show_their_kind() {
         let (a, b) = (random_secret("lsa_"), random_secret("lsa_"));
         assert!(a != b && a.expose().starts_with("lsa_") && a.expose().len() == 47);
     }

@@ -101,7 +101,7 @@ async fn until_closed(mut client: TcpStream) -> (Duration, String) {
 }
 
 #[tokio::test]
-async fn a_head_has_its_time_whatever_it_begins_with() {
+async fn a_head_has_its_deadline_with_any_first_bytes() {
     let (address, connections) = serve(LIMITS);
     let cases = [
         ("", ""),
@@ -167,7 +167,7 @@ async fn silent_connections_give_way_and_known_ones_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_newest_of_a_crowd_is_served_in_whatever_order_tasks_start() {
+async fn the_newest_of_many_connections_is_served_in_any_order_of_tasks() {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let crowd: Vec<_> = (0..60)

@@ -204,7 +204,7 @@ fn begin(mask: *mut c_int, abi: Abi) -> Option<&'static Probe> {
     }));
     let before = CURRENT.compare_exchange(std::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
     if before.is_err() {
-        // SAFETY: nobody else has seen it.
+        // SAFETY: the exchange failed, so no other thread has this pointer.
         drop(unsafe { Box::from_raw(made) });
         return current();
     }

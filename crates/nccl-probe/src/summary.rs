@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_with_different_rates_tell_common_sequence_numbers() {
+    fn ranks_with_different_rates_report_common_sequence_numbers() {
         let told = |count: u64| {
             let mut function = FunctionSummary::default();
             for sequence in 0..count {

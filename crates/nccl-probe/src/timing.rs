@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_handles_touch_nothing_and_a_full_pool_says_so() {
+    fn foreign_handles_change_nothing_and_a_full_pool_is_reported() {
         let timings = Timings::new(0);
         for handle in [0, 1, 2, 3, usize::MAX, 0xdead_beef] {
             assert_eq!(timings.channel_started(handle, 1), None);

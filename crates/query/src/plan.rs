@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_selections_are_asked_once() {
+    fn equal_selections_are_read_once() {
         let at = Params::instant(0);
         assert_eq!(spans("x / x", &at).len(), 1);
         assert_eq!(spans("x / rate(x[5m])", &at).len(), 2);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_do_not_tell() {
+    fn exceptions_contain_no_secrets() {
         let report = NodeReport::RankExited(RankExit {
             rank: Rank(1),
             message: Some("401 for token sk-\"quoted\"-1".into()),

@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_archive_is_never_taken_for_a_whole_one() {
+    fn a_truncated_archive_is_never_accepted() {
         let good = good();
         // After the block of the last file there are only the zeros at the end of a tar file.
         for length in 0..good.len() - 1_024 - 512 {

@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn merged_and_rolled_up_chunks_are_sound_and_a_row_that_lies_is_not() {
+    async fn merged_and_rolled_up_chunks_are_sound_and_a_wrong_row_is_not() {
         const HOUR_MS: i64 = 3_600_000;
         const START_MS: i64 = 1_790_000_000_000;
         let folder = tempfile::tempdir().unwrap();

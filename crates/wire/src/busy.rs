@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_read_as_it_was_asked_for_within_reason() {
+    fn a_requested_wait_is_read_and_bounded() {
         assert_eq!(retry_after(&status("busy", 2)), Some(Duration::from_secs(2)));
         assert_eq!(retry_after(&status("busy", 86_400)), Some(RETRY_AFTER_MAX));
         assert_eq!(retry_after(&Status::unavailable("gone")), None);

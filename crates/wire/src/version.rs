@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_takes_only_a_version_that_it_offered() {
+    fn an_agent_accepts_only_a_version_that_it_offered() {
         let ack = |protocol| HelloAck {
             protocol,
             ..HelloAck::default()

@@ -102,7 +102,7 @@ impl Matrix {
             fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
         let table = framed(&printed, self.begin).with_context(|| {
             format!(
-                "{} came to no table; what it printed is in {}",
+                "{} printed no table; its output is in {}",
                 self.test,
                 ended.log.display()
             )
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_what_stands_between_its_marks() {
+    fn the_table_is_the_text_between_its_marks() {
         let begin = "=== table of faults ===";
         let printed =
             format!("rank-sigkill #1: right\n{begin}\n| a |\n|---|\n\n{END}\ntest matrix::all ... ok\n");

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stand_in_the_order_asked_for() {
+    fn lines_are_in_the_requested_order() {
         let mut lines = Lines::default();
         lines.take(
             true,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_went_on_elsewhere_is_one_line() {
+    fn a_rank_that_continued_on_another_node_is_one_line() {
         let on = |node: &str, values: &[Option<f64>]| Column {
             labels: Labels::new([("rank", "0"), ("node", node)]).unwrap(),
             values: values.to_vec(),

@@ -26,7 +26,7 @@ pub(crate) fn RulesPage() -> impl IntoView {
         <Title of="Rules" />
         <h1 class="sr-only">"Rules"</h1>
         <div class="grid grid-cols-1 gap-6">
-            <Rules alerts />
+            <Rules />
             <Alerts alerts />
             <When on=move || session.may(Role::Admin)><Webhooks /></When>
         </div>

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_comes_back_as_it_was_set() {
+    fn a_parameter_is_read_as_it_was_set() {
         for value in ["", "run", "node-07 GPU 3", "a&b=c%", "显存"] {
             let query = with_param("?wall=1", "by", Some(value));
             assert_eq!(param(&query, "by").as_deref(), Some(value), "{query}");

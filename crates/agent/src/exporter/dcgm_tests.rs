@@ -109,7 +109,7 @@ fn all_25_are_as_dcgm_exporter_writes_them() {
 }
 
 #[test]
-fn the_host_has_its_old_label_when_asked() {
+fn the_host_has_its_old_label_on_request() {
     let samples = Samples::new();
     let new = dcgm(HostLabel::Lower);
     let old = dcgm(HostLabel::Upper);
@@ -124,7 +124,7 @@ fn the_host_has_its_old_label_when_asked() {
 }
 
 #[test]
-fn what_nobody_read_is_left_out_and_no_xid_is_no_error() {
+fn values_that_were_not_read_are_omitted_and_no_xid_is_no_error() {
     let samples = Samples::new();
     samples.push(&series("gpu_info", &INFO), 1, 1.0);
     put(&samples, "gpu_up", &[("gpu", "1")], 1, 0.0);
@@ -142,7 +142,7 @@ fn what_nobody_read_is_left_out_and_no_xid_is_no_error() {
 }
 
 #[test]
-fn a_counter_that_began_anew_gives_no_negative_rate() {
+fn a_counter_reset_gives_no_negative_rate() {
     let link = Link {
         at_ms: 1_000,
         bytes: [500.0, 100.0],

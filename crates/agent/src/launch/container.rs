@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use shim::{Folder, files};
 use tokio::process::Command;
 
-use super::preflight::request::{Surroundings, checkpoint_folder};
+use super::preflight::request::{NodeContext, checkpoint_folder};
 
 /// A working daemon removes a container within seconds. A daemon that hangs must not delay the clean-up.
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ pub(crate) fn place(
     spec: &Spec,
     check: StoredContainerCheck,
     folder: &Folder,
-    around: &Surroundings,
+    node: &NodeContext,
     needs: ContainerNeeds<'_>,
 ) -> Result<Place, String> {
     let own = rustix::process::geteuid();
@@ -67,16 +67,16 @@ pub(crate) fn place(
         name: folder.unique_name(),
         pid_file: folder.file(files::CONTAINER_PID).display().to_string(),
         env_file: folder.file(files::CONTAINER_ENV).display().to_string(),
-        mounts: mounts(spec, folder, around, needs)?,
-        has_gpus: check.has_gpus.unwrap_or(gets_gpus(spec, around)),
+        mounts: mounts(spec, folder, node, needs)?,
+        has_gpus: check.has_gpus.unwrap_or(gets_gpus(spec, node)),
         user,
         env,
     })
 }
 
 /// Returns true if a container of this run gets GPUs on this node.
-pub(crate) fn gets_gpus(spec: &Spec, around: &Surroundings) -> bool {
-    spec.backend != Backend::Gloo && around.has_gpus
+pub(crate) fn gets_gpus(spec: &Spec, node: &NodeContext) -> bool {
+    spec.backend != Backend::Gloo && node.has_gpus
 }
 
 /// Returns the container's user and the variables for it. The agent must be able to watch and end the ranks and to read their files. Root
@@ -97,7 +97,7 @@ fn of_user(runtime: Runtime, own: &str, folder: &Folder) -> (Option<String>, BTr
 fn mounts(
     spec: &Spec,
     folder: &Folder,
-    around: &Surroundings,
+    node: &NodeContext,
     needs: ContainerNeeds<'_>,
 ) -> Result<Vec<Mount>, String> {
     let mut mounts = Vec::new();
@@ -139,7 +139,7 @@ fn mounts(
     if let Some(from) = needs.resume_from {
         add(Path::new(from), true)?;
     }
-    add(&around.companions, true)?;
+    add(&node.companions, true)?;
     if let Some(plugin) = needs.plugin {
         add(plugin, true)?;
     }
@@ -235,16 +235,16 @@ mod tests {
         let (code, lib, checkpoints) = (path("code"), path("lib"), path("code/saved"));
         std::fs::write(data.path().join("code/train.py"), "pass\n").unwrap();
         let folder = Folder::at(path("runs/a.1"));
-        let around = Surroundings {
+        let node = NodeContext {
             companions: lib.clone().into(),
-            ..Surroundings::default()
+            ..NodeContext::default()
         };
         let mounts_of = |spec: &Spec, resume_from: Option<&str>| {
             let needs = ContainerNeeds {
                 resume_from,
                 ..ContainerNeeds::default()
             };
-            let mounts = mounts(spec, &folder, &around, needs).unwrap();
+            let mounts = mounts(spec, &folder, &node, needs).unwrap();
             mounts
                 .into_iter()
                 .map(|mount| (mount.source, mount.read_only))
@@ -314,7 +314,7 @@ mod tests {
             kineto: Some(Path::new(&meeting)),
             ..ContainerNeeds::default()
         };
-        let mounts = mounts(&Spec::default(), &folder, &around, needs).unwrap();
+        let mounts = mounts(&Spec::default(), &folder, &node, needs).unwrap();
         assert!(
             mounts
                 .iter()

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_go_on_where_the_collector_ends_and_wait_when_it_is_slow() {
+    fn logs_continue_at_the_collectors_end_and_wait_for_a_slow_collector() {
         let data = tempfile::tempdir().unwrap();
         let folder = Folder::at(data.path());
         let of_rank = data.path().join("ranks/x_1/attempt_0/1");

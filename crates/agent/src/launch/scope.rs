@@ -30,9 +30,9 @@ pub(crate) struct Scope {
     user: bool,
 }
 
-/// What the choice depends on.
+/// What the choice depends on: the machine, and the agent's user and variables.
 #[derive(Debug)]
-struct Surroundings<'a> {
+struct Environment<'a> {
     root: &'a Path,
     /// The value of `PATH`.
     path: OsString,
@@ -47,7 +47,7 @@ impl Scope {
     pub(crate) async fn of_this_machine() -> Option<Self> {
         let variable = |name: &str| std::env::var_os(name);
         let kinds = variable("LOCKSTEP_CGROUPS").unwrap_or_default();
-        let scope = Self::choose(&Surroundings {
+        let scope = Self::choose(&Environment {
             root: Path::new("/"),
             path: variable("PATH").unwrap_or_default(),
             is_root: rustix::process::geteuid().is_root(),
@@ -67,19 +67,19 @@ impl Scope {
     }
 
     /// Checks that the machine runs systemd, that `systemd-run` exists, and that there is a manager that this user may use.
-    fn choose(around: &Surroundings<'_>) -> Option<Self> {
-        let booted = around.root.join("run/systemd/system").is_dir();
-        if !booted || around.kinds != CgroupKinds::Any {
+    fn choose(environment: &Environment<'_>) -> Option<Self> {
+        let booted = environment.root.join("run/systemd/system").is_dir();
+        if !booted || environment.kinds != CgroupKinds::Any {
             return None;
         }
-        let systemd_run = std::env::split_paths(&around.path)
+        let systemd_run = std::env::split_paths(&environment.path)
             .map(|folder| folder.join("systemd-run"))
             .find(|program| program.is_file())?;
         let own_manager = || {
-            let folder = around.runtime_dir.as_ref()?;
+            let folder = environment.runtime_dir.as_ref()?;
             folder.join("systemd/private").exists().then_some(())
         };
-        match (around.is_root, own_manager()) {
+        match (environment.is_root, own_manager()) {
             (true, _) => Some(Self {
                 systemd_run,
                 user: false,
@@ -166,8 +166,8 @@ mod tests {
         root
     }
 
-    fn around(root: &Path, is_root: bool, kinds: CgroupKinds) -> Surroundings<'_> {
-        Surroundings {
+    fn environment(root: &Path, is_root: bool, kinds: CgroupKinds) -> Environment<'_> {
+        Environment {
             root,
             path: root.as_os_str().to_owned(),
             is_root,
@@ -192,13 +192,13 @@ mod tests {
         ];
         for (parts, is_root, kinds, expected) in cases {
             let root = machine(parts, "");
-            let chosen = Scope::choose(&around(root.path(), is_root, kinds));
+            let chosen = Scope::choose(&environment(root.path(), is_root, kinds));
             assert_eq!(chosen.map(|scope| scope.user), expected, "{parts:?}");
         }
         let without = machine(&[BOOTED], "");
         std::fs::remove_file(without.path().join("systemd-run")).unwrap();
         assert_eq!(
-            Scope::choose(&around(without.path(), true, CgroupKinds::Any)),
+            Scope::choose(&environment(without.path(), true, CgroupKinds::Any)),
             None
         );
     }
@@ -241,7 +241,7 @@ mod tests {
         let fails = "echo 'Access denied' >&2; exit 1";
         for (script, expected) in [(passes, Ok(())), (fails, Err("Access denied".to_owned()))] {
             let root = machine(&["run/systemd/system"], script);
-            let scope = Scope::choose(&around(root.path(), true, CgroupKinds::Any)).unwrap();
+            let scope = Scope::choose(&environment(root.path(), true, CgroupKinds::Any)).unwrap();
             assert_eq!(scope.try_out().await, expected);
         }
         let missing = Scope {

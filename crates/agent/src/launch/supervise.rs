@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::AgentConfig;
 use crate::launch::companions;
 use crate::launch::inspect::kineto;
-use crate::launch::preflight::request::Surroundings;
+use crate::launch::preflight::request::NodeContext;
 use crate::launch::probe::SharedInventory;
 use crate::launch::scope::Scope;
 use crate::sample::Samples;
@@ -318,9 +318,9 @@ impl Supervisor {
         Ok(attempt)
     }
 
-    fn surroundings(&self) -> Result<Surroundings, companions::CompanionsError> {
+    fn node_context(&self) -> Result<NodeContext, companions::CompanionsError> {
         let inventory = self.inventory.borrow().clone();
-        Ok(Surroundings {
+        Ok(NodeContext {
             python: self.setting.python.clone(),
             companions: companions::unpack(&self.setting.data_dir)?,
             collector: self.setting.collector.clone(),

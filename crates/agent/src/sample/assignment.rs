@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_use_is_one_series_the_one_that_says_more() {
+    fn one_use_is_one_series_with_the_most_labels() {
         let some = |text: &str| Some(text.to_owned());
         let poor = Identity {
             run: some("ddp-1"),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_nobody_knows_is_no_series() {
+    fn an_unknown_use_is_no_series() {
         assert_eq!(of("0", &Identity::default()), None);
         let only_pod = Identity {
             pod: Some("0af1c9de-1b2c-4d5e-8f90-a1b2c3d4e5f6".to_owned()),

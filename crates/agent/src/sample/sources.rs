@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_container_says_what_it_lacks_and_what_would_help() {
+    fn a_bare_container_lists_missing_permissions_and_their_remedies() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "proc/1/environ", "");
         let found = sources(root.path());

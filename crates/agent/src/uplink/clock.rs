@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_clock_is_measured_through_what_the_collector_takes_its_time_for() {
+    fn a_wrong_clock_is_measured_from_one_exchange() {
         assert_eq!(estimate(&[(0, 7_000_000, 300, 300)], 1), expect(7_000_000, 600));
         assert_eq!(estimate(&[(0, -7_000_000, 300, 300)], 1), expect(-7_000_000, 600));
         assert_eq!(estimate(&[], 1), None);
     }
 
     #[test]
-    fn queues_on_one_way_are_not_taken_for_a_wrong_clock() {
+    fn a_queue_in_one_direction_is_not_a_wrong_clock() {
         let queued = [
             (0, 5_000, 900_000, 200),
             (1, 5_000, 400_000, 200),
@@ -188,11 +188,11 @@ mod tests {
         // The good exchange is too old. The best of the others is used; its error is at most half its delay.
         let late = estimate(&queued, 63).expect("one is left");
         assert!((late.offset_us - 5_000).abs() <= late.delay_us / 2, "{late:?}");
-        assert_eq!(estimate(&queued, 64), None, "nothing is told of a minute ago");
+        assert_eq!(estimate(&queued, 64), None, "an exchange of a minute ago does not count");
     }
 
     #[test]
-    fn a_clock_that_is_set_is_measured_anew() {
+    fn a_clock_that_is_set_is_measured_again() {
         let set = [
             (0, 9_000_000, 100, 100),
             (1, 9_000_000, 100, 100),

@@ -55,7 +55,7 @@ fn files(folder: &TempDir) -> Vec<PathBuf> {
 }
 
 #[test]
-fn batches_come_back_in_order_and_acknowledged_ones_do_not() {
+fn batches_are_read_in_order_and_acknowledged_ones_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(folder.path(), ROOMY).unwrap();
     append(&spool, [10, 20]);
@@ -120,7 +120,7 @@ fn a_torn_tail_costs_only_itself() {
 }
 
 #[test]
-fn files_that_are_no_segments_do_no_harm() {
+fn files_that_are_no_segments_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in [
         ("0-a.seg", &b""[..]),
@@ -161,7 +161,7 @@ fn the_oldest_goes_first_at_the_bound_and_is_counted() {
 }
 
 #[test]
-fn a_refused_batch_is_dropped_once_and_holds_nothing_up() {
+fn a_refused_batch_is_dropped_once_and_delays_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let spool = Spool::open(folder.path(), ROOMY).unwrap();
     append(&spool, [10, 20, 30]);
@@ -179,7 +179,7 @@ fn a_refused_batch_is_dropped_once_and_holds_nothing_up() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_is_bridged_in_memory() {
+fn batches_stay_in_memory_while_the_disk_fails() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("spool");
     let spool = Spool::open(&place, ROOMY).unwrap();

@@ -115,7 +115,7 @@ async fn page(client: &reqwest::Client, url: &str, header: (&str, &str), word: &
 }
 
 #[tokio::test]
-async fn a_page_is_openmetrics_for_who_prefers_it_and_holds_what_was_asked_for() {
+async fn a_page_is_openmetrics_on_request_and_contains_the_requested_series() {
     let (folder, free) = (folder(), free_address());
     let agent = Running::start(AgentConfig {
         nvml: simulated(folder.path(), "h100x2:healthy"),
@@ -171,7 +171,7 @@ async fn a_page_is_openmetrics_for_who_prefers_it_and_holds_what_was_asked_for()
 }
 
 #[tokio::test]
-async fn clients_that_are_silent_or_send_too_much_hold_up_no_scraper() {
+async fn clients_that_are_silent_or_send_too_much_delay_no_scraper() {
     let (folder, free) = (folder(), free_address());
     let agent = Running::start(AgentConfig {
         nvml: simulated(folder.path(), "h100x2:healthy"),
@@ -198,7 +198,7 @@ async fn clients_that_are_silent_or_send_too_much_hold_up_no_scraper() {
 }
 
 #[tokio::test]
-async fn metrics_come_over_https_and_only_to_who_shows_the_token() {
+async fn metrics_are_served_over_https_and_only_with_the_token() {
     let (folder, free) = (folder(), free_address());
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../collector/tests/data");
     let cert = format!("{data}/tls-cert.pem");
@@ -360,7 +360,7 @@ fn is_chunk_size(line: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_taken_address_stops_only_an_agent_that_must_serve_there() {
+async fn an_address_in_use_stops_only_an_agent_that_requires_it() {
     let folder = folder();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config_with = |required| AgentConfig {

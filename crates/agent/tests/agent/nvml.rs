@@ -253,7 +253,7 @@ async fn a_hanging_driver_is_reported_and_survived() {
 }
 
 #[tokio::test]
-async fn a_lost_gpu_is_down_and_comes_back_while_the_others_go_on() {
+async fn a_lost_gpu_is_down_and_returns_while_the_others_continue() {
     let folder = folder();
     let collector = Collector::start().await;
     let nvml = simulated(folder.path(), "h100x2:lost,gpu=1,after=3s,for=4s");

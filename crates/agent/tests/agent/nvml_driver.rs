@@ -53,7 +53,7 @@ impl FromTheSide {
 }
 
 #[tokio::test]
-async fn a_driver_that_goes_is_let_go_of_and_found_again() {
+async fn an_unloaded_driver_is_released_and_found_again() {
     let folder = folder();
     let collector = Collector::start().await;
     let nvml = simulated(folder.path(), "h100x2:healthy");
@@ -240,7 +240,7 @@ async fn a_changed_inventory_is_sent_on_the_open_connection() {
 }
 
 #[tokio::test]
-async fn a_slow_driver_is_asked_more_rarely() {
+async fn a_slow_driver_is_read_less_often() {
     let folder = folder();
     let collector = Collector::start().await;
     let agent = Running::start(AgentConfig {

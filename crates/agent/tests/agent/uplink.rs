@@ -26,7 +26,7 @@ fn times(collector: &Collector) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn the_join_token_is_exchanged_once_for_a_credential_nobody_else_can_read() {
+async fn the_join_token_is_exchanged_once_for_a_credential_that_only_its_user_can_read() {
     let folder = folder();
     let collector = Collector::start().await;
     let agent = Running::start(config_towards(folder.path(), &collector.url()));
@@ -48,7 +48,7 @@ async fn the_join_token_is_exchanged_once_for_a_credential_nobody_else_can_read(
 }
 
 #[tokio::test]
-async fn a_credential_that_is_no_longer_known_gives_way_to_the_join_token() {
+async fn the_join_token_replaces_a_credential_that_is_no_longer_known() {
     let folder = folder();
     std::fs::create_dir_all(folder.path().join("data")).unwrap();
     std::fs::write(folder.path().join("data/credential"), "lsc_forgotten").unwrap();
@@ -129,7 +129,7 @@ async fn an_outage_leaves_no_gap() {
 }
 
 #[tokio::test]
-async fn live_samples_come_before_the_backlog_of_an_earlier_agent() {
+async fn live_samples_are_sent_before_the_backlog_of_an_earlier_agent() {
     let folder = folder();
     let silent = Collector::start().await;
     silent.behave(Behaviour {

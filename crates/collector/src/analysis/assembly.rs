@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_of_one_rank_and_time_become_one_measurement_in_whatever_frames_they_come() {
+    fn readings_of_one_rank_and_time_become_one_measurement_from_any_frames() {
         let rank: &[(&str, &str)] = &[("run", "r"), ("rank", "1")];
         let in_group: &[(&str, &str)] = &[("run", "r"), ("rank", "1"), ("replica_group", "0")];
         let frames = [

@@ -98,7 +98,7 @@ async fn answers(runs: &Runs, run: &RunId, ranks: &RankSet, what: What) -> Vec<O
     match runs.ask_some_ranks(run, ranks, what).await {
         Ok(answers) => answers,
         Err(error) => {
-            tracing::warn!(%run, %error, "the ranks of a run cannot be asked for a diagnosis");
+            tracing::warn!(%run, %error, "the ranks of a run cannot be inspected for a diagnosis");
             Vec::new()
         }
     }

@@ -39,8 +39,9 @@ use domain::event::Severity;
 use domain::incident::{Context, DiagnosisId};
 use domain::time::TimestampMs;
 use prometheus::Registry;
+use store::StateStore;
 use store::state::StateError;
-use store::state::alerts::AlertChanges;
+use store::state::alerts::{AlertChanges, RuleKey};
 
 use crate::clock;
 use crate::config::Config;
@@ -236,15 +237,23 @@ impl Alerts {
         firing.find(|(alert, _)| DiagnosisId::of(alert) == *id)
     }
 
-    /// Returns all rules with their alerts.
-    #[must_use]
-    pub fn rules(&self) -> Vec<RuleView> {
+    /// Returns all rules with their alerts, and when each last fired.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be read.
+    pub async fn rules(&self, state: &StateStore) -> Result<Vec<RuleView>, StateError> {
         let groups = self.groups();
-        let rules = groups.iter().flat_map(|group| &group.rules);
-        rules.map(RuleState::view).collect()
+        let rules: Vec<&RuleState> = groups.iter().flat_map(|group| &group.rules).collect();
+        let keys: Vec<RuleKey<'_>> = rules.iter().map(|rule| rule.key()).collect();
+        let fired = state.last_fired(&keys).await?;
+        let views = rules.iter().zip(fired).map(|(rule, fired_ms)| RuleView {
+            last_fired_ms: fired_ms.filter(|_| rule.rule.is_alert()),
+            ..rule.view()
+        });
+        Ok(views.collect())
     }
 
-    /// Returns all groups with their rules.
+    /// Returns all groups with their rules, without the times at which these last fired.
     #[must_use]
     pub fn group_views(&self) -> Vec<GroupView> {
         let view = |group: &Arc<GroupState>| GroupView {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use domain::rule::alert::{Change, step};
-use domain::rule::{RuleFile, shipped};
+use domain::rule::shipped;
 use domain::series::{Budget, Labels, SelectError, Selection, Series, SeriesSet, SeriesSource};
 use query::{Params, Value};
 
@@ -45,13 +45,7 @@ impl Recorded {
 
     /// Returns the step at which `alert` first fires if it is evaluated at every step.
     fn first_firing_step(&self, alert: &str) -> Option<i64> {
-        let files = shipped::FILES
-            .iter()
-            .map(|(_, text)| RuleFile::parse(text).expect("well formed"));
-        let rule = files
-            .flat_map(|file| file.groups)
-            .flat_map(|group| group.rules)
-            .find(|rule| rule.name == alert);
+        let rule = shipped::alerts().find(|rule| rule.name == alert);
         let rule = rule.expect("a shipped rule");
         let query = query::parse(&rule.expr).expect("well formed");
         let alert_times = rule.alert_times();

@@ -12,6 +12,7 @@ use domain::rule::{Group, Rule, alert_series};
 use domain::series::{Labels, METRIC_NAME, MatchOp};
 use domain::time::TimestampMs;
 use query::{Params, ParseError, Query};
+use store::state::alerts::RuleKey;
 
 /// An active rule. Only the task of its group changes it; any task may read it.
 pub(super) struct RuleState {
@@ -120,6 +121,7 @@ impl RuleState {
         self.reads.as_deref().unwrap_or_default()
     }
 
+    /// Returns the view without the time at which the rule last fired: only the store knows it.
     pub(super) fn view(&self) -> RuleView {
         let status = self.status().clone();
         let times = self.rule.alert_times();
@@ -138,9 +140,18 @@ impl RuleState {
             labels: as_labels(&self.rule.labels),
             annotations: as_labels(&self.rule.annotations),
             alerts: status.views.into_values().collect(),
+            last_fired_ms: None,
             evaluated_ms: status.evaluated_ms,
             duration_s: status.duration_s,
             error: status.error,
+        }
+    }
+
+    /// Returns by what the store finds the alerts of this rule.
+    pub(super) fn key(&self) -> RuleKey<'_> {
+        RuleKey {
+            name: &self.rule.name,
+            labels: self.rule.fixed_labels().collect(),
         }
     }
 }

@@ -70,8 +70,11 @@ pub fn routes() -> ApiRouter<App> {
         )
 }
 
-async fn rules(State(alerts): State<Alerts>) -> Json<Vec<RuleView>> {
-    Json(alerts.rules())
+async fn rules(
+    State(state): State<StateStore>,
+    State(alerts): State<Alerts>,
+) -> ApiResult<Json<Vec<RuleView>>> {
+    Ok(Json(alerts.rules(&state).await?))
 }
 
 #[derive(JsonSchema, Deserialize)]

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_with_a_hash_are_cached_for_ever() {
+    fn only_names_with_a_hash_are_cached_forever() {
         assert!(is_hashed("web-0123456789abcdef.js") && is_hashed("a/b.deadbeef.css"));
         assert!(!is_hashed("web.js") && !is_hashed("web_bg.wasm") && !is_hashed("run-page.js"));
     }

@@ -38,7 +38,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                 prune,
                 body_is_optional(needs(
                     Role::Operator,
-                    "Removes checkpoints that the run wrote and that nothing keeps",
+                    "Removes checkpoints of the run that no rule or pin keeps",
                 )),
             ),
         )

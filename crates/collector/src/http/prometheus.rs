@@ -129,7 +129,7 @@ pub(super) fn routes() -> ApiRouter<App> {
         )
         .api_route(
             "/-/reload",
-            post_with(rules::reload, needs(Role::Admin, "Reads the rule files again")),
+            post_with(rules::reload, needs(Role::Admin, "Reloads the rule files")),
         )
         .api_route(
             "/api/v1/status/buildinfo",

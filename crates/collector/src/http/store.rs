@@ -77,7 +77,7 @@ pub(super) fn routes() -> ApiRouter<App> {
                     needs_time(
                         Role::Admin,
                         LONG_WITHIN,
-                        "A consistent copy of everything as a tar archive",
+                        "A consistent backup of all data as a tar archive",
                     ),
                 ),
             ),

@@ -3,8 +3,8 @@
 //! Entries of firing alerts and silences are needed for each evaluation and each page, so they are kept in memory. The store always has
 //! them first.
 
+mod history;
 mod silences;
-mod surroundings;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use store::state::StateError;
 
 use crate::changes::{Change, Changes};
 
+pub(crate) use self::history::{changed_before, similar, timeline};
 pub use self::silences::{SilenceError, Silences};
-pub(crate) use self::surroundings::{changed_before, similar, timeline};
 
 /// User actions on alerts. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stands_for_one_content() {
+    fn an_id_belongs_to_one_content() {
         let id = |resolved_ms| Message::of(&delivery(vec![alert("0", resolved_ms)]), "http://x").id;
         let elsewhere = Message::of(&delivery(vec![alert("0", None)]), "http://y").id;
         assert_eq!(

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_reaches_who_asked_and_only_from_the_node_that_was_asked() {
+    async fn an_answer_reaches_its_caller_and_only_from_the_queried_node() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
         let question = inspect::Question::default();
         assert!(

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn repeats_and_holes_do_no_harm() {
+    async fn repeated_and_missing_parts_are_handled() {
         let (_folder, logs, run, source) = place();
         let write = |offset, bytes: &'static [u8]| logs.write(&run, &source, (offset, 0), bytes);
         assert_eq!(write(0, b"hello ").await.expect("writes"), 6);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_run_keeps_beginning_and_end_of_each_log_and_says_what_is_missing() {
+    async fn a_full_run_keeps_beginning_and_end_of_each_log_and_shows_what_is_missing() {
         let (folder, mut logs, run, source) = place();
         logs.run_bytes_max = 8 << 20;
         let random = |n: u64| -> Vec<u8> {

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_holds_what_is_not_known_gets_nothing_and_the_reason_says_so() {
+    fn a_node_with_an_unknown_attempt_gets_no_run_and_the_reason_names_it() {
         let holds = Candidate {
             unknown: Some("attempt 2 of run r-1".to_owned()),
             ..candidate("b", 0, false, 0)

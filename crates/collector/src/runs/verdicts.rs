@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_stays_once_nothing_more_can_tell() {
+    fn a_verdict_is_final_when_no_further_step_can_change_it() {
         let verdict = |decision, steps| {
             let mut verdict = Verdict {
                 decision,

@@ -89,7 +89,7 @@ async fn an_action_is_shown_first_and_carried_out_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_excluded_and_the_run_goes_on_elsewhere() {
+async fn a_node_is_excluded_and_the_run_continues_on_another_node() {
     let server = started(RULES).await;
     let first = credential(&server).await;
     let run = submit(&server).await;

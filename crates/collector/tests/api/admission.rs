@@ -91,7 +91,7 @@ async fn a_hello_of_more_than_512_kib_is_refused_on_both_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_streams_of_an_address_may_be_without_a_hello_and_more_are_asked_to_come_back() {
+async fn eight_streams_of_an_address_may_be_without_a_hello_and_more_must_retry() {
     let server = Server::start().await;
     let mut silent = Vec::new();
     for n in 0..PLACES {

@@ -53,7 +53,7 @@ const ROUTES: [(&str, &str, Role); 34] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_route_takes_its_roles_and_no_others() {
+async fn each_route_accepts_its_roles_only() {
     let server = Server::start().await;
     let mut tokens = vec![];
     for role in ROLES {
@@ -86,7 +86,7 @@ async fn each_route_takes_its_roles_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_open_to_all_says_nothing() {
+async fn health_and_dashboard_need_no_token() {
     let server = Server::start().await;
     for path in ["/-/healthy", "/-/ready", "/"] {
         assert_eq!(
@@ -172,7 +172,7 @@ async fn a_browser_logs_in_changes_and_logs_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_log_ins_are_told_to_slow_down_and_a_valid_token_always_logs_in() {
+async fn bad_log_ins_are_slowed_down_and_a_valid_token_always_logs_in() {
     let server = Server::start().await;
     let log_in = |token: &str| {
         server

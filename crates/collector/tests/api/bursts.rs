@@ -12,7 +12,7 @@ use crate::rules::{feed, started, until};
 use crate::runs::Control;
 
 #[tokio::test]
-async fn a_critical_alert_asks_its_node_for_the_last_minutes_and_no_other() {
+async fn a_critical_alert_requests_the_burst_of_its_node_only() {
     let server = started(
         "
 groups:
@@ -49,7 +49,7 @@ groups:
 }
 
 #[tokio::test]
-async fn a_rule_may_ask_though_it_only_warns_and_a_node_is_asked_once_for_all_alerts_of_an_incident() {
+async fn a_warning_rule_may_request_a_burst_and_a_node_gets_one_request_per_incident() {
     let server = started(
         "
 groups:

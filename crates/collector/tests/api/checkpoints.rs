@@ -106,7 +106,7 @@ async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
 }
 
 #[tokio::test]
-async fn a_node_with_an_older_agent_is_given_no_order() {
+async fn a_node_with_an_older_agent_gets_no_order() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let mut agent = Control::connect(&server, &credential, &[]).await;

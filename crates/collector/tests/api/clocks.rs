@@ -37,7 +37,7 @@ async fn accept(agent: &mut Control, run: &str, id: u64) -> NodeCommand {
 }
 
 #[tokio::test]
-async fn the_rank_that_failed_first_is_named_whatever_the_clocks_say() {
+async fn the_rank_that_failed_first_is_named_despite_wrong_clocks() {
     let server = Server::start().await;
     let mut fast = join(&server, "n1", AHEAD_MS).await;
     let mut right = join(&server, "n2", 0).await;

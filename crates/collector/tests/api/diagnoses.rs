@@ -61,7 +61,7 @@ async fn end(server: &Server) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_diagnosis_keeps_its_id_when_it_ends_and_knows_those_like_it() {
+async fn a_diagnosis_keeps_its_id_when_it_ends_and_lists_similar_ones() {
     let server = started(RULES).await;
     let firing = fire(&server).await;
     assert_eq!(firing["who"], json!({"kind": "gpu", "node": "n1", "gpu": 0}));
@@ -102,7 +102,7 @@ async fn a_diagnosis_keeps_its_id_when_it_ends_and_knows_those_like_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changed_before_a_diagnosis_is_told() {
+async fn changes_before_a_diagnosis_are_listed() {
     let server = started(RULES).await;
     server
         .running
@@ -216,7 +216,7 @@ async fn a_silenced_alert_is_shown_and_not_sent_until_its_silence_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silencing_a_diagnosis_takes_back_what_no_receiver_has_heard() {
+async fn silencing_a_diagnosis_cancels_notifications_that_no_receiver_got() {
     let server = started(RULES).await;
     absent_receiver(&server).await;
     let firing = fire(&server).await;

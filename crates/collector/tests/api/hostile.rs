@@ -310,7 +310,7 @@ async fn clients_that_leave_early_leave_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_answer_is_held_until_it_is_read_or_given_up() {
+async fn a_large_answer_is_kept_until_it_is_read_or_abandoned() {
     let (server, end_ms) = loaded(HOSTS, SAMPLES).await;
     let evaluator = server.running.app.evaluator.clone();
     let rest = evaluator.free();

@@ -57,7 +57,7 @@ async fn ask(server: &Server, run: &str, what: &str, body: Value) -> (StatusCode
 }
 
 #[tokio::test]
-async fn ranks_are_asked_by_their_agent_and_each_has_an_answer_or_a_reason() {
+async fn ranks_are_inspected_by_their_agent_and_each_has_an_answer_or_a_reason() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;
@@ -213,7 +213,7 @@ async fn a_trace_is_fetched_piece_by_piece_from_the_node_that_has_it() {
 }
 
 #[tokio::test]
-async fn when_a_rank_comes_to_stand_still_all_are_asked_once_and_the_events_tell() {
+async fn a_stalled_rank_requests_the_stacks_of_all_ranks_once_and_adds_events() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;

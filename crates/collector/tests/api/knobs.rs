@@ -58,7 +58,7 @@ async fn what_cannot_be_turned_is_refused_with_the_reason_at_its_field() {
 }
 
 #[tokio::test]
-async fn each_change_is_an_attempt_once_and_is_taken_back_once() {
+async fn each_change_makes_one_attempt_and_is_reverted_once() {
     let server = Server::start().await;
     let run = submit(&server).await;
     let apply = json!({"set": {"num_workers": "02"}, "expected": 1});

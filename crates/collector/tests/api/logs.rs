@@ -51,7 +51,7 @@ fn lines(found: &LogMatches) -> Vec<(Option<u32>, &str)> {
 }
 
 #[tokio::test]
-async fn all_ranks_are_searched_and_no_escape_comes_back() {
+async fn all_ranks_are_searched_and_no_escape_sequence_is_returned() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;
@@ -102,7 +102,7 @@ async fn all_ranks_are_searched_and_no_escape_comes_back() {
 }
 
 #[tokio::test]
-async fn where_bytes_are_missing_the_log_says_so_after_a_restart_too() {
+async fn missing_bytes_are_marked_in_the_log_after_a_restart_too() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;

@@ -92,7 +92,7 @@ async fn names_and_values_are_listed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mistakes_are_told_in_prometheus_form() {
+async fn errors_have_prometheus_form() {
     let (server, _) = loaded().await;
     let deep = format!("{}1{}", "(".repeat(3_500), ")".repeat(3_500));
     let long = format!("/api/v1/query?query={deep}");
@@ -348,7 +348,7 @@ async fn lists_are_cut_and_names_may_be_escaped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_status_is_told_in_prometheus_fields() {
+async fn the_status_has_prometheus_fields() {
     let (server, _) = loaded().await;
     let (_, body) = server.get("/api/v1/status/tsdb").await;
     let data = &body["data"];

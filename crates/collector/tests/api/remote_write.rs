@@ -241,7 +241,7 @@ async fn bombs_and_rubbish_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_before_is_known_again_and_stale_markers_stay() {
+async fn repeated_samples_are_recognised_and_stale_markers_stay() {
     let server = Server::start().await;
     let now_ms = collector::clock::now_ms();
     let stale = f64::from_bits(0x7ff0_0000_0000_0002);
@@ -302,7 +302,7 @@ async fn the_answer_names_an_example() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_series_that_retention_forgot_comes_back() {
+async fn a_series_that_retention_removed_can_be_written_again() {
     let server = Server::start().await;
     let now_ms = collector::clock::now_ms();
     let tick = |time_ms| {
@@ -355,7 +355,7 @@ struct Metadata2 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn version_2_is_taken_and_says_what_was_written() {
+async fn version_2_is_accepted_and_reports_what_was_written() {
     let server = Server::start().await;
     let now_ms = collector::clock::now_ms();
     let symbols = ["", "__name__", "up", "job", "node", "Whether it is up."];

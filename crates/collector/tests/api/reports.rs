@@ -190,7 +190,7 @@ fn many_checkpoints() -> CheckpointReport {
 }
 
 #[tokio::test]
-async fn a_large_report_is_taken_and_one_that_is_too_large_is_shown() {
+async fn a_large_report_is_accepted_and_one_that_is_too_large_is_shown() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;
@@ -331,7 +331,7 @@ async fn no_node_writes_logs_of_a_run_of_another() {
 }
 
 #[tokio::test]
-async fn no_event_of_a_node_stands_on_the_page_of_a_run_of_another() {
+async fn no_event_of_a_node_is_shown_with_a_run_of_another_node() {
     let server = Server::start().await;
     let (run, _agent, _foreign) = run_beside_another_node(&server).await;
     let other = credential_of(&server, "n2").await;
@@ -413,7 +413,7 @@ async fn series_are_limited_for_a_node_and_not_for_each_of_its_segments() {
 
 /// An answer must come from the node that was asked. See `agents` for the other cases.
 #[tokio::test]
-async fn an_answer_that_nobody_waits_for_ends_no_connection() {
+async fn an_answer_without_a_caller_ends_no_connection() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let mut agent = Control::connect(&server, &credential, &[]).await;

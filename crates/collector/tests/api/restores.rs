@@ -148,7 +148,7 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_person_stops_what_a_node_holds_of_an_unknown_run() {
+async fn a_user_stops_the_attempts_of_an_unknown_run() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let archive = backup(&server).await;
@@ -194,7 +194,7 @@ async fn what_a_node_does_not_hold_any_more_does_not_keep_it_from_runs() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_waited_at_the_backup_does_not_begin_beside_the_one_that_runs() {
+async fn an_attempt_that_was_queued_in_the_backup_does_not_start_while_another_one_runs() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;
@@ -211,7 +211,7 @@ async fn an_attempt_that_waited_at_the_backup_does_not_begin_beside_the_one_that
 }
 
 #[tokio::test]
-async fn a_run_of_before_the_backup_waits_until_its_nodes_have_said_what_they_hold() {
+async fn a_restored_run_waits_until_its_nodes_have_reported_their_attempts() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     // A known node that accepts runs.

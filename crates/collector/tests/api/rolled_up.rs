@@ -56,7 +56,7 @@ async fn ask(server: &Server, query: &str, at_ms: i64) -> (Vec<String>, Vec<Stri
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_from_rollups_are_right_where_they_can_be_and_say_so() {
+async fn answers_from_rollups_are_correct_where_possible_and_are_marked() {
     let (server, start_ms) = four_hours().await;
     let three = start_ms + 3 * HOUR_MS - 1;
     let (value, warnings) = ask(&server, "max_over_time(load[2h])", three).await;

@@ -43,6 +43,25 @@ groups:
         expr: label_replace(power, 'gpu', '', '', '')
 ";
 
+/// Two rules with one name, one whose alerts stay pending, and one that records a series under a name of alerts.
+const LEVELS: &str = "
+groups:
+  - name: levels
+    interval: 100ms
+    rules:
+      - alert: PowerHigh
+        expr: power > 100
+        labels: { severity: warning }
+      - alert: PowerHigh
+        expr: power > 1000
+        labels: { severity: critical }
+      - alert: PowerKnown
+        expr: power >= 0
+        for: 1h
+      - record: PowerHigh
+        expr: max(power)
+";
+
 /// A collector with one rule file, and no other rules.
 pub(crate) async fn started(text: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
@@ -176,7 +195,7 @@ async fn errors_and_limits_are_shown_with_the_rule() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn alerts_leave_their_traces_and_say_what_templates_ask() {
+async fn alerts_write_their_series_and_expand_their_templates() {
     let server = started(RULES).await;
     feed(&server, [60.0, 50.0, 40.0]).await;
     let firing = until(&server, "ALERTS{alertstate='firing'}", |answer| {
@@ -211,8 +230,37 @@ async fn alerts_leave_their_traces_and_say_what_templates_ask() {
     until(&server, "ALERTS", <[_]>::is_empty).await;
 }
 
+/// Returns `last_fired_ms` of each rule.
+async fn last_fired(server: &Server) -> Value {
+    let (_, rules) = server.get("/api/rules").await;
+    let rules = rules.as_array().unwrap().iter();
+    rules.map(|rule| rule["last_fired_ms"].clone()).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_are_read_again_all_or_nothing_and_alerts_go_on() {
+async fn a_rule_shows_when_one_of_its_alerts_last_fired() {
+    let server = started(LEVELS).await;
+    feed(&server, [150.0, 0.0, 0.0]).await;
+    let firing = "ALERTS{alertstate='firing'}";
+    until(&server, firing, |answer| answer.len() == 1).await;
+    let (_, alerts) = server.get("/api/alerts").await;
+    let fired_ms = alerts[0]["fired_ms"].clone();
+    assert!(fired_ms.is_i64(), "{alerts}");
+    assert_eq!(last_fired(&server).await, json!([fired_ms, null, null, null]));
+
+    feed(&server, [0.0, 0.0, 0.0]).await;
+    until(&server, firing, <[_]>::is_empty).await;
+    assert_eq!(last_fired(&server).await, json!([fired_ms, null, null, null]));
+    feed(&server, [1_500.0, 0.0, 0.0]).await;
+    until(&server, firing, |answer| answer.len() == 2).await;
+    let again = last_fired(&server).await;
+    assert!(again[0].as_i64() > fired_ms.as_i64(), "{again}");
+    assert!(again[1].as_i64() > fired_ms.as_i64(), "{again}");
+    assert_eq!((&again[2], &again[3]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_uses_all_rules_or_none_and_keeps_alerts() {
     let server = started(RULES).await;
     feed(&server, [60.0, 50.0, 40.0]).await;
     let before = rule_until(&server, "PowerHigh", |rule| rule["state"] == "firing").await;

@@ -425,7 +425,7 @@ async fn a_stop_after_a_checkpoint_waits_and_one_at_once_overtakes_it() {
 }
 
 #[tokio::test]
-async fn what_was_not_accepted_is_asked_again_after_a_restart_of_the_collector() {
+async fn a_command_that_was_not_accepted_is_sent_again_after_a_restart_of_the_collector() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;
@@ -456,7 +456,7 @@ async fn what_was_not_accepted_is_asked_again_after_a_restart_of_the_collector()
 }
 
 #[tokio::test]
-async fn what_a_node_holds_of_a_run_that_is_over_is_stopped_and_the_unknown_is_left_alone() {
+async fn attempts_of_ended_runs_are_stopped_and_unknown_ones_are_left_alone() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let run = submit(&server).await;
@@ -469,7 +469,7 @@ async fn what_a_node_holds_of_a_run_that_is_over_is_stopped_and_the_unknown_is_l
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_run_is_said_field_by_field() {
+async fn errors_of_a_spec_are_reported_per_field() {
     let server = Server::start().await;
     let request = server
         .request(Method::POST, "/api/runs")
@@ -510,7 +510,7 @@ async fn resume(server: &Server, run: &str, wish: serde_json::Value) -> (StatusC
 }
 
 #[tokio::test]
-async fn a_run_that_has_ended_goes_on_when_asked_and_no_other_does() {
+async fn only_a_run_that_has_ended_can_be_resumed() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let (run, mut agent) = failed_run(&server, &credential).await;
@@ -585,7 +585,7 @@ async fn a_node_that_failed_a_run_is_left_out_and_without_others_the_run_ends() 
 }
 
 #[tokio::test]
-async fn a_node_gets_nothing_new_before_it_is_rid_of_what_is_over() {
+async fn a_node_gets_no_run_before_its_ended_attempts_are_stopped() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let old = submit(&server).await;

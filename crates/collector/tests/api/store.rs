@@ -274,7 +274,7 @@ fn flip_a_bit_of_a_chunk(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletion_is_the_admins_and_noted_and_nothing_else_goes() {
+async fn only_an_admin_deletes_series_and_the_audit_log_records_it() {
     let server = filled().await;
     let mut agent = Agent::connect(&server, ADMIN, "n2").await.unwrap();
     agent.define("live", 0, &[(POWER, "0")]).await;
@@ -360,7 +360,7 @@ async fn rejection(server: &Server, seq: u64, time_ms: i64) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn below_the_floor_samples_are_refused_and_it_is_told_everywhere() {
+async fn below_the_floor_samples_are_refused_and_the_reason_is_shown_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     let mut starved = config(folder.path());
     starved.store.min_free_bytes = Some(1 << 60);
@@ -370,7 +370,7 @@ async fn below_the_floor_samples_are_refused_and_it_is_told_everywhere() {
     assert!(said.contains("disk is full") && said.contains("needed"), "{said}");
     let (status, text) = ready(&server).await;
     assert_eq!(status, StatusCode::OK, "queries are answered, so it is ready");
-    assert!(text.contains("takes no samples"), "{text}");
+    assert!(text.contains("accepts no samples"), "{text}");
     let (_, stats) = server.get("/api/store/stats").await;
     assert_eq!(stats["disk"]["blocked"], "disk_full", "{stats}");
 
@@ -470,7 +470,7 @@ async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     let said = until("a refusal", async || rejection(&server, 2, start_ms + 1).await).await;
     eprintln!("with {leave} bytes free, floor {floor}: {said}");
     until("the state", async || {
-        ready(&server).await.1.contains("takes no samples").then_some(())
+        ready(&server).await.1.contains("accepts no samples").then_some(())
     })
     .await;
     let before = server.query(POWER, start_ms).await;

@@ -87,7 +87,7 @@ impl Tab {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tab_gets_the_lists_unasked() {
+async fn a_tab_gets_the_lists_without_a_request() {
     let server = Server::start().await;
     let mut tab = Tab::as_admin(&server).await;
     assert!(matches!(tab.next().await, Some(Push::Welcome { .. })));
@@ -169,7 +169,7 @@ async fn a_watched_range_grows_step_by_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_cannot_be_served_says_so() {
+async fn a_watch_that_cannot_be_served_gets_an_error() {
     let server = Server::start().await;
     let mut tab = Tab::as_admin(&server).await;
     for (id, request) in [
@@ -361,7 +361,7 @@ async fn a_runs_view_is_not_sent_for_its_log_and_four_times_per_second_at_most()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopping_collector_says_goodbye() {
+async fn a_stopping_collector_closes_its_streams() {
     let server = Server::start().await;
     let mut tab = Tab::as_admin(&server).await;
     assert!(tab.next().await.is_some());

@@ -52,7 +52,7 @@ async fn samples_are_durable_when_they_are_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acknowledgement_tells_the_collectors_time() {
+async fn an_acknowledgement_contains_the_collectors_time() {
     let server = Server::start().await;
     let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
         .await
@@ -69,7 +69,7 @@ async fn an_acknowledgement_tells_the_collectors_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_goes_on_with_its_credential_after_a_restart() {
+async fn an_agent_uses_its_credential_after_a_restart() {
     let server = Server::start().await;
     let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
         .await
@@ -110,7 +110,7 @@ async fn an_agent_goes_on_with_its_credential_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn live_is_not_held_up_by_backfill_and_each_keeps_its_order() {
+async fn backfill_does_not_delay_live_samples_and_both_keep_their_order() {
     let server = Server::start().await;
     let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
         .await
@@ -148,7 +148,7 @@ async fn live_is_not_held_up_by_backfill_and_each_keeps_its_order() {
 
 /// More agents than turns, more samples than room, and messages longer than a WebSocket frame.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_many_agents_catch_up_with_at_once_is_taken() {
+async fn backfill_of_many_agents_at_once_is_accepted() {
     const AGENTS: usize = 48;
     const TICKS: i64 = 12_000;
     let server = Server::start().await;
@@ -251,7 +251,7 @@ async fn one_nodes_credential_does_not_speak_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_enter_is_told_why() {
+async fn a_refused_agent_gets_the_reason() {
     let server = Server::start().await;
     let viewer = server.token(Role::Viewer, None).await.token;
     assert_eq!(

@@ -48,7 +48,7 @@ async fn apply(server: &Server, upserts: &[AlertView]) {
 }
 
 #[tokio::test]
-async fn a_silent_receiver_holds_up_no_other() {
+async fn a_silent_receiver_delays_no_other() {
     let server = Server::start().await;
     // Connections wait in its queue and are never answered.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

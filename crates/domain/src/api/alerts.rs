@@ -174,6 +174,9 @@ pub struct RuleView {
     pub annotations: Labels,
     /// Current alerts of the rule.
     pub alerts: Vec<AlertView>,
+    /// When an alert of the rule last began to fire. Absent if no stored alert of the rule has fired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_fired_ms: Option<TimestampMs>,
     /// When the rule was last evaluated.
     pub evaluated_ms: TimestampMs,
     /// Duration of the last evaluation, in seconds.

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_named_where_all_scatter_alike() {
+    fn no_rank_is_named_if_all_vary_equally() {
         assert_eq!(named(&window(64, 10, &[], true)), [] as [u32; 0]);
         let all: Vec<(u32, i64)> = (0..64).map(|rank| (rank, i64::from(rank) * MS)).collect();
         assert_eq!(named(&window(64, 10, &all, true)), [] as [u32; 0]);

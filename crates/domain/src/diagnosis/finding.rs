@@ -49,7 +49,7 @@ pub enum FindingKind {
     WorksAlone,
     /// A rank is slower than its peers in nearly all steps.
     Straggler,
-    /// A rank stalls now and then while the others wait.
+    /// A rank stalls intermittently while the others wait.
     RareStalls,
     /// The loss or the learning rate of a rank differs persistently from that of its peers.
     UnevenLearning,

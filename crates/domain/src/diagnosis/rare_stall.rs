@@ -1,4 +1,4 @@
-//! Finds ranks that stall now and then while their peers wait, by the seconds lost per minute.
+//! Finds ranks that stall intermittently while their peers wait, by the seconds lost per minute.
 
 use crate::diagnosis::causes::{of_phase, phase_of};
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness, word};

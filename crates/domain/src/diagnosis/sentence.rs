@@ -12,8 +12,8 @@ impl Finding {
             FindingKind::Hang => "blocks the run, which makes no progress",
             FindingKind::WorksAlone => "works by itself while the others wait",
             FindingKind::Straggler => "is slower than its peers",
-            FindingKind::RareStalls => "stalls now and then while the others wait",
-            FindingKind::UnevenLearning => "learns something else than its peers",
+            FindingKind::RareStalls => "stalls intermittently while the others wait",
+            FindingKind::UnevenLearning => "learns differently from its peers",
             FindingKind::ReplicasDiffer => "has other parameters than its replicas",
             FindingKind::NodeBlind => "sends no data; the state of its ranks is unknown",
             FindingKind::Other(kind) => kind,
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_told_in_one_sentence() {
+    fn a_finding_is_described_in_one_sentence() {
         let rank = |rank| Culprit::Ranks {
             ranks: [Rank(rank)].into_iter().collect(),
             nodes: vec!["b".into()],

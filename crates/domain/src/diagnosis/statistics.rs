@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_held_against_its_peers_only() {
+    fn each_value_is_compared_with_its_peers_only() {
         assert_eq!(peers(&[0.0, 10.0]), [(10.0, 0.0), (0.0, 0.0)]);
         let of_four = peers(&[0.0, 200.0, 204.0, 196.0]);
         assert_eq!(of_four[0], (200.0, 4.0));

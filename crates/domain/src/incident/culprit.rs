@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_series_of_the_culprit_are_told_from_those_of_its_peers() {
+    fn the_series_of_the_culprit_are_distinguished_from_those_of_its_peers() {
         let rank = NamedCulprit::of(&labels(&[("run", "r"), ("node", "a"), ("rank", "3")]), None);
         assert!(rank.owns(&labels(&[("run", "r"), ("rank", "3")])));
         assert!(!rank.owns(&labels(&[("run", "r"), ("rank", "4")])));

@@ -404,7 +404,7 @@ fn more_sharding_and_more_recomputation_never_take_more() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_what_would_make_it_fit() {
+fn settings_that_do_not_fit_have_alternatives_that_do() {
     let settings = Settings {
         sequence: 8_192,
         micro_batch: 4,

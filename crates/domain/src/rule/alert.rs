@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_that_is_taken_up_waits_for_its_nodes_to_come_back() {
+    fn an_alert_that_is_restored_waits_for_its_nodes_to_reconnect() {
         let taken_up = |state| Active {
             labels: labels("0"),
             state,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_tell_labels_apart() {
+    fn fingerprints_distinguish_labels() {
         let a = Labels::new([("a", "bc")]).expect("well formed");
         let b = Labels::new([("ab", "c")]).expect("well formed");
         assert_ne!(fingerprint(&a), fingerprint(&b));

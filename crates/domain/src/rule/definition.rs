@@ -104,14 +104,17 @@ impl Rule {
         std::iter::once(("expr".to_owned(), self.expr.clone())).chain(evidence)
     }
 
-    /// Returns true if an alert with these labels can be from this rule: it has the rule's name, and the value of each label that the rule
-    /// sets without a template.
+    /// Returns the labels that the rule sets without a template: the same for all its alerts.
+    pub fn fixed_labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let labels = self.labels.iter().filter(|(_, value)| !value.contains("{{"));
+        labels.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Returns true if an alert with these labels can be from this rule: it has the rule's name and its fixed labels.
     #[must_use]
     pub fn may_own(&self, alert: &Labels) -> bool {
-        let is_written = |(name, value): (&String, &String)| {
-            value.contains("{{") || alert.get(name).unwrap_or_default() == value
-        };
-        self.is_alert() && alert.get("alertname") == Some(&self.name) && self.labels.iter().all(is_written)
+        let has = |(name, value): (&str, &str)| alert.get(name).unwrap_or_default() == value;
+        self.is_alert() && alert.get("alertname") == Some(&self.name) && self.fixed_labels().all(has)
     }
 }
 
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_one_name_are_told_apart_by_their_labels() {
+    fn rules_of_one_name_are_distinguished_by_their_fixed_labels() {
         let (warning, critical) = (
             rule("Hot", &[("severity", "warning"), ("where", "{{ $labels.node }}")]),
             rule("Hot", &[("severity", "critical")]),

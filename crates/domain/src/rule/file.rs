@@ -403,7 +403,7 @@ groups:
     }
 
     #[test]
-    fn all_mistakes_are_told_at_once() {
+    fn all_mistakes_are_reported_at_once() {
         let text = GOOD
             .replace("for: 30s", "for: soon")
             .replace("interval: 5s", "interval: x");

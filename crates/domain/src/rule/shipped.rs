@@ -1,5 +1,7 @@
 //! Rule files that are part of Lockstep: `crates/domain/rules/*.yaml`.
 
+use super::{Rule, RuleFile};
+
 /// `(file name, contents)`.
 pub const FILES: &[(&str, &str)] = &[
     ("indicators.yaml", include_str!("../../rules/indicators.yaml")),
@@ -14,34 +16,39 @@ pub const FILES: &[(&str, &str)] = &[
     ("lockstep.yaml", include_str!("../../rules/lockstep.yaml")),
 ];
 
+/// Returns the alerting rules of all files, in the order of [`FILES`].
+///
+/// # Panics
+/// Panics if a file cannot be parsed. A test parses all of them.
+pub fn alerts() -> impl Iterator<Item = Rule> {
+    let files = FILES
+        .iter()
+        .map(|(name, text)| RuleFile::parse(text).unwrap_or_else(|error| panic!("{name}: {error:?}")));
+    let rules = files.flat_map(|file| file.groups).flat_map(|group| group.rules);
+    rules.filter(Rule::is_alert)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event::Severity;
     use crate::incident::action::{ACTIONS_ANNOTATION, Hint};
-    use crate::rule::RuleFile;
 
     #[test]
-    fn every_shipped_rule_says_what_why_and_what_to_do() {
+    fn each_shipped_alert_has_a_severity_texts_evidence_and_valid_actions() {
         let mut names = std::collections::BTreeSet::new();
-        for (file, text) in FILES {
-            let rules = RuleFile::parse(text).unwrap_or_else(|error| panic!("{file}: {error:?}"));
-            for rule in rules.groups.iter().flat_map(|group| &group.rules) {
-                if !rule.is_alert() {
-                    continue;
-                }
-                let severity = rule.labels.get("severity").map(|text| format!("{text:?}"));
-                let severity: Result<Severity, _> = serde_json::from_str(&severity.unwrap_or_default());
-                assert!(severity.is_ok(), "{}: severity", rule.name);
-                for needed in ["summary", "cause", "advice"] {
-                    assert!(rule.annotations.contains_key(needed), "{}: {needed}", rule.name);
-                }
-                assert!(rule.evidence().next().is_some(), "{}: evidence", rule.name);
-                let actions = rule.annotations.get(ACTIONS_ANNOTATION);
-                let read = Hint::read(actions.map_or("", String::as_str));
-                assert!(read.is_ok(), "{}: {read:?}", rule.name);
-                assert!(names.insert(rule.name.clone()), "{} twice", rule.name);
+        for rule in alerts() {
+            let severity = rule.labels.get("severity").map(|text| format!("{text:?}"));
+            let severity: Result<Severity, _> = serde_json::from_str(&severity.unwrap_or_default());
+            assert!(severity.is_ok(), "{}: severity", rule.name);
+            for needed in ["summary", "cause", "advice"] {
+                assert!(rule.annotations.contains_key(needed), "{}: {needed}", rule.name);
             }
+            assert!(rule.evidence().next().is_some(), "{}: evidence", rule.name);
+            let actions = rule.annotations.get(ACTIONS_ANNOTATION);
+            let read = Hint::read(actions.map_or("", String::as_str));
+            assert!(read.is_ok(), "{}: {read:?}", rule.name);
+            assert!(names.insert(rule.name.clone()), "{} twice", rule.name);
         }
     }
 }

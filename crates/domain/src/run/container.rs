@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mistake_is_named_at_its_field_and_a_table_comes_back_as_it_went() {
+    fn each_error_names_its_field_and_a_table_is_read_as_it_was_written() {
         let options = |json: &str| serde_json::from_str::<ContainerOptions>(json);
         for (json, field) in [
             (r#"{"image": ""}"#, "container.image"),

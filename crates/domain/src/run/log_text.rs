@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_steers_a_terminal_is_left() {
+    fn sequences_that_control_a_terminal_are_removed() {
         for (given, left) in [
             ("loss \u{1b}[31m3.1\u{1b}[0m\n", "loss 3.1\n"),
             ("\u{1b}]52;c;cm0gLXJmIC8=\u{7}ok\n", "ok\n"),

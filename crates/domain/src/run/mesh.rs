@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rank_has_told_of_is_left_open_and_another_mesh_replaces_the_first() {
+    fn unreported_places_stay_open_and_another_mesh_replaces_the_first() {
         let mut mesh = Mesh::default();
         let axes = [("data", 2), ("tensor", 2)];
         mesh.take(&told(3, &axes, &[1, 1]));

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_stand_together_are_one_range() {
+    fn consecutive_ranks_are_one_range() {
         let mut ranks = RankSet::default();
         for (rank, text) in [
             (4, "4"),

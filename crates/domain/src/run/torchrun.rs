@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profiler_waits_for_wishes_only_where_it_is_asked_for() {
+    fn the_profiler_waits_for_requests_only_if_it_is_enabled() {
         let kineto = |paths: &Paths| {
             let (run, node) = (
                 RunId::new("ddp-1").expect("a name"),

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_not_taken_for_it() {
+    fn other_texts_are_not_recognised() {
         for text in [
             "",
             "GPU has fallen off the bus.",

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::rule::RuleFile;
-use domain::rule::shipped::FILES;
+use domain::rule::shipped;
 
 const FOLDER: &str = "docs/diagnoses";
 const SECTIONS: [&str; 3] = [
@@ -14,17 +13,12 @@ const SECTIONS: [&str; 3] = [
 
 /// Returns the shipped alerts with their severities.
 fn alerts() -> BTreeMap<String, String> {
-    let mut alerts = BTreeMap::new();
-    for (file, text) in FILES {
-        let rules = RuleFile::parse(text).unwrap_or_else(|error| panic!("{file}: {error:?}"));
-        for rule in rules.groups.iter().flat_map(|group| &group.rules) {
-            if rule.is_alert() {
-                let severity = rule.labels.get("severity").cloned().unwrap_or_default();
-                alerts.insert(rule.name.clone(), severity);
-            }
-        }
-    }
-    alerts
+    shipped::alerts()
+        .map(|rule| {
+            let severity = rule.labels.get("severity").cloned().unwrap_or_default();
+            (rule.name, severity)
+        })
+        .collect()
 }
 
 /// Returns the texts between pairs of backticks.

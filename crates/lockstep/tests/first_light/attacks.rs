@@ -212,7 +212,7 @@ fn mib(bytes: u64) -> f64 {
 }
 
 #[test]
-fn slow_log_ins_hold_up_nobody() {
+fn slow_log_ins_delay_no_one() {
     let collector = Collector::start();
     let head = "POST /api/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
     let mut slow: Vec<TcpStream> = (0..260)
@@ -234,7 +234,7 @@ fn slow_log_ins_hold_up_nobody() {
 }
 
 #[test]
-fn silent_connections_hold_up_nobody() {
+fn silent_connections_delay_no_one() {
     // This process has the other end of each connection.
     let raised = listener::OpenFiles::raise().unwrap();
     assert!(raised.soft.is_none_or(|soft| soft >= 2_048), "{raised}");

@@ -205,7 +205,7 @@ fn no_container_outlives_its_run_not_even_when_its_shim_is_killed() {
 }
 
 #[test]
-fn what_is_missing_for_a_container_is_told_before_anything_starts() {
+fn missing_parts_of_a_container_are_reported_before_the_start() {
     let Some(podman) = Podman::here() else { return };
     let cluster = podman.cluster();
     let outcome_with = |change: &[(&str, Value)]| {

@@ -49,7 +49,7 @@ fn a_killed_collector_leaves_the_training_alone_and_its_gap_is_filled() {
 }
 
 #[test]
-fn a_killed_agent_leaves_the_training_alone_and_a_new_one_takes_it_up() {
+fn a_training_survives_a_killed_agent_and_a_new_agent_adopts_it() {
     let cluster = Cluster::start();
     let run = cluster.submit(&["--recipe", "ddp", "--set", "steps=400"]);
     cluster.wait_for_step(&run, 10.0);

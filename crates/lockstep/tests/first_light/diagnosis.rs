@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::receiver::Receiver;
 
 #[test]
-fn an_explosion_is_diagnosed_told_and_resolved() {
+fn an_explosion_is_diagnosed_notified_and_resolved() {
     let cluster = Cluster::start();
     let receiver = Receiver::start();
     let made = cluster.post(
@@ -87,7 +87,7 @@ groups:
 ";
 
 #[test]
-fn a_rule_that_asks_gets_the_last_minutes_of_its_node_and_of_no_other() {
+fn a_rule_that_requests_a_burst_gets_that_of_its_node_only() {
     let mut cluster = Cluster::start_with_rules(ASKING);
     cluster.add_simulated_node("second");
     cluster.wait_for("the burst of the second node", || {
@@ -100,5 +100,5 @@ fn a_rule_that_asks_gets_the_last_minutes_of_its_node_and_of_no_other() {
     let median = steps[steps.len() / 2];
     assert!((90..=200).contains(&median), "a reading each {median} ms");
     let others = cluster.query("last_over_time({__name__=~'gpu_burst_.*',node!='second'}[5m])");
-    assert!(others.is_empty(), "nobody asked these: {others:?}");
+    assert!(others.is_empty(), "no rule requested these: {others:?}");
 }

@@ -31,7 +31,7 @@ fn all() {
     let cluster = Cluster::start_without_gpus();
     let rows = [plain_loop(&cluster), fully_sharded(&cluster)].concat();
     println!(
-        "{BEGIN}\n| script | change | step time, ms | memory kept for backward, MiB | samples a second of a rank | losses of the same steps | verdict |\n\
+        "{BEGIN}\n| script | change | step time, ms | memory kept for backward, MiB | samples per second of a rank | losses of the same steps | verdict |\n\
          |---|---|---|---|---|---|---|\n{}{END}",
         rows.concat()
     );

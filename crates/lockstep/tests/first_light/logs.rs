@@ -52,7 +52,7 @@ fn holders_below(data: &Path, folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn logs_are_followed_over_a_restart_and_never_tell_a_secret() {
+fn logs_are_followed_over_a_restart_and_contain_no_secret() {
     let cluster = Cluster::start();
     let script = cluster.data_dir().join("train.py");
     std::fs::write(&script, SCRIPT).unwrap();

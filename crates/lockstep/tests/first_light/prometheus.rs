@@ -123,7 +123,7 @@ fn prometheus_scrapes_collector_and_agent_without_a_warning() {
 }
 
 #[test]
-fn promtool_finds_nothing_to_mend_in_what_is_exposed() {
+fn promtool_accepts_the_exposed_metrics() {
     let cluster = Cluster::start();
     let text = cluster.wait_for("the agent's samples on /metrics", || {
         let text = cluster.text("/metrics");

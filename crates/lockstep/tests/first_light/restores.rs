@@ -29,7 +29,7 @@ fn alive(pids: &[i32]) -> Vec<(i32, String)> {
 }
 
 #[test]
-fn training_that_began_after_a_backup_goes_on_when_it_is_restored() {
+fn training_that_began_after_a_backup_continues_when_it_is_restored() {
     let mut cluster = Cluster::start();
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);

@@ -29,7 +29,7 @@ while True:
 "#;
 
 #[test]
-fn ranks_that_run_are_asked_where_they_are() {
+fn stacks_of_running_ranks_are_shown() {
     let cluster = Cluster::start_without_gpus();
     let folder = cluster.data_dir();
     std::fs::write(folder.join("train.py"), TRAIN).unwrap();

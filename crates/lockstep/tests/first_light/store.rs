@@ -71,7 +71,7 @@ impl Drop for Collector {
 }
 
 #[test]
-fn a_backup_taken_while_samples_come_is_a_whole_store_elsewhere() {
+fn a_backup_during_ingest_is_a_complete_store() {
     let cluster = Cluster::start();
     cluster.wait_for("ten samples", || {
         (cluster.samples(MEMORY).len() >= 10).then_some(())
@@ -125,7 +125,7 @@ fn a_backup_taken_while_samples_come_is_a_whole_store_elsewhere() {
 }
 
 #[test]
-fn damaged_archives_and_damaged_stores_are_told() {
+fn damaged_archives_and_damaged_stores_are_reported() {
     let cluster = Cluster::start();
     cluster.wait_for("a sample", || (!cluster.samples(MEMORY).is_empty()).then_some(()));
     assert!(cluster.lockstep(&["store", "compact"]).status.success());

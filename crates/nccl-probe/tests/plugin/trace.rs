@@ -105,7 +105,7 @@ fn every_version_of_the_interface_is_counted_and_from_4_on_timed() {
 }
 
 #[test]
-fn the_version_is_asked_from_the_library_that_holds_the_mask() {
+fn the_version_is_read_from_the_library_with_the_mask() {
     let Some(driver) = driver() else { return };
     let (_, records) = replay(driver, &RANK, &one_rank(22_809, 5));
     assert_eq!(records.last().unwrap()["nccl"], "2.28.9");
@@ -114,7 +114,7 @@ fn the_version_is_asked_from_the_library_that_holds_the_mask() {
 }
 
 #[test]
-fn a_switched_off_probe_asks_for_nothing_and_says_nothing() {
+fn a_disabled_probe_requests_nothing_and_sends_nothing() {
     let Some(driver) = driver() else { return };
     for off in [("LOCKSTEP_NCCL_PROBE", "off"), ("LOCKSTEP_NCCL_DENY", "2.28")] {
         let (printed, records) = replay(driver, &[off], &one_rank(22_809, 5));
@@ -224,7 +224,7 @@ fn a_forked_child_is_silent_until_it_begins_a_communicator_of_its_own() {
 }
 
 #[test]
-fn nobody_at_the_socket_is_no_trouble() {
+fn a_socket_without_a_receiver_is_no_error() {
     let Some(driver) = driver() else { return };
     let mut process =
         crate::harness::Process::start(driver, &[("LOCKSTEP_PROBE_SOCKET", "/nonexistent/probe.sock")]);

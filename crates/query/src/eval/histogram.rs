@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn falling_counts_are_mended_and_told() {
+    fn falling_counts_are_corrected_and_reported() {
         let mut broken = buckets(&[(0.1, 10.0), (0.2, 9.0), (f64::INFINITY, 12.0)]);
         assert!(ensure_monotonic(&mut broken));
         assert_eq!(broken[1].count, 10.0);

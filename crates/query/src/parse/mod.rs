@@ -70,7 +70,7 @@ mod tests {
     use domain::series::MatchOp;
 
     #[test]
-    fn what_is_no_query_is_refused_with_a_reason() {
+    fn an_invalid_query_is_refused_with_a_reason() {
         for (text, reason) in [
             ("", "no expression"),
             ("sum(", "unclosed left parenthesis"),

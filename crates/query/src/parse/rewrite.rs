@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_escape_between_back_quotes() {
+    fn back_quoted_strings_have_no_escapes() {
         check(r"x{a=~`\w+\.`}", r#"x{a=~"\\w+\\."}"#);
         check("x{a=`\\\"\n`}", r#"x{a="\\\"\n"}"#);
         check("x{a=`b`, c=`\\", "x{a=`b`, c=`\\");

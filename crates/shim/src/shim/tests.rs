@@ -257,7 +257,7 @@ fn ranks_that_end_well_are_a_success() {
 }
 
 #[test]
-fn a_killed_rank_is_the_first_to_fail_and_takes_the_others_along() {
+fn a_killed_rank_is_the_first_to_fail_and_ends_the_others() {
     let case = Case::start("import time; time.sleep(600)");
     let _both = case.pid_of(0);
     signal(case.pid_of(1), SIGKILL);
@@ -414,7 +414,7 @@ fn a_missing_program_is_reported() {
 }
 
 #[test]
-fn a_stop_that_was_wished_before_the_shim_came_starts_nothing() {
+fn a_stop_that_was_requested_before_the_shim_started_starts_nothing() {
     let case = Case::start_with(
         "open('ran', 'w')",
         &[],

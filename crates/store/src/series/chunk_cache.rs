@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_range_answers_for_every_part_of_it() {
+    fn a_cached_range_answers_for_each_part_of_it() {
         let mut cache = ChunkCache::new(1 << 20);
         let chunks = vec![stored(1, 0, 99, 10), stored(2, 100, 199, 10)];
         cache.keep(cache.epoch(), 7, TimeRange::new(50, 150), chunks);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_joins_what_it_lies_beside() {
+    fn an_added_range_is_joined_with_its_neighbours() {
         let mut cache = ChunkCache::new(1 << 20);
         let before = cache.epoch();
         cache.keep(before, 1, TimeRange::new(0, 100), vec![stored(1, 0, 9, 10)]);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_go_and_one_group_never_takes_all() {
+    fn the_least_recently_used_are_removed_and_no_group_uses_the_whole_cache() {
         let each = GROUP_BYTES + ROW_BYTES + 1_000;
         let mut cache = ChunkCache::new(10 * each as u64);
         for group in 0..10 {

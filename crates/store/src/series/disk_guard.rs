@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sqlite_says_full_in_its_own_words() {
+    async fn sqlites_error_for_a_full_disk_is_recognised() {
         use sqlx::Connection;
         let mut connection = sqlx::SqliteConnection::connect("sqlite::memory:").await.unwrap();
         sqlx::raw_sql("CREATE TABLE t (x); PRAGMA max_page_count = 3")

@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_has_the_asked_for_range_only() {
+    fn a_snapshot_contains_only_the_requested_range() {
         let mut group = group(2);
         append(
             &mut group,
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_is_known_unless_it_lies_before_what_memory_remembers() {
+    fn the_latest_sample_is_known_unless_it_is_older_than_the_head() {
         let mut group = group(2);
         append(&mut group, &[0], &[10, 20], &[1.0, 2.0], 1);
         assert_eq!(group.latest(0, 15), Latest::Known(Some((10, 1.0))));

@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_series_are_found_no_more_and_come_back_under_a_new_id() {
+    fn removed_series_are_not_found_and_get_a_new_id_when_they_return() {
         let mut index = Index::new(100);
         let ids: Vec<_> = (0..3)
             .map(|n| index.resolve(&labels("power", n)).unwrap())
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn series_nobody_speaks_of_grow_idle() {
+    fn series_that_are_not_used_become_idle() {
         let mut index = Index::new(10);
         let id = index.resolve(&labels("power", 0)).unwrap();
         (0..3).for_each(|_| index.begin_pass());
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_said_with_its_number() {
+    fn the_error_names_the_limit() {
         let mut index = Index::new(1);
         index.resolve(&labels("a", 0)).unwrap();
         assert!(

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_series_and_a_damaged_one_is_said() {
+    fn a_line_is_a_series_and_a_damaged_one_is_an_error() {
         let mut index = Index::new(10);
         index.add_group(Arc::new(Group::new(GroupId(7), "n".into(), "m".into())));
         add_line(&mut index, r#"3 7 {"__name__":"m","a":"x y\n\"z\""}"#).unwrap();

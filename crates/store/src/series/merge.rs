@@ -87,7 +87,7 @@ fn joined<T: Copy + Default, P: Copy>(
 ) -> Arc<[T]> {
     let length = parts.clone().map(|(_, length)| length).sum();
     let mut all: Arc<[T]> = std::iter::repeat_n(T::default(), length).collect();
-    let mut rest = Arc::get_mut(&mut all).expect("nobody else has it yet");
+    let mut rest = Arc::get_mut(&mut all).expect("no other owner yet");
     for (part, length) in parts {
         let here;
         (here, rest) = rest.split_at_mut(length);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_axes_are_one_whoever_came_between() {
+    fn equal_axes_are_shared_even_with_others_between_them() {
         let mut axes = Axes::default();
         let mut axis = |parts: &[&[TimestampMs]]| {
             let part = |times_ms: &&[TimestampMs]| piece(1, &[], times_ms, &[]);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_late_is_merged_into_what_it_overlaps() {
+    fn late_chunks_are_merged_with_those_they_overlap() {
         let mut rows = vec![row(1, 0, 60, 28_800, true), row(13, 60, 120, 28_800, true)];
         rows.push(row(30, 30, 55, 12_000, false));
         rows.extend((0..14).map(|n| row(31 + n, 120 + n * 5, 125 + n * 5, 2_400, false)));

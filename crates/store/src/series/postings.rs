@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_holds_what_was_put_in() {
+    fn each_size_returns_its_values() {
         for count in [1_u32, 2, 64, 65, 5_000] {
             let ids: Vec<u32> = (0..count).map(|n| n * 7 % 5_003).collect();
             let mut postings = Postings::One(ids[0]);

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_increase_by_as_much_as_before() {
+    fn counters_have_the_same_increase_after_the_roll_up() {
         let rising: Vec<f64> = (0..24).map(f64::from).collect();
         check_counter(&rising);
         // A reset within a bucket, visible or hidden by later values; at the edge of two buckets; two resets in one bucket.

@@ -248,7 +248,7 @@ async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx
         return Ok(());
     }
     save_sessions(shared).await?;
-    let _nobody_reads_them = shared.unlinking.lock().await;
+    let _no_readers = shared.unlinking.lock().await;
     for file in &done {
         wal::remove_file(&file.path);
     }

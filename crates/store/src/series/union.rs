@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_is_left_out() {
+    fn times_and_series_without_a_value_are_omitted() {
         check(
             &[frame(&[1, 2], &[10, 20], &[ABSENT, 1.0, ABSENT, ABSENT])],
             &[frame(&[1], &[20], &[1.0])],

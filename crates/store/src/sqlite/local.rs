@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_when_all_are_in_use_waits() {
+    fn a_caller_waits_while_all_connections_are_in_use() {
         let folder = tempfile::tempdir().unwrap();
         let readers = readers(&folder, 1);
         let reader = readers.take().unwrap();

@@ -1,8 +1,11 @@
 //! Alerts and the notifications about them. Both change in one transaction, so that no change is missed.
 
+use std::collections::BTreeMap;
+
 use domain::api::alerts::AlertView;
 use domain::incident::{Context, DiagnosisId};
 use domain::time::TimestampMs;
+use serde::Serialize;
 
 use super::{StateError, StateStore, bounded, deliveries, from_json, incidents, to_json, to_word};
 
@@ -20,6 +23,15 @@ pub struct AlertChanges<'a> {
     pub contexts: &'a [(DiagnosisId, Context)],
     /// Fingerprints of alerts among `upserts` that are silenced: no webhook is notified that they fire.
     pub silenced: &'a [String],
+}
+
+/// What all alerts of one rule have in common.
+#[derive(Debug, Clone, Serialize)]
+pub struct RuleKey<'a> {
+    /// The rule's name.
+    pub name: &'a str,
+    /// Labels with the same value in all alerts.
+    pub labels: BTreeMap<&'a str, &'a str>,
 }
 
 impl StateStore {
@@ -48,6 +60,26 @@ impl StateStore {
         .fetch_all(&self.database.readers)
         .await?;
         rows.iter().map(|row| from_json("alert", row)).collect()
+    }
+
+    /// Returns when an alert of each rule last began to fire, in the order of `rules`. `None` if no stored alert of the rule has fired.
+    ///
+    /// # Errors
+    /// Fails if the database fails.
+    pub async fn last_fired(&self, rules: &[RuleKey<'_>]) -> Result<Vec<Option<TimestampMs>>, StateError> {
+        // The alert that became active last is the one that fired last, and an index has this order.
+        let fired_ms: Vec<Option<TimestampMs>> = sqlx::query_scalar(
+            "SELECT (SELECT alert ->> '$.fired_ms' FROM alerts
+               WHERE alert ->> '$.rule' = rule.value ->> '$.name' AND alert ->> '$.fired_ms' IS NOT NULL
+               AND NOT EXISTS (SELECT 1 FROM json_each(rule.value, '$.labels') AS label
+                   WHERE coalesce(alert -> '$.labels' ->> label.key, '') <> label.value)
+               ORDER BY active_ms DESC LIMIT 1)
+             FROM json_each(?) AS rule ORDER BY rule.key",
+        )
+        .bind(to_json("list of rules", &rules)?)
+        .fetch_all(&self.database.readers)
+        .await?;
+        Ok(fired_ms)
     }
 
     /// Stores changes of alerts, and the resulting notifications for each webhook.

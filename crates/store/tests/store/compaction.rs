@@ -131,7 +131,7 @@ async fn an_hour_of_chunks_becomes_one_large_row() {
 }
 
 #[tokio::test]
-async fn what_came_late_and_twice_is_merged_to_each_sample_once() {
+async fn late_and_repeated_samples_are_stored_once_after_a_merge() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).await;
     let ids = [0, 1].map(|n| store.series.resolve(&gpu("power", "a", n)).unwrap());
@@ -508,7 +508,7 @@ async fn to_delete_everything_takes_more_than_an_empty_matcher() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_cannot_be_read_holds_up_nothing_else() {
+async fn a_chunk_that_cannot_be_read_delays_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).await;
     send_hours(&store.series, 1, 2, 1, 600).await;

@@ -193,7 +193,7 @@ async fn a_late_retry_does_not_follow_the_end_of_its_alert() {
 }
 
 #[tokio::test]
-async fn what_a_receiver_cannot_have_heard_of_leaves_no_end() {
+async fn the_end_of_an_alert_that_was_never_sent_is_not_delivered() {
     for (was_sent, expected) in [
         (false, vec![]),
         // The request may have arrived.
@@ -252,7 +252,7 @@ async fn an_answer_confirms_only_what_was_sent() {
 }
 
 #[tokio::test]
-async fn a_group_that_fails_holds_up_no_other() {
+async fn a_group_that_fails_delays_no_other() {
     let (_folder, store) = with_webhook().await;
     let state = &store.state;
     apply(state, &[firing("Cold", "a", 1), firing("Hot", "b", 1)], 1).await;
@@ -267,7 +267,7 @@ async fn a_group_that_fails_holds_up_no_other() {
 
 /// Earlier versions kept 10,000 messages, and dropped those about resolved alerts first.
 #[tokio::test]
-async fn after_a_long_outage_the_receiver_knows_the_truth() {
+async fn after_a_long_outage_the_receiver_gets_the_current_state() {
     const ALERTS: i64 = 300;
     let (_folder, store) = with_webhook().await;
     let (state, mut receiver) = (&store.state, Receiver::default());

@@ -6,7 +6,7 @@ use domain::incident::{Context, DiagnosisId, Entry, EntryKind, Silence};
 use serde_json::json;
 use store::StateStore;
 use store::state::StateError;
-use store::state::alerts::AlertChanges;
+use store::state::alerts::{AlertChanges, RuleKey};
 use store::state::audit::AuditEntry;
 use store::state::deliveries::Delivery;
 use store::state::incidents::ENTRIES_MAX;
@@ -115,6 +115,38 @@ async fn diagnoses_are_found_by_run_and_by_rule() {
         [9, 3]
     );
     assert_eq!(times(state.incidents_of_rule("Hot", 0, 1).await.unwrap()), [9]);
+}
+
+#[tokio::test]
+async fn a_rule_last_fired_when_its_newest_alert_that_has_fired_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let state = &store.state;
+    let fired = |rule: &str, run: &str, active_ms: i64| AlertView {
+        fired_ms: Some(active_ms + 10),
+        ..alert(rule, run, active_ms, AlertState::Resolved)
+    };
+    apply(state, fired("Slow", "r1", 5), None, 20).await;
+    for at in 100..200 {
+        apply(state, fired("Hot", "r1", at), None, at + 20).await;
+    }
+    apply(state, fired("Hot", "r2", 150), None, 400).await;
+    apply(state, alert("Hot", "r2", 500, AlertState::Pending), None, 500).await;
+    let rules = [
+        ("Slow", None),
+        ("Hot", None),
+        ("Hot", Some("r2")),
+        ("Hot", Some("r3")),
+        ("Cold", None),
+    ];
+    let keys = rules.map(|(name, run)| RuleKey {
+        name,
+        labels: run.map(|run| ("run", run)).into_iter().collect(),
+    });
+    assert_eq!(
+        state.last_fired(&keys).await.unwrap(),
+        [Some(15), Some(209), Some(160), None, None]
+    );
 }
 
 #[tokio::test]

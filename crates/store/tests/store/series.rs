@@ -203,7 +203,7 @@ async fn what_cannot_be_stored_is_refused_as_a_whole() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_is_told_and_the_store_comes_back() {
+async fn a_disk_that_fails_is_reported_and_the_store_recovers() {
     let folder = tempfile::tempdir().unwrap();
     // Every batch starts a new file, and a folder has the name of the second file.
     let config = StoreConfig {
@@ -314,7 +314,7 @@ async fn a_query_pays_before_it_reads() {
 }
 
 #[tokio::test]
-async fn little_that_is_in_memory_is_known_without_waiting() {
+async fn a_small_selection_in_memory_is_read_without_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).await;
     let names = (0..40).map(|gpu_number| gpu("power", if gpu_number < 16 { "a" } else { "b" }, gpu_number));

@@ -245,7 +245,7 @@ async fn apply(state: &StateStore, upserts: &[AlertView], now_ms: i64) {
 }
 
 #[tokio::test]
-async fn alerts_live_and_leave_a_history() {
+async fn resolved_alerts_are_kept_in_the_history() {
     let (_folder, store) = state().await;
     let state = &store.state;
     let pending = [
@@ -358,7 +358,7 @@ async fn the_audit_log_is_read_from_its_end() {
 }
 
 #[tokio::test]
-async fn a_pin_is_found_by_other_runs_until_it_is_taken_away() {
+async fn a_pin_is_found_by_other_runs_until_it_is_removed() {
     let (_folder, store) = state().await;
     let state = &store.state;
     let (a, b) = (run("a", RunState::Running, 10), run("b", RunState::Running, 11));

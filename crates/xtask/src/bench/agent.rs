@@ -138,7 +138,7 @@ impl Options {
 impl Scale {
     fn about(&self, simulated: &str) -> String {
         format!(
-            "The same simulated library ({simulated}), read once a second by each, one after the other, for {} s, and scraped every {} s.",
+            "Each program reads the same simulated library ({simulated}) once per second for {} s, one program after the other, and is scraped every {} s.",
             self.measured.as_secs(),
             cost::SCRAPE_EVERY.as_secs(),
         )

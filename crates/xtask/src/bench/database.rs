@@ -174,7 +174,7 @@ impl RunningDatabase {
                 answer if matches!(answer.status, 404 | 405) => {
                     say(
                         self.name(),
-                        "has no POST /api/store/compact: measured as it lies on disk",
+                        "has no POST /api/store/compact: measured without a merge",
                     );
                     Ok("none: this revision has no compaction on demand")
                 }

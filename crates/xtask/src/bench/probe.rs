@@ -51,15 +51,15 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let report = Report {
         heading: "Probe",
         revision,
-        about: "Recipes, with the probe and without it, as two trainings that take turns: while one trains a block of steps all ranks of the \
-                other are stopped, and who goes first changes from pair to pair."
+        about: "Recipes with the probe and without it, as two trainings that take turns. While one trains a block of steps, all ranks of the \
+                other are stopped. The training that starts changes from pair to pair."
             .to_owned(),
     };
     let notes = [
-        "A pair's figure is the median of its blocks after one that is not counted; intervals are of the median over the pairs, by their order \
-         alone.",
-        "The probe counts its own processor time by the clock of its thread, around each of its calls. Of several ranks the one counts where it \
-         is most.",
+        "The figure of a pair is the median of its blocks without the first. The intervals of the median over all pairs are computed from \
+         order statistics.",
+        "The probe measures its own processor time with the clock of its thread, around each of its calls. With several ranks, the rank with \
+         the highest time counts.",
     ];
     let keep = !options.dry && options.pairs >= PAIRS_MIN;
     report.finish_table(layout, table.trim_end(), &notes.map(str::to_owned), keep)?;

@@ -35,9 +35,9 @@ const EXAMPLES: &str = "Examples:
   cargo xtask bench query                            all, on a quiet machine; 10 to 15 minutes; writes docs/benchmarks.md
   cargo xtask bench query --quick --dry              a few minutes, only prints
   cargo xtask bench query --only rate --only topk    two kinds, only prints
-  cargo xtask bench query --quick --no-build --dry   the release build that is there
+  cargo xtask bench query --quick --no-build --dry   the existing release build
 
-A figure of a busy machine says nothing of latencies; its CPU times still hold.";
+Latencies from a busy machine are not valid; CPU times are.";
 
 /// Rounds of each kind, in which the servers alternate.
 const ROUNDS: u64 = 4;
@@ -158,8 +158,8 @@ impl Options {
 impl Scale {
     fn about(&self) -> String {
         format!(
-            "{} nodes × 8 GPUs × 30 metrics: 70 minutes of all at {} s, six hours of {} nodes at 15 s, 30 days of {} GPUs at 60 s. Each \
-             server in its turn, kind by kind and round by round, with the client beside it and the others stopped.",
+            "{} nodes × 8 GPUs × 30 metrics: 70 minutes of all at {} s, six hours of {} nodes at 15 s, 30 days of {} GPUs at 60 s. The \
+             servers take turns in each round of each kind of query. While the client queries one of them, the others are stopped.",
             self.fleet.nodes, self.history.spacing_s, self.history.recent_nodes, self.history.month_gpus,
         )
     }

@@ -9,7 +9,7 @@ use crate::progress::result;
 
 const INTRODUCTION: &str = "# Benchmarks
 
-Written by `cargo xtask bench`; each run replaces its own section. Figures are of one machine and one run: read the ratios.
+Written by `cargo xtask bench`. Each run replaces its own section. The figures are from one machine and one run: compare the ratios.
 ";
 
 /// Rows, and notes for readers.

@@ -171,8 +171,8 @@ impl Options {
 
 fn about(scale: &Scale) -> String {
     format!(
-        "Remote write: {} series × {} ticks of 1 s. Agents: {} nodes × {} series, live for {} s, backfill of {} s. Each server alone, \
-         with the generator beside it.",
+        "Remote write: {} series × {} ticks of 1 s. Agents: {} nodes × {} series, live for {} s, backfill of {} s. Each server runs \
+         alone with the generator.",
         scale.fleet.series(),
         scale.ticks,
         scale.cluster.nodes,

@@ -46,8 +46,8 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let (table, well) = MATRIX.run(layout, &venv, &settings)?;
     result(&table);
     let text = format!(
-        "`cargo xtask lab detection --against {}` at {revision} on {}, {}\n\nOne training script, run by both programs at the same time with two agents of two ranks each: \
-         seconds from the fault to the alert that names it. *wrong* counts trials in which such an alert named another rank, or any alert above info fired before the fault.\n\n{table}",
+        "`cargo xtask lab detection --against {}` at {revision} on {}, {}\n\nBoth programs run the same training script at the same time with two agents of two ranks each. \
+         The seconds are from the fault to the alert that names it. *wrong* counts trials in which such an alert named another rank, or any alert above info fired before the fault.\n\n{table}",
         options.against,
         machine::today(),
         machine::describe(),

@@ -14,18 +14,20 @@ use crate::toolchain::venv;
 
 const INTRODUCTION: &str = "# Faults
 
-Written by `cargo xtask lab faults`: each fault is done to a real torchrun run of two agents with two ranks each, on Gloo, and a
-run that nobody disturbs is the control. What each fault does is said beside its code in crates/lockstep/tests/faults.
+This page shows what happens to a run when a rank, an agent, a node, a disk or the collector fails. It is for people who operate Lockstep.
 
-- *right state*: the run ended as it must, after as many attempts as it must; where the training had to go on undisturbed, by the
-  same processes.
-- *right cause*: the first attempt's end is put down to the right cause and names the right node and rank, not a rank that only
-  followed.
-- *resumed right*: the second attempt went on from the right checkpoint, at the step behind it, and every rank's loss at every step
-  of every attempt is that of the undisturbed run, to the last bit.
-- *charts join*: the stored curves of steps and losses have every step of the run once over all attempts, with the true loss.
-- *orphans*: processes of a run that were left after its end, wherever they came from.
-- Seconds are medians: from the fault until the run was seen to be anything but running, and until nothing of the attempt was left.
+`cargo xtask lab faults` writes the matrix. Each fault is injected into a real torchrun run of two agents with two ranks each, on Gloo. An
+undisturbed run is the control. The code in crates/lockstep/tests/faults describes each fault.
+
+- *right state*: the run ended in the expected state after the expected number of attempts. If the training must continue undisturbed, the
+  same processes continued it.
+- *right cause*: the end of the first attempt has the right cause and names the right node and rank, not a rank that failed as a
+  consequence.
+- *resumed right*: the second attempt continued from the right checkpoint, at the step after it. The loss of every rank at every step
+  of every attempt equals that of the undisturbed run, to the last bit.
+- *charts join*: the stored series of steps and losses contain every step of the run once over all attempts, with the true loss.
+- *orphans*: processes of a run that remained after its end, from any origin.
+- Seconds are medians: from the fault until the run was no longer shown as running, and until no process of the attempt was left.
 ";
 const MATRIX: Matrix = Matrix {
     step: "lab-faults",

@@ -30,8 +30,8 @@ pub(crate) fn run(layout: &Layout, trials: &Trials) -> Result<ExitCode> {
     let (table, well) = MATRIX.run(layout, &venv, &settings)?;
     result(&table);
     let text = format!(
-        "`cargo xtask lab hang` at {revision} on {}, {}\n\nTwo agents with two ranks each. One rank is stopped (SIGSTOP), computes for ever, or waits for a message that no rank \
-         sends; counted is which ranks any alert above info names, from the hang until 12 s after the first alert.\n\n{table}",
+        "`cargo xtask lab hang` at {revision} on {}, {}\n\nTwo agents with two ranks each. One rank is stopped (SIGSTOP), computes forever, or waits for a message that no rank \
+         sends. The table counts the ranks that any alert above info names, from the hang until 12 s after the first alert.\n\n{table}",
         machine::today(),
         machine::describe(),
     );

@@ -83,7 +83,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let bytes = size(&folder)?;
     ensure!(
         bytes <= BYTES_MAX,
-        "{} has {bytes} bytes, at most {BYTES_MAX} can be carried",
+        "{} has {bytes} bytes, more than the limit of {BYTES_MAX}",
         folder.display()
     );
     for name in BINARIES {
@@ -94,7 +94,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         );
     }
     result(&format!(
-        "{FOLDER}: {:.1} MB. Copy it to a machine with an NVIDIA GPU and PyTorch, run ./confirm 1, 2 and 3 there, bring its folder `results` back, and keep \
+        "{FOLDER}: {:.1} MB. Copy it to a machine with an NVIDIA GPU and PyTorch, run ./confirm 1, 2 and 3 there, copy its folder `results` back, and store \
          it with `cargo xtask lab hardware --results DIR`.",
         bytes as f64 / 1e6
     ));
@@ -183,7 +183,7 @@ fn newest_glibc(binary: &[u8]) -> u32 {
 /// Puts the table into docs/hardware.md and the raw values beside it, by kind of GPU.
 fn keep(layout: &Layout, results: &Path) -> Result<ExitCode> {
     let table = fs::read_to_string(results.join("table.md"))
-        .with_context(|| format!("{} holds no results of ./confirm", results.display()))?;
+        .with_context(|| format!("{} contains no results of ./confirm", results.display()))?;
     let heading = table.lines().next().and_then(|line| line.strip_prefix("## "));
     let heading = heading.context("table.md does not begin with a heading")?;
     let raw = layout.root.join("docs/hardware").join(file_name(heading));
@@ -197,7 +197,7 @@ fn keep(layout: &Layout, results: &Path) -> Result<ExitCode> {
         let found = fs::read_to_string(results.join(&name))?;
         let found: Value = serde_json::from_str(&found).with_context(|| format!("cannot read {name}"))?;
         if found["machine"]["simulated"] != "" {
-            bail!("{name} is of simulated GPUs, which confirm nothing");
+            bail!("{name} is from simulated GPUs; only results from real GPUs are stored");
         }
         fs::write(raw.join(&name), format!("{}\n", serde_json::to_string(&found)?))?;
     }

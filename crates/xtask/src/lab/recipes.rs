@@ -14,16 +14,18 @@ use crate::toolchain::venv;
 
 const INTRODUCTION: &str = "# Recipes
 
-Written by `cargo xtask lab recipes [--torch RELEASE]`: each recipe is submitted with `--wait` to two agents with two ranks each, on
-Gloo, as `lockstep run submit` does it. Each release of PyTorch has a section of its own; one without has
-not been tried that way yet. What each recipe does is said in crates/torch-probe/recipes/RECIPE/README.md.
+This page shows which recipes were tested with which release of PyTorch. It is for people who choose a recipe or a release.
 
-- *loss*: that of the first and of the last step, of the first rank that has one. It falls when the mean of the later half of the
+`cargo xtask lab recipes [--torch RELEASE]` writes this page. It submits each recipe with `lockstep run submit --wait` to two agents with two ranks each, on
+Gloo. Each tested release of PyTorch has a section. A release without a section has not been tested in this way.
+crates/torch-probe/recipes/RECIPE/README.md describes each recipe.
+
+- *loss*: the loss of the first and of the last step, of the first rank that has one. It falls if the mean of the later half of the
   steps is below that of the earlier half, on every rank.
-- *checkpoints*: how many are complete of how many there are, and the kind that must be among them; `ddp` is the one that shows a plain
-  `torch.save` alone, `resume` has one beside the others.
-- *series*: those that this recipe must have, and has.
-- *seconds*: from the submission to the end, the start of Python and the imports of PyTorch on all ranks included.
+- *checkpoints*: the number of complete checkpoints, the number of all, and the kind that must be among them. `ddp` has only a plain
+  `torch.save`; `resume` has one in addition to the others.
+- *series*: the number of required series that exist, and the number required.
+- *seconds*: from the submission to the end, including the start of Python and the imports of PyTorch on all ranks.
 ";
 const MATRIX: Matrix = Matrix {
     step: "lab-recipes",
@@ -86,12 +88,8 @@ fn keep(
         machine::today(),
         machine::describe(),
     );
-    let how = if well {
-        "all as they must be"
-    } else {
-        "NOT all as they must be"
-    };
-    let heading = format!("PyTorch {}: {how}", minor(release));
+    let verdict = if well { "passed" } else { "failed" };
+    let heading = format!("PyTorch {}: {verdict}", minor(release));
     section::keep(
         &layout.root.join("docs/recipes.md"),
         INTRODUCTION,

@@ -75,7 +75,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     } else {
         say(
             "upgrade",
-            "only the table of a revision that was built here is kept",
+            "docs/upgrade.md is unchanged: it contains only tables of revisions that were built here",
         );
     }
     Ok(exit_code(well))
@@ -99,7 +99,7 @@ fn keep(layout: &Layout, options: &Options, revision: &str, table: &str, well: b
         machine::today(),
         machine::describe(),
     );
-    let heading = format!("Tried: {}", if well { "passed" } else { "failed" });
-    let introduction = "# Upgrading\n";
+    let heading = format!("Results: {}", if well { "passed" } else { "failed" });
+    let introduction = "# Upgrade Lockstep\n";
     section::keep(&layout.root.join(DOCUMENT), introduction, &heading, &text)
 }

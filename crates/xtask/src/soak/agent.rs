@@ -67,7 +67,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let whole = Duration::from_secs(options.minutes * 60);
     ensure!(
         whole > SETTLE + SAMPLE_INTERVAL * 20,
-        "the first {} minutes are for settling; take at least {}",
+        "the agent settles in the first {} minutes; use at least {} minutes",
         SETTLE.as_secs() / 60,
         SETTLE.as_secs() / 60 + 3
     );
@@ -198,7 +198,7 @@ fn check_burst(report: &mut PartReport, collector: &Server) -> Result<()> {
     let readings = query(collector, "min(count_over_time(gpu_burst_power_watts[24h]))")?;
     report.check(
         readings >= BURST_READINGS_MIN,
-        format!("Of each GPU the collector has at least {readings} readings around the fault."),
+        format!("The collector has at least {readings} readings of each GPU around the fault."),
     );
     Ok(())
 }
@@ -224,7 +224,7 @@ fn check_own_metrics(report: &mut PartReport, agent: &Address) -> Result<()> {
     report.check(
         period <= 1.0 && burst > 0.0 && cut == 0.0 && dropped == 0.0,
         format!(
-            "At the end: a round every {period} s, a burst row every {burst} s, {} series, {dropped} samples dropped, {} rounds left out.",
+            "At the end: {period} s between rounds, {burst} s between burst rows, {} series, {dropped} samples dropped, {} rounds skipped.",
             own("lockstep_agent_series")?,
             own("lockstep_agent_rounds_late_total")?
         ),

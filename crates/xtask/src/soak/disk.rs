@@ -21,7 +21,7 @@ use crate::measure::{build, folder};
 use crate::progress::say;
 
 /// The text of `/-/ready` while samples are refused.
-const BLOCKED: &str = "takes no samples";
+const BLOCKED: &str = "accepts no samples";
 /// The metric at that time.
 const BLOCKED_METRIC: &str = "lockstep_store_ingest_blocked{reason=\"disk_full\"} 1";
 /// How long the collector may take to notice a full disk, or a freed one; the timeouts of its senders are similar.
@@ -88,7 +88,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     report.check(
         left == 0.0,
         format!(
-            "{} samples acknowledged in the end, {left} batches never; {refused} refused meanwhile and sent again.",
+            "{} samples acknowledged in total, {left} batches not acknowledged; {refused} batches refused and sent again.",
             number(&outcome, "/samples")?
         ),
     );
@@ -100,7 +100,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
     report.check(
         expected > 0.0 && damaged == 0.0,
-        format!("{expected} samples read back: {damaged} lost, changed, doubled or strange."),
+        format!("{expected} samples read back: {damaged} lost, changed, duplicated or unknown."),
     );
     drop(collector);
     Ok(report)
@@ -114,11 +114,11 @@ fn fill_and_free(collector: &Server, disk: &SmallDisk, report: &mut PartReport) 
         took.is_some(),
         match took {
             Some(took) => format!(
-                "With the disk full, /-/ready says so after {:.1} s.",
+                "/-/ready reports the full disk after {:.1} s.",
                 took.as_secs_f64()
             ),
             None => format!(
-                "{} s after the disk was full, /-/ready does not say so.",
+                "/-/ready does not report the full disk within {} s.",
                 NOTICE_WITHIN.as_secs()
             ),
         },
@@ -132,7 +132,7 @@ fn fill_and_free(collector: &Server, disk: &SmallDisk, report: &mut PartReport) 
         .address()
         .get("/api/v1/query?query=count(DCGM_FI_DEV_GPU_TEMP)")?;
     let answered = answer.status == 200 && answer.body.contains("\"value\"");
-    report.check(answered, "A query is answered meanwhile.");
+    report.check(answered, "A query is answered while the disk is full.");
     thread::sleep(FULL_FOR);
     disk.free();
     let took = until(|| Ok(!is_blocked(collector)?))?;
@@ -140,11 +140,11 @@ fn fill_and_free(collector: &Server, disk: &SmallDisk, report: &mut PartReport) 
         took.is_some(),
         match took {
             Some(took) => format!(
-                "With space again, it takes samples after {:.1} s.",
+                "After space was freed, it accepts samples within {:.1} s.",
                 took.as_secs_f64()
             ),
             None => format!(
-                "{} s after there was space again, it still takes no samples.",
+                "After space was freed, it accepts no samples within {} s.",
                 NOTICE_WITHIN.as_secs()
             ),
         },

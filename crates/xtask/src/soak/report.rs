@@ -7,7 +7,7 @@ use crate::measure::{machine, section};
 
 const INTRODUCTION: &str = "# Soak runs
 
-Written by `cargo xtask soak`, which runs what takes too long for every change; each run replaces its own section.
+Written by `cargo xtask soak`, which runs tests that take too long for each change. Each run replaces its own section.
 ";
 
 /// The results of a part.
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thing_that_must_be_and_is_not_fails_the_part() {
+    fn one_failed_check_fails_the_part() {
         let mut report = PartReport::new("kill", "kill".to_owned());
         report.check(true, "a");
         assert!(report.passed);

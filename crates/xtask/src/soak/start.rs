@@ -71,7 +71,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let bytes = folder::bytes(&data, |_| true)?;
     let samples = series * (days * 86_400 / step_s);
     report.note(format!(
-        "{series} series, {days} days at {step_s} s: {samples} samples in {:.2} GiB, {:.2} bytes a sample with everything beside them.",
+        "{series} series, {days} days at {step_s} s: {samples} samples in {:.2} GiB, {:.2} bytes per sample with all other files.",
         bytes as f64 / f64::from(1 << 30),
         bytes as f64 / samples as f64
     ));
@@ -84,7 +84,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     report.check(
         longest <= READY_MAX,
         format!(
-            "From its start to ready, first with nothing of the folder in memory: {}.",
+            "From start to ready, at the first start without cached pages of the folder: {}.",
             words.join(", ")
         ),
     );

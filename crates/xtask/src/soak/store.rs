@@ -70,7 +70,7 @@ pub(crate) fn kill(layout: &Layout, options: &KillOptions) -> Result<PartReport>
     let printed = test.run(layout, "soak-kill", &mut report)?;
     if let Some([kills, appends]) = figures(&printed, "kills") {
         report.note(format!(
-            "{kills} kills at random points; {appends} appends acknowledged, each there after every one, once and unchanged."
+            "{kills} kills at random points; {appends} appends acknowledged. After every kill, all of them are stored, once and unchanged."
         ));
     }
     Ok(report)
@@ -93,7 +93,7 @@ pub(crate) fn lose_power(layout: &Layout, options: &PowerOptions) -> Result<Part
     let printed = losses.run(layout, "soak-power", &mut report)?;
     if let Some([losses, appends]) = figures(&printed, "power") {
         report.note(format!(
-            "{losses} power losses at random calls; {appends} appends acknowledged, each there afterwards, once and unchanged."
+            "{losses} power losses at random calls; {appends} appends acknowledged. After every loss, all of them are stored, once and unchanged."
         ));
     }
     let teeth = Test {
@@ -101,7 +101,7 @@ pub(crate) fn lose_power(layout: &Layout, options: &PowerOptions) -> Result<Part
         variables: [("LOCKSTEP_SOAK_SEED", *seed)],
     };
     teeth.run(layout, "soak-power-normal", &mut report)?;
-    report.note("With journals that are not synchronised (`synchronous=NORMAL`) the same rounds lose samples, as they must.");
+    report.note("With journals that are not synchronised (`synchronous=NORMAL`) the same rounds lose samples, as expected.");
     let faults = Test {
         name: "faults::a_failing_disk_loses_nothing_that_was_acknowledged",
         variables: [("LOCKSTEP_SOAK_FAULT_CASES", *cases)],

@@ -87,7 +87,7 @@ fn send_and_verify(layout: &Layout, options: &Options, kills: u32, report: &mut 
     ];
     let found = generator::run(layout, &mut collector, *fleet, "verify", &args, VERIFY_LIMIT)?;
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
-    let verdict = format!("{expected} samples read back: {damaged} lost, changed, doubled or strange.");
+    let verdict = format!("{expected} samples read back: {damaged} lost, changed, duplicated or unknown.");
     report.check(expected > 0.0 && damaged == 0.0, verdict);
     if damaged > 0.0 {
         report.note(format!("The first: {}", found["first"]));
@@ -190,12 +190,12 @@ fn note_sent(
     let times = if kills == 0 {
         String::new()
     } else {
-        format!(", the collector killed {kills} times")
+        format!(" with {kills} kills of the collector")
     };
     report.check(
         refused + unacknowledged == 0.0,
         format!(
-            "{} series at 1 Hz for {} s{times}: {} samples acknowledged, {refused} batches refused, {unacknowledged} not acknowledged, {} connections made again.",
+            "{} series at 1 Hz for {} s{times}: {} samples acknowledged, {refused} batches refused, {unacknowledged} not acknowledged, {} reconnects.",
             options.fleet.series(),
             options.ticks,
             what("/samples")?,
@@ -233,7 +233,7 @@ fn note_sent(
         report.check(
             watched.returns.iter().all(|took| *took <= BACK_WITHIN),
             format!(
-                "All agents, behind one address, connected again {} after the start; they were asked to come back later {} times.",
+                "All agents, behind one address, are connected again {} after the start; the collector told them {} times to retry later.",
                 back.join(" and "),
                 what("/busy")?
             ),

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn how_sure_it_is_says_what_it_stands_on() {
+    fn the_confidence_names_its_basis() {
         let analysed = Confidence {
             level: ConfidenceLevel::High,
             basis: Basis::Analysis,

@@ -23,16 +23,16 @@ use crate::live::{Live, StreamMessage};
 use crate::route::Route;
 use crate::ui::{When, dynamic_view, effect, empty_view, text};
 use controls::{Controls, Legend};
-use fleet::{GpuKey, Grouping, Node};
+use fleet::{Culprit, GpuKey, Grouping, Node, RankKey};
 use measure::{Measure, Shows, measure};
 use notices::Notices;
 use picture::{Canvas, Picture};
 use pointer::Pointer;
 use worst::Worst;
 
-/// The interval at which the grid requests which run uses which GPU.
+/// The interval at which the grid requests which rank uses which GPU.
 const ASSIGNMENT_STEP_MS: i64 = 15_000;
-const ASSIGNMENT: &str = "group by (node, gpu, run) (gpu_assignment_info{run!=\"\"})";
+const ASSIGNMENT: &str = "group by (node, gpu, run, rank) (gpu_assignment_info{run!=\"\"})";
 
 /// The user's choices, stored in the address. Cheap to copy.
 #[derive(Clone, Copy)]
@@ -178,13 +178,19 @@ impl Grid {
     }
 }
 
-/// Returns the GPU that a diagnosis names, or the node (all its GPUs) if a run has a problem there. A full disk does not concern GPUs.
-fn culprit(labels: &domain::series::Labels) -> Option<(String, Option<u32>)> {
+/// Returns the GPU that a diagnosis names, or the rank or node on which a run has a problem. A full disk does not concern GPUs.
+fn culprit(labels: &domain::series::Labels) -> Option<Culprit> {
+    let text = |name| labels.get(name).map(str::to_owned);
     let gpu = labels.get("gpu").and_then(|gpu| gpu.parse().ok());
-    if gpu.is_none() && labels.get("run").is_none() {
+    let run = text("run");
+    if gpu.is_none() && run.is_none() {
         return None;
     }
-    Some((labels.get("node")?.to_owned(), gpu))
+    Some(Culprit {
+        node: text("node")?,
+        gpu,
+        rank: run.zip(text("rank")),
+    })
 }
 
 fn values(series: &[Column]) -> Vec<(GpuKey, f64)> {
@@ -192,15 +198,16 @@ fn values(series: &[Column]) -> Vec<(GpuKey, f64)> {
     series.iter().filter_map(value).collect()
 }
 
-fn assigned(series: &[Column]) -> BTreeMap<GpuKey, String> {
-    let mut runs = BTreeMap::new();
+fn assigned(series: &[Column]) -> BTreeMap<GpuKey, RankKey> {
+    let mut ranks = BTreeMap::new();
     for column in series {
         let is_now = column.values.last().copied().flatten().is_some();
         if let (true, Some(gpu), Some(run)) = (is_now, gpu(column), column.labels.get("run")) {
-            runs.insert(gpu, run.to_owned());
+            let rank = column.labels.get("rank").unwrap_or_default();
+            ranks.insert(gpu, (run.to_owned(), rank.to_owned()));
         }
     }
-    runs
+    ranks
 }
 
 fn gpu(column: &Column) -> Option<GpuKey> {

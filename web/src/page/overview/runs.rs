@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_that_need_somebody_come_first_and_ended_ones_last() {
+    fn runs_that_need_attention_are_first_and_ended_ones_last() {
         assert_eq!(run_order(true, RunState::Running), RunOrder::NeedsYou);
         assert_eq!(run_order(false, RunState::Queued), RunOrder::Active);
         assert_eq!(run_order(true, RunState::Failed), RunOrder::Ended);

@@ -120,6 +120,7 @@ mod tests {
             labels: Labels::from_trusted([("severity".into(), severity.into())]),
             annotations: Labels::empty(),
             alerts: vec![],
+            last_fired_ms: None,
             evaluated_ms: 0,
             duration_s: 0.0,
             error: None,

@@ -1,6 +1,6 @@
 //! The rules as a table: condition and state; if opened, what to do when the rule fires.
 
-use domain::api::alerts::{AlertView, RuleView};
+use domain::api::alerts::RuleView;
 use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
@@ -12,10 +12,7 @@ use crate::ui::{Ago, When, dynamic_view, empty_view, fixed, severity_word, text}
 
 /// The table with its filter; the address contains the filter.
 #[component]
-pub(super) fn Rules(
-    /// Active and recent alerts.
-    alerts: Polled<AlertView>,
-) -> impl IntoView {
+pub(super) fn Rules() -> impl IntoView {
     let rules = Polled::<RuleView>::of("/api/rules");
     let route = expect_context::<Route>();
     let (words, state, grave) = (route.param("q"), route.param("state"), route.param("severity"));
@@ -58,12 +55,12 @@ pub(super) fn Rules(
                         <th>"Rule"</th>
                         <th class="hidden sm:table-cell">"Severity"</th>
                         <th class="hidden sm:table-cell" title="How long the condition must hold before the rule fires">"For"</th>
-                        <th class="hidden sm:table-cell" title="Among the alerts listed below">"Last fired"</th>
+                        <th class="hidden sm:table-cell">"Last fired"</th>
                         <th class="hidden md:table-cell">"Group"</th>
                         <th class="number hidden lg:table-cell" title="Duration of the last evaluation">"Took"</th>
                     </tr>
                 </thead>
-                {each(shown, move |row| view! { <Rule row alerts /> }.into_any())}
+                {each(shown, |row| view! { <Rule row /> }.into_any())}
             </table>
         </section>
     }
@@ -101,7 +98,7 @@ fn choice(
 
 /// A row, and the details of the rule below it while it is open.
 #[component]
-fn Rule(row: Row<RuleView>, alerts: Polled<AlertView>) -> impl IntoView {
+fn Rule(row: Row<RuleView>) -> impl IntoView {
     let rule = row.signal();
     let state = move || rule.with(RuleState::of);
     let firing = Memo::new(move |_| rule.with(|rule| rule.alerts.len()));
@@ -113,14 +110,7 @@ fn Rule(row: Row<RuleView>, alerts: Polled<AlertView>) -> impl IntoView {
         0 => "–".to_owned(),
         for_ms => DisplayDuration(for_ms).to_string(),
     });
-    let fired_ms = {
-        let name = name.clone();
-        Memo::new(move |_| {
-            let rows = alerts.list.rows();
-            let fired = rows.iter().map(Row::get).filter(|alert| alert.rule == name);
-            fired.filter_map(|alert| alert.fired_ms).max()
-        })
-    };
+    let fired_ms = Memo::new(move |_| rule.with(|rule| rule.last_fired_ms));
     let last = dynamic_view(move || match fired_ms.get() {
         Some(at_ms) => view! { <Ago at_ms /> }.into_any(),
         None => "–".into_any(),

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_goes_on_has_a_moving_window() {
+    fn an_active_run_has_a_moving_window() {
         let going = run(None);
         assert_eq!(
             Span::Last(60_000).window(&going, 1),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_ended_has_a_standing_window() {
+    fn an_ended_run_has_a_fixed_window() {
         let ended = run(Some(100_500));
         let window = |start_ms, end_ms| Window::Past { start_ms, end_ms };
         assert_eq!(Span::Whole.window(&ended, 5_000_000), window(8_000, 102_000));

@@ -195,7 +195,7 @@ impl Watch {
                 records.store();
                 (result, removal_error)
             });
-            let _nobody_waits_any_more = done.send(Done {
+            let _receiver_is_gone = done.send(Done {
                 cache,
                 report: result.report,
                 removal_error: removal_error.map(|error| error.to_string()),

@@ -191,7 +191,7 @@ impl Recording {
                 self.send_settings(pid, &client)?;
             }
             for answer in self.finished() {
-                let _nobody_waits = answers.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
+                let _receiver_is_gone = answers.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
             }
         }
         let seconds = WITHIN.as_secs();
@@ -213,7 +213,7 @@ impl Recording {
                 problem,
                 ..RankAnswer::default()
             };
-            let _nobody_waits = answers.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
+            let _receiver_is_gone = answers.blocking_send((Answer::Rank(Box::new(answer)), Vec::new()));
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ pub(crate) async fn answer(folder: &Folder, question: Question, answers: &mpsc::
         let (at_once, secrets, what) = (&at_once, &secrets, &question.what);
         async move {
             let answer = ask(folder, (rank, process), what, secrets, at_once).await;
-            let _nobody_waits = answers.send((Answer::Rank(Box::new(answer)), Vec::new())).await;
+            let _receiver_is_gone = answers.send((Answer::Rank(Box::new(answer)), Vec::new())).await;
         }
     });
     futures::future::join_all(requests).await;
@@ -82,7 +82,7 @@ pub(crate) async fn answer(folder: &Folder, question: Question, answers: &mpsc::
 /// Sends the message that a question cannot be answered at all.
 pub(crate) async fn fail(message: &str, answers: &mpsc::Sender<AnswerPart>) {
     let message = message.to_owned();
-    let _nobody_waits = answers.send((Answer::Failed { message }, Vec::new())).await;
+    let _receiver_is_gone = answers.send((Answer::Failed { message }, Vec::new())).await;
 }
 
 /// Returns the secrets that no answer may contain. After the end of the attempt their values are deleted; answers that may contain them are

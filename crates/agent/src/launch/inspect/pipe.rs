@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_that_only_its_reader_has_open_can_bring_nothing() {
+    fn a_fifo_that_only_its_reader_has_open_is_found() {
         let folder = tempfile::tempdir().expect("a folder");
         let fifo = folder.path().join("fifo");
         let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");

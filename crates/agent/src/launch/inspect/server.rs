@@ -29,7 +29,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub(super) enum AskError {
     /// There is no socket, or no process listens on it.
     #[error(
-        "cannot be asked: it has not imported torch yet, is ending, has a PyTorch before 2.4, or has no worker server \
+        "cannot be inspected: it has not imported torch yet, is ending, has a PyTorch before 2.4, or has no worker server \
          (LOCKSTEP_WORKER_SERVER=off, or python -I)"
     )]
     NoServer,
@@ -51,7 +51,7 @@ pub(super) enum AskError {
     #[error("answered with invalid HTTP: {0}")]
     Garbled(#[source] hyper::Error),
     /// A socket operation failed.
-    #[error("cannot be asked: {0}")]
+    #[error("cannot be inspected: {0}")]
     Io(#[source] io::Error),
 }
 

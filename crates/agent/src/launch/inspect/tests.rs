@@ -196,7 +196,7 @@ async fn a_stopped_rank_is_read_from_the_kernel_without_a_wait() {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     let sleeping = scene.ask_rank(What::Stacks).await;
     assert!(
-        sleeping.problem.starts_with("cannot be asked"),
+        sleeping.problem.starts_with("cannot be inspected"),
         "{}",
         sleeping.problem
     );
@@ -801,7 +801,7 @@ impl Torchrun {
 }
 
 #[tokio::test]
-async fn of_ranks_that_hang_the_digest_tells_who_waits_and_who_has_not_come() {
+async fn the_digest_of_a_hang_shows_which_ranks_wait_and_which_are_missing() {
     let Some(python) = python_with_torch() else { return };
     let mut scene = Scene::new();
     let _ranks = Torchrun::of(&mut scene, &python, HANGS, 4).await;

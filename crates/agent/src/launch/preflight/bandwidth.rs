@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_comes_early_waits_and_an_agent_that_lost_its_lease_takes_it_again() {
+    async fn an_early_client_waits_and_an_agent_takes_a_lost_lease_again() {
         let (lease, port) = lease();
         drop(lease);
         let there = request(false, port);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_gets_nothing_and_does_not_keep_the_peer_out() {
+    async fn a_client_without_the_secret_gets_nothing_and_does_not_block_the_peer() {
         let (mut lease, port) = lease();
         let stranger = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let wrong = Measure {

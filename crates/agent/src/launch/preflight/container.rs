@@ -11,7 +11,7 @@ use serde::Deserialize;
 use shim::{Folder, boot_id, files};
 use tokio::process::Command;
 
-use super::request::{PrepareRequest, Surroundings};
+use super::request::{NodeContext, PrepareRequest};
 use crate::launch::container::{self, ContainerNeeds, RemovedOnDrop, StoredContainerCheck};
 
 /// A working daemon answers at once.
@@ -135,7 +135,7 @@ pub(in crate::launch) async fn find(
     spec: &Spec,
     options: &ContainerOptions,
     request: &PrepareRequest,
-    around: &Surroundings,
+    node: &NodeContext,
     until: Instant,
 ) -> Result<Found, ContainerError> {
     let runtime = runtime(options).await?;
@@ -149,9 +149,9 @@ pub(in crate::launch) async fn find(
     };
     let check = StoredContainerCheck {
         runtime,
-        has_gpus: Some(container::gets_gpus(spec, around)),
+        has_gpus: Some(container::gets_gpus(spec, node)),
     };
-    let place = container::place(spec, check, &folder, around, needs).map_err(ContainerError::Mount)?;
+    let place = container::place(spec, check, &folder, node, needs).map_err(ContainerError::Mount)?;
     folder.write_json(files::CONTAINER, &check)?;
     Ok(Found {
         place,

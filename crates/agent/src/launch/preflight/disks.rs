@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_left_where_checkpoints_go_seen_and_taken_back() {
+    async fn the_token_is_written_found_and_removed_in_the_checkpoint_folder() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("train.py");
         std::fs::write(&script, "import torch\n").unwrap();

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn speed_mtu_and_link_are_read_and_what_does_not_say_is_left_out() {
+    fn speed_mtu_and_link_are_read_and_missing_values_are_omitted() {
         let root = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
             let path = root.path().join("sys/class").join(path);

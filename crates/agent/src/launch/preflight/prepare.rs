@@ -21,7 +21,7 @@ use super::error::PrepareError;
 use super::image::image;
 use super::lease::Lease;
 use super::nics;
-use super::request::{PrepareRequest, Surroundings};
+use super::request::{NodeContext, PrepareRequest};
 
 /// Time limit for a whole preparation: the collector gives up after five minutes.
 const PREPARED_WITHIN: Duration = Duration::from_secs(285);
@@ -57,26 +57,26 @@ struct Answer {
 pub(in crate::launch) async fn prepare(
     spec: &Spec,
     request: &PrepareRequest,
-    around: &Surroundings,
+    node: &NodeContext,
 ) -> Result<(Prepared, Lease), PrepareError> {
     let until = Instant::now() + PREPARED_WITHIN;
     let folder = Folder::at(&request.folder);
     let commit = check_out(spec, &folder).await?;
     let spec = &placed(spec, &folder);
     let contained = match &spec.container {
-        Some(options) => Some(container::find(spec, options, request, around, until).await?),
+        Some(options) => Some(container::find(spec, options, request, node, until).await?),
         None => None,
     };
-    let program = check_program(spec, around)?;
+    let program = check_program(spec, node)?;
     let script = spec.recipe.is_none().then_some(program);
     // A script in the image is identified by the image.
     let on_disk = script.clone().filter(|path| path.is_file());
     let disks = disks(spec, request, on_disk).await?;
     let (python, answer) = match &contained {
-        Some(found) => ask_inside(found, spec, request, script.as_deref(), around, until).await?,
+        Some(found) => ask_inside(found, spec, request, script.as_deref(), node, until).await?,
         None => {
-            let python = find_python(spec, around)?;
-            let answer = ask(&python, spec, request, script.as_deref(), around, until).await?;
+            let python = find_python(spec, node)?;
+            let answer = ask(&python, spec, request, script.as_deref(), node, until).await?;
             (python, answer)
         }
     };
@@ -91,7 +91,7 @@ pub(in crate::launch) async fn prepare(
     let nics = nics::choose_nics(spec, gpus).await;
     let image = match contained {
         Some(found) => Some(found.image),
-        None => image(&around.root, &|name| std::env::var(name).ok()),
+        None => image(&node.root, &|name| std::env::var(name).ok()),
     };
     let provenance = match (request.node_rank, script) {
         (0, script) => Some(Provenance {
@@ -107,14 +107,14 @@ pub(in crate::launch) async fn prepare(
         _ => None,
     };
     let prepared = Prepared {
-        address: address_towards(around.collector.as_deref()).to_string(),
+        address: address_towards(node.collector.as_deref()).to_string(),
         port,
         python: python.display().to_string(),
         python_version: answer.python,
         torch_version: answer.torch,
         gpus,
         nproc_default: if gpus > 0 { gpus } else { NPROC_WITHOUT_GPUS },
-        driver: around.driver.clone(),
+        driver: node.driver.clone(),
         cuda: answer.cuda,
         nccl: answer.nccl,
         script_sha256: disks.script_sha256,
@@ -159,7 +159,7 @@ fn check_script(script: Option<&Path>, answer: &Answer) -> Result<(), PrepareErr
 }
 
 /// Returns the path of the file that will be run.
-fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareError> {
+fn check_program(spec: &Spec, node: &NodeContext) -> Result<PathBuf, PrepareError> {
     let workdir = spec.workdir.as_deref().map(Path::new);
     // What is missing on the node may be in the image; Python checks that inside.
     let may_be_inside = spec.container.is_some() && spec.git.is_none();
@@ -172,7 +172,7 @@ fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareE
     let (what, path) = match (&spec.recipe, &spec.script) {
         (Some(recipe), _) => (
             "the recipe",
-            around.companions.join("recipes").join(recipe).join("main.py"),
+            node.companions.join("recipes").join(recipe).join("main.py"),
         ),
         (None, script) => (
             "the script",
@@ -189,12 +189,12 @@ fn check_program(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareE
 }
 
 /// Returns the run's own Python, else the agent's, else `LOCKSTEP_PYTHON`, else `python3`.
-fn find_python(spec: &Spec, around: &Surroundings) -> Result<PathBuf, PrepareError> {
+fn find_python(spec: &Spec, node: &NodeContext) -> Result<PathBuf, PrepareError> {
     let named = spec
         .python
         .as_ref()
         .map(PathBuf::from)
-        .or_else(|| around.python.clone());
+        .or_else(|| node.python.clone());
     let named = named.or_else(|| std::env::var_os("LOCKSTEP_PYTHON").map(PathBuf::from));
     let Some(named) = named else {
         return search_path("python3");
@@ -224,7 +224,7 @@ async fn ask(
     spec: &Spec,
     request: &PrepareRequest,
     script: Option<&Path>,
-    around: &Surroundings,
+    node: &NodeContext,
     until: Instant,
 ) -> Result<Answer, PrepareError> {
     let mut command = Command::new(python);
@@ -232,7 +232,7 @@ async fn ask(
         .args(["-c", QUESTION])
         .arg(script.unwrap_or(Path::new("")))
         .arg(if request.node_rank == 0 { "packages" } else { "" })
-        .arg(around.companions.join("inject"))
+        .arg(node.companions.join("inject"))
         // A folder in which no stray file can be imported as a module.
         .current_dir("/")
         .envs(&spec.env)
@@ -256,13 +256,13 @@ async fn ask_inside(
     spec: &Spec,
     request: &PrepareRequest,
     script: Option<&Path>,
-    around: &Surroundings,
+    node: &NodeContext,
     until: Instant,
 ) -> Result<(PathBuf, Answer), PrepareError> {
     let python = spec.python.as_deref().unwrap_or("python3");
     let script = script.unwrap_or(Path::new("")).display().to_string();
     let packages = if request.node_rank == 0 { "packages" } else { "" };
-    let inject = around.companions.join("inject").display().to_string();
+    let inject = node.companions.join("inject").display().to_string();
     let arguments = ["-c", QUESTION, &script, packages, &inject];
     let folder = Folder::at(&request.folder);
     let output = found.ask_python(python, &arguments, spec, &folder, until).await?;
@@ -331,7 +331,7 @@ mod tests {
 
     use super::*;
 
-    fn recipe() -> (tempfile::TempDir, Spec, Surroundings) {
+    fn recipe() -> (tempfile::TempDir, Spec, NodeContext) {
         let data = tempfile::tempdir().unwrap();
         let companions = crate::launch::companions::unpack(data.path()).unwrap();
         let spec = Spec {
@@ -341,18 +341,18 @@ mod tests {
         (
             data,
             spec,
-            Surroundings {
+            NodeContext {
                 companions,
-                ..Surroundings::default()
+                ..NodeContext::default()
             },
         )
     }
 
     #[tokio::test]
-    async fn what_is_missing_is_named_with_the_way_to_get_it() {
-        let (_data, spec, mut around) = recipe();
-        around.python = Some("/nonexistent".into());
-        let error = prepare(&spec, &PrepareRequest::default(), &around)
+    async fn the_error_for_a_missing_part_says_how_to_provide_it() {
+        let (_data, spec, mut node) = recipe();
+        node.python = Some("/nonexistent".into());
+        let error = prepare(&spec, &PrepareRequest::default(), &node)
             .await
             .unwrap_err();
         assert!(
@@ -364,7 +364,7 @@ mod tests {
             workdir: Some("/tmp".into()),
             ..Spec::default()
         };
-        let error = prepare(&script, &PrepareRequest::default(), &around)
+        let error = prepare(&script, &PrepareRequest::default(), &node)
             .await
             .unwrap_err();
         assert_eq!(
@@ -375,7 +375,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_error_for_a_python_without_torch_says_how_to_install_it() {
-        let (data, spec, mut around) = recipe();
+        let (data, spec, mut node) = recipe();
         let fake = data.path().join("python");
         std::fs::write(
             &fake,
@@ -383,8 +383,8 @@ mod tests {
         )
         .unwrap();
         std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        around.python = Some(fake.clone());
-        let message = prepare(&spec, &PrepareRequest::default(), &around)
+        node.python = Some(fake.clone());
+        let message = prepare(&spec, &PrepareRequest::default(), &node)
             .await
             .unwrap_err()
             .to_string();
@@ -396,11 +396,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_script_is_read_and_its_imports_are_searched_without_running_it() {
-        let (data, _, mut around) = recipe();
+        let (data, _, mut node) = recipe();
         let Some(python) = crate::launch::testing::python_with_torch() else {
             return;
         };
-        around.python = Some(python);
+        node.python = Some(python);
         let first = PrepareRequest {
             mark: "x".into(),
             ..PrepareRequest::default()
@@ -412,9 +412,7 @@ mod tests {
                 workdir: Some(data.path().display().to_string()),
                 ..Spec::default()
             };
-            prepare(&spec, &first, &around)
-                .await
-                .map(|(prepared, _)| prepared)
+            prepare(&spec, &first, &node).await.map(|(prepared, _)| prepared)
         };
         let complaint = async |text: &str| prepared(text).await.unwrap_err().to_string();
         std::fs::write(data.path().join("mylib.py"), "raise RuntimeError('it was run')\n").unwrap();

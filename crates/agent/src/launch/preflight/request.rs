@@ -21,9 +21,9 @@ pub(crate) struct PrepareRequest {
     pub folder: PathBuf,
 }
 
-/// The node's own settings, in addition to the run's spec.
+/// What a preparation needs to know about the node, in addition to the run's spec.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct NodeContext {
     /// The agent's own Python setting: an interpreter or a virtual environment.
     pub python: Option<PathBuf>,
     /// The unpacked companions.

@@ -494,7 +494,7 @@ fn log_of(folder: &Path) -> String {
 }
 
 #[tokio::test]
-async fn what_is_over_goes_after_a_day_and_nothing_else() {
+async fn only_folders_of_attempts_that_ended_long_ago_are_removed() {
     let data = tempfile::tempdir().unwrap();
     let folder = |name: &str, done: Option<Duration>| {
         let folder = Folder::at(data.path().join("runs").join(name));

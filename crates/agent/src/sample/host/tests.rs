@@ -67,7 +67,7 @@ fn series(samples: &Samples) -> Vec<String> {
 }
 
 #[test]
-fn every_kind_of_card_is_read_as_its_tree_says() {
+fn each_kind_of_adapter_is_read_from_its_tree() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/nic");
     let mut kinds = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -122,7 +122,7 @@ fn a_counter_that_answered_with_an_error_is_never_read_again() {
 }
 
 #[test]
-fn a_card_that_comes_back_is_read_again() {
+fn an_adapter_that_returns_is_read_again() {
     let root = build(IB);
     let samples = Samples::new();
     let mut reader = HostReader::new(root.path(), samples.clone());
@@ -144,7 +144,7 @@ fn a_card_that_comes_back_is_read_again() {
 }
 
 #[test]
-fn a_port_that_goes_down_says_so_and_the_sum_does_not_fall() {
+fn a_port_that_goes_down_is_reported_and_the_sum_does_not_fall() {
     let root = build(IB);
     let samples = Samples::new();
     let mut reader = HostReader::new(root.path(), samples.clone());

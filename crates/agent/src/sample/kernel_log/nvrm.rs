@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_fell_off_the_bus_is_known_without_a_number() {
+    fn a_gpu_that_fell_off_the_bus_is_recognised_without_a_number() {
         let lines = [
             "NVRM: The NVIDIA GPU 0000:18:00.0",
             "NVRM: (PCI ID: 10de:2330) installed in this system has",

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_since_the_last_datagram_counts_for_times() {
+    fn times_are_computed_from_the_difference_to_the_last_datagram() {
         let (mut nccl, samples) = nccl();
         let report = |timed, timed_ns| Report {
             wall_ns: i64::try_from(timed_ns).unwrap(),

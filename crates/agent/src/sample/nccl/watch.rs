@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_ras_is_asked_again_only_after_a_minute() {
+    async fn a_silent_ras_is_queried_again_only_after_one_minute() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_has_gone_is_retried_soon_and_then_less_often() {
+    fn a_lost_driver_is_retried_soon_and_then_less_often() {
         let now = Instant::now();
         let mut connection = DriverConnection::new(now);
         connection.opened();

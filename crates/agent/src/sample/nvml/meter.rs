@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_lies_in_its_bucket() {
+    fn a_duration_is_counted_in_its_bucket() {
         for nanoseconds in [256_u64, 257, 1_000, 1_023, 1_024, 999_999, 1_500_000_000] {
             let bucket = bucket(nanoseconds);
             let below = bucket.checked_sub(1).map_or(0, upper_end);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_counters_stand_in_for_older_ones() {
+    fn newer_counters_replace_older_ones() {
         let mut link = Link::default();
         link.take(Kind::SentKib, 2.0);
         assert_eq!(link.sent, Some(2_048.0));

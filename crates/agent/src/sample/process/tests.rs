@@ -60,7 +60,7 @@ fn a_rank_is_recognised_and_a_reused_pid_is_not_mixed_up() {
 }
 
 #[test]
-fn jobs_nobody_told_us_of_are_recognised_too() {
+fn jobs_that_lockstep_did_not_start_are_recognised_too() {
     let elastic = "LOCAL_RANK=1\0RANK=9\0WORLD_SIZE=16\0MASTER_ADDR=node-1\0MASTER_PORT=29500\0";
     let cases = [
         (
@@ -153,7 +153,7 @@ fn control_groups_name_what_environments_do_not() {
 }
 
 #[test]
-fn a_pod_goes_by_its_name_where_the_kubelet_s_logs_tell_it() {
+fn a_pod_has_its_name_if_the_kubelets_logs_contain_it() {
     let proc = Proc::new();
     let (id, uid) = (
         "0123456789abcdef".repeat(4),

@@ -169,7 +169,7 @@ fn a_late_witness_adds_no_error() {
 }
 
 #[test]
-fn companions_that_come_within_the_wait_decide() {
+fn companions_within_the_wait_decide() {
     let mut node = Node::new(&[]);
     node.log("NVRM: Xid (PCI:0000:05:00): 48, pid=1, name=a, DBE\nNVRM: Xid (PCI:0000:05:00): 94, pid=1, name=a, Contained\nNVRM: Xid (PCI:0000:06:00): 48, pid=1, name=a, DBE");
     let mut reported: Vec<_> = node
@@ -252,7 +252,7 @@ fn fixture(family: Family) -> String {
 }
 
 #[test]
-fn every_family_s_fixture_is_read_and_judged_as_it_says() {
+fn the_fixture_of_each_family_gives_its_expected_judgement() {
     let mut families: Vec<Family> = Vec::new();
     for entry in entries() {
         if !families.contains(&entry.family) {
@@ -306,7 +306,7 @@ fn switch_counters(node: &Node) -> Vec<(String, f64)> {
 }
 
 #[test]
-fn errors_of_switches_are_read_and_judged_as_the_fixture_says() {
+fn the_fixture_of_switches_gives_its_expected_judgement() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/kmsg/nvswitch.log");
     let text = std::fs::read_to_string(path).unwrap();
     let expected = text.lines().filter_map(|line| line.strip_prefix("# "));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-    async fn a_small_answer_has_a_length_and_a_large_one_comes_in_pages() {
+    async fn a_small_answer_has_a_length_and_a_large_one_is_sent_in_pages() {
         let held = Arc::new(());
         let small = respond(parts(3, 1_000), Arc::clone(&held)).into_body();
         assert_eq!(axum::body::HttpBody::size_hint(&small).exact(), Some(3_000));
@@ -225,7 +225,7 @@ mod tests {
             while Arc::strong_count(&held) > 1 {
                 assert!(
                     begin.elapsed() < Duration::from_secs(30),
-                    "it is let go though nobody asks for more"
+                    "it is released although no one requests more"
                 );
                 tokio::task::yield_now().await;
             }

@@ -236,6 +236,7 @@ mod tests {
             labels: Labels::new([("team", "infra")]).expect("well formed"),
             annotations: Labels::empty(),
             alerts: vec![alert],
+            last_fired_ms: None,
             evaluated_ms: 0,
             duration_s: 0.001,
             error: None,

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn left_out_fields_are_zero_and_unknown_ones_are_passed_over() {
+    fn missing_fields_are_zero_and_unknown_ones_are_skipped() {
         let mut points = Points::default();
         // An empty sample; a sample that also has a start time (field 3); an exemplar, a histogram, an unknown field.
         let rest = [

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_another_type_than_the_schema_says_is_refused() {
+    fn a_field_with_a_wrong_type_is_refused() {
         let field = |value| Field { number: 7, value };
         assert_eq!(field(Value::Varint(1)).bytes(), Err(Malformed::Type(7)));
         assert_eq!(field(Value::Bytes(b"")).varint(), Err(Malformed::Type(7)));

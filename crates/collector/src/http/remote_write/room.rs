@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_come_back_unless_they_are_large() {
+    fn buffers_are_reused_unless_they_are_large() {
         let room = Room::default();
         let mut buffer = room.buffer(10);
         assert_eq!(buffer.len(), 10);

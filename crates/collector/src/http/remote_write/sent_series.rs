@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_that_are_gone_make_room() {
+    fn removed_series_make_room() {
         let mut sent = SentSeries::default();
         let now = Instant::now();
         for n in [1, 63, 64, 1_000, 64] {

@@ -363,7 +363,7 @@ fn written(timeseries: Vec<TimeSeries>) -> Vec<u8> {
 }
 
 #[test]
-fn a_known_series_is_not_resolved_again_whatever_the_version() {
+fn a_known_series_is_not_resolved_again_in_either_version() {
     let mut receiver = Receiver::new();
     let series = || vec![named("a", 1), named("b", 1), named("c", 2)];
     receiver
@@ -446,7 +446,7 @@ fn version_2_describes_metrics_and_refuses_bad_references() {
 }
 
 #[test]
-fn references_may_come_one_by_one() {
+fn references_may_be_unpacked() {
     // Field 1 as two varints instead of one packed list.
     let mut inner = vec![0x08, 1, 0x08, 2];
     super::protobuf::put_bytes(&mut inner, 2, &[0x10, 5]);
@@ -558,7 +558,7 @@ async fn idle_senders_are_forgotten_but_their_series_stay_counted() {
 }
 
 #[tokio::test]
-async fn a_series_twice_in_a_request_counts_as_it_comes_first() {
+async fn of_a_repeated_series_in_a_request_the_first_counts() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = store(folder.path()).await;
     let (senders, now) = (Senders::new(10), Instant::now());

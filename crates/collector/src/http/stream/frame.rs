@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn values_stand_at_their_steps() {
+    fn values_are_at_their_steps() {
         let series = MatrixSeries {
             labels: Labels::empty(),
             times: vec![20, 40],

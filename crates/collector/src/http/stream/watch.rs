@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_begun_twice() {
+    fn a_query_that_runs_is_not_started_again() {
         let mut watch = QueryWatch::instant("up".into());
         assert!(watch.begin(T).is_some());
         assert!(watch.begin(T + 5_000).is_none());

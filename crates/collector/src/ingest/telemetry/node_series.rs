@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_does_not_keep_series_for_ever() {
+    fn a_clock_that_was_set_back_does_not_keep_series_forever() {
         let series = NodeSeries::default();
         let admitted = |n, now_ms| series.admit(&node("one"), &labels(n), now_ms);
         assert!((0..SERIES_MAX).all(|n| admitted(n, 100 * HOUR_MS)));

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_a_bound_and_repeats_stand_alone() {
+    fn a_group_has_a_bound_and_a_repeated_batch_starts_a_new_one() {
         let all = vec![
             batch("a", 1, GATHER_SAMPLES_MAX),
             batch("a", 2, 1),

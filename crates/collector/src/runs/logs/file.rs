@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_known_after_a_restart_and_head_and_end_stay() {
+    fn dropped_bytes_are_known_after_a_restart_and_head_and_end_stay() {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("rank-0.stdout");
         let mut log = LogFile::open(&path).expect("opens");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_an_earlier_version_goes_on() {
+    fn a_log_of_an_earlier_version_is_continued() {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("rank-0.stdout");
         fs::write(&path, "old ").expect("writes");

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_old_go_then_the_oldest_and_never_those_of_a_run_that_goes_on() {
+    fn old_logs_are_removed_then_the_oldest_and_never_those_of_an_active_run() {
         let kept = |run: &str, ended_ms, bytes| Kept {
             run: RunId::new(run).expect("a name"),
             ended_ms,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_packed_log_goes_on_and_a_removed_one_is_empty() {
+    async fn a_packed_log_is_continued_and_a_removed_one_is_empty() {
         let folder = tempfile::tempdir().expect("a folder");
         let logs = Logs::new(folder.path().to_owned());
         let run = RunId::new("r").expect("a name");

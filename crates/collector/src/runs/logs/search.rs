@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_found_in_all_ranks_with_where_they_stand() {
+    async fn lines_are_found_in_all_ranks_with_their_positions() {
         let (_folder, logs, run) = logs(&[
             (1, "stderr", b"ok\nCUDA \x1b[31merror\x1b[0m: lost\n"),
             (10, "stdout", b"cuda error (no end"),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_of_many_megabytes_neither_hangs_nor_comes_back_whole() {
+    async fn a_line_of_many_megabytes_does_not_hang_and_is_truncated() {
         let mut line = vec![b'x'; 5 << 20];
         line.extend_from_slice(b"needle");
         line.extend(vec![b'y'; 100_000]);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_than_asked_for_comes_and_that_there_is_more_is_said() {
+    async fn the_limit_is_kept_and_further_matches_are_reported() {
         let (_folder, logs, run) = logs(&[(0, "stdout", "hit\n".repeat(10).as_bytes())]).await;
         let three = Search::new("hit", false, false, Some(3)).expect("a pattern");
         let found = logs.search(&run, three).await.expect("looks");

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_in_place_cuts_its_attempt_where_it_was_asked_for_and_where_all_ranks_had_it() {
+    fn a_change_in_place_splits_its_attempt_at_its_request_and_at_the_last_ranks_answer() {
         let mut run = machine(&[(Some(10), 0, None, false)]);
         let live = |no, state, asked_ms, settled_ms| InPlaceChange {
             no,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_change_back_in_place_cuts_it_and_others_in_place_do_not() {
+    fn a_revert_in_place_ends_its_change_and_other_changes_in_place_do_not() {
         let mut run = machine(&[(Some(10), 0, Some(50), false), (Some(60), 55, None, true)]);
         let live = |no, reverts| InPlaceChange {
             no,

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_the_unit_that_people_use() {
+    fn durations_have_a_readable_unit() {
         for (value, expected) in [(41.2, "41 s"), (720.0, "12 min"), (12_600.0, "3.5 h")] {
             assert_eq!(seconds(value), expected);
         }

@@ -174,7 +174,7 @@ fn nothing_is_done_to_a_run_that_is_only_watched_or_already_changing() {
 }
 
 #[test]
-fn a_change_shortly_before_is_the_first_to_be_taken_back() {
+fn a_recent_change_is_the_first_to_be_reverted() {
     let mut changed = running();
     changed.attempts[0].knobs.change = Some(Box::new(Change {
         set: vec![KnobDiff {

@@ -244,7 +244,7 @@ fn branches_are_taken() {
 }
 
 #[test]
-fn queries_are_asked() {
+fn queries_are_evaluated() {
     check(&[
         (
             "{{ with query \"up\" }}{{ . | first | value | humanizePercentage }}{{ end }}",

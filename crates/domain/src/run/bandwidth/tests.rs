@@ -97,7 +97,7 @@ fn a_node_that_only_sends_slowly_is_told_apart_and_so_is_a_single_pair() {
 }
 
 #[test]
-fn two_nodes_blame_nobody_but_know_their_own_minimum() {
+fn two_nodes_have_no_culprit_but_the_configured_minimum_applies() {
     let even = figures(2, |_, _| 100.0);
     assert_eq!(judge(&even, &on()).slow, []);
     let options = BandwidthOptions {
@@ -123,7 +123,7 @@ fn just_below_a_quarter_is_slow_and_a_quarter_is_not() {
 }
 
 #[test]
-fn what_could_not_be_measured_is_no_figure_and_what_does_not_go_through_is_zero() {
+fn a_missing_measurement_is_no_figure_and_a_blocked_connection_is_zero() {
     let mut figures = figures(3, |_, _| 100.0);
     figures[0].mib_s = None;
     assert_eq!(judge(&figures, &on()).slow, []);
@@ -132,7 +132,7 @@ fn what_could_not_be_measured_is_no_figure_and_what_does_not_go_through_is_zero(
 }
 
 #[test]
-fn a_wish_is_a_word_a_number_or_a_table() {
+fn the_options_are_a_word_a_number_or_a_table() {
     let read = |text: &str| serde_json::from_str::<BandwidthOptions>(text).expect("options");
     assert!(read("false").is_off() && BandwidthOptions::default().is_off());
     assert_eq!(read("true").one_way_ms(), 500);

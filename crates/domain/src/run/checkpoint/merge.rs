@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_leaves_the_one_to_go_on_from() {
+    fn too_many_checkpoints_do_not_displace_the_one_to_resume_from() {
         let mut known = Vec::new();
         let mut all: Vec<_> = (2..2_000)
             .map(|step| told("a", step, view(&step.to_string(), false)))

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn training_goes_on_from_the_furthest_that_is_whole() {
+    fn training_resumes_from_the_furthest_complete_checkpoint() {
         let all = [
             saved(10, true, false),
             saved(20, true, false),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn training_does_not_go_on_from_what_was_there_before_the_run() {
+    fn training_does_not_resume_from_checkpoints_older_than_the_run() {
         let foreign = Checkpoint {
             foreign: true,
             ..saved(90, true, false)

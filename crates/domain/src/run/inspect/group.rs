@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_does_is_said_with_the_scripts_own_line() {
+    fn the_activity_of_a_rank_is_described_with_the_scripts_own_line() {
         for (frames, expected) in [
             (
                 &[

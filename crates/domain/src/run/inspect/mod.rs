@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nccl_recorded_stands_among_the_rest_by_its_time() {
+    fn records_of_nccl_are_sorted_among_the_others_by_time() {
         let recorder = |backend: &str, times: [u64; 2]| {
             let entry = |time: u64| serde_json::json!({"profiling_name": backend, "time_created_ns": time});
             serde_json::json!({"version": "2.10", "pg_config": {backend: {"ranks": "[0, 1]"}}, "entries": times.map(entry)})

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_has_not_started_is_told_apart_only_where_kernels_are_timed() {
+    fn a_kernel_that_has_not_started_is_recognised_only_if_kernels_are_timed() {
         let world = ("0", "default_pg");
         let started = |mut entry: Value, at: u64, state: &str| {
             entry["time_discovered_started_ns"] = at.into();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_keeps_its_bounds_whatever_the_recorder_says() {
+    fn a_digest_keeps_its_bounds_with_any_record() {
         let long = "\u{1}é".repeat(4_000);
         let mut entries: Vec<Value> = (0..200)
             .map(|n| entry((&n.to_string(), &long), &format!("gloo:{long}"), 1, n != 150))

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_and_frames_are_read_whatever_the_names_hold() {
+    fn threads_and_frames_are_read_with_any_names() {
         let text = "Current thread 0x00007f15368266c0 (most recent call first):\n  <no Python frame>\n\n\
                     Thread 0x00007f15f1ffeb80 [Main Thread] (most recent call first):\n  \
                     File \"/home/a b/\", line 1 in x/train.py\", line 57 in step\n  \
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_than_a_hundred_threads_the_main_one_is_not_told() {
+    fn with_more_than_a_hundred_threads_the_main_one_is_missing() {
         let thread = |n: u32| {
             format!("Thread 0x{n:x} (most recent call first):\n  File \"x\", line {n} in work\n  ...\n\n")
         };

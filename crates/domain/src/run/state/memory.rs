@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_neighbours_and_a_batch_too_large_are_told_apart() {
+    fn fragments_neighbours_and_a_batch_too_large_are_distinguished() {
         let fragmented = Memory {
             allocated_bytes: Some(60 * GIB),
             unallocated_bytes: Some(11 * GIB),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_not_known() {
+    fn unknown_values_are_not_mentioned() {
         let unknown = Memory {
             device: "cuda:1".into(),
             total_bytes: Some(GIB),

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_stored_as_before() {
+    fn the_stored_form_of_an_outcome_does_not_change() {
         let json = r#"{"cause":"signal","node":"n1","rank":3,"message":"rank 3 was killed"}"#;
         let outcome: Outcome = serde_json::from_str(json).expect("an outcome");
         assert_eq!(

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_not_known_are_kept_byte_for_byte() {
+    fn unknown_words_are_kept_byte_for_byte() {
         for json in [
             r#"{"report":"ended","code":0,"cause":"préempted by \"slurm\"","message":""}"#,
             r#"{"report":"rank_stalled","rank":3,"for_ms":9,"cause":"fabric_wait"}"#,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_read_whatever_a_newer_agent_says_in_it() {
+    fn an_end_with_unknown_words_of_a_newer_agent_is_read() {
         let expected = |code, cause: &str, message: &str| {
             NodeReport::Ended(NodeEnd {
                 code,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told_apart_from_what_is_wrong() {
+    fn unknown_reports_are_distinguished_from_wrong_ones() {
         for (json, kind) in [
             (r#"{"report":"gpu_swapped","gpu":3}"#, "gpu_swapped"),
             (r#"{"gpu":3,"report":"ENDED"}"#, "ENDED"),

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_found_ends_as_its_ranks_did_and_nothing_is_claimed_where_that_is_not_known() {
+    fn a_found_job_ends_like_its_ranks_or_with_an_unknown_result() {
         let ended_somehow = || ended(None, EndCause::Finished);
         let machine = told(&started(), "n1", rank(0, 0), 1);
         let unknown = told(&machine, "n1", ended_somehow(), 2);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_ever_asked_of_a_node_and_a_second_start_is_the_next_attempt() {
+    fn a_node_gets_no_command_and_a_second_start_is_the_next_attempt() {
         let stop = Event::StopRequested {
             grace_ms: 0,
             after: None,

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dockerfile_copies_what_is_written_beside_it_and_sets_what_is_looked_for() {
+    fn the_dockerfile_copies_its_files_and_sets_the_expected_labels() {
         let dockerfile = FILES[0].1;
         for (name, ..) in &FILES[1..] {
             assert!(dockerfile.contains(&format!("COPY {name} ")), "{name}");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_says_whom_it_was_built_for() {
+    fn an_image_names_the_user_it_was_built_for() {
         let labelled = r#"[{"Id":"1","Config":{"User":"7:7","Labels":{"lockstep.workspace.uid":"7"}}}]"#;
         assert_eq!(uid_of(labelled).unwrap().as_deref(), Some("7"));
         for without in [

@@ -197,7 +197,7 @@ mod tests {
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKGBWt1bq6dW9v1Tj1W4c8rGmO2Yh3m0b0uJzv4aXk7P ann@laptop";
 
     #[test]
-    fn public_keys_are_taken_and_nothing_else() {
+    fn only_public_keys_are_accepted() {
         let two = format!("# mine\n{KEY}\n\n{KEY}\n");
         assert_eq!(PublicKeys::parse(&two).unwrap().0, format!("{KEY}\n{KEY}\n"));
         for (text, why) in [

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_taken_or_refused_with_a_reason() {
+    fn input_is_accepted_or_refused_with_a_reason() {
         assert_eq!(
             gpus("GPU-1,3").unwrap(),
             Gpus::Devices(vec!["GPU-1".into(), "3".into()])

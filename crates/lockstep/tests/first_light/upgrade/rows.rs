@@ -179,7 +179,7 @@ impl Outcome {
 
 fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| programs | state | attempts | samples of steps, rank 0 | rank 1 | longest gap | steps in the log | seconds | as it must be |\n\
+        "| programs | state | attempts | samples of steps, rank 0 | rank 1 | longest gap | steps in the log | seconds | as expected |\n\
          |---|---|---:|---:|---:|---:|---:|---:|---|\n",
     );
     for row in rows {

@@ -271,7 +271,7 @@ fn a_start_that_fails_names_the_next_step() {
 }
 
 #[test]
-fn podman_stands_in_for_a_docker_whose_daemon_is_down() {
+fn podman_replaces_docker_if_its_daemon_is_down() {
     let machine = TestMachine::with(&["docker", "podman"]);
     let docker = machine.start(&["--build"]);
     assert!(stdout(&docker).contains("the docker container"), "{docker:?}");
@@ -295,7 +295,7 @@ fn a_container_that_ends_at_once_is_reported_with_its_last_output() {
 }
 
 #[test]
-fn wrong_wishes_are_refused_before_anything_is_asked() {
+fn wrong_options_are_refused_before_the_runtime_is_called() {
     let machine = TestMachine::with(&["docker"]);
     for (arguments, words) in [
         (&["start", "a b"][..], "is not a valid name"),

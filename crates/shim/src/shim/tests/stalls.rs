@@ -41,7 +41,7 @@ fn first_steps(case: &Case) {
 }
 
 #[test]
-fn a_stopped_rank_is_named_gets_on_again_and_still_takes_its_sigterm() {
+fn a_stopped_rank_is_named_continues_and_still_gets_its_sigterm() {
     let case = Case::start_with(
         STEPPING,
         &[("TEST_STOPPED_MS", "1000"), ("TEST_NO_STEP_MS", "2000")],
@@ -73,7 +73,7 @@ fn a_stopped_rank_is_named_gets_on_again_and_still_takes_its_sigterm() {
 }
 
 #[test]
-fn of_two_that_stand_still_the_one_at_the_earlier_step_is_named() {
+fn of_two_stalled_ranks_the_one_at_the_earlier_step_is_named() {
     let case = Case::start_with(STEPPING, &[("TEST_NO_STEP_MS", "1500")], &[]);
     first_steps(&case);
     std::fs::write(case.workdir().join("0.upto"), "0").unwrap();

@@ -27,14 +27,14 @@ PACED = ["--size", str(SIZE), "--layers", str(LAYERS), "--batch", "64", "--step-
 # NCCL keeps no record unless it is told how many entries; the older name is that of PyTorch before 2.8.
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
 WAIT_COUNTERS_FROM = (2, 10)
-# docs/supervision.md: stopped for 3 s, looked at once per second; then a report on its way.
+# docs/supervision.md: stopped for 3 s, checked once per second, plus the time until the report arrives.
 STOPPED_S = (3, 7)
-# The rule RankStuck stands on the same report, and is looked at once per second.
+# The rule RankStuck uses the same report and is evaluated once per second.
 STUCK_S = (3, 10)
 STOPPED_ROWS = (
-    "seconds until Lockstep says so", "which ranks are said to stand still", "cause", "stacks say that it is stopped",
+    "seconds until Lockstep reports it", "ranks that are reported as stalled", "cause", "stacks say that it is stopped",
     "stacks name the function in which the others wait", "the event rank_stacks names it", "lockstep run why names it", "ranks that the alert RankStuck names",
-    "seconds until the alert RankStuck names it", "lockstep run why gives the alert", "after SIGCONT the run goes on and no rank stands still",
+    "seconds until the alert RankStuck names it", "lockstep run why gives the alert", "after SIGCONT the run continues and no rank is stalled",
 )  # fmt: skip
 ON_S = 15
 
@@ -203,9 +203,9 @@ def stopped(sheet, training):
     began_ms, began = time.time() * 1000, time.monotonic()
     os.kill(victim["pid"], signal.SIGSTOP)
     try:
-        named = within(STOPPED_S[1] + 10, lambda: standing_still(training))
-        sheet.between("stopped rank: seconds until Lockstep says so", time.monotonic() - began if named else math.inf, *STOPPED_S, "s")
-        sheet.equal("stopped rank: which ranks are said to stand still", ", ".join(str(rank["rank"]) for rank in named), str(victim["rank"]))
+        named = within(STOPPED_S[1] + 10, lambda: stalled(training))
+        sheet.between("stopped rank: seconds until Lockstep reports it", time.monotonic() - began if named else math.inf, *STOPPED_S, "s")
+        sheet.equal("stopped rank: ranks that are reported as stalled", ", ".join(str(rank["rank"]) for rank in named), str(victim["rank"]))
         sheet.equal("stopped rank: cause", ", ".join(rank["stall"]["cause"] for rank in named), "stopped")
         whose_stacks(sheet, training, victim["rank"], began_ms)
         stuck(sheet, training, victim["rank"], began)
@@ -213,10 +213,10 @@ def stopped(sheet, training):
         os.kill(victim["pid"], signal.SIGCONT)
     on = within(ON_S, lambda: is_on(training, ranks))
     found = f"steps {[rank.get('step') for rank in ranks]}, then {[rank.get('step') for rank in ranks_of(training.lockstep.run(training.run))]}"
-    sheet.holds("stopped rank: after SIGCONT the run goes on and no rank stands still", on, found, f"more steps within {ON_S} s")
+    sheet.holds("stopped rank: after SIGCONT the run continues and no rank is stalled", on, found, f"more steps within {ON_S} s")
 
 
-def standing_still(training):
+def stalled(training):
     return [rank for rank in ranks_of(training.lockstep.run(training.run)) if rank.get("stall")]
 
 
@@ -252,10 +252,10 @@ def stuck(sheet, training, victim, began):
     named = within(STUCK_S[1] + 10, alerts)
     sheet.equal("stopped rank: ranks that the alert RankStuck names", ", ".join(sorted(named)), str(victim))
     sheet.between("stopped rank: seconds until the alert RankStuck names it", time.monotonic() - began if str(victim) in named else math.inf, *STUCK_S, "s")
-    sheet.holds("stopped rank: lockstep run why gives the alert", *says(training, "does nothing (stopped)"))
+    sheet.holds("stopped rank: lockstep run why gives the alert", *says(training, "makes no progress (stopped)"))
 
 
 def is_on(training, before):
-    """Every rank has finished more steps than before it was stopped, and none stands still."""
+    """Each rank has finished more steps than before it was stopped, and none is stalled."""
     now = ranks_of(training.lockstep.run(training.run))
     return all((new.get("step") or 0) > (old.get("step") or 0) + 1 and not new.get("stall") for old, new in zip(before, now))

@@ -30,12 +30,12 @@ pub(super) fn table(costs: &[Measured]) -> String {
     let plain: [(&str, Value); 3] = [
         ("values on the page", |cost| cost.values),
         ("… about GPUs", |cost| cost.gpu_values),
-        ("values read a second", |cost| cost.read),
+        ("values read per second", |cost| cost.read),
     ];
     let rest: [(&str, Value); 4] = [
         ("… of it allocated, MiB", |cost| cost.own_mib),
-        ("system calls a second", |cost| cost.calls),
-        ("… a value read", |cost| cost.calls / cost.read),
+        ("system calls per second", |cost| cost.calls),
+        ("… per value read", |cost| cost.calls / cost.read),
         ("threads", |cost| cost.threads),
     ];
     let mut rows: Vec<_> = plain
@@ -45,19 +45,25 @@ pub(super) fn table(costs: &[Measured]) -> String {
     let others = of(costs, Watcher::AllSmi).map(Cost::cpu_us_a_value_read);
     rows.push(row(
         costs,
-        "CPU µs a value read",
+        "CPU µs per value read",
         Cost::cpu_us_a_value_read,
         |cost| Some(cost.cpu_us_a_value_read() / others? <= CPU_RATIO_MAX),
         "≤ 0.3 × all-smi",
     ));
     rows.push(row(
         costs,
-        "… on the page and second",
+        "… per value on the page",
         |cost| cost.cpu * 1e6 / cost.values,
         |_| None,
         "",
     ));
-    rows.push(row(costs, "CPU ms a second", |cost| cost.cpu * 1e3, |_| None, ""));
+    rows.push(row(
+        costs,
+        "CPU ms per second",
+        |cost| cost.cpu * 1e3,
+        |_| None,
+        "",
+    ));
     rows.push(row(
         costs,
         "resident memory, MiB",
@@ -75,18 +81,18 @@ pub(super) fn table(costs: &[Measured]) -> String {
 /// Returns notes for readers of the table.
 pub(super) fn notes(costs: &[Measured]) -> Vec<String> {
     let mut notes = vec![
-        "CPU is user and system time of all threads and of ended children, from /proc. A value read: Lockstep reads slow figures every \
-         ten seconds only and eight of each GPU ten times a second, and counts what it reads; what of the others' pages is read \
-         anew each second is not known, so all of it counts."
+        "CPU is user and system time of all threads and of ended children, from /proc. Values read: Lockstep reads values that change \
+         slowly every ten seconds and eight of each GPU ten times per second, and counts each reading. It is unknown which values of \
+         the other programs' pages are read each second, so all of them count."
             .to_owned(),
-        "Resident is the most in that time, with the pages of program and libraries. System calls are counted by strace, after \
-         that time."
+        "Resident memory is the maximum of that time, including the pages of program and libraries. strace counts the system calls \
+         after that time."
             .to_owned(),
     ];
     let busy = costs.iter().filter_map(|(watcher, cost)| {
         let share = cost.background_share.filter(|share| *share > QUIET_SHARE)?;
         Some(format!(
-            "{}: while it was measured, others used {:.0} % of the machine.",
+            "{}: during its measurement, other processes used {:.0} % of the machine.",
             watcher.name(),
             share * 100.0
         ))
@@ -171,7 +177,7 @@ mod tests {
                 .to_owned()
         };
         assert!(line("CPU µs").contains("all-smi: yes; NO"), "{table}");
-        assert!(line("on the page and second").contains("0.600"), "{table}");
+        assert!(line("per value on the page").contains("0.600"), "{table}");
         assert!(line("resident").contains("16 MiB: yes; NO"), "{table}");
         assert!(line("resident").contains("–"), "{table}");
     }

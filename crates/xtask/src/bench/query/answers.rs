@@ -268,7 +268,7 @@ impl Answers {
                     Some(percentile_ms(&a.drawn_us, 0.5) / 1e3)
                 }));
             }
-            rows.push(row("… server's CPU ms an answer".to_owned(), |a| {
+            rows.push(row("… server's CPU ms per answer".to_owned(), |a| {
                 Some(a.cpu_ms())
             }));
         }
@@ -284,10 +284,10 @@ impl Answers {
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
         notes.push(format!(
-            "Timed are {} answers of most kinds, one at a time, in {ROUNDS} rounds in which the servers take turns; ten times as many of \
-             rules, four times as many of a month; dashboards 20 × 8 at once. Not counted are 16 before the first round and 3 before each \
-             other. Each is about another metric, GPU or end. One client for all: HTTP/1.1 with connections kept, no compression; caches of \
-             answers are off.",
+            "Most kinds have {} timed answers, one at a time, in {ROUNDS} rounds in which the servers take turns. Rules have ten times as \
+             many, the kinds of a month four times as many, and dashboards 20 × 8 at once. 16 answers before the first round and 3 before \
+             each other round are not counted. Each query is about another metric, GPU or end. All servers have the same client: HTTP/1.1 \
+             with persistent connections, without compression. Caches of answers are off.",
             self.repeats
         ));
         notes.push(self.agreement());
@@ -323,7 +323,7 @@ impl Answers {
             "The first six answers of each kind are compared value by value with Prometheus': {} values of VictoriaMetrics', {} of \
              Lockstep's. They must be the same to 1e-9; VictoriaMetrics' rates to {:.0} %{worst}, because it measures from the last sample \
              before a window and does not extrapolate. No sample lies on a window's edge, where Prometheus 2 counts one more. Timed answers \
-             must have as many samples. What differs is named here.",
+             must have the same number of samples. Differences are listed here.",
             compared(Database::VictoriaMetrics),
             compared(Database::Lockstep),
             RATE_TOLERANCE * 100.0

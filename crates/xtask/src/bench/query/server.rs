@@ -90,7 +90,7 @@ impl LoadedServer {
         );
         if self.background_share > QUIET_SHARE {
             answers.note(format!(
-                "{}: while it was asked, others used up to {:.0} % of the machine: read CPU times, not latencies.",
+                "{}: during its queries, other processes used up to {:.0} % of the machine: compare CPU times, not latencies.",
                 self.name(),
                 self.background_share * 100.0
             ));
@@ -122,7 +122,7 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut RunningDatabase, answers: &
     process::quiet(pid, server.name())?;
     server.server.check()?;
     let note = format!(
-        "{}: {:.1} M samples taken in {:.0} s; merge = {merge}; {:.0} MiB resident then.",
+        "{}: {:.1} M samples stored in {:.0} s; merge = {merge}; {:.0} MiB resident after it.",
         server.name(),
         samples / 1e6,
         number(&fed, "/seconds")?,
@@ -136,7 +136,7 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut RunningDatabase, answers: &
 /// Merges nothing: a snapshot, Prometheus' only operation on demand, does not change what it reads. It merges by itself while it is fed.
 fn merge(server: &mut RunningDatabase) -> Result<&'static str> {
     match server.database {
-        Database::Prometheus => Ok("its own, into blocks of 2 to 18 h; the last hours in its head, as ever"),
+        Database::Prometheus => Ok("its own, into blocks of 2 to 18 h; the last hours stay in its head"),
         _ => server.merge(),
     }
 }

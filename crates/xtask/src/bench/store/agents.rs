@@ -42,7 +42,7 @@ pub(super) fn live(layout: &Layout, scale: &Scale) -> Result<Measured> {
     let ack = |pointer| number(&own.outcome, pointer);
     let rows = vec![
         cost(
-            format!("live agents, {size}: CPU-s a million"),
+            format!("live agents, {size}: CPU-s per million"),
             &victoria_metrics,
             &own,
         )
@@ -62,7 +62,7 @@ pub(super) fn backfill(layout: &Layout, scale: &Scale) -> Result<Measured> {
     let ticks = scale.backfill_ticks;
     let victoria_metrics = remote_write(layout, scale, &[format!("--ticks={ticks}")])?;
     let mut measured = Measured::default();
-    for (batch, words) in [(60, "a minute"), (1, "a second")] {
+    for (batch, words) in [(60, "one-minute"), (1, "one-second")] {
         let args = [
             format!("--ticks={ticks}"),
             "--mode=backfill".to_owned(),
@@ -77,13 +77,13 @@ pub(super) fn backfill(layout: &Layout, scale: &Scale) -> Result<Measured> {
         let size = format!("{:.1} M samples", (scale.cluster.series() * ticks) as f64 / 1e6);
         measured.rows.extend([
             cost(
-                format!("backfill in batches of {words}, {size}: CPU-s a million"),
+                format!("backfill, {words} batches, {size}: CPU-s per million"),
                 &victoria_metrics,
                 &own,
             )
             .target(0.12),
             memory(&victoria_metrics, &own),
-            Row::new("… million samples a second")
+            Row::new("… million samples per second")
                 .value(Database::VictoriaMetrics, victoria_metrics_speed)
                 .value(Database::Lockstep, speed),
         ]);
@@ -140,7 +140,7 @@ pub(crate) fn by_agents(
     let missing = number(&cost.outcome, "/unacknowledged")?;
     if missing > 0.0 {
         bail!(
-            "{missing} batches were never acknowledged; last words: {}",
+            "{missing} batches were not acknowledged; the last message: {}",
             cost.outcome["last_words"]
         );
     }
@@ -153,7 +153,7 @@ pub(crate) fn by_agents(
     let found = generator::run(layout, &mut server.server, cluster, "verify", &args, VERIFY_LIMIT)?;
     let (expected, damaged) = (number(&found, "/expected")?, damaged(&found)?);
     let whole = format!(
-        "lockstep, {}: of {expected} samples read back, {damaged} were lost, changed, doubled or strange.",
+        "lockstep, {}: of {expected} samples read back, {damaged} were lost, changed, duplicated or unknown.",
         args_in_words(&cost)
     );
     say(server.name(), &whole);
@@ -192,7 +192,7 @@ fn run(
     let refused = number(&outcome, "/refused")?;
     if refused > 0.0 {
         bail!(
-            "{} refused {refused} of what it was sent: {outcome}",
+            "{} refused {refused} requests: {outcome}",
             server.name()
         );
     }
@@ -206,7 +206,7 @@ fn run(
     say(
         server.name(),
         &format!(
-            "{:.3} CPU-s a million ({:.3} the generator's), {:.0} MiB",
+            "{:.3} CPU-s per million ({:.3} of the generator), {:.0} MiB",
             cost.cpu_s_a_million,
             number(&cost.outcome, "/cpu_s")? / millions,
             cost.peak_mib

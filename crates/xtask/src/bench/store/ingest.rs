@@ -55,8 +55,8 @@ pub(super) fn measure(layout: &Layout, scale: &Scale, reads: bool) -> Result<Mea
     }
     rows.extend(shapes.rows);
     notes.extend(shapes.notes);
-    notes.push("Remote write: 4 connections, 10,000 samples a request, a sample a series, as vmagent sends on two cores.".to_owned());
-    notes.push("Bytes a sample: everything in the data folder as the disk sees it; for Prometheus the snapshot's blocks.".to_owned());
+    notes.push("Remote write: 4 connections, 10,000 samples per request, one sample per series, as vmagent sends on two cores.".to_owned());
+    notes.push("Bytes per sample: disk blocks of all files in the data folder; for Prometheus, of the snapshot.".to_owned());
     Ok(Measured { rows, notes })
 }
 
@@ -66,12 +66,12 @@ fn rows(scale: &Scale) -> Vec<Row> {
         (scale.fleet.series() * scale.ticks) as f64 / 1e6
     );
     vec![
-        Row::new(format!("remote write, {size}: CPU-s a million")).target(0.33),
-        Row::new("… with the merge: CPU-s a million"),
-        Row::new("… million samples a second, as fast as taken"),
+        Row::new(format!("remote write, {size}: CPU-s per million")).target(0.33),
+        Row::new("… with the merge: CPU-s per million"),
+        Row::new("… million samples per second, at full speed"),
         Row::new("… peak memory while feeding, MiB").target(1.0),
         Row::new("… peak memory with the merge, MiB"),
-        Row::new("… bytes a sample after the merge").target(0.95),
+        Row::new("… bytes per sample after the merge").target(0.95),
         Row::new("… of which write-ahead"),
     ]
 }
@@ -96,7 +96,7 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut RunningDatabase) -> Result<
     let pid = server.server.pid()?;
     say(
         server.name(),
-        &format!("is fed {} series × {} ticks", scale.fleet.series(), scale.ticks),
+        &format!("receives {} series × {} ticks", scale.fleet.series(), scale.ticks),
     );
     let args = [
         format!("--ticks={}", scale.ticks),
@@ -142,7 +142,7 @@ fn feed(layout: &Layout, scale: &Scale, server: &mut RunningDatabase) -> Result<
     say(
         server.name(),
         &format!(
-            "{cpu:.2} CPU-s a million ({:.2} the generator's), {speed:.2} M/s, {peak:.0} MiB, {bytes:.2} bytes a sample",
+            "{cpu:.2} CPU-s per million ({:.2} of the generator), {speed:.2} M/s, {peak:.0} MiB, {bytes:.2} bytes per sample",
             number(&outcome, "/cpu_s")? / (samples / 1e6)
         ),
     );

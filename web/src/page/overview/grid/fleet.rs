@@ -8,6 +8,16 @@ use domain::api::nodes::{NodeState, NodeView};
 /// A GPU, by node and index.
 pub(super) type GpuKey = (String, u32);
 
+/// A rank, by run and number. The number is empty if only the run is known.
+pub(super) type RankKey = (String, String);
+
+/// What a diagnosis names on a node.
+pub(super) struct Culprit {
+    pub(super) node: String,
+    pub(super) gpu: Option<u32>,
+    pub(super) rank: Option<RankKey>,
+}
+
 /// The fields of a node that the grid needs. Equal if nothing has to be redrawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
@@ -71,12 +81,12 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Builds the fleet from these nodes. `runs` contains the run of each GPU.
-    pub(super) fn of(nodes: &[Node], runs: &BTreeMap<GpuKey, String>, grouping: Grouping) -> Self {
+    /// Builds the fleet from these nodes. `ranks` contains the rank that uses each GPU.
+    pub(super) fn of(nodes: &[Node], ranks: &BTreeMap<GpuKey, RankKey>, grouping: Grouping) -> Self {
         let mut fleet = Self::default();
         let mut peers = BTreeMap::new();
         let mut titles: BTreeMap<Option<String>, Vec<&Node>> = BTreeMap::new();
-        let run_of = |node: &Node, gpu: u32| runs.get(&(node.name.clone(), gpu)).cloned();
+        let run_of = |node: &Node, gpu: u32| Some(ranks.get(&(node.name.clone(), gpu))?.0.clone());
         for node in nodes {
             for (gpu, _) in &node.gpus {
                 let heading = match grouping {
@@ -170,14 +180,28 @@ pub(super) mod tests {
         (0..count).map(node).collect()
     }
 
+    /// Returns a GPU of the first node as a culprit.
+    pub(in super::super) fn culprit(gpu: u32) -> Culprit {
+        Culprit {
+            node: "node-0000".to_owned(),
+            gpu: Some(gpu),
+            rank: None,
+        }
+    }
+
+    /// Returns the key of a rank.
+    pub(in super::super) fn rank(run: &str, rank: u32) -> RankKey {
+        (run.to_owned(), rank.to_string())
+    }
+
     #[test]
     fn runs_are_groups_and_gpus_without_one_come_last() {
-        let runs = BTreeMap::from([
-            (("node-0000".to_owned(), 0), "b".to_owned()),
-            (("node-0001".to_owned(), 0), "a".to_owned()),
-            (("node-0001".to_owned(), 1), "b".to_owned()),
+        let ranks = BTreeMap::from([
+            (("node-0000".to_owned(), 0), rank("b", 0)),
+            (("node-0001".to_owned(), 0), rank("a", 0)),
+            (("node-0001".to_owned(), 1), rank("b", 1)),
         ]);
-        let fleet = Fleet::of(&nodes(2, 2), &runs, Grouping::Run);
+        let fleet = Fleet::of(&nodes(2, 2), &ranks, Grouping::Run);
         let titles: Vec<_> = fleet
             .groups
             .iter()

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_held_against_its_own_group() {
+    fn a_value_is_compared_with_its_own_group() {
         let values = [0.9, 0.8, 0.4, 0.1, 0.1, 0.1, 0.1];
         let differences = differences(&values, &[0, 0, 0, 1, 1, 1, 1]);
         let points: Vec<i64> = differences

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use js_sys::{Array, Int32Array, Uint8Array, Uint32Array};
 use wasm_bindgen::prelude::*;
 
-use super::fleet::{Fleet, GpuKey, Grouping, Node};
+use super::fleet::{Culprit, Fleet, GpuKey, Grouping, Node, RankKey};
 use super::layout::Layout;
 use super::measure::{DOWN, Measure, Shows};
 use super::peers::differences;
@@ -46,10 +46,10 @@ pub(super) struct Picture {
     pub(super) values: Vec<f64>,
     pub(super) differences: Vec<f64>,
     nodes: Vec<Node>,
-    runs: BTreeMap<GpuKey, String>,
+    ranks: BTreeMap<GpuKey, RankKey>,
     grouping: Option<Grouping>,
     newest: Vec<(GpuKey, f64)>,
-    culprits: Vec<(String, Option<u32>)>,
+    culprits: Vec<Culprit>,
     rings: Vec<u32>,
     /// Counts the arrangements, so that the canvas can detect an outdated layout.
     arranged: u32,
@@ -75,24 +75,24 @@ impl Picture {
         }
     }
 
-    /// Sets which run uses which GPU.
-    pub(super) fn assign(&mut self, runs: BTreeMap<GpuKey, String>) {
-        if self.runs != runs {
-            self.runs = runs;
+    /// Sets which rank uses which GPU.
+    pub(super) fn assign(&mut self, ranks: BTreeMap<GpuKey, RankKey>) {
+        if self.ranks != ranks {
+            self.ranks = ranks;
             self.rearrange();
         }
     }
 
     fn rearrange(&mut self) {
         let grouping = self.grouping.unwrap_or(Grouping::Node);
-        self.fleet = Fleet::of(&self.nodes, &self.runs, grouping);
+        self.fleet = Fleet::of(&self.nodes, &self.ranks, grouping);
         self.arranged = self.arranged.wrapping_add(1);
         self.fill();
         self.ring();
     }
 
     /// Sets the culprits of diagnoses.
-    pub(super) fn mark(&mut self, culprits: Vec<(String, Option<u32>)>) {
+    pub(super) fn mark(&mut self, culprits: Vec<Culprit>) {
         self.culprits = culprits;
         self.ring();
     }
@@ -118,11 +118,21 @@ impl Picture {
     }
 
     fn ring(&mut self) {
-        let named = self
-            .culprits
-            .iter()
-            .flat_map(|(node, gpu)| self.fleet.named(node, *gpu));
+        let named = self.culprits.iter().flat_map(|culprit| self.named(culprit));
         self.rings = named.filter_map(|cell| u32::try_from(cell).ok()).collect();
+    }
+
+    /// Returns the cells of a culprit: one GPU, or those of the node. If it is known which of them its rank uses, only those.
+    fn named(&self, culprit: &Culprit) -> Vec<usize> {
+        let mut named = self.fleet.named(&culprit.node, culprit.gpu);
+        let is_of_rank = |place: &usize| {
+            let cell = &self.fleet.cells[*place];
+            self.ranks.get(&(cell.node.clone(), cell.gpu)) == culprit.rank.as_ref()
+        };
+        if culprit.rank.is_some() && named.iter().any(is_of_rank) {
+            named.retain(is_of_rank);
+        }
+        named
     }
 
     fn colours(&self, shows: Shows, measure: &Measure) -> Vec<u8> {
@@ -227,16 +237,41 @@ impl Drop for Canvas {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fleet::tests::nodes;
+    use super::super::fleet::tests::{culprit, nodes, rank};
     use super::super::measure::{UNMEASURED, measure};
     use super::*;
+
+    #[test]
+    fn a_rank_has_a_ring_around_its_own_gpus_or_around_its_node_if_they_are_unknown() {
+        let mut picture = Picture::default();
+        picture.arrange(nodes(2, 4), Grouping::Node);
+        picture.mark(vec![Culprit {
+            gpu: None,
+            rank: Some(rank("llama", 2)),
+            ..culprit(0)
+        }]);
+        assert_eq!(picture.rings, [0, 1, 2, 3]);
+        let key = |node: &str, gpu| (node.to_owned(), gpu);
+        picture.assign(BTreeMap::from([
+            (key("node-0000", 1), rank("llama", 1)),
+            (key("node-0000", 2), rank("other", 2)),
+            (key("node-0000", 3), rank("llama", 2)),
+            (key("node-0001", 3), rank("llama", 2)),
+        ]));
+        assert_eq!(picture.rings, [3]);
+        picture.mark(vec![Culprit {
+            rank: Some(rank("llama", 2)),
+            ..culprit(1)
+        }]);
+        assert_eq!(picture.rings, [1]);
+    }
 
     #[test]
     fn the_odd_one_out_has_another_colour_and_the_culprit_a_ring() {
         let mut picture = Picture::default();
         let mut nodes = nodes(2, 4);
         nodes[1].down = true;
-        picture.mark(vec![("node-0000".to_owned(), Some(2))]);
+        picture.mark(vec![culprit(2)]);
         picture.arrange(nodes, Grouping::Node);
         let value = |gpu| (("node-0000".to_owned(), gpu), if gpu == 2 { 0.3 } else { 0.9 });
         picture.take([0, 1, 2].map(value).to_vec());

@@ -143,7 +143,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::fleet::Grouping;
-    use super::super::fleet::tests::nodes;
+    use super::super::fleet::tests::{culprit, nodes, rank};
     use super::super::measure::measure;
     use super::*;
 
@@ -151,10 +151,10 @@ mod tests {
     fn a_cell_is_described_with_its_peers() {
         let mut picture = Picture::default();
         let key = |gpu| ("node-0000".to_owned(), gpu);
-        let runs: BTreeMap<_, _> = (0..3).map(|gpu| (key(gpu), "llama".to_owned())).collect();
+        let ranks: BTreeMap<_, _> = (0..3).map(|gpu| (key(gpu), rank("llama", gpu))).collect();
         picture.arrange(nodes(1, 5), Grouping::Node);
-        picture.assign(runs);
-        picture.mark(vec![("node-0000".to_owned(), Some(1))]);
+        picture.assign(ranks);
+        picture.mark(vec![culprit(1)]);
         picture.take(vec![(key(0), 0.8), (key(1), 0.41), (key(2), 0.79), (key(3), 0.1)]);
         let said = |cell| sentence(&picture, measure(None), cell).unwrap_or_default();
         assert_eq!(

@@ -109,7 +109,7 @@ fn order(picture: &Picture, shows: Shows) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::fleet::Grouping;
-    use super::super::fleet::tests::nodes;
+    use super::super::fleet::tests::{culprit, nodes};
     use super::*;
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         let mut picture = Picture::default();
         let key = |gpu| ("node-0000".to_owned(), gpu);
         picture.arrange(nodes(1, 5), Grouping::Node);
-        picture.mark(vec![("node-0000".to_owned(), Some(0))]);
+        picture.mark(vec![culprit(0)]);
         picture.take(vec![(key(0), 0.9), (key(1), 0.85), (key(3), 0.2), (key(4), 0.92)]);
         assert_eq!(order(&picture, Shows::Difference), [0, 3, 4, 1, 2]);
         assert_eq!(order(&picture, Shows::Value), [0, 4, 1, 3, 2]);

@@ -50,7 +50,7 @@ fn a_copy_with_the_times_of_the_original_is_not_proven() {
 
 /// A file system reuses the inode number of a deleted file for the next new file.
 #[test]
-fn a_number_that_another_file_was_given_proves_nothing() {
+fn a_reused_inode_number_proves_nothing() {
     let disk = Disk::new();
     let run = disk.run("r");
     let path = disk.put("step-1.pt", FULL);
@@ -97,7 +97,7 @@ fn a_number_that_another_file_was_given_proves_nothing() {
 }
 
 #[test]
-fn the_proof_of_a_file_that_is_gone_is_dropped() {
+fn the_proof_of_a_removed_file_is_dropped() {
     let disk = Disk::new();
     let run = disk.run("r");
     let path = disk.put("step-1.pt", FULL);
@@ -226,7 +226,7 @@ fn what_does_not_read_is_passed_over_and_the_oldest_go_when_there_are_too_many()
 }
 
 #[test]
-fn what_ranks_noted_is_taken_once_and_again_after_a_crash() {
+fn records_of_ranks_are_read_once_and_again_after_a_crash() {
     let disk = Disk::new();
     let run = disk.run("r");
     let path = disk.put("step-1.pt", FULL);

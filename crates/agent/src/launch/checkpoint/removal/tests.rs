@@ -62,7 +62,7 @@ impl Drop for Volume {
 }
 
 #[test]
-fn nothing_goes_when_the_one_that_is_to_remain_is_not_whole_any_more() {
+fn nothing_is_removed_if_the_remaining_checkpoint_is_no_longer_complete() {
     let disk = Disk::new();
     let run = disk.run("r");
     let old = run.save("step-1.pt", FULL, 100);
@@ -361,7 +361,7 @@ fn what_was_there_before_the_run_survives_its_retention() {
 
 /// As root, this test uses a tmpfs of 1 MiB that is really 98 % full; otherwise a folder of the existing disk.
 #[test]
-fn of_forty_checkpoints_on_a_full_disk_the_last_good_one_is_never_gone() {
+fn of_forty_checkpoints_on_a_full_disk_the_last_complete_one_is_never_removed() {
     let (disk, node) = (Volume::of_bytes(1 << 20), Disk::new());
     let run = node.run_in("r", disk.path().to_owned());
     for step in 1..=40_u64 {

@@ -28,7 +28,7 @@ use crate::launch::positions::Positions;
 use crate::launch::preflight::checkout::placed;
 use crate::launch::preflight::disks::{is_seen, remove_token};
 use crate::launch::preflight::lease::Lease;
-use crate::launch::preflight::request::{PrepareRequest, Surroundings, checkpoint_folder, token_of};
+use crate::launch::preflight::request::{NodeContext, PrepareRequest, checkpoint_folder, token_of};
 use crate::launch::preflight::{bandwidth, prepare};
 use crate::launch::probe::{Knob, Reader, Record, RunSeries};
 use crate::launch::scope::Scope;
@@ -189,8 +189,8 @@ impl Follower {
             () = stopped(&self.attempt.folder) => return,
             () = self.supervisor.gpus_known() => {}
         }
-        let around = match self.supervisor.surroundings() {
-            Ok(around) => around,
+        let node = match self.supervisor.node_context() {
+            Ok(node) => node,
             Err(error) => {
                 return self
                     .attempt
@@ -208,7 +208,7 @@ impl Follower {
         let report = tokio::select! {
             // The stop in the queue reports the end.
             () = stopped(&folder) => return,
-            prepared = prepare(spec, &request, &around) => match prepared {
+            prepared = prepare(spec, &request, &node) => match prepared {
                 Ok((prepared, lease)) => {
                     self.lease = Some(lease);
                     NodeReport::Prepared(prepared)
@@ -299,9 +299,9 @@ impl Follower {
     }
 
     fn start_shim(&mut self, start: &Start, scope: Option<&Scope>) -> Result<(), String> {
-        let around = self
+        let node = self
             .supervisor
-            .surroundings()
+            .node_context()
             .map_err(|error| explained(&error))?;
         let folder = &self.attempt.folder;
         let secrets = Secrets::of(folder);
@@ -336,13 +336,13 @@ impl Follower {
         };
         let paths = Paths {
             python: python.ok_or("the start command came without a successful preparation")?,
-            companions: text(&around.companions),
+            companions: text(&node.companions),
             folder: text(folder.path()),
             log_dir: text(&folder.file(files::RANKS)),
             probe_socket: text(&folder.file(files::PROBE_SOCKET)),
             nccl_plugin: plugin_file.map(text),
             kineto: meeting.as_deref().map(text),
-            container: container_place(start, folder, &around, needs)?,
+            container: container_place(start, folder, &node, needs)?,
         };
         let plan = nccl::Plan::make(start, &plugin);
         let failed = |error: std::io::Error| explained(&error);
@@ -592,7 +592,7 @@ impl Follower {
 fn container_place(
     start: &Start,
     folder: &Folder,
-    around: &Surroundings,
+    node: &NodeContext,
     needs: ContainerNeeds<'_>,
 ) -> Result<Option<Place>, String> {
     if start.spec.container.is_none() {
@@ -601,7 +601,7 @@ fn container_place(
     let check: StoredContainerCheck = folder
         .read(files::CONTAINER)
         .map_err(|error| format!("the container runtime that preflight found cannot be read: {error}"))?;
-    container::place(&start.spec, check, folder, around, needs).map(Some)
+    container::place(&start.spec, check, folder, node, needs).map(Some)
 }
 
 /// Returns when the attempt is requested to stop.

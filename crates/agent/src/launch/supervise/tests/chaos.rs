@@ -182,7 +182,7 @@ impl Point {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_is_reported_once_and_correctly_whatever_was_killed() {
+async fn the_end_is_reported_once_and_correctly_after_any_kill() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let points = number("LOCKSTEP_CHAOS_POINTS").unwrap_or(POINTS);
     let seed = number("LOCKSTEP_CHAOS_SEED").unwrap_or_else(rand::random);

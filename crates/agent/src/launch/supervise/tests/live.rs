@@ -62,7 +62,7 @@ async fn answered(agent: &Agent, live: u32) -> Vec<(u32, String, bool)> {
 }
 
 #[tokio::test]
-async fn an_order_reaches_every_rank_once_and_each_rank_s_word_comes_back_once() {
+async fn an_order_reaches_each_rank_once_and_each_answer_is_reported_once() {
     let agent = obedient().await;
     let turn = |agent: &Agent, id, live, value| {
         let set = set(value);
@@ -94,7 +94,7 @@ async fn an_order_reaches_every_rank_once_and_each_rank_s_word_comes_back_once()
 }
 
 #[tokio::test]
-async fn an_agent_that_takes_no_runs_any_more_still_brings_orders_to_those_it_has() {
+async fn an_agent_that_accepts_no_new_runs_still_delivers_orders_to_its_runs() {
     let mut agent = obedient().await;
     agent.set_up(|setting| setting.accepts_runs = false).await;
     let set = set(Some("600"));

@@ -88,7 +88,7 @@ fn a_job_with_a_missing_a_slow_and_a_failed_rank() {
 }
 
 #[test]
-fn an_older_nccl_and_a_stranger_are_told_apart() {
+fn an_older_nccl_and_another_service_are_distinguished() {
     let old = &[("client protocol ", "SERVER PROTOCOL 2"), ("timeout ", "OK")];
     let (address, server) = serve(old, String::new());
     let error = query(address).unwrap_err();
@@ -115,7 +115,7 @@ fn an_answer_that_breaks_off_or_does_not_end_is_an_error() {
 }
 
 #[test]
-fn nobody_there_is_said_with_what_to_check() {
+fn the_error_for_a_closed_port_says_what_to_check() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -102,7 +102,7 @@ fn the_rules_one_by_one() {
 }
 
 #[test]
-fn what_is_not_complete_goes_only_behind_a_complete_one() {
+fn an_incomplete_checkpoint_is_removed_only_after_a_later_complete_one() {
     let writing = Checkpoint {
         writing: true,
         ..torn(6)
@@ -112,7 +112,7 @@ fn what_is_not_complete_goes_only_behind_a_complete_one() {
     assert_eq!(
         removed(&[torn(4), torn(5), model(6)], last(1)),
         [0_u64; 0],
-        "nothing to go on from"
+        "no checkpoint to resume from"
     );
 }
 

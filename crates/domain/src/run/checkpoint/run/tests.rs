@@ -76,7 +76,7 @@ fn orders(actions: &[Action]) -> Vec<(&str, &RemovalOrder)> {
 }
 
 #[test]
-fn one_node_of_a_shared_storage_is_told_once_and_again_after_a_while() {
+fn one_node_of_a_shared_storage_gets_an_order_once_and_again_later() {
     let machine = placed(Some(1));
     let (machine, actions) = advance(&machine, &report("a", &[1, 2]), 10);
     let told = orders(&actions);
@@ -99,7 +99,7 @@ fn one_node_of_a_shared_storage_is_told_once_and_again_after_a_while() {
 }
 
 #[test]
-fn reports_pins_and_pruning_go_on_after_the_end() {
+fn reports_pins_and_pruning_continue_after_the_end() {
     let mut machine = placed(None);
     for name in ["a", "b"] {
         let end = Event::Reported {
@@ -139,13 +139,13 @@ fn reports_pins_and_pruning_go_on_after_the_end() {
 }
 
 #[test]
-fn a_node_that_never_was_of_the_run_is_not_heard() {
+fn reports_of_a_node_without_a_task_are_ignored() {
     let (machine, actions) = advance(&placed(Some(1)), &report("z", &[1, 2]), 10);
     assert!(machine.checkpoints.is_empty() && orders(&actions).is_empty());
 }
 
 #[test]
-fn a_node_with_an_older_agent_is_given_no_order() {
+fn a_node_with_an_older_agent_gets_no_order() {
     let machine = placed(Some(1));
     let (machine, actions) = advance(&machine, &report_of("a", &[1, 2], None), 10);
     assert_eq!(orders(&actions), []);
@@ -168,7 +168,7 @@ fn a_node_with_an_older_agent_is_given_no_order() {
 }
 
 #[test]
-fn a_pin_of_another_run_takes_an_order_back() {
+fn a_pin_of_another_run_cancels_an_order() {
     let machine = placed(Some(1));
     let (machine, actions) = advance(&machine, &report("a", &[1, 2]), 10);
     let order = orders(&actions)[0].1.clone();
@@ -191,7 +191,7 @@ fn a_pin_of_another_run_takes_an_order_back() {
 }
 
 #[test]
-fn an_order_whose_proof_is_gone_is_taken_back() {
+fn an_order_whose_proof_is_lost_is_cancelled() {
     let machine = placed(Some(1));
     let (machine, actions) = advance(&machine, &report("a", &[1, 2]), 10);
     let order = orders(&actions)[0].1.clone();
@@ -202,7 +202,7 @@ fn an_order_whose_proof_is_gone_is_taken_back() {
 
 /// Another user's checkpoint of step 900 was in the folder, and the run resumed from it automatically.
 #[test]
-fn what_was_there_before_is_gone_on_from_only_when_a_person_names_it() {
+fn a_checkpoint_older_than_the_run_is_resumed_from_only_if_a_user_names_it() {
     let machine = placed(None);
     let (machine, _) = advance(&machine, &report_of("a", &[900], Some(Origin::BeforeStart)), 10);
     assert_eq!(machine.resume_point(), None);

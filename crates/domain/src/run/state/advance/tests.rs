@@ -491,7 +491,7 @@ fn two_failures_at_the_same_step_end_a_run_and_the_step_is_named() {
 }
 
 #[test]
-fn a_taken_port_costs_no_restart_but_is_not_tried_for_ever() {
+fn a_port_in_use_costs_no_restart_but_is_not_tried_forever() {
     let taken = || {
         NodeReport::Ended(NodeEnd {
             code: Some(1),
@@ -536,7 +536,7 @@ fn an_agent_that_is_away_loses_the_run_only_from_sight() {
 }
 
 #[test]
-fn a_node_that_comes_back_empty_has_lost_its_ranks() {
+fn a_node_that_reconnects_without_the_attempt_has_lost_its_ranks() {
     let mut story = Story::running(2, 0);
     assert_eq!(
         story.event(&Event::NodeBack {
@@ -550,7 +550,7 @@ fn a_node_that_comes_back_empty_has_lost_its_ranks() {
 }
 
 #[test]
-fn a_node_that_was_prepared_and_comes_back_empty_is_not_waited_for() {
+fn a_prepared_node_that_reconnects_without_the_attempt_is_not_waited_for() {
     for all_prepared in [false, true] {
         let mut story = Story::submit(2, 0);
         story.place();
@@ -573,7 +573,7 @@ fn a_node_that_was_prepared_and_comes_back_empty_is_not_waited_for() {
 }
 
 #[test]
-fn a_stop_comes_to_an_end_without_a_node_that_never_returns() {
+fn a_stop_ends_without_a_node_that_never_returns() {
     let mut story = Story::running(2, 0);
     story.event(&Event::NodeLost { node: node("n1") });
     story.event(&stop_now(1_000));

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_is_told_from_the_scripts_own_mistakes() {
+    fn hardware_errors_are_distinguished_from_errors_of_the_script() {
         let cuda = |message| raised("RuntimeError", message);
         assert!(is_hardware(&cuda(
             "CUDA error: uncorrectable ECC error encountered"

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_of_alerts_are_told() {
+    fn differences_of_alerts_are_reported() {
         let alert = |gpu, text| (labels(&[("gpu", gpu)]), labels(&[("summary", text)]));
         let expected = [alert("0", "a"), alert("1", "b"), alert("2", "c")];
         assert_eq!(alerts(&expected, &expected), Vec::<String>::new());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_of_samples_are_told() {
+    fn differences_of_samples_are_reported() {
         let (a, b, c) = (
             labels(&[("a", "1")]),
             labels(&[("b", "1")]),

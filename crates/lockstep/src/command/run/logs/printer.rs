@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_stands_behind_its_rank() {
+    fn each_line_begins_with_its_rank() {
         assert_eq!(prefixed(Some(Some(3)), "a\nb\n"), "[rank 3] a\n[rank 3] b\n");
         assert_eq!(prefixed(Some(None), "a\n"), "[launcher] a\n");
         assert_eq!(prefixed(None, "a\nb\n"), "a\nb\n");

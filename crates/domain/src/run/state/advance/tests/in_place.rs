@@ -263,7 +263,7 @@ fn by_itself(id: ChangeId, reason: String) -> Event {
 }
 
 #[test]
-fn a_change_of_the_attempt_is_taken_back_by_itself_though_another_was_made_in_place_since() {
+fn a_change_of_the_attempt_is_reverted_automatically_despite_a_later_change_in_place() {
     let mut story = Story::running(2, 0);
     story.event(&apply("activation_checkpointing", "block"));
     go_over(&mut story);
@@ -281,7 +281,7 @@ fn a_change_of_the_attempt_is_taken_back_by_itself_though_another_was_made_in_pl
 }
 
 #[test]
-fn what_ranks_refuse_to_take_back_is_not_asked_of_them_again() {
+fn a_revert_that_ranks_refuse_is_not_requested_again() {
     let mut story = Story::running(2, 0);
     apply_with_care(&mut story);
     take(&mut story, Some("600"), 1);

@@ -135,7 +135,7 @@ fn a_stopped_process_is_the_culprit_though_others_waited_longer() {
 }
 
 #[test]
-fn the_rank_that_is_furthest_behind_is_stuck_and_one_that_goes_on_is_not() {
+fn the_rank_furthest_behind_is_stuck_and_one_that_advances_is_not() {
     let mut story = Story::running(2, 0);
     story.report("n0", first_step(0));
     story.report("n0", stalled(0, 8, 10, StallCause::NoStep));
@@ -169,7 +169,7 @@ fn of_ranks_that_are_equally_far_none_is_blamed() {
 }
 
 #[test]
-fn a_stall_timeout_of_0_waits_for_ever() {
+fn a_stall_timeout_of_0_waits_forever() {
     let mut story = Story::running(1, 0);
     story.machine.spec.stall_timeout_s = Some(0);
     story.report("n0", first_step(0));
@@ -184,7 +184,7 @@ fn a_stall_timeout_of_0_waits_for_ever() {
 }
 
 #[test]
-fn ranks_of_a_node_that_is_gone_are_not_blamed_on_those_who_lost_the_connection() {
+fn a_lost_node_is_blamed_and_not_the_ranks_that_lost_their_connection() {
     let mut story = Story::running(2, 1);
     story.report("n0", first_step(0));
     story.event(&Event::NodeLost { node: node("n1") });

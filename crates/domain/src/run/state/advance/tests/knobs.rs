@@ -115,7 +115,7 @@ pub(super) fn commands(story: &Story) -> Vec<Spec> {
 }
 
 #[test]
-fn a_running_run_goes_on_with_another_value_and_back_to_its_first_command_line() {
+fn a_running_run_continues_with_another_value_and_returns_to_its_first_command_line() {
     let mut story = Story::running(1, 0);
     story.machine.checkpoints = vec![Checkpoint {
         path: "/c/step-4".into(),
@@ -165,7 +165,7 @@ fn a_running_run_goes_on_with_another_value_and_back_to_its_first_command_line()
 }
 
 #[test]
-fn the_last_change_is_taken_back_first_and_each_once() {
+fn the_last_change_is_reverted_first_and_each_once() {
     let mut story = Story::running(1, 0);
     for (knob, value) in [("lr_scale", "0.5"), ("num_workers", "2"), ("lr_scale", "0.25")] {
         story.event(&apply(knob, value));
@@ -205,7 +205,7 @@ fn the_last_change_is_taken_back_first_and_each_once() {
 }
 
 #[test]
-fn a_change_that_is_named_is_taken_back_out_of_its_order_where_no_other_turned_its_knobs() {
+fn a_named_change_is_reverted_out_of_order_if_no_other_change_set_its_knobs() {
     let mut story = Story::running(1, 0);
     for (knob, value) in [("lr_scale", "0.5"), ("num_workers", "2")] {
         story.event(&apply(knob, value));
@@ -220,7 +220,7 @@ fn a_change_that_is_named_is_taken_back_out_of_its_order_where_no_other_turned_i
 }
 
 #[test]
-fn a_run_that_has_ended_goes_on_with_the_change_from_the_start_where_nothing_was_saved() {
+fn an_ended_run_without_a_checkpoint_starts_from_the_beginning_with_the_change() {
     let mut story = Story::running(1, 0);
     story.end_all(1);
     assert_eq!(story.machine.state, RunState::Failed);
@@ -275,7 +275,7 @@ fn a_person_who_stops_the_run_wins_over_a_change_that_waits() {
 }
 
 #[test]
-fn a_training_that_comes_to_its_end_first_has_succeeded() {
+fn a_training_that_ends_before_the_change_has_succeeded() {
     let mut story = Story::running(1, 0);
     story.report("n0", first_step(0));
     let after = Some(StopPoint::Step(50));
@@ -361,7 +361,7 @@ fn a_verdict_against_a_change_is_a_reason_to_take_it_back_once() {
 }
 
 #[test]
-fn what_ranks_say_of_a_knob_is_kept_once() {
+fn answers_of_ranks_about_a_knob_are_kept_once() {
     let mut story = Story::running(2, 0);
     for (name, applied) in [("n0", true), ("n1", true), ("n1", false)] {
         story.report(name, answered("lr_scale", applied));

@@ -49,7 +49,7 @@ fn kept(try_larger_batch: Option<bool>) -> Story {
 }
 
 #[test]
-fn it_is_tried_once_and_only_where_it_is_asked_for() {
+fn a_larger_batch_is_tried_once_and_only_on_request() {
     assert_eq!(kept(None).machine.larger_batch_due(), None);
     assert_eq!(
         kept(Some(true)).machine.larger_batch_due(),
@@ -110,7 +110,7 @@ fn an_attempt_that_fails_with_it_is_followed_by_one_without_it() {
 }
 
 #[test]
-fn a_change_in_place_stands_in_the_way_of_neither_the_trial_nor_its_taking_back() {
+fn a_change_in_place_prevents_neither_the_trial_nor_its_revert() {
     let mut story = kept(Some(true));
     let due = story.machine.larger_batch_due();
     story.event(&apply("process_group_timeout_s", "600"));
@@ -128,7 +128,7 @@ fn a_change_in_place_stands_in_the_way_of_neither_the_trial_nor_its_taking_back(
 }
 
 #[test]
-fn a_trial_that_a_lost_node_ends_says_nothing_of_the_batch() {
+fn a_trial_that_a_lost_node_ends_gives_no_verdict_on_the_batch() {
     let mut story = trying();
     let shim_died = NodeReport::Ended(NodeEnd {
         cause: EndCause::ShimDied,

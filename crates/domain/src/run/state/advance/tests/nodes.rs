@@ -20,7 +20,7 @@ fn away(name: &str) -> Event {
 }
 
 #[test]
-fn a_lost_node_stops_the_attempt_everywhere_and_the_next_goes_elsewhere_from_the_last_checkpoint() {
+fn a_lost_node_stops_the_attempt_and_the_next_one_resumes_on_other_nodes() {
     let mut story = Story::running(2, 3);
     story.report("n0", first_step(0));
     story.machine.checkpoints.push(Checkpoint {
@@ -83,7 +83,7 @@ fn while_the_others_step_a_node_is_only_out_of_sight() {
 }
 
 #[test]
-fn when_all_are_away_it_is_more_likely_the_collector_and_without_a_restart_nothing_is_gained() {
+fn an_attempt_whose_nodes_are_all_away_is_stopped_late_and_only_if_a_restart_is_left() {
     for (max_restarts, told) in [
         (0, vec![]),
         (1, vec!["stop n0 10000".to_owned(), "stop n1 10000".to_owned()]),
@@ -116,7 +116,7 @@ fn a_collector_that_was_away_itself_gives_nodes_their_time() {
 }
 
 #[test]
-fn a_node_that_comes_back_while_its_attempt_stops_is_waited_for() {
+fn a_node_that_reconnects_while_its_attempt_stops_is_waited_for() {
     let mut story = Story::running(2, 3);
     story.event(&away("n1"));
     story.wait(121_000);
@@ -168,7 +168,7 @@ fn a_node_that_cannot_prepare_is_replaced_where_there_are_others() {
 }
 
 #[test]
-fn a_node_that_was_let_back_is_no_longer_excluded() {
+fn a_node_that_was_included_again_is_no_longer_excluded() {
     let mut story = Story::running(2, 3);
     story.report(
         "n1",

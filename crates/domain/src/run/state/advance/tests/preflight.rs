@@ -131,7 +131,7 @@ fn the_others_look_for_what_the_first_node_wrote_before_anything_starts() {
 }
 
 #[test]
-fn an_older_agent_is_not_told_to_look() {
+fn an_older_agent_is_not_told_to_search_for_tokens() {
     let mut story = Story::submit(2, 3);
     story.place();
     story.report("n0", found(|found| found.token = Some("/ckpt/x".into())));
@@ -254,7 +254,7 @@ fn a_slow_node_is_warned_about_or_refused_and_left_out_by_name() {
 }
 
 #[test]
-fn a_slow_pair_is_nobodys_and_what_was_not_measured_is_said() {
+fn a_slow_pair_blames_no_node_and_missing_measurements_are_noted() {
     let (mut story, _) = measuring(2, r#"{"refuse": true, "min_mib_s": 100}"#);
     story.report("n0", measured(0, None));
     story.report("n1", measured(0, 50.0));
@@ -271,7 +271,7 @@ fn a_slow_pair_is_nobodys_and_what_was_not_measured_is_said() {
 }
 
 #[test]
-fn a_node_that_never_answers_is_given_up_and_a_collector_that_was_away_waits_anew() {
+fn a_node_that_never_answers_is_given_up_and_a_restarted_collector_waits_again() {
     let (mut story, _) = measuring(3, "true");
     story.report("n1", measured(0, 900.0));
     story.wait(30_000);
@@ -290,7 +290,7 @@ fn a_node_that_never_answers_is_given_up_and_a_collector_that_was_away_waits_ane
 }
 
 #[test]
-fn interfaces_are_held_against_each_other_and_the_odd_one_is_named() {
+fn interfaces_are_compared_and_the_one_that_differs_is_named() {
     use crate::run::state::Nic;
     let nic = |name: &str, rdma, speed: u64, mtu: u32, up| Nic {
         name: name.into(),

@@ -22,7 +22,7 @@ fn silent(rank: u32) -> NodeReport {
 }
 
 #[test]
-fn what_ranks_say_last_is_kept_behind_the_end_of_the_run() {
+fn the_last_reports_of_ranks_are_kept_after_the_end_of_the_run() {
     let mut story = Story::running(2, 0);
     story.report("n1", mesh(3));
     story.end_all(0);
@@ -41,7 +41,7 @@ fn what_ranks_say_last_is_kept_behind_the_end_of_the_run() {
     assert_eq!(
         ranks.to_string(),
         "0",
-        "a node that has no part in it is not heard"
+        "reports of a node without a task are ignored"
     );
     assert_eq!(
         (story.machine.state, &story.machine.outcome),

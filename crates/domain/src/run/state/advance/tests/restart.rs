@@ -12,7 +12,7 @@ fn restart(without: &[&str]) -> KnobRequest {
 }
 
 #[test]
-fn a_node_that_a_person_takes_out_is_not_given_back() {
+fn a_node_that_a_user_excludes_stays_excluded() {
     let mut story = Story::running(2, 0);
     story.machine.checkpoints = vec![Checkpoint {
         path: "/c/step-4".into(),
@@ -51,7 +51,7 @@ fn a_node_that_a_person_takes_out_is_not_given_back() {
 }
 
 #[test]
-fn only_nodes_of_a_run_that_is_under_way_are_taken_out() {
+fn only_nodes_of_an_active_run_are_excluded() {
     let mut story = Story::running(1, 0);
     let refused = |story: &Story, request: &KnobRequest| {
         matches!(story.machine.change_for(request), Err(CannotChange::Now(_)))

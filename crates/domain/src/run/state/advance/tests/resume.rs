@@ -45,7 +45,7 @@ fn resumed_step(story: &Story) -> Option<u64> {
 }
 
 #[test]
-fn a_run_that_has_ended_goes_on_as_another_attempt() {
+fn a_run_that_has_ended_resumes_as_another_attempt() {
     for (event, step) in [
         (resume(None, false), Some(20)),
         (resume(Some(10), false), Some(10)),
@@ -71,7 +71,7 @@ fn a_run_that_has_ended_goes_on_as_another_attempt() {
 }
 
 #[test]
-fn a_stopped_run_goes_on_and_its_stop_is_forgotten() {
+fn a_stopped_run_resumes_without_its_stop() {
     let mut story = Story::running(1, 0);
     story.event(&Event::StopRequested {
         grace_ms: 0,
@@ -85,7 +85,7 @@ fn a_stopped_run_goes_on_and_its_stop_is_forgotten() {
 }
 
 #[test]
-fn restarts_and_the_same_step_are_counted_anew() {
+fn restarts_and_repeated_steps_are_counted_from_zero() {
     let mut story = failed();
     story.machine.spec.max_restarts = 1;
     story.event(&resume(None, false));
@@ -129,7 +129,7 @@ fn an_automatic_restart_does_not_go_past_what_a_person_chose() {
 }
 
 #[test]
-fn an_earlier_attempt_still_tells_how_far_its_ranks_came() {
+fn an_earlier_attempt_still_reports_the_last_steps_of_its_ranks() {
     let mut story = failed();
     story.event(&resume(None, false));
     let attempts = RunView::from(&story.machine).attempts;
@@ -146,7 +146,7 @@ fn fails_at_once(story: &mut Story, kind: &str, message: &str) {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_gone_on_from_again() {
+fn an_unreadable_checkpoint_is_not_resumed_from_again() {
     let mut story = failed();
     story.machine.spec.max_restarts = 5;
     story.event(&resume(None, false));
@@ -185,7 +185,7 @@ fn what_cannot_be_read_is_not_gone_on_from_again() {
 }
 
 #[test]
-fn two_attempts_that_do_not_come_to_a_step_doubt_where_they_began() {
+fn two_attempts_without_a_step_make_their_checkpoint_doubtful() {
     let mut story = failed();
     story.machine.spec.max_restarts = 5;
     story.event(&resume(None, false));
@@ -202,7 +202,7 @@ fn two_attempts_that_do_not_come_to_a_step_doubt_where_they_began() {
 }
 
 #[test]
-fn a_lost_node_casts_no_doubt() {
+fn a_lost_node_makes_no_checkpoint_doubtful() {
     let mut story = failed();
     story.machine.spec.max_restarts = 5;
     story.event(&resume(None, false));

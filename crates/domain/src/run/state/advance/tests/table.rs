@@ -287,7 +287,7 @@ fn each_event_in_each_state() {
 }
 
 #[test]
-fn the_table_has_every_state_a_run_comes_to() {
+fn the_table_contains_each_state_that_a_run_can_reach() {
     let all = [
         RunState::Queued,
         RunState::Preparing,

@@ -1,4 +1,4 @@
-//! Events before a diagnosis, and similar diagnoses.
+//! The history around a diagnosis: changes before it, similar diagnoses, and the user actions on it.
 
 use domain::api::alerts::{AlertView, Diagnosis};
 use domain::api::diagnoses::{ChangeBefore, SimilarDiagnosis, TimelineEntry};
@@ -27,7 +27,6 @@ const SIMILAR_MAX: u32 = 10;
 ///
 /// # Errors
 /// Returns an error if the store fails.
-/// When the store fails.
 pub(crate) async fn changed_before(
     state: &StateStore,
     diagnosis: &Diagnosis,
