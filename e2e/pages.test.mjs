@@ -380,6 +380,18 @@ test("pages", async (t) => {
     await page.getByLabel("Token").waitFor();
   });
 
+  await t.test("a page whose file cannot be loaded offers to try again", async (t) => {
+    const page = await openPage(t, browser, { expected: /split_|chunk_|ERR_FAILED|Failed to (fetch|load)/ });
+    await page.route(/\/(split|chunk)_.*\.wasm$/, (route) => route.abort());
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/rules`);
+    const alert = page.getByRole("alert").filter({ hasText: "This page could not be loaded" });
+    await alert.waitFor();
+    await page.unroute(/\/(split|chunk)_.*\.wasm$/);
+    await alert.getByRole("button", { name: "Retry" }).click();
+    await page.getByRole("heading", { name: /Rules \d+ of/ }).waitFor();
+  });
+
   await t.test("unknown addresses and unknown runs say so", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);

@@ -12,6 +12,32 @@ globalThis.lockstepCopy = (text) => {
   return copied;
 };
 
+const addScript = (src) =>
+  new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.onload = resolve;
+    script.onerror = () => {
+      script.remove();
+      reject(new Error(`cannot load ${src}`));
+    };
+    script.src = src;
+    document.head.append(script);
+  });
+
+// Charts are loaded by the first page that has some. A failed attempt is not kept: the next one starts from the beginning.
+let charts;
+globalThis.lockstepLoadCharts = () => {
+  charts ??= addScript("/uplot.js")
+    .then(() => import("/legend.js"))
+    .then(() => import("/chart.js"))
+    .catch((error) => {
+      charts = undefined;
+      console.error(error);
+      throw error;
+    });
+  return charts;
+};
+
 // The page on the wall: no controls, large type, and a screen that stays on for as long as it is looked at.
 if (new URLSearchParams(location.search).get("wall") === "1") {
   document.documentElement.classList.add("wall");

@@ -8,7 +8,7 @@ mod shortcuts;
 use leptos::prelude::*;
 
 use crate::live::Live;
-use crate::page::{DiagnosesPage, Login, NewRun, NotFound, OneDiagnosis, OneRun, Overview, RulesPage};
+use crate::page::{Login, NotFound, Overview, lazy};
 use crate::route::{Page, Route};
 use crate::session::{Phase, UserSession};
 use crate::ui::{Zone, dynamic_view, effect};
@@ -39,6 +39,7 @@ fn Shell() -> impl IntoView {
     live.run(expect_context::<UserSession>());
     let route = Route::follow();
     provide_context(route);
+    lazy::preload();
     let page = route.page();
     let palette = Palette::new();
     let zone = RwSignal::new(Zone::chosen(route.param("tz").get_untracked().as_deref()));
@@ -52,12 +53,12 @@ fn Shell() -> impl IntoView {
         zone.get().apply();
         match page.get() {
             Page::Overview => view! { <Overview /> }.into_any(),
-            Page::NewRun => view! { <NewRun /> }.into_any(),
-            Page::Diagnoses => view! { <DiagnosesPage /> }.into_any(),
-            Page::Diagnosis(id) => view! { <OneDiagnosis id /> }.into_any(),
-            Page::Rules => view! { <RulesPage /> }.into_any(),
+            Page::NewRun => lazy::new_run(),
+            Page::Diagnoses => lazy::diagnoses(),
+            Page::Diagnosis(id) => lazy::diagnosis(id),
+            Page::Rules => lazy::rules(),
             // Another id is another page: all watches of the previous page end.
-            Page::Run(id) => view! { <OneRun id /> }.into_any(),
+            Page::Run(id) => lazy::run(id),
             Page::Unknown => view! { <NotFound /> }.into_any(),
         }
     });

@@ -29,9 +29,10 @@ pub(crate) enum StreamMessage {
         id: u32,
         piece: LogPiece,
     },
+    /// Read by [`Run::read`], which only the run's page needs.
     Run {
         id: u32,
-        run: Box<Run>,
+        run: JsValue,
     },
     Runs(Vec<RunSummary>),
     Diagnoses(Vec<Diagnosis>),
@@ -104,7 +105,7 @@ impl StreamMessage {
             },
             "run" => Self::Run {
                 id: read_field(&message, "id")?,
-                run: Box::new(run(&field(&message, "run")?)?),
+                run: field(&message, "run")?,
             },
             "runs" => Self::Runs(read_field(&message, "runs")?),
             "diagnoses" => Self::Diagnoses(read_diagnoses(&field(&message, "diagnoses")?)?),
@@ -118,12 +119,14 @@ impl StreamMessage {
     }
 }
 
-/// Reads a run; the fields of the summary are at the same level as the others.
-fn run(run: &JsValue) -> Result<Run, Unreadable> {
-    Ok(Run {
-        summary: read(run)?,
-        more: read(run)?,
-    })
+impl Run {
+    /// Reads a run; the fields of the summary are at the same level as the others.
+    pub(crate) fn read(run: &JsValue) -> Result<Self, Unreadable> {
+        Ok(Self {
+            summary: read(run)?,
+            more: read(run)?,
+        })
+    }
 }
 
 /// Reads a list of diagnoses.

@@ -2,6 +2,7 @@
 
 mod diagnoses;
 mod diagnosis;
+pub(crate) mod lazy;
 mod login;
 mod new_run;
 mod not_found;
@@ -9,11 +10,6 @@ mod overview;
 mod rules;
 mod run;
 
-pub(crate) use diagnoses::DiagnosesPage;
-pub(crate) use diagnosis::OneDiagnosis;
 pub(crate) use login::Login;
-pub(crate) use new_run::NewRun;
 pub(crate) use not_found::NotFound;
 pub(crate) use overview::Overview;
-pub(crate) use rules::RulesPage;
-pub(crate) use run::OneRun;

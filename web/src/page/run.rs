@@ -108,10 +108,13 @@ fn watched(id: String) -> (RunSignal, RwSignal<Option<String>>) {
     expect_context::<Live>().watch(
         |watch| Request::WatchRun { id: watch, run: id },
         move |message| match message {
-            StreamMessage::Run { run: view, .. } => {
-                problem.set(None);
-                run.set(Some(*view));
-            }
+            StreamMessage::Run { run: view, .. } => match Run::read(&view) {
+                Ok(view) => {
+                    problem.set(None);
+                    run.set(Some(view));
+                }
+                Err(error) => problem.set(Some(format!("The run cannot be read: {error}"))),
+            },
             StreamMessage::Failed { message, .. } => problem.set(Some(message)),
             _ => {}
         },

@@ -10,6 +10,8 @@ use wasm_bindgen_cli_support::Bindgen;
 pub(crate) fn run(program: &Path, stage: &Path, fast: bool) -> Result<()> {
     let mut bindgen = Bindgen::new();
     bindgen.input_path(program).out_name("web").typescript(false);
+    // The pages import the program's table, memory and stack pointer, and its functions by their mangled names.
+    bindgen.keep_lld_exports(true).demangle(false);
     // Names of functions make a panic's trace readable; they are a third of the file.
     bindgen.remove_name_section(!fast).remove_producers_section(!fast);
     bindgen

@@ -1,7 +1,7 @@
 //! wasm-opt, which halves the size of the program.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -24,19 +24,30 @@ const FEATURES: [&str; 7] = [
     "--enable-sign-ext",
 ];
 
-/// Shrinks the program in place; does nothing in a fast build.
-pub(crate) fn run(layout: &Layout, modules: &Path, stage: &Path, fast: bool) -> Result<()> {
+/// Shrinks the program and its pages in place; does nothing in a fast build.
+pub(crate) fn run(
+    layout: &Layout,
+    modules: &Path,
+    stage: &Path,
+    pages: &[PathBuf],
+    fast: bool,
+) -> Result<()> {
     if fast {
         return Ok(());
     }
-    let program = stage.join("web_bg.wasm");
-    let smaller = stage.join("web_bg.wasm.smaller");
+    shrink(layout, modules, &stage.join("web_bg.wasm"))?;
+    pages.iter().try_for_each(|page| shrink(layout, modules, page))
+}
+
+fn shrink(layout: &Layout, modules: &Path, file: &Path) -> Result<()> {
+    let smaller = file.with_extension("smaller");
     Child::new(layout, "wasm-opt", npm::node()?, LIMIT)
         .args([modules.join("binaryen/bin/wasm-opt")])
         // Rust puts its stack first: nothing lies below 1 KiB, so addresses may be folded into loads and stores.
         .args(["-Oz", "--strip-debug", "--strip-producers", "--low-memory-unused"])
         .args(FEATURES)
-        .args([program.as_path(), Path::new("-o"), smaller.as_path()])
+        .args([file, Path::new("-o"), smaller.as_path()])
         .succeed()?;
-    fs::rename(&smaller, &program).context("cannot replace the program with the smaller one")
+    fs::rename(&smaller, file)
+        .with_context(|| format!("cannot replace {} with the smaller one", file.display()))
 }
