@@ -39,7 +39,7 @@ enum What {
     /// Degrades a training in several ways under this program and an earlier revision at the same time. Records how soon each finds the
     /// fault. Continues after an interruption.
     Detection(detection::Options),
-    /// Makes ranks hang or slow down in 29 ways, with culprit, moment and magnitude drawn from a seed. Records whom the alerts name, and when.
+    /// Makes runs go wrong in more than 60 ways, with culprit, moment and magnitude drawn from a seed. Records whom the alerts name, and when.
     /// Continues after an interruption.
     Diagnosis(diagnosis::Options),
     /// Kills, stops, disconnects and starves real torchrun runs of two nodes, and checks the state after each fault.

@@ -11,7 +11,7 @@
 //! quiet.rs      healthy but noisy work, during which no alert may fire
 //! hang.rs       a rank that stops taking part, and which rank is named
 //! detection.rs  how fast a degraded training is found, by this program and by an earlier one
-//! diagnosis/    all kinds of ranks that hang or are slow, and which rank is named: cargo xtask lab diagnosis
+//! diagnosis/    all kinds of runs that go wrong, and who is named: cargo xtask lab diagnosis
 //! trials.rs     finished trials, so that an interrupted command continues
 //! ```
 //! Some of them run with every change. `cargo xtask lab faults` runs all of them and writes the table in docs/faults.md.

@@ -1,5 +1,5 @@
-//! Which rank is named when a rank hangs or is slow: the test in crates/lockstep/tests/faults/diagnosis, and its tables in docs/lab.md.
-//! Finished trials are stored per revision, so that an interrupted command continues.
+//! Which rank, node or run is named when something goes wrong: the test in crates/lockstep/tests/faults/diagnosis, and its tables in
+//! docs/lab.md. Finished trials are stored per revision, so that an interrupted command continues.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,23 +18,30 @@ use crate::progress::{result, say};
 use crate::soak::quiet;
 use crate::toolchain::venv;
 
-const INTRODUCTION: &str = "# The lab of diagnoses
+const INTRODUCTION: &str = "# Accuracy of diagnoses
 
-Written by `cargo xtask lab diagnosis`: real torchrun runs on Gloo, watched by a collector and two agents, in which one rank hangs or is slow. The strategy
-(DDP or FSDP2), the number of ranks (2 to 8), the culprit, the moment and the magnitude are drawn from a seed. What each kind of fault does is said in
-crates/lockstep/tests/faults/diagnosis/faulty.py; the script needs no change to be watched.
+This page shows how often and how soon Lockstep names what went wrong in a run. It is for people who decide whether to trust a diagnosis.
 
-- *detected*: an alert of warning or above, of a rule that fits the kind, fired after the fault, or a wrong rank was named.
-- *culprit right*: such an alert names the culprit (where there are two: each of them), and no alert names another rank or node.
+`cargo xtask lab diagnosis` writes this page. It runs real torchrun jobs on Gloo, watched by a collector and two agents. In each job, one thing goes wrong: a rank hangs or
+is slow, the run or one rank learns wrongly, gets wrong data, cannot save its checkpoints, or ends. The strategy (DDP, FSDP2 or HSDP), the number of ranks (2 to 8), the
+culprit, the time and the magnitude of the fault are drawn from a seed. The files in crates/lockstep/tests/faults/diagnosis/faults describe each kind of fault. The script needs no
+change to be watched.
+
+- *detected*: an alert of severity warning or above, of a rule that fits the kind of fault, fired after the fault, or a wrong rank was named.
+- *culprit right*: such an alert names the culprit (each culprit, if there are two), and no alert names another rank or node. If all ranks have the fault, or a rule cannot know
+  which rank has it, the run is the culprit: such an alert is about the run, and no alert names a rank without the fault. If an agent or a node is lost, the node is the culprit.
 - *wrong rank named*: any alert names another rank or node of the run, or any rank before the fault.
-- *unknown*: detected, but not each culprit is named. It counts as a miss.
-- *p50*, *p95*: seconds from the fault, by the clock of the machine, until the culprit was named. A trial in which it was not counts as infinite.
+- *unknown*: detected, but not every culprit is named. This counts as a miss.
+- *p50*, *p95*: seconds from the fault until the culprit was named, by the clock of the machine. A trial in which it was not named counts as infinite. Some rules
+  wait on purpose: `LearningRateZero` for three minutes, `DataUneven` and `LossRises` for one, `ReplicasDiffer` for three checks of 256 steps each.
 - *named by `run why`*: `lockstep run why RUN` names the culprit at the end of the trial.
-- *TraceML*: TraceML on the same script with the same draw, with three lines of the script switched on for it. It is right when the ranks that it names as
-  stragglers in its summary at the end of the run are the culprits and no others.
-- *alerts besides*: other rules of warning or above that fired in any of the trials.
+- *TraceML*: TraceML on the same script with the same seed, for stragglers; three lines of the script are enabled for it. It is right if its summary at the end of the run
+  names exactly the culprits as stragglers.
+- *alerts besides*: other rules of severity warning or above that fired in any of the trials.
 
-Thresholds are set with seeds below 1000. Only seeds from 1000 on are kept here, and no threshold may be changed because of what they show.
+Rules that need ten minutes or more have no trials: `LossPlateau`, `HostMemoryGrows`, `CheckpointOverdue` and `RunStuckQueued`.
+
+Thresholds are tuned with seeds below 1000. This page contains only seeds from 1000 on. No threshold may be changed because of these results.
 ";
 /// Seeds below this are for setting thresholds.
 const SCORING_SEEDS_FROM: u64 = 1000;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::kind::{Inflicted, Kind};
+use super::kind::{Inflicted, Kind, Range};
 
 /// Everything that differs between two trials of a kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,13 +13,13 @@ pub(super) struct Draw {
     pub(super) strategy: String,
     pub(super) nodes: u32,
     pub(super) ranks_per_node: u32,
-    /// In ascending order.
+    /// In ascending order. Empty if all ranks have the fault.
     pub(super) culprits: Vec<u32>,
     pub(super) step_s: f64,
-    /// The step after which the fault starts.
+    /// The step after which the fault starts; 0 if it is there from the first step on.
     pub(super) at_step: u32,
-    /// Extra time of a straggler, as a fraction of a step.
-    pub(super) extra: f64,
+    /// In the unit of the kind: for a straggler, extra time as a fraction of a step.
+    pub(super) magnitude: f64,
     /// Duration of an intermittent stall, and the time from one stall to the next, in seconds.
     pub(super) stall_s: f64,
     pub(super) period_s: f64,
@@ -27,13 +27,8 @@ pub(super) struct Draw {
     pub(super) offset: f64,
 }
 
-/// Range of the step time in seconds.
-const STEP_S: (f64, f64) = (0.08, 0.2);
-/// Range of the time before the fault, in which training is even, in seconds.
-const EVEN_S: (f64, f64) = (18.0, 30.0);
-const EXTRA: (f64, f64) = (0.15, 0.8);
-const STALL_S: (f64, f64) = (1.5, 2.5);
-const PERIOD_S: (f64, f64) = (16.0, 24.0);
+const STALL_S: Range = (1.5, 2.5);
+const PERIOD_S: Range = (16.0, 24.0);
 
 impl Draw {
     /// Draws a trial. The same kind, seed and number give the same draw on any machine.
@@ -42,19 +37,19 @@ impl Draw {
         let strategy = kind.strategies[chance.below(kind.strategies.len())];
         let (nodes, ranks_per_node) = kind.sizes[chance.below(kind.sizes.len())];
         let mut others: Vec<u32> = (0..nodes * ranks_per_node).collect();
-        let mut culprits: Vec<u32> = (0..kind.culprits)
+        let mut culprits: Vec<u32> = (0..kind.culprit.ranks())
             .map(|_| others.swap_remove(chance.below(others.len())))
             .collect();
         culprits.sort_unstable();
-        let step_s = rounded(chance.between(STEP_S));
+        let step_s = rounded(chance.between(kind.step_s));
         Self {
             strategy: strategy.name().to_owned(),
             nodes,
             ranks_per_node,
             culprits,
             step_s,
-            at_step: (chance.between(EVEN_S) / step_s) as u32,
-            extra: rounded(chance.between(EXTRA)),
+            at_step: (chance.between(kind.even_s) / step_s) as u32,
+            magnitude: rounded(chance.between(kind.magnitude)),
             stall_s: rounded(chance.between(STALL_S)),
             period_s: rounded(chance.between(PERIOD_S)),
             offset: rounded(chance.between((0.0, 1.0))),
@@ -65,20 +60,25 @@ impl Draw {
         self.nodes * self.ranks_per_node
     }
 
+    /// Returns the ranks that have the fault.
+    fn affected(&self) -> Vec<u32> {
+        if self.culprits.is_empty() {
+            (0..self.ranks()).collect()
+        } else {
+            self.culprits.clone()
+        }
+    }
+
     /// Returns the arguments of `faulty.py`.
     pub(super) fn arguments(&self, kind: &Kind, folder: &Path) -> Vec<String> {
-        let extra_s = if kind.how == "intermittent" {
-            self.stall_s
-        } else {
-            self.extra * self.step_s
-        };
         let mut arguments = vec!["--how".to_owned(), kind.how.to_owned(), "--ranks".to_owned()];
-        arguments.extend(self.culprits.iter().map(ToString::to_string));
+        arguments.extend(self.affected().iter().map(ToString::to_string));
         for (name, value) in [
             ("--strategy", self.strategy.clone()),
             ("--at-step", self.at_step.to_string()),
             ("--step-s", self.step_s.to_string()),
-            ("--extra-s", format!("{extra_s:.4}")),
+            ("--magnitude", self.magnitude.to_string()),
+            ("--stall-s", self.stall_s.to_string()),
             ("--period-s", self.period_s.to_string()),
             ("--dir", folder.display().to_string()),
         ] {
@@ -96,13 +96,13 @@ impl fmt::Display for Draw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of {} ranks, culprit {:?}, steps of {} s, from step {}, extra {}",
+            "{} of {} ranks, fault of ranks {:?}, steps of {} s, from step {}, magnitude {}",
             self.strategy,
             self.ranks(),
-            self.culprits,
+            self.affected(),
             self.step_s,
             self.at_step,
-            self.extra
+            self.magnitude
         )
     }
 }
@@ -137,7 +137,7 @@ impl Chance {
         (self.between((0.0, count as f64)) as usize).min(count - 1)
     }
 
-    fn between(&mut self, (low, high): (f64, f64)) -> f64 {
+    fn between(&mut self, (low, high): Range) -> f64 {
         let part = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         low + part * (high - low)
     }
@@ -145,7 +145,7 @@ impl Chance {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kind::{KINDS, named};
+    use super::super::kinds::{KINDS, named};
     use super::*;
 
     #[test]
@@ -159,27 +159,40 @@ mod tests {
     #[test]
     fn draws_stay_within_what_their_kind_allows_and_reach_all_of_it() {
         let mut seen = std::collections::BTreeSet::new();
-        for kind in &KINDS {
-            for number in 1..=50 {
+        for kind in KINDS {
+            for number in 1..=200 {
                 let draw = Draw::new(kind, 7, number);
                 assert!(kind.sizes.contains(&(draw.nodes, draw.ranks_per_node)));
-                assert_eq!(draw.culprits.len(), kind.culprits as usize);
+                assert_eq!(draw.culprits.len(), kind.culprit.ranks() as usize);
                 assert!(draw.culprits.is_sorted_by(|a, b| a < b));
                 assert!(draw.culprits.iter().all(|rank| *rank < draw.ranks()), "{draw}");
                 let even_s = f64::from(draw.at_step) * draw.step_s;
-                assert!(even_s > EVEN_S.0 - STEP_S.1 && even_s <= EVEN_S.1, "{draw}");
-                seen.insert((draw.ranks(), draw.culprits[0], draw.strategy));
+                assert!(
+                    even_s > kind.even_s.0 - kind.step_s.1 && even_s <= kind.even_s.1,
+                    "{draw}"
+                );
+                seen.insert((draw.ranks(), draw.affected()[0], draw.strategy));
             }
         }
         for rank in 0..8 {
-            assert!(
-                seen.contains(&(8, rank, "ddp".to_owned())),
-                "rank {rank} is never drawn"
-            );
-            assert!(
-                seen.contains(&(8, rank, "fsdp2".to_owned())),
-                "rank {rank} is never drawn"
-            );
+            for strategy in ["ddp", "fsdp2", "hsdp"] {
+                assert!(
+                    seen.contains(&(8, rank, strategy.to_owned())),
+                    "rank {rank} is never drawn under {strategy}"
+                );
+            }
         }
+    }
+
+    #[test]
+    fn if_no_rank_is_the_culprit_all_ranks_have_the_fault() {
+        let kind = named("learning-rate-jump");
+        let draw = Draw {
+            nodes: 2,
+            ranks_per_node: 2,
+            ..Draw::new(kind, 1, 1)
+        };
+        let arguments = draw.arguments(kind, Path::new("/tmp/x")).join(" ");
+        assert!(arguments.contains("--ranks 0 1 2 3 --strategy"), "{arguments}");
     }
 }

@@ -1,4 +1,9 @@
-//! The kinds of faults.
+//! What a kind of fault is. `kinds.rs` lists them.
+
+use std::time::Duration;
+
+/// Lowest and highest value that a trial may draw.
+pub(super) type Range = (f64, f64);
 
 /// One kind of fault.
 #[derive(Debug, PartialEq)]
@@ -12,11 +17,20 @@ pub(super) struct Kind {
     pub(super) strategies: &'static [Strategy],
     /// Nodes and ranks per node; a trial draws one of these pairs.
     pub(super) sizes: &'static [(u32, u32)],
-    /// Number of ranks with the fault.
-    pub(super) culprits: u32,
+    pub(super) culprit: Culprit,
     pub(super) inflicted: Inflicted,
     /// Rules that match this kind, in addition to those that mark a rank as stuck (hangs) or late (stragglers).
     pub(super) rules: &'static [&'static str],
+    /// Maximum number of restarts of the run.
+    pub(super) restarts: u32,
+    /// Duration of a step in seconds.
+    pub(super) step_s: Range,
+    /// Time before the fault, in which training is even, in seconds. If both are 0, the fault comes before the first step.
+    pub(super) even_s: Range,
+    /// Magnitude of the fault: for a straggler the extra time as a fraction of a step, otherwise in the unit of the fault in `faulty.py`.
+    pub(super) magnitude: Range,
+    /// A fault that is not named within this time counts as not named. It is longer than the periods of the rules.
+    pub(super) watched: Duration,
 }
 
 /// The effect of a fault.
@@ -26,6 +40,29 @@ pub(super) enum Family {
     Hang,
     /// All ranks make progress, but wait for one.
     Straggler,
+    /// All ranks become slower.
+    Throughput,
+    /// The parameters, gradients or losses are wrong.
+    Learning,
+    /// Ranks get wrong data, or get them too slowly.
+    Data,
+    /// Checkpoints are not saved, or saving takes long.
+    Checkpoint,
+    /// A rank or a node ends.
+    Failure,
+}
+
+/// Whom the alerts must name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Culprit {
+    /// Each of this many ranks, and no other rank or node.
+    Ranks(u32),
+    /// The run. One rank has the fault and may be named, but no other one.
+    RankOrRun,
+    /// The run, and no rank or node: all ranks have the fault.
+    Run,
+    /// The node of one rank, and no rank.
+    Node,
 }
 
 /// How the ranks share the work.
@@ -33,6 +70,8 @@ pub(super) enum Family {
 pub(super) enum Strategy {
     Ddp,
     Fsdp2,
+    /// FSDP2 on a mesh with pairs of ranks that shard, and replicas of these pairs.
+    Hsdp,
 }
 
 /// How the fault is caused.
@@ -42,103 +81,62 @@ pub(super) enum Inflicted {
     Script,
     /// The test sends SIGSTOP to the rank.
     Stop,
+    /// The test sends SIGKILL to the rank.
+    Kill,
     /// The test starts programs that compute on the rank's core.
     Burn,
+    /// The rank saves its checkpoints on a small file system, and the test fills it. Needs root.
+    FillDisk,
+    /// The test sends SIGKILL to the agent of the rank's node.
+    KillAgent,
+    /// The test sends SIGKILL to all processes of the rank's node.
+    KillNode,
 }
 
-const BOTH: &[Strategy] = &[Strategy::Ddp, Strategy::Fsdp2];
-const DDP: &[Strategy] = &[Strategy::Ddp];
-const FSDP2: &[Strategy] = &[Strategy::Fsdp2];
+impl Family {
+    /// In the order of their tables.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Hang,
+        Self::Straggler,
+        Self::Throughput,
+        Self::Learning,
+        Self::Data,
+        Self::Checkpoint,
+        Self::Failure,
+    ];
 
-/// From two to eight ranks. Four is the common case, so it is listed twice.
-const ANY: &[(u32, u32)] = &[(1, 2), (2, 2), (2, 2), (2, 3), (2, 4)];
-/// If only two ranks disagree, neither can be identified as the culprit.
-const FOUR_OR_MORE: &[(u32, u32)] = &[(2, 2), (2, 2), (2, 3), (2, 4)];
-/// Two slow ranks must be fewer than the ranks that wait.
-const SIX_OR_MORE: &[(u32, u32)] = &[(2, 3), (2, 4)];
-/// These ranks compute, and share the cores of this machine.
-const FEW: &[(u32, u32)] = &[(1, 2), (2, 2)];
+    /// Returns the heading of the family's table.
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Self::Hang => "Hangs",
+            Self::Straggler => "Stragglers",
+            Self::Throughput => "Throughput",
+            Self::Learning => "Learning",
+            Self::Data => "Data",
+            Self::Checkpoint => "Checkpoints",
+            Self::Failure => "Failures",
+        }
+    }
 
-pub(super) const KINDS: [Kind; 29] = [
-    Kind {
-        inflicted: Inflicted::Stop,
-        ..hang("stopped", ANY)
-    },
-    hang("spin", ANY),
-    hang("spin-gil", ANY),
-    hang("unsent-message", FOUR_OR_MORE),
-    hang("skipped-collective", FOUR_OR_MORE),
-    hang("other-order", FOUR_OR_MORE),
-    hang("other-operation", FOUR_OR_MORE),
-    hang("early-end", FOUR_OR_MORE),
-    hang("data-sleep", ANY),
-    hang("fifo", ANY),
-    hang("before-rendezvous", ANY),
-    hang("before-model", ANY),
-    hang("save", ANY),
-    hang("main-ended", ANY),
-    straggler("slow-forward", "slow-forward", DDP),
-    straggler("slow-backward", "slow-backward", DDP),
-    straggler("slow-optimizer", "slow-optimizer", DDP),
-    slow_data("slow-data", DDP),
-    straggler("slow-host", "slow-host", DDP),
-    straggler("slow-everywhere", "slow-everywhere", DDP),
-    straggler("large-batch", "large-batch", DDP),
-    Kind {
-        sizes: FEW,
-        inflicted: Inflicted::Burn,
-        ..straggler("busy-neighbour", "busy-neighbour", DDP)
-    },
-    straggler("intermittent", "intermittent", DDP),
-    Kind {
-        sizes: SIX_OR_MORE,
-        culprits: 2,
-        ..straggler("two-stragglers", "slow-forward", DDP)
-    },
-    straggler("fsdp2-slow-forward", "slow-forward", FSDP2),
-    straggler("fsdp2-slow-backward", "slow-backward", FSDP2),
-    slow_data("fsdp2-slow-data", FSDP2),
-    straggler("fsdp2-slow-host", "slow-host", FSDP2),
-    straggler("fsdp2-large-batch", "large-batch", FSDP2),
-];
-
-const fn hang(name: &'static str, sizes: &'static [(u32, u32)]) -> Kind {
-    Kind {
-        name,
-        how: name,
-        family: Family::Hang,
-        strategies: BOTH,
-        sizes,
-        culprits: 1,
-        inflicted: Inflicted::Script,
-        // Some hangs end the run.
-        rules: &["RunFailed", "RunRestarted"],
+    /// Returns the state of a rank in the alerts that match any kind of this family, if there is one.
+    pub(super) fn rank_state(self) -> Option<&'static str> {
+        match self {
+            Self::Hang => Some("stuck"),
+            Self::Straggler => Some("late"),
+            _ => None,
+        }
     }
 }
 
-const fn straggler(name: &'static str, how: &'static str, strategies: &'static [Strategy]) -> Kind {
-    Kind {
-        name,
-        how,
-        family: Family::Straggler,
-        strategies,
-        sizes: ANY,
-        culprits: 1,
-        inflicted: Inflicted::Script,
-        rules: &[],
+impl Culprit {
+    /// Returns the number of ranks to draw.
+    pub(super) fn ranks(self) -> u32 {
+        match self {
+            Self::Ranks(count) => count,
+            Self::RankOrRun | Self::Node => 1,
+            Self::Run => 0,
+        }
     }
-}
-
-const fn slow_data(name: &'static str, strategies: &'static [Strategy]) -> Kind {
-    Kind {
-        rules: &["DataLoadingSlow"],
-        ..straggler(name, "slow-data", strategies)
-    }
-}
-
-/// Returns the kind with a name that must exist.
-pub(super) fn named(name: &str) -> &'static Kind {
-    KINDS.iter().find(|kind| kind.name == name).unwrap()
 }
 
 impl Strategy {
@@ -147,6 +145,7 @@ impl Strategy {
         match self {
             Self::Ddp => "ddp",
             Self::Fsdp2 => "fsdp2",
+            Self::Hsdp => "hsdp",
         }
     }
 }

@@ -1,27 +1,32 @@
-//! The lab of diagnoses: real runs in which a rank hangs or is slow. It records which rank the alerts name.
+//! The lab of diagnoses: real runs in which something goes wrong. It records which rank, node or run the alerts name.
 //!
 //! ```text
-//! faulty.py     the training, and every fault that a script can have
-//! kind.rs       the kinds of faults
+//! faulty.py     the training
+//! faults/       all faults that its script can have, by group; each file describes its faults
+//! kind.rs       what a kind of fault is
+//! kinds.rs      the kinds of faults
 //! draw.rs       what a trial draws from its seed: strategy, ranks, culprit, time, magnitude
 //! lab.rs        all trials; continues after an interruption
 //! trial.rs      one trial, from the start of the collector to the last alert
+//! outside.rs    faults that the test causes: signals, a full disk, a node that is gone
 //! score.rs      whether only the culprit was named, and when
-//! table.rs      all trials as a table, with intervals, and which targets are met
+//! table.rs      all trials as tables, with intervals, and which targets are met
 //! peer.rs       TraceML with the same script and the same draw
 //! ```
 //! `LOCKSTEP_DIAGNOSIS_ONLY` (names, separated by commas), `LOCKSTEP_DIAGNOSIS_TRIALS` (per kind), `LOCKSTEP_DIAGNOSIS_SEED` and
 //! `LOCKSTEP_DIAGNOSIS_JOBS` (trials at the same time) control what `all` runs. `LOCKSTEP_DIAGNOSIS_RESULTS` is a file to which each trial
 //! is added when it ends; trials in this file are not repeated. `LOCKSTEP_DIAGNOSIS_TRACEML` is TraceML's program, if it should run too.
-//! The table that `all` prints is what `cargo xtask lab diagnosis` writes into docs/lab.md.
+//! The tables that `all` prints are what `cargo xtask lab diagnosis` writes into docs/lab.md.
 //!
-//! To add a kind of fault: add a line to kind.rs and, if the script causes it, a branch to faulty.py.
+//! To add a kind of fault: add an entry to kinds.rs and, if the script causes it, a function to the package `faults`.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
 mod draw;
 mod kind;
+mod kinds;
 mod lab;
+mod outside;
 mod peer;
 mod score;
 mod table;
@@ -30,7 +35,8 @@ mod trial;
 use std::path::{Path, PathBuf};
 
 use draw::Draw;
-use kind::{KINDS, Kind};
+use kind::Kind;
+use kinds::KINDS;
 use lab::Lab;
 use peer::TraceMl;
 use score::Outcome;
@@ -83,31 +89,59 @@ fn setting(name: &str) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-/// Two trials of the lab that run with every change, in addition to the stopped rank of `first_light`.
+/// Four trials of the lab that run with every change, in addition to the stopped rank of `first_light`.
 #[test]
 fn a_rank_that_skips_a_collective_is_named_alone() {
+    let name = "skipped-collective";
     let draw = Draw {
         at_step: 60,
-        ..Draw::new(kind::named("skipped-collective"), 1, 2)
+        ..Draw::new(kinds::named(name), 1, 2)
     };
-    is_named("skipped-collective", &draw);
+    is_named(name, &draw);
 }
 
 #[test]
 fn a_rank_that_is_slow_under_fsdp2_is_named_alone() {
+    let name = "fsdp2-slow-forward";
     let draw = Draw {
         at_step: 100,
-        extra: 0.4,
+        magnitude: 0.4,
         nodes: 2,
         ranks_per_node: 2,
         culprits: vec![2],
-        ..Draw::new(kind::named("fsdp2-slow-forward"), 1, 1)
+        ..Draw::new(kinds::named(name), 1, 1)
     };
-    is_named("fsdp2-slow-forward", &draw);
+    is_named(name, &draw);
+}
+
+#[test]
+fn a_rank_whose_loss_is_nan_first_is_named_alone() {
+    let name = "nan-labels";
+    let draw = Draw {
+        at_step: 40,
+        nodes: 2,
+        ranks_per_node: 2,
+        culprits: vec![2],
+        ..Draw::new(kinds::named(name), 1, 1)
+    };
+    is_named(name, &draw);
+}
+
+#[test]
+fn a_run_that_skips_all_steps_is_named_and_no_other_rank() {
+    let name = "lost-scale";
+    let draw = Draw {
+        at_step: 40,
+        nodes: 1,
+        ranks_per_node: 2,
+        culprits: vec![1],
+        ..Draw::new(kinds::named(name), 1, 1)
+    };
+    is_named(name, &draw);
 }
 
 fn is_named(name: &str, draw: &Draw) {
-    let kind = kind::named(name);
+    let kind = kinds::named(name);
     let trial = trial::run_trial(kind, draw).unwrap();
     assert!(
         matches!(trial.outcome(kind), Outcome::Right { .. }),

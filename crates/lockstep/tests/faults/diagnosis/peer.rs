@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use super::draw::Draw;
 use super::kind::{Inflicted, Kind};
-use super::trial::{Burner, script};
+use super::outside::Burner;
+use super::trial::script;
 
 /// How long the run continues after the fault, in seconds.
 const SLOW_S: f64 = 60.0;
@@ -86,7 +87,7 @@ impl TraceMl {
     /// Runs all ranks of the draw on one node.
     pub(super) fn run_trial(&self, kind: &Kind, draw: &Draw) -> Result<Verdict> {
         let folder = tempfile::tempdir()?;
-        let slow_step_s = draw.step_s * (1.0 + draw.extra);
+        let slow_step_s = draw.step_s * (1.0 + draw.magnitude);
         let steps = draw.at_step + (SLOW_S / slow_step_s) as u32;
         let mut arguments = draw.arguments(kind, folder.path());
         arguments.extend(["--traceml".to_owned(), "--steps".to_owned(), steps.to_string()]);

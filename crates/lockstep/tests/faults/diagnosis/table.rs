@@ -16,6 +16,12 @@ const STRAGGLER_P95_S: f64 = 20.0;
 /// The quantile of the normal distribution for a two-sided 95 % interval.
 const Z: f64 = 1.959_964;
 
+/// The first lines of a table.
+const HEAD: &str = "\
+| fault | trials | detected | culprit right | wrong rank named | unknown | p50 s | p95 s | named by `run why` | TraceML right | TraceML wrong | alerts besides |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|
+";
+
 /// The trials of one kind, or of several kinds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Row {
@@ -66,7 +72,7 @@ impl Row {
             Outcome::Right { seconds } => seconds,
             _ => f64::INFINITY,
         });
-        self.why += usize::from(trial.why_names_it());
+        self.why += usize::from(trial.why_names_it(kind));
         self.others
             .extend(others(kind, &trial.alerts).into_iter().map(str::to_owned));
         if let Some(peer) = &trial.traceml {
@@ -117,23 +123,23 @@ impl Row {
     }
 }
 
-/// Returns the table: rows, sums with their intervals, and targets.
+/// Returns a table for each family, with its sum; then the sum of all trials, the intervals, and the targets.
 pub(super) fn text(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "| fault | trials | detected | culprit right | wrong rank named | unknown | p50 s | p95 s | named by `run why` | TraceML right | TraceML wrong | alerts besides |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
-    );
-    rows.iter().for_each(|row| text += &row.line());
-    let sums = sums(rows);
+    let (mut text, sums) = (String::new(), sums(rows));
     for sum in &sums {
+        let _infallible = write!(text, "### {}\n\n{HEAD}", heading(sum.family));
+        let of_family = rows
+            .iter()
+            .filter(|row| sum.family.is_some() && row.family == sum.family);
+        of_family.for_each(|row| text += &row.line());
         text += &Row {
             name: format!("**{}**", sum.name),
             others: BTreeSet::new(),
             ..sum.clone()
         }
         .line();
+        text.push('\n');
     }
-    text.push('\n');
     for sum in sums.iter().filter(|sum| sum.trials > 0) {
         let _infallible = writeln!(
             text,
@@ -198,15 +204,18 @@ pub(super) fn unmet(rows: &[Row]) -> Vec<String> {
                     format!("{name} are right in more trials than TraceML's"),
                 );
             }
+            // Their rules count minutes or hundreds of steps.
+            Some(_) => {}
         }
     }
     unmet
 }
 
+/// Returns the sum of each family and that of all trials, if there are any.
 fn sums(rows: &[Row]) -> Vec<Row> {
-    let of = |name: &str, family: Option<Family>| {
+    let of = |family: Option<Family>| {
         let mut sum = Row {
-            name: name.to_owned(),
+            name: heading(family).to_lowercase(),
             family,
             ..Row::default()
         };
@@ -214,12 +223,12 @@ fn sums(rows: &[Row]) -> Vec<Row> {
         counted.for_each(|row| sum.add(row));
         sum
     };
-    let sums = [
-        of("hangs", Some(Family::Hang)),
-        of("stragglers", Some(Family::Straggler)),
-        of("all", None),
-    ];
-    sums.into_iter().filter(|sum| sum.trials > 0).collect()
+    let families = Family::ALL.map(Some).into_iter().chain([None]);
+    families.map(of).filter(|sum| sum.trials > 0).collect()
+}
+
+fn heading(family: Option<Family>) -> &'static str {
+    family.map_or("All", Family::heading)
 }
 
 /// Formats a share, for example `5 of 6 (84 %, 95 % interval 44–97 %)`.
@@ -265,7 +274,7 @@ fn seconds(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::draw::Draw;
-    use super::super::kind::named;
+    use super::super::kinds::named;
     use super::super::peer::Verdict;
     use super::super::trial::Alert;
     use super::*;
@@ -330,6 +339,23 @@ mod tests {
             .map(|n| trial(kind, n, Some(f64::from(n)), true))
             .collect();
         assert_eq!(unmet(&rows(&[kind], &trials)).len(), 1);
+    }
+
+    #[test]
+    fn each_family_has_a_table_and_a_sum() {
+        let kinds = [named("slow-forward"), named("spin"), named("constant-labels")];
+        let trials: Vec<Trial> = kinds.iter().map(|kind| trial(kind, 1, None, false)).collect();
+        let text = text(&rows(&kinds, &trials));
+        let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("### ")).collect();
+        assert_eq!(headings, ["### Hangs", "### Stragglers", "### Data", "### All"]);
+        for row in [
+            "| spin | 1 |",
+            "| **hangs** | 1 |",
+            "| **data** | 1 |",
+            "| **all** | 3 |",
+        ] {
+            assert_eq!(text.matches(row).count(), 1, "{row}: {text}");
+        }
     }
 
     #[test]

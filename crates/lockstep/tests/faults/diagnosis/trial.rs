@@ -3,30 +3,28 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::draw::{Draw, burnt_core};
-use super::kind::{Inflicted, Kind};
+use super::draw::Draw;
+use super::kind::{Culprit, Kind};
+use super::outside::OutsideFault;
 use super::peer::Verdict;
 use super::score::{Outcome, outcome};
+use crate::fault_run::now_ms;
 use crate::fleet::Fleet;
+use crate::product::api::Api;
 use crate::product::environment::program;
-use crate::product::process::signal;
 
-/// Eight ranks import PyTorch at the same time, and then train evenly for half a minute.
+/// Eight ranks import PyTorch at the same time, and then train evenly for up to a minute and a half.
 const FAULT_WITHIN: Duration = Duration::from_secs(360);
-/// A culprit that is not named within this time counts as not named.
-const WATCHED: Duration = Duration::from_secs(90);
 /// For this long after the culprit was named, no other rank may be named.
 const WATCHED_AFTER: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(250);
-/// Number of programs that compute on the core of a rank with a busy neighbour.
-const BURNERS: usize = 6;
 
 /// The observations of a trial. They are stored unchanged, so that trials can be scored again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,14 +79,25 @@ impl Trial {
         )
     }
 
-    /// Returns true if `lockstep run why` names each culprit.
-    pub(super) fn why_names_it(&self) -> bool {
-        let names = |rank: &u32| {
-            let mut named = self.why.lines().filter(|line| line.starts_with("  who "));
-            let rank = format!("rank {rank}");
-            named.any(|line| line.split(',').any(|part| part.trim().ends_with(&rank)))
-        };
-        self.draw.culprits.iter().all(names)
+    /// Returns true if `lockstep run why` names each culprit. If the run must be named: if it shows a diagnosis of the run.
+    pub(super) fn why_names_it(&self, kind: &Kind) -> bool {
+        let named: Vec<Vec<&str>> = self
+            .why
+            .lines()
+            .filter_map(|line| line.strip_prefix("  who "))
+            .map(|who| who.split(',').map(str::trim).collect())
+            .collect();
+        let names = |part: String| named.iter().any(|parts| parts.contains(&part.as_str()));
+        match kind.culprit {
+            Culprit::Ranks(_) => {
+                let mut culprits = self.draw.culprits.iter();
+                culprits.all(|rank| names(format!("rank {rank}")))
+            }
+            Culprit::RankOrRun | Culprit::Run => named
+                .iter()
+                .any(|parts| parts.len() == 1 && !parts[0].starts_with("on ")),
+            Culprit::Node => self.nodes.iter().all(|node| names(format!("on {node}"))),
+        }
     }
 }
 
@@ -103,25 +112,25 @@ impl fmt::Display for Alert {
 
 /// Carries out a trial. The caller sets its seed and number.
 pub(super) fn run_trial(kind: &Kind, draw: &Draw) -> Result<Trial> {
-    let fleet = Fleet::start(false)?;
+    let mut fleet = Fleet::start(false)?;
     let folder = fleet.folder().join("faulty");
     std::fs::create_dir_all(&folder)?;
+    let mut fault = OutsideFault::prepare(kind, draw, &folder)?;
     let submitted = fleet.api.post("/api/runs", &spec(kind, draw, &folder));
     let run = submitted["id"]
         .as_str()
         .with_context(|| format!("not submitted: {submitted}"))?;
     let mut watch = Watch {
-        fleet: &fleet,
         run,
         seen: BTreeMap::new(),
     };
-    let fault = watch.until_fault(&folder)?;
-    let (fault_ms, _burners) = inflicted(&fleet, run, kind, draw, fault)?;
-    let nodes = draw
+    let noted_ms = watch.until_fault(&fleet.api, &folder)?;
+    let nodes: Vec<String> = draw
         .culprits
         .iter()
-        .filter_map(|rank| node_of(&fleet, run, *rank))
+        .filter_map(|rank| node_of(&fleet.api, run, *rank))
         .collect();
+    let fault_ms = fault.cause(&mut fleet, run, &nodes, noted_ms)?;
     let mut trial = Trial {
         kind: kind.name.to_owned(),
         seed: 0,
@@ -133,8 +142,8 @@ pub(super) fn run_trial(kind: &Kind, draw: &Draw) -> Result<Trial> {
         traceml: None,
     };
     let (began, mut named) = (Instant::now(), None);
-    while began.elapsed() < WATCHED && named.is_none_or(|at: Instant| at.elapsed() < WATCHED_AFTER) {
-        watch.look();
+    while began.elapsed() < kind.watched && named.is_none_or(|at: Instant| at.elapsed() < WATCHED_AFTER) {
+        watch.look(&fleet.api);
         trial.alerts = watch.alerts(fault_ms);
         if let Outcome::Right { .. } = trial.outcome(kind) {
             named.get_or_insert_with(Instant::now);
@@ -151,6 +160,7 @@ fn spec(kind: &Kind, draw: &Draw, folder: &Path) -> Value {
         "args": draw.arguments(kind, folder),
         "nodes": draw.nodes,
         "nproc_per_node": draw.ranks_per_node,
+        "max_restarts": kind.restarts,
     })
 }
 
@@ -160,7 +170,6 @@ pub(super) fn script() -> PathBuf {
 
 /// Collects alerts while the run goes on.
 struct Watch<'a> {
-    fleet: &'a Fleet,
     run: &'a str,
     /// Alerts by fingerprint and rank, with the time at which each fired.
     seen: BTreeMap<String, (i64, Alert)>,
@@ -168,14 +177,14 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Watches until the script has recorded its fault. Returns that time in milliseconds.
-    fn until_fault(&mut self, folder: &Path) -> Result<i64> {
+    fn until_fault(&mut self, api: &Api, folder: &Path) -> Result<i64> {
         let began = Instant::now();
         loop {
-            self.look();
+            self.look(api);
             if let Some(noted) = noted_ms(folder) {
                 return Ok(noted);
             }
-            let view = self.fleet.api.get(&format!("/api/runs/{}", self.run));
+            let view = api.get(&format!("/api/runs/{}", self.run));
             let ended =
                 ["failed", "stopped", "succeeded"].contains(&view["state"].as_str().unwrap_or_default());
             if ended || began.elapsed() > FAULT_WITHIN {
@@ -185,8 +194,8 @@ impl Watch<'_> {
         }
     }
 
-    fn look(&mut self) {
-        let all = self.fleet.api.get("/api/diagnoses");
+    fn look(&mut self, api: &Api) {
+        let all = api.get("/api/diagnoses");
         for alert in all
             .as_array()
             .into_iter()
@@ -237,71 +246,13 @@ fn is_sent(alert: &Value) -> bool {
         && !inhibited("inhibited_by")
 }
 
-/// Causes the fault if it comes from outside. Returns the time of the fault, and the processes that keep it up until they are dropped.
-fn inflicted(
-    fleet: &Fleet,
-    run: &str,
-    kind: &Kind,
-    draw: &Draw,
-    noted_ms: i64,
-) -> Result<(i64, Vec<Burner>)> {
-    match kind.inflicted {
-        Inflicted::Script => Ok((noted_ms, Vec::new())),
-        Inflicted::Stop => {
-            std::thread::sleep(Duration::from_secs_f64(draw.step_s * draw.offset));
-            for rank in &draw.culprits {
-                let pid = fleet.api.pid_of(run, *rank).context("the rank has no process")?;
-                signal(pid, "STOP");
-            }
-            Ok((now_ms(), Vec::new()))
-        }
-        Inflicted::Burn => {
-            let burners = Burner::several()?;
-            Ok((now_ms(), burners))
-        }
-    }
-}
-
-/// A program that computes on one core until it is dropped.
-pub(super) struct Burner(Child);
-
-impl Burner {
-    /// Starts enough programs to slow a rank down to a fraction of its speed.
-    pub(super) fn several() -> Result<Vec<Self>> {
-        (0..BURNERS).map(|_| Self::start()).collect()
-    }
-
-    fn start() -> Result<Self> {
-        let core = burnt_core().to_string();
-        let process = Command::new("taskset")
-            .args(["--cpu-list", &core, "sh", "-c", "while :; do :; done"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("taskset (of util-linux) cannot be started")?;
-        Ok(Self(process))
-    }
-}
-
-impl Drop for Burner {
-    fn drop(&mut self) {
-        let _gone_already = self.0.kill();
-        let _gone_already = self.0.wait();
-    }
-}
-
 fn noted_ms(folder: &Path) -> Option<i64> {
     let seconds: f64 = std::fs::read_to_string(folder.join("fault")).ok()?.parse().ok()?;
     Some((seconds * 1_000.0) as i64)
 }
 
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(now.as_millis()).unwrap()
-}
-
-fn node_of(fleet: &Fleet, run: &str, rank: u32) -> Option<String> {
-    let view = fleet.api.get(&format!("/api/runs/{run}"));
+fn node_of(api: &Api, run: &str, rank: u32) -> Option<String> {
+    let view = api.get(&format!("/api/runs/{run}"));
     let nodes = view["attempts"].as_array()?.last()?["nodes"].as_array()?.clone();
     let holds = |node: &&Value| {
         let ranks = node["ranks"].as_array();
