@@ -4,6 +4,7 @@
 //! so the dashboard checks a run specification with the same code as the collector.
 
 pub mod bytes;
+pub mod noise;
 mod text;
 pub mod time;
 

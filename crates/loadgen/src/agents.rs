@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+use domain::noise::mix;
 use domain::series::Frame;
-use domain::topology::Inventory;
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
-use wire::proto::{Batch, Definitions, Hello, Series};
+use wire::proto::{Batch, Definitions, Series};
 use wire::telemetry::{Endpoint, OpenError, Receiving, Sending};
-use wire::version::{PROTOCOL_MAX, PROTOCOL_MIN};
 
 use crate::Fleet;
+use crate::fleet::SeriesSignal;
+use crate::hello;
 use crate::latency::{Latencies, Summary};
 use crate::process;
-use crate::signal::{Signal, mix};
 
 /// The number of agents that join at the same time: as many as a collector admits from one address without a busy response.
 /// Agents that reconnect do so independently, each after its own wait.
@@ -124,8 +124,9 @@ pub struct Outcome {
 /// Runs the whole fleet.
 ///
 /// # Errors
-/// Fails if the agents cannot join.
+/// Fails if the agents cannot join, or the fleet has too many metrics.
 pub async fn run(url: &str, join: Option<String>, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
+    fleet.check()?;
     let endpoint = Endpoint::new(url, None).with_context(|| format!("agents cannot connect to {url:?}"))?;
     let shared = Arc::new(Shared::new(endpoint, join, fleet, plan.clone()));
     let (begin_joining, mut agents) = (Instant::now(), JoinSet::new());
@@ -276,7 +277,7 @@ struct Agent {
     name: String,
     segment: String,
     credential: Option<String>,
-    signals: Vec<Signal>,
+    signals: Vec<SeriesSignal>,
     counted: bool,
     acked: u64,
 }
@@ -298,11 +299,9 @@ struct Connection {
 impl Agent {
     fn new(shared: Arc<Shared>, node: u32) -> Self {
         let fleet = shared.fleet;
-        let instance =
-            mix(u64::from(node) ^ mix(crate::fleet::now_ms() as u64 ^ u64::from(std::process::id()) << 48));
         Self {
             name: fleet.node_name(node),
-            segment: format!("{instance:016x}"),
+            segment: hello::instance(node),
             credential: None,
             signals: fleet.signals_of(node),
             counted: false,
@@ -373,7 +372,10 @@ impl Agent {
         let opened = self.shared.endpoint.open(token).await;
         let (mut sending, mut receiving) = opened.context("cannot connect")?;
         let welcomed = async {
-            sending.send(Up::Hello(self.hello())).await?;
+            let inventory = self.shared.fleet.inventory(self.node);
+            sending
+                .send(Up::Hello(hello::hello(&inventory, &self.segment)))
+                .await?;
             receiving.next().await
         };
         let first = tokio::time::timeout(WELCOME_WITHIN, welcomed)
@@ -386,23 +388,6 @@ impl Agent {
             self.credential = Some(ack.credential);
         }
         Ok(Connection { sending, receiving })
-    }
-
-    fn hello(&self) -> Hello {
-        let inventory = Inventory {
-            hostname: self.name.clone(),
-            simulated: Some("loadgen".to_owned()),
-            ..Inventory::default()
-        };
-        Hello {
-            protocol_min: PROTOCOL_MIN,
-            protocol_max: PROTOCOL_MAX,
-            node: self.name.clone(),
-            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            instance: self.segment.clone(),
-            now_ms: crate::fleet::now_ms(),
-            inventory_json: serde_json::to_string(&inventory).expect("an inventory is plain data"),
-        }
     }
 
     /// Without the label `node`, which the collector adds.

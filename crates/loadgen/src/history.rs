@@ -207,12 +207,15 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::Names;
 
     const FLEET: Fleet = Fleet {
         nodes: 32,
         gpus: 8,
         metrics: 30,
         seed: 1,
+        names: Names::Dcgm,
+        runs: 1,
     };
     const HISTORY: History = History {
         end_s: 1_790_000_000,

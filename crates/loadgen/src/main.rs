@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use loadgen::http::Server;
-use loadgen::{Fleet, agents, fleet, history, query, read, remote_write, runs, verify};
+use loadgen::{Fleet, agents, fleet, history, query, ranks, read, remote_write, runs, verify};
 use serde::Serialize;
 
 /// Sends the samples of a simulated GPU fleet to a server, and verifies what the server stored.
@@ -49,6 +49,19 @@ enum Command {
         fleet: Fleet,
         #[command(flatten)]
         plan: agents::Plan,
+    },
+    /// Reports the ranks of the fleet over the control protocol for some time, so that the collector compares them. Their samples
+    /// come from `agents` with the same fleet, at the same time.
+    Ranks {
+        #[command(flatten)]
+        target: Target,
+        /// Join token. Set it in the environment: arguments are visible to all users of the machine.
+        #[arg(long, env = "LOCKSTEP_JOIN", hide_env_values = true)]
+        join: Option<String>,
+        #[command(flatten)]
+        fleet: Fleet,
+        #[command(flatten)]
+        plan: ranks::Plan,
     },
     /// Simulates one run of many ranks over the control protocol: it starts, trains, fails once, restarts and ends.
     Runs {
@@ -139,6 +152,15 @@ async fn execute(command: Command) -> Result<ExitCode> {
         } => {
             let outcome = agents::run(&target.url, join, fleet, &plan).await?;
             print(&outcome, outcome.refused == 0 && outcome.unacknowledged == 0)
+        }
+        Command::Ranks {
+            target,
+            join,
+            fleet,
+            plan,
+        } => {
+            let outcome = ranks::run(&target.url, join, fleet, &plan).await?;
+            print(&outcome, true)
         }
         Command::Runs { target, join, plan } => {
             let outcome = runs::run(&target.url, &target.server()?, join, &plan).await?;

@@ -122,8 +122,9 @@ impl Outcome {
 /// Verifies, warms up and times.
 ///
 /// # Errors
-/// Fails if a query fails, or if all answers that are verified are empty.
+/// Fails if a query fails, if all verified answers are empty, or if the series do not have the names of an exporter.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
+    fleet.check_exporter()?;
     if fleet.metrics < METRICS_MIN {
         bail!(
             "queries use all {METRICS_MIN} metrics, but the fleet has {}; set --metrics",

@@ -70,8 +70,9 @@ pub struct Outcome {
 /// Sends each query once, in a fixed order.
 ///
 /// # Errors
-/// Fails if a query fails.
+/// Fails if a query fails, or the series have other names than those of an exporter.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
+    fleet.check_exporter()?;
     let (mut outcome, mut latencies) = (
         Outcome {
             range_s: range_s(plan),
@@ -167,6 +168,7 @@ fn question(fleet: Fleet, plan: &Plan, repeat: u32) -> (&'static str, Vec<(&'sta
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::Names;
 
     #[test]
     fn a_question_stays_within_what_was_sent() {
@@ -175,6 +177,8 @@ mod tests {
             gpus: 2,
             metrics: 30,
             seed: 1,
+            names: Names::Dcgm,
+            runs: 1,
         };
         for ticks in [90, 300, 3_600, 4_100] {
             let plan = Plan {
@@ -209,6 +213,8 @@ mod tests {
             gpus: 2,
             metrics: 30,
             seed: 1,
+            names: Names::Dcgm,
+            runs: 1,
         };
         let plan = Plan {
             shape: Shape::RawSeries,

@@ -119,8 +119,9 @@ pub struct Outcome {
 /// Sends all samples.
 ///
 /// # Errors
-/// Fails if a request is not accepted within two minutes.
+/// Fails if the fleet has too many metrics, or a request is not accepted within two minutes.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan, now_ms: i64) -> Result<Outcome> {
+    fleet.check()?;
     let plan = Arc::new(Plan {
         start_ms: Some(plan.start_ms.unwrap_or(plan.start_from(now_ms))),
         ..plan.clone()
@@ -212,13 +213,15 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::fleet::TICK_MS;
+    use crate::fleet::{Names, TICK_MS};
 
     const FLEET: Fleet = Fleet {
         nodes: 2,
         gpus: 1,
         metrics: 3,
         seed: 1,
+        names: Names::Dcgm,
+        runs: 1,
     };
 
     #[test]

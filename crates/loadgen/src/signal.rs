@@ -1,8 +1,10 @@
-//! The values of a GPU's metrics over time, as a pure function of (key, tick), so that a check computes the same values.
+//! The values of an exporter's GPU metrics over time, as a pure function of (key, tick), so that a check computes the same values.
 //!
 //! Walks are sums of noise on lattices of different widths (slow drift, load phases, jitter), rounded as exporters round.
 //! Counters are a line plus noise smaller than the growth of one tick, so they fall only when they restart, as after a reload
 //! of the driver. Each restarts after its own number of hours.
+
+use domain::noise::{mix, unit};
 
 /// How a metric behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,33 +119,36 @@ impl Signal {
 
     /// Returns a number from 0 to 1 that depends only on the series.
     fn own(&self, lane: u64) -> f64 {
-        self.noise(lane ^ 0x5bd1, u64::MAX)
+        own(self.key, lane)
     }
 
-    /// Interpolates linearly between random points `width` ticks apart; 0 to 1.
     fn drift(&self, lane: u64, tick: u64, width: u64) -> f64 {
-        let (from, to) = (self.noise(lane, tick / width), self.noise(lane, tick / width + 1));
-        from + (to - from) * (tick % width) as f64 / width as f64
+        drift(self.key, lane, tick, width)
     }
 
-    /// Returns uniform noise, 0 to 1.
     fn noise(&self, lane: u64, at: u64) -> f64 {
-        let bits = mix(self.key ^ mix_once(at.wrapping_add(lane << 48)));
-        (bits >> 11) as f64 / (1_u64 << 53) as f64
+        noise(self.key, lane, at)
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014). Neighbouring inputs give unrelated outputs.
-#[must_use]
-pub fn mix(mut bits: u64) -> u64 {
-    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
+/// Returns a number from 0 to 1 that depends only on the key.
+pub(crate) fn own(key: u64, lane: u64) -> f64 {
+    noise(key, lane ^ 0x5bd1, u64::MAX)
+}
+
+/// Interpolates linearly between random points `width` ticks apart; 0 to 1.
+pub(crate) fn drift(key: u64, lane: u64, tick: u64, width: u64) -> f64 {
+    let (from, to) = (noise(key, lane, tick / width), noise(key, lane, tick / width + 1));
+    from + (to - from) * (tick % width) as f64 / width as f64
+}
+
+/// Returns uniform noise, 0 to 1.
+pub(crate) fn noise(key: u64, lane: u64, at: u64) -> f64 {
+    unit(mix(key ^ spread(at.wrapping_add(lane << 48))))
 }
 
 /// Spreads small numbers before [`mix`] does the rest.
-fn mix_once(bits: u64) -> u64 {
+fn spread(bits: u64) -> u64 {
     bits.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
 }
 

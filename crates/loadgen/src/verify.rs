@@ -1,12 +1,12 @@
 //! Reads back what was sent, through the query API, and compares every sample with its expected value.
 //!
 //! ```text
-//! for each node, for each window of ticks:   {node="…",job="gpu-exporter"}[N s]   at half a tick after the last
+//! for each node, for each window of ticks:   {node="…",…}[N s]   at half a tick after the last
 //!   lost      expected but not stored             changed   another value, by its bits
 //!   doubled   stored twice at one time            strange   a time or a series that was not sent
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -68,8 +68,9 @@ impl Outcome {
 /// Reads and compares all samples.
 ///
 /// # Errors
-/// Fails if a response is not in Prometheus' format.
+/// Fails if the fleet has too many metrics, or a response is not in Prometheus' format.
 pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> {
+    fleet.check()?;
     let mut outcome = Outcome::default();
     for node in (0..fleet.nodes).step_by(plan.every as usize) {
         let window = Window::of(fleet, node, plan.start_ms);
@@ -82,10 +83,13 @@ pub async fn run(server: &Server, fleet: Fleet, plan: &Plan) -> Result<Outcome> 
     Ok(outcome)
 }
 
+/// The labels of a series, with its name.
+type Labels = BTreeMap<String, String>;
+
 /// One series of an answer.
 #[derive(Debug, Deserialize)]
 struct Found {
-    metric: HashMap<String, String>,
+    metric: Labels,
     values: Vec<(f64, String)>,
 }
 
@@ -100,11 +104,7 @@ struct Data {
 }
 
 async fn fetch(server: &Server, window: &Window, ticks: &std::ops::Range<u64>) -> Result<Vec<Found>> {
-    let query = format!(
-        r#"{{node="{}",job="gpu-exporter"}}[{}s]"#,
-        window.name,
-        ticks.end - ticks.start
-    );
+    let query = format!("{}[{}s]", window.selector, ticks.end - ticks.start);
     let at_ms = window.zero_ms + (ticks.end as i64 - 1) * TICK_MS + TICK_MS / 2;
     let time = format!("{:.3}", at_ms as f64 / 1_000.0);
     let request = server
@@ -127,26 +127,27 @@ async fn fetch(server: &Server, window: &Window, ticks: &std::ops::Range<u64>) -
 struct Window {
     fleet: Fleet,
     node: u32,
-    name: String,
+    selector: String,
     /// The time of its tick 0.
     zero_ms: i64,
-    /// The series by (metric, GPU).
-    series: HashMap<(String, String), usize>,
+    /// The series by their labels.
+    series: HashMap<Labels, usize>,
 }
 
 impl Window {
     fn of(fleet: Fleet, node: u32, start_ms: i64) -> Self {
         let first = node as usize * fleet.series_per_node();
-        let named = |series| {
-            let (_, gpu, metric) = fleet.place(series);
-            ((fleet.metric_name(metric), gpu.to_string()), series)
+        let labelled = |series| {
+            let labels = fleet.labels(series).into_iter();
+            let labels: Labels = labels.map(|(name, value)| (name.to_owned(), value)).collect();
+            (labels, series)
         };
         Self {
             fleet,
             node,
-            name: fleet.node_name(node),
+            selector: fleet.selector(node),
             zero_ms: fleet.time_ms(start_ms, node, 0),
-            series: (first..first + fleet.series_per_node()).map(named).collect(),
+            series: (first..first + fleet.series_per_node()).map(labelled).collect(),
         }
     }
 
@@ -158,7 +159,7 @@ impl Window {
             .map(|series| (*series, vec![false; count]))
             .collect();
         for found in matrix {
-            match self.series_of(&found.metric) {
+            match self.series.get(&found.metric).copied() {
                 Some(series) => {
                     let seen = seen
                         .get_mut(&series)
@@ -185,16 +186,6 @@ impl Window {
                 });
             }
         }
-    }
-
-    fn series_of(&self, metric: &HashMap<String, String>) -> Option<usize> {
-        let key = (metric.get("__name__")?.clone(), metric.get("gpu")?.clone());
-        let series = *self.series.get(&key)?;
-        let expected = self.fleet.labels(series);
-        let equal = expected
-            .iter()
-            .all(|(name, value)| metric.get(*name) == Some(value));
-        (equal && expected.len() == metric.len()).then_some(series)
     }
 
     fn compare_series(
@@ -240,12 +231,15 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::Names;
 
     const FLEET: Fleet = Fleet {
         nodes: 2,
         gpus: 2,
         metrics: 5,
         seed: 9,
+        names: Names::Dcgm,
+        runs: 1,
     };
     const START_MS: i64 = 1_790_000_000_000;
 

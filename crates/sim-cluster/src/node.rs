@@ -18,6 +18,7 @@ use self::telemetry::Segment;
 use crate::attempt::NodeIndex;
 use crate::cluster::{Cluster, Order, ToNode, now_ms};
 use crate::gpu;
+use crate::identity::{address, node_name};
 use crate::noise::mix;
 use crate::world::CPUS;
 
@@ -32,8 +33,8 @@ pub(crate) struct Node {
 impl Node {
     /// Opens both streams.
     pub(crate) async fn join(cluster: &Cluster, index: u32, orders: mpsc::Sender<Order>) -> Result<Self> {
-        let name = format!("demo-{index:02}");
-        let hello = hello(&name, index);
+        let name = node_name(cluster.prefix, index, cluster.nodes);
+        let hello = hello(&name, index, &cluster.simulated);
         let endpoint = Endpoint::new(&cluster.url, None)?;
         let opened = endpoint.open(&cluster.join).await;
         let (mut sending, mut receiving) = opened.with_context(|| format!("{name} cannot connect"))?;
@@ -56,7 +57,7 @@ impl Node {
         loop {
             tokio::select! {
                 heard = self.receiving.next() => match heard? {
-                    Some(Down::Refusal(refusal)) => tracing::warn!(reason = refusal.reason, "samples of the demo were refused"),
+                    Some(Down::Refusal(refusal)) => tracing::warn!(reason = refusal.reason, "samples of a simulated node were refused"),
                     Some(_) => {}
                     None => bail!("the collector closed the telemetry stream"),
                 },
@@ -76,22 +77,22 @@ impl Node {
     }
 }
 
-fn hello(name: &str, index: u32) -> Hello {
+fn hello(name: &str, index: u32, simulated: &str) -> Hello {
     let inventory = Inventory {
         hostname: name.to_owned(),
-        addresses: vec![format!("10.0.0.{}", index + 1)],
+        addresses: vec![address(index as NodeIndex)],
         os: "simulated".to_owned(),
         cpus: CPUS,
         memory_bytes: 2_000_000_000_000,
         driver_version: gpu::driver().to_owned(),
         cuda_version: "12.8".to_owned(),
-        simulated: Some("demo".to_owned()),
+        simulated: Some(simulated.to_owned()),
         gpus: gpu::inventory(index),
         accepts_runs: true,
         sources: vec![Source {
             name: "processes".to_owned(),
             available: true,
-            detail: "Simulated by lockstep demo.".to_owned(),
+            detail: "Simulated by Lockstep.".to_owned(),
         }],
         ..Inventory::default()
     };

@@ -1,22 +1,16 @@
 //! Reproducible noise.
 
+use domain::noise::unit;
+
+pub(crate) use domain::noise::mix;
+
 /// Returns a value from -1 to 1 that depends only on its keys.
 pub(crate) fn noise(keys: [u64; 3]) -> f64 {
     let mut hash = 0x9e37_79b9_7f4a_7c15;
     for key in keys {
         hash = mix(hash ^ key);
     }
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-    let unit = (hash >> 11) as f64 / (1_u64 << 53) as f64;
-    2.0 * unit - 1.0
-}
-
-/// The finaliser of SplitMix64.
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+    2.0 * unit(hash) - 1.0
 }
 
 #[cfg(test)]

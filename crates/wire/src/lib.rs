@@ -15,6 +15,7 @@
 //! ```
 
 pub mod busy;
+pub mod control;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -9,7 +9,9 @@ mod against;
 mod agent;
 mod probe;
 mod query;
+mod rules;
 mod store;
+mod web;
 
 mod database;
 mod report;
@@ -42,6 +44,10 @@ enum What {
     Agent(agent::Options),
     /// The cost of the probe for a training: the recipe `ddp` with and without the probe, alternating.
     Probe(probe::Options),
+    /// The CPU that rules and analysers cost a collector with 8,000 ranks, and how far they are behind.
+    Rules(rules::Options),
+    /// The dashboard in Chromium: first paint, main thread per frame, heap, a long log, and the time from sample to pixel.
+    Web(web::Options),
 }
 
 /// Measures, prints the table and writes it to docs/benchmarks.md.
@@ -52,5 +58,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         Some(What::Query(options)) => query::run(layout, options),
         Some(What::Agent(options)) => agent::run(layout, options),
         Some(What::Probe(options)) => probe::run(layout, options),
+        Some(What::Rules(options)) => rules::run(layout, options),
+        Some(What::Web(options)) => web::run(layout, options),
     }
 }

@@ -215,6 +215,7 @@ impl Catalogue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::Names;
     use std::collections::BTreeSet;
 
     const CATALOGUE: Catalogue = Catalogue {
@@ -223,6 +224,8 @@ mod tests {
             gpus: 8,
             metrics: 30,
             seed: 1,
+            names: Names::Dcgm,
+            runs: 1,
         },
         history: History {
             end_s: 1_790_000_007,

@@ -6,14 +6,13 @@
 //! ```
 
 use crate::Fleet;
-use crate::fleet::TICK_MS;
-use crate::signal::Signal;
+use crate::fleet::{SeriesSignal, TICK_MS};
 
 /// A series that is sent repeatedly.
 pub(super) struct PreparedSeries {
     /// The encoded `Label` messages, with their tags.
     labels: Box<[u8]>,
-    signal: Signal,
+    signal: SeriesSignal,
     start_ms: i64,
 }
 
@@ -76,12 +75,15 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::Names;
 
     const FLEET: Fleet = Fleet {
         nodes: 2,
         gpus: 1,
         metrics: 3,
         seed: 1,
+        names: Names::Dcgm,
+        runs: 1,
     };
 
     /// An independent reader, written from the proto file: returns (field, bytes or number) in order.

@@ -7,24 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use domain::ident::Rank;
+use domain::noise::mix;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, RankExit};
 use domain::topology::Inventory;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::codec::CompressionEncoding;
-use tonic::{Request, Streaming};
+use wire::control::ControlStream;
 use wire::proto::telemetry_down::Message as Down;
 use wire::proto::telemetry_up::Message as Up;
-use wire::proto::uplink_client::UplinkClient;
-use wire::proto::{ControlDown, ControlUp, Hello, Holding, RunEvent, control_down, control_up};
+use wire::proto::{Hello, Holding, RunEvent, control_down, control_up};
 use wire::telemetry::{Endpoint, OpenError, Receiving, Sending};
-use wire::version::{MESSAGE_BYTES_MAX, PROTOCOL_MAX, PROTOCOL_MIN};
 
 use super::{Fleet, Signal};
-use crate::signal::mix;
+use crate::hello;
 
-/// The maximum number of messages that wait to be written. The same as that of an agent.
-const OUTBOUND_MAX: usize = 64;
 /// The time after the start within which all ranks make their first step: ranks import PyTorch at different speeds.
 const START_SPREAD_MS: u64 = 2_000;
 
@@ -32,18 +26,15 @@ const START_SPREAD_MS: u64 = 2_000;
 pub(super) struct Agent {
     fleet: Arc<Fleet>,
     node: u32,
-    name: String,
     instance: String,
 }
 
 impl Agent {
     pub(super) fn new(fleet: Arc<Fleet>, node: u32) -> Self {
-        let instance = mix(u64::from(node) ^ mix(crate::fleet::now_ms() as u64));
         Self {
             fleet,
             node,
-            name: format!("node-{node:05}"),
-            instance: format!("{instance:016x}"),
+            instance: hello::instance(node),
         }
     }
 
@@ -59,8 +50,8 @@ impl Agent {
         let mut signal = self.fleet.signal.subscribe();
         loop {
             tokio::select! {
-                message = control.incoming.message() => {
-                    match message?.and_then(|down| down.message).context("the control stream ended")? {
+                message = control.stream.next() => {
+                    match message?.context("the control stream ended")? {
                         control_down::Message::Command(command) => {
                             let (run, attempt) = (command.run, command.attempt);
                             let order = serde_json::from_str(&command.command_json)?;
@@ -101,52 +92,19 @@ impl Agent {
     }
 
     async fn open_control(&self, credential: &str) -> Result<Control> {
-        let client = UplinkClient::connect(self.fleet.url.clone()).await?;
-        let mut client = client
-            .send_compressed(CompressionEncoding::Zstd)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let (outgoing, receiver) = mpsc::channel(OUTBOUND_MAX);
-        for message in [
-            control_up::Message::Hello(self.hello()),
-            control_up::Message::Holding(Holding { held: Vec::new() }),
-        ] {
-            outgoing
-                .send(ControlUp {
-                    message: Some(message),
-                })
-                .await?;
-        }
-        let mut request = Request::new(ReceiverStream::new(receiver));
-        let bearer = format!("Bearer {credential}").parse()?;
-        request.metadata_mut().insert("authorization", bearer);
-        let mut incoming = client.control(request).await?.into_inner();
-        let first = incoming.message().await?.and_then(|down| down.message);
-        let Some(control_down::Message::Hello(_)) = first else {
-            bail!("the control stream does not begin with a hello");
-        };
-        Ok(Control {
-            outgoing,
-            incoming,
-            part: None,
-        })
+        let nothing = Holding { held: Vec::new() };
+        let stream = wire::control::open(&self.fleet.url, credential, self.hello(), nothing).await?;
+        Ok(Control { stream, part: None })
     }
 
     fn hello(&self) -> Hello {
         let inventory = Inventory {
-            hostname: self.name.clone(),
+            hostname: format!("node-{:05}", self.node),
             simulated: Some("loadgen".to_owned()),
             accepts_runs: true,
             ..Inventory::default()
         };
-        Hello {
-            protocol_min: PROTOCOL_MIN,
-            protocol_max: PROTOCOL_MAX,
-            node: self.name.clone(),
-            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            instance: self.instance.clone(),
-            now_ms: crate::fleet::now_ms(),
-            inventory_json: serde_json::to_string(&inventory).expect("an inventory is plain data"),
-        }
+        hello::hello(&inventory, &self.instance)
     }
 
     fn ranks(&self, first: u32) -> impl Iterator<Item = (u32, Rank)> + use<> {
@@ -156,8 +114,7 @@ impl Agent {
 
 /// A control stream, and the node's task of an attempt.
 struct Control {
-    outgoing: mpsc::Sender<ControlUp>,
-    incoming: Streaming<ControlDown>,
+    stream: ControlStream,
     part: Option<Part>,
 }
 
@@ -316,8 +273,7 @@ impl Control {
             at_ms: crate::fleet::now_ms(),
             report_json: serde_json::to_string(&report)?,
         };
-        let message = Some(control_up::Message::Event(event));
-        self.outgoing.send(ControlUp { message }).await?;
+        self.stream.send(control_up::Message::Event(event)).await?;
         Ok(id)
     }
 

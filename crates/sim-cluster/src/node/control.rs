@@ -2,31 +2,21 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use domain::run::inspect::Answer;
 use domain::run::state::NodeReport;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::codec::CompressionEncoding;
-use tonic::{Request, Streaming};
-use wire::proto::uplink_client::UplinkClient;
-use wire::proto::{
-    self, ControlDown, ControlUp, Hello, Holding, LogChunk, RunEvent, control_down, control_up,
-};
-use wire::version::MESSAGE_BYTES_MAX;
+use wire::control::ControlStream;
+use wire::proto::{self, Hello, Holding, LogChunk, RunEvent, control_down, control_up};
 
 use crate::attempt::NodeIndex;
 use crate::cluster::{Order, OrderKind, now_ms};
 use crate::world::{ForAttempt, LogLine, NodeOutput};
 
-/// The maximum number of messages that wait to be written. The same as that of an agent.
-const OUTBOUND_MAX: usize = 64;
-
 /// A control stream.
 pub(super) struct Control {
     node: NodeIndex,
-    outgoing: mpsc::Sender<ControlUp>,
-    incoming: Streaming<ControlDown>,
+    stream: ControlStream,
     orders: mpsc::Sender<Order>,
     /// The last id of a report, by attempt.
     reported: HashMap<(String, u32), u64>,
@@ -42,30 +32,11 @@ impl Control {
         node: NodeIndex,
         orders: mpsc::Sender<Order>,
     ) -> Result<Self> {
-        let client = UplinkClient::connect(url.to_owned()).await?;
-        let mut client = client
-            .send_compressed(CompressionEncoding::Zstd)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let (outgoing, receiver) = mpsc::channel(OUTBOUND_MAX);
-        for message in [
-            control_up::Message::Hello(hello),
-            control_up::Message::Holding(Holding { held: Vec::new() }),
-        ] {
-            let message = Some(message);
-            outgoing.send(ControlUp { message }).await?;
-        }
-        let mut request = Request::new(ReceiverStream::new(receiver));
-        let bearer = format!("Bearer {credential}").parse()?;
-        request.metadata_mut().insert("authorization", bearer);
-        let mut incoming = client.control(request).await?.into_inner();
-        let first = incoming.message().await?.and_then(|down| down.message);
-        if !matches!(first, Some(control_down::Message::Hello(_))) {
-            bail!("the control stream does not begin with a hello");
-        }
+        let nothing = Holding { held: Vec::new() };
+        let stream = wire::control::open(url, credential, hello, nothing).await?;
         Ok(Self {
             node,
-            outgoing,
-            incoming,
+            stream,
             orders,
             reported: HashMap::new(),
             logged: HashMap::new(),
@@ -74,10 +45,8 @@ impl Control {
 
     /// Returns the next message from the collector. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<control_down::Message> {
-        let message = self.incoming.message().await?;
-        message
-            .and_then(|down| down.message)
-            .context("the control stream ended")
+        let message = self.stream.next().await?;
+        message.context("the control stream ended")
     }
 
     /// Passes a message from the collector to the world.
@@ -178,10 +147,7 @@ impl Control {
     }
 
     async fn send(&self, message: control_up::Message) -> Result<()> {
-        let message = Some(message);
-        self.outgoing
-            .send(ControlUp { message })
-            .await
-            .context("the control stream has ended")
+        let sent = self.stream.send(message).await;
+        sent.context("the control stream has ended")
     }
 }

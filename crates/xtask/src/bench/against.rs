@@ -7,7 +7,7 @@
 //! The speed of a machine changes within minutes, so only values of one round are divided by each other. The generator of this checkout
 //! feeds both collectors. Every run reads some nodes back, because a collector that loses samples is not cheaper.
 
-mod ratio;
+pub(super) mod ratio;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     }
     let programs = [before, build::program(layout, "lockstep")];
-    let fleet = Fleet::of_nodes(options.nodes);
+    let fleet = Fleet::of_nodes(options.nodes).with_exporter_names();
     let mut rows = Rows::new();
     for round in 0..options.rounds {
         say("bench", &format!("round {} of {}", round + 1, options.rounds));

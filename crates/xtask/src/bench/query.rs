@@ -143,7 +143,7 @@ impl Options {
     fn scale(&self) -> Scale {
         let wanted = |kind: &Kind| self.only.is_empty() || self.only.contains(kind);
         Scale {
-            fleet: Fleet::of_nodes(self.nodes),
+            fleet: Fleet::of_nodes(self.nodes).with_exporter_names(),
             history: History::until_now(self.quick),
             repeats: self.repeats.unwrap_or(if self.quick { 50 } else { 200 }),
             kinds: Kind::value_variants().iter().copied().filter(wanted).collect(),

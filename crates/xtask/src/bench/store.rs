@@ -150,10 +150,10 @@ impl Options {
             (3_600, 120, 600, 100)
         };
         Scale {
-            fleet: Fleet::of_nodes(32),
+            fleet: Fleet::of_nodes(32).with_exporter_names(),
             ticks: self.ticks.unwrap_or(ticks),
             repeats,
-            cluster: Fleet::of_nodes(self.nodes),
+            cluster: Fleet::of_nodes(self.nodes).with_exporter_names(),
             live_ticks: self.duration.unwrap_or(live_ticks),
             backfill_ticks,
             restart_ticks: 300,

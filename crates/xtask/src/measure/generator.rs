@@ -1,23 +1,37 @@
 //! Runs `loadgen` against a server and reads the line of JSON that it prints.
 
-use std::fs;
-use std::time::Duration;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child as Process, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::build;
 use super::server::Server;
-use crate::child::Child;
+use crate::child::{self, Child};
 use crate::layout::Layout;
 
 /// The settings of vmagent on two cores: twice as many connections as cores, ten thousand samples per request.
 pub(crate) const CONNECTIONS: &str = "--connections=4";
 /// See [`CONNECTIONS`].
 pub(crate) const REQUEST: &str = "--samples-per-request=10000";
+/// Poll interval for the end of a generator that runs beside a measurement.
+const POLL: Duration = Duration::from_millis(100);
 
-/// Nodes × GPUs × metrics.
+/// The names of the series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Names {
+    /// Those of a GPU exporter, with values that are hard to store: for comparisons with other servers.
+    Dcgm,
+    /// Lockstep's own, with values of a healthy training: rules and analysers read them.
+    Lockstep,
+}
+
+/// Nodes × GPUs × metrics, and their names.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Fleet {
     /// Number of nodes.
@@ -29,15 +43,27 @@ pub(crate) struct Fleet {
     /// Metrics per GPU.
     #[arg(long, default_value_t = 30)]
     pub(crate) metrics: u64,
+    /// Names of the series.
+    #[arg(long, value_enum, default_value = "lockstep")]
+    pub(crate) names: Names,
 }
 
 impl Fleet {
-    /// The usual size in measurements: nodes of 8 GPUs × 30 metrics.
+    /// The usual size in measurements: nodes of 8 GPUs × 30 metrics, with Lockstep's own names.
     pub(crate) const fn of_nodes(nodes: u64) -> Self {
         Self {
             nodes,
             gpus: 8,
             metrics: 30,
+            names: Names::Lockstep,
+        }
+    }
+
+    /// Returns the same fleet with the names of an exporter.
+    pub(crate) const fn with_exporter_names(self) -> Self {
+        Self {
+            names: Names::Dcgm,
+            ..self
         }
     }
 
@@ -47,8 +73,12 @@ impl Fleet {
 
     /// Returns the arguments for `loadgen` and `cargo xtask soak`.
     pub(crate) fn to_arguments(self) -> String {
+        let names = match self.names {
+            Names::Dcgm => "dcgm",
+            Names::Lockstep => "lockstep",
+        };
         format!(
-            "--nodes {} --gpus {} --metrics {}",
+            "--nodes {} --gpus {} --metrics {} --names {names}",
             self.nodes, self.gpus, self.metrics
         )
     }
@@ -98,6 +128,87 @@ impl Generator {
                 printed.trim()
             ),
         }
+    }
+}
+
+/// A generator that runs beside a measurement. Killed when dropped.
+pub(crate) struct RunningGenerator {
+    command: &'static str,
+    process: Process,
+    log: PathBuf,
+}
+
+impl RunningGenerator {
+    /// Starts a subcommand of `loadgen`; `args` are added.
+    pub(crate) fn start(
+        layout: &Layout,
+        server: &Server,
+        fleet: Fleet,
+        command: &'static str,
+        args: &[String],
+    ) -> Result<Self> {
+        let log = layout.logs().join(format!("{}-{command}.log", server.step()));
+        fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;
+        let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let errors = output.try_clone();
+        let process = Command::new(build::program(layout, "loadgen"))
+            .args([command, "--url", &server.url()])
+            .args(fleet.to_arguments().split(' '))
+            .args(args)
+            .envs(server.secrets()?)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors.context("cannot share the log between two streams")?)
+            .spawn()
+            .context("cannot start loadgen")?;
+        Ok(Self {
+            command,
+            process,
+            log,
+        })
+    }
+
+    /// Returns an error with the end of its log if the generator has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.process.try_wait().context("cannot wait for loadgen")? {
+            let printed = child::tail(&self.log)?;
+            bail!(
+                "loadgen {} has ended early ({status}): {}",
+                self.command,
+                printed.trim()
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until the generator ends by itself, and returns its outcome.
+    pub(crate) fn finish(mut self, within: Duration) -> Result<Value> {
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = self.process.try_wait().context("cannot wait for loadgen")? {
+                break status;
+            }
+            if begin.elapsed() > within {
+                bail!(
+                    "loadgen {} has not ended after {} s",
+                    self.command,
+                    within.as_secs()
+                );
+            }
+            thread::sleep(POLL);
+        };
+        let printed = fs::read_to_string(&self.log);
+        let printed = printed.with_context(|| format!("cannot read {}", self.log.display()))?;
+        outcome(&printed)
+            .with_context(|| format!("loadgen {} failed ({status}): {}", self.command, printed.trim()))
+    }
+}
+
+impl Drop for RunningGenerator {
+    fn drop(&mut self) {
+        // The process may have ended meanwhile.
+        self.process.kill().ok();
+        self.process.wait().ok();
     }
 }
 

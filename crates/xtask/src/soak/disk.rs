@@ -66,7 +66,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let disk = SmallDisk::mount(layout, *mib)?;
     build::release(layout, &["--package", "lockstep", "--package", "loadgen"])?;
     let mut collector = Server::start(layout, Plan::collector(layout, COLLECTOR, &disk.data(), &[])?)?;
-    let fleet = Fleet::of_nodes(*nodes);
+    let fleet = Fleet::of_nodes(*nodes).with_exporter_names();
     let args = [format!("--ticks={ticks}"), "--mode=live".to_owned()];
     let limit = Duration::from_secs(*ticks) + VERIFY_LIMIT;
     let generator = Generator::new(layout, &collector, fleet, "agents", &args, limit)?;

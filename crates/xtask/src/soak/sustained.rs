@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use super::{COLLECTOR, folder_of};
 use crate::layout::Layout;
 use crate::measure::generator::{self, Fleet, Generator, damaged, number, start_ms};
 use crate::measure::server::{Plan, Server};
-use crate::measure::{build, folder, process};
+use crate::measure::{build, folder, machine, process};
 use crate::progress::say;
 
 /// Maximum of the 99th percentile of the time until a batch is acknowledged.
@@ -150,32 +150,42 @@ fn watch(collector: &mut Server, options: &Options, kills: u32, ended: &AtomicBo
         if killed < kills && began.elapsed() >= lasts * (killed + 1) / (kills + 1) {
             killed += 1;
             collector.kill();
+            let killed_ms = machine::now_ms();
             let ready = collector.start_again()?;
             watched.restarts.push(ready);
-            watched
-                .returns
-                .push(ready + wait_reconnected(collector, options.fleet.nodes, ended)?);
+            let back = wait_reconnected(collector, options.fleet.nodes, killed_ms, ended)?;
+            watched.returns.push(ready + back);
         }
         thread::sleep(Duration::from_millis(100));
     }
     Ok(watched)
 }
 
-/// Waits until all agents are connected again, up to a limit slightly above the accepted time.
-fn wait_reconnected(collector: &mut Server, nodes: u64, ended: &AtomicBool) -> Result<Duration> {
+/// Waits until all agents have connected since a time, up to a limit slightly above the accepted time.
+fn wait_reconnected(
+    collector: &mut Server,
+    nodes: u64,
+    since_ms: i64,
+    ended: &AtomicBool,
+) -> Result<Duration> {
     let began = Instant::now();
     while began.elapsed() < 2 * BACK_WITHIN && !ended.load(Ordering::Acquire) {
         collector.check()?;
-        let page = collector.address().get("/metrics")?.success("/metrics")?;
-        let streams = page
-            .lines()
-            .find_map(|line| line.strip_prefix("lockstep_agent_streams "));
-        if streams.is_some_and(|streams| streams.parse() == Ok(nodes)) {
+        if connected_since(collector, since_ms)? == nodes {
             break;
         }
         thread::sleep(Duration::from_millis(100));
     }
     Ok(began.elapsed())
+}
+
+/// Returns the number of nodes that have sent something since a time.
+fn connected_since(collector: &Server, since_ms: i64) -> Result<u64> {
+    let path = "/api/nodes";
+    let page = collector.address().get(path)?.success(path)?;
+    let nodes: Vec<Value> = serde_json::from_str(&page).context("the response is not a list of nodes")?;
+    let has_sent = |node: &&Value| node["seen_ms"].as_i64().is_some_and(|seen_ms| seen_ms > since_ms);
+    Ok(nodes.iter().filter(has_sent).count() as u64)
 }
 
 fn note_sent(

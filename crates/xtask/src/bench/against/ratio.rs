@@ -32,19 +32,24 @@ impl Ratios {
         median(&self.ratios)
     }
 
-    /// Returns the interval that [`about`] describes: lowest and highest ratio after removing as many at each end as the confidence allows.
+    /// Returns the interval of the ratios that [`about`] describes.
     pub(super) fn interval(&self) -> (f64, f64) {
-        let sorted = sorted(&self.ratios);
-        let left_out = left_out(sorted.len());
-        match (sorted.get(left_out), sorted.iter().rev().nth(left_out)) {
-            (Some(low), Some(high)) => (*low, *high),
-            _ => (f64::NAN, f64::NAN),
-        }
+        interval(&self.ratios)
+    }
+}
+
+/// Returns the interval that [`about`] describes: lowest and highest value after removing as many at each end as the confidence allows.
+pub(crate) fn interval(values: &[f64]) -> (f64, f64) {
+    let sorted = sorted(values);
+    let left_out = left_out(sorted.len());
+    match (sorted.get(left_out), sorted.iter().rev().nth(left_out)) {
+        (Some(low), Some(high)) => (*low, *high),
+        _ => (f64::NAN, f64::NAN),
     }
 }
 
 /// Describes the interval of this number of rounds in a sentence.
-pub(super) fn about(rounds: u32) -> String {
+pub(crate) fn about(rounds: u32) -> String {
     let rounds = rounds as usize;
     format!(
         "The interval covers the true median with {:.0} % confidence (order statistics).",
@@ -72,7 +77,8 @@ fn confidence(rounds: usize, out: usize) -> f64 {
     1.0 - 2.0 * below
 }
 
-fn median(values: &[f64]) -> f64 {
+/// Returns the median; NaN if there are no values.
+pub(crate) fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     match sorted.len() {
         0 => f64::NAN,

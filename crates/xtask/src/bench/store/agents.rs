@@ -191,10 +191,7 @@ fn run(
     let outcome = generator::run(layout, &mut server.server, cluster, command, &args, LIMIT)?;
     let refused = number(&outcome, "/refused")?;
     if refused > 0.0 {
-        bail!(
-            "{} refused {refused} requests: {outcome}",
-            server.name()
-        );
+        bail!("{} refused {refused} requests: {outcome}", server.name());
     }
     let quiet_cpu_s = process::quiet(pid, server.name())?;
     let millions = number(&outcome, "/samples")? / 1e6;

@@ -56,7 +56,10 @@ pub(super) fn measure(layout: &Layout, scale: &Scale, reads: bool) -> Result<Mea
     rows.extend(shapes.rows);
     notes.extend(shapes.notes);
     notes.push("Remote write: 4 connections, 10,000 samples per request, one sample per series, as vmagent sends on two cores.".to_owned());
-    notes.push("Bytes per sample: disk blocks of all files in the data folder; for Prometheus, of the snapshot.".to_owned());
+    notes.push(
+        "Bytes per sample: disk blocks of all files in the data folder; for Prometheus, of the snapshot."
+            .to_owned(),
+    );
     Ok(Measured { rows, notes })
 }
 
