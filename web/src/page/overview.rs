@@ -1,7 +1,9 @@
-//! The overview, in this order: one sentence with the worst diagnosis, what needs attention, the runs, every GPU, the five indicators.
+//! The overview, in this order: one sentence with the worst diagnosis, the goodput, what needs attention, the runs, every GPU, the five
+//! indicators.
 
 mod attention;
 mod first_steps;
+mod goodput;
 mod grid;
 mod indicators;
 mod newest;
@@ -13,6 +15,7 @@ use leptos::prelude::*;
 use crate::ui::Title;
 use attention::Attention;
 use first_steps::FirstSteps;
+use goodput::Goodput;
 use grid::GpuGrid;
 use indicators::Indicators;
 use runs::Runs;
@@ -26,6 +29,7 @@ pub(crate) fn Overview() -> impl IntoView {
         <h1 class="sr-only">"Overview"</h1>
         <div class="grid grid-cols-1 gap-4">
             <Sentence />
+            <Goodput />
             <FirstSteps />
             <Attention />
             <Runs />

@@ -18,6 +18,7 @@ pub mod checkpoints;
 mod diagnoses;
 pub mod events;
 mod findings;
+mod goodput;
 mod handling;
 pub mod inspect;
 pub mod logs;
@@ -89,6 +90,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(runs::routes())
         .merge(checkpoints::routes())
         .merge(findings::routes())
+        .merge(goodput::routes())
         .merge(inspect::routes())
         .merge(logs::routes())
         .merge(alerts::routes())

@@ -12,6 +12,7 @@ mod checkpoints;
 mod clocks;
 mod corpus;
 mod diagnoses;
+mod goodput;
 mod grafana;
 mod hostile;
 mod inspect;

@@ -470,7 +470,11 @@ async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     let said = until("a refusal", async || rejection(&server, 2, start_ms + 1).await).await;
     eprintln!("with {leave} bytes free, floor {floor}: {said}");
     until("the state", async || {
-        ready(&server).await.1.contains("accepts no samples").then_some(())
+        ready(&server)
+            .await
+            .1
+            .contains("accepts no samples")
+            .then_some(())
     })
     .await;
     let before = server.query(POWER, start_ms).await;

@@ -8,6 +8,7 @@ pub mod checkout;
 pub mod checkpoint;
 pub mod container;
 mod field_error;
+pub mod goodput;
 pub mod inspect;
 pub mod knob;
 mod launch;

@@ -69,7 +69,7 @@ pub(super) fn Runs() -> impl IntoView {
         rows
     };
     view! {
-        <section class="min-w-0" aria-label="Runs">
+        <section class="min-w-0" id="runs" aria-label="Runs">
             <div class="flex flex-wrap gap-3 items-center mb-1">
                 <h2 class="font-bold">"Runs"</h2>
                 <a href="/runs/new" class="off-wall btn btn-sm ml-auto">"New run"</a>

@@ -102,6 +102,7 @@ impl Run {
             }
             Action::Show { run } => {
                 show::run(&client.get::<RunView>(&run_path(&run)?, &[]).await?);
+                show::goodput(&client, &run).await;
                 Ok(())
             }
             Action::Logs(logs) => logs.execute(&client).await,

@@ -1,9 +1,11 @@
 //! Prints runs as text.
 
+use domain::api::goodput::Goodput;
 use domain::api::runs::{AttemptView, RankView, RunSummary, RunView};
 use domain::run::knob::{Change, InPlaceChange, KnobAnswer, KnobDiff};
 
 use super::{apply, bandwidth, stop, unknown};
+use crate::client::Client;
 use crate::table::{self, printable};
 
 /// Prints the list of runs.
@@ -50,6 +52,15 @@ pub(super) fn run(view: &RunView) {
         say!("not read: {}", printable(&report.sentence()));
     }
     view.attempts.iter().for_each(attempt);
+}
+
+/// Prints the productive share of a run's time and the largest causes of lost time. A collector that is too old reports none.
+pub(super) async fn goodput(client: &Client, run: &str) {
+    let query = [("run", run.to_owned())];
+    let answer = client.get::<Goodput>("/api/goodput", &query).await;
+    if let Some(sentence) = answer.ok().and_then(|goodput| goodput.sentence) {
+        say!("goodput {}", printable(&sentence));
+    }
 }
 
 fn attempt(attempt: &AttemptView) {
