@@ -46,6 +46,13 @@ test("diagnoses", async (t) => {
     assert.deepEqual(tops, ["what", "who", "since", "how-sure", "why", "what-to-do"]);
   });
 
+  await t.test("the tab shows that there are diagnoses, for people who look at another tab", async () => {
+    assert.match(await page.title(), /^● [1-9]\d* · Diagnosis · Lockstep$/);
+    const icon = await page.locator("link[rel=icon]").getAttribute("href");
+    assert.equal(icon, "/favicon-marked.svg");
+    assert.equal(await page.evaluate(async (path) => (await fetch(path)).headers.get("content-type"), icon), "image/svg+xml");
+  });
+
   await t.test("its evidence is a chart in which the culprit stands out from its peers", async () => {
     const chart = page.locator('[data-testid=chart][data-title="gpus answering"]');
     await waitFor("the chart has points", FIRED_MS, async () => Number(await chart.getAttribute("data-points")) > 0);

@@ -91,9 +91,11 @@ export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_E
  * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script. What matches
  * `expected` is no error in this test.
  */
-export async function openPage(test, browser, { dark = false, width = 1280, height = 900, timezone, expected } = {}) {
+export async function openPage(test, browser, { dark = false, width = 1280, height = 900, touch = false, timezone, expected } = {}) {
   const context = await browser.newContext({
     viewport: { width, height },
+    hasTouch: touch,
+    isMobile: touch,
     colorScheme: dark ? "dark" : "light",
     reducedMotion: "reduce",
     ...(timezone && { timezoneId: timezone }),
@@ -131,11 +133,11 @@ export async function waitFor(what, withinMs, condition) {
   throw new Error(`not within ${withinMs / 1000} s: ${what}${last ? ` (${last.message})` : ""}`);
 }
 
-/** Types the token and waits for the overview. */
-export async function logIn(page, lockstep) {
+/** Types the token and waits for the overview. `press` presses the button. */
+export async function logIn(page, lockstep, press = (place) => place.click()) {
   await page.goto(lockstep.url);
   await page.getByLabel("Token").fill(lockstep.token);
-  await page.getByRole("button", { name: "Log in" }).click();
+  await press(page.getByRole("button", { name: "Log in" }));
   await page.getByTestId("connection").getByText("live").waitFor();
 }
 

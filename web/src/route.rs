@@ -8,7 +8,7 @@ use leptos::ev::{self, MouseEvent};
 use leptos::prelude::*;
 use wasm_bindgen::{JsCast, JsValue};
 
-use crate::ui::text;
+use crate::ui::{focus, text};
 
 /// The page of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,13 +73,14 @@ impl Route {
         Memo::new(move |_| self.path.with(|path| Page::of(path)))
     }
 
-    /// Opens another page at its top.
+    /// Opens another page at its top, with the focus on the page: the element that had the focus may be gone.
     pub(crate) fn go(self, to: &str) {
         let window = window();
         // A browser refuses only other origins and more than a hundred changes in a short time: the page still changes.
         let _refused = window
             .history()
             .and_then(|history| history.push_state_with_url(&JsValue::NULL, "", Some(to)));
+        focus("#page");
         window.scroll_to_with_x_and_y(0.0, 0.0);
         let (path, query) = to.split_once('?').unwrap_or((to, ""));
         self.query.set(query.to_owned());

@@ -36,6 +36,10 @@ pub struct Cluster {
     pub join: String,
     /// The number of nodes. Each has eight GPUs.
     pub nodes: u32,
+    /// The beginning of the nodes' names: `demo` for `demo-00`.
+    pub prefix: &'static str,
+    /// What the collector shows as the specification of the simulation.
+    pub simulated: String,
 }
 
 /// An order from a node to the world.

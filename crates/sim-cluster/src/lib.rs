@@ -1,5 +1,5 @@
-//! A simulated cluster in one process for `lockstep demo`: nodes join a collector over the agent–collector protocol, and ranks
-//! exist only as reports and samples.
+//! A simulated cluster in one process, for `lockstep demo` and large `lockstep up --simulate`: nodes join a collector over the
+//! agent–collector protocol, and ranks exist only as reports and samples.
 //!
 //! ```text
 //! world    ─ pure: (time, commands) ─▶ reports, readings, events, log lines
@@ -18,6 +18,7 @@ mod attempt;
 mod cluster;
 mod fault;
 mod gpu;
+mod identity;
 mod node;
 mod noise;
 mod reading;
@@ -26,4 +27,5 @@ mod workload;
 mod world;
 
 pub use cluster::{Cluster, start};
+pub use identity::node_name;
 pub use workload::{Workload, workloads};

@@ -23,20 +23,20 @@ pub(super) fn Header(
     view! {
         <header class="bg-base-200 border-b border-base-300 sm:sticky sm:top-0 z-10 px-4 py-1 flex flex-wrap gap-x-4 gap-y-1 items-center">
             <a href="/" class="text-base font-bold">"Lockstep"</a>
-            <div class="flex gap-2 items-center ml-auto sm:order-last">
-                <SimulatedBadge />
-                <Pause />
-                <ZoneChoice zone />
-                <FreshnessState page />
-                <LogOut />
-            </div>
-            <nav class="off-wall flex flex-wrap sm:gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label="Pages">
+            <nav class="off-wall flex flex-wrap order-last sm:order-none sm:gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label="Pages">
                 <NavLink href="/" name="Overview" />
                 <NavLink href="/diagnoses" name="Diagnoses" />
                 <NavLink href="/runs/new" name="New run" />
                 <NavLink href="/rules" name="Rules" />
                 <button class="btn btn-ghost btn-sm px-2 sm:px-3 ml-auto sm:ml-0" title="Find a page, run, node or rule (Ctrl K)" on:click=move |_| palette.open(session)>"Find"</button>
             </nav>
+            <div class="flex gap-2 items-center ml-auto">
+                <SimulatedBadge />
+                <Pause />
+                <ZoneChoice zone />
+                <FreshnessState page />
+                <LogOut />
+            </div>
         </header>
     }
 }

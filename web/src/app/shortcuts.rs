@@ -12,7 +12,7 @@ use super::palette::Palette;
 use crate::live::Live;
 use crate::route::Route;
 use crate::session::UserSession;
-use crate::ui::{Dialog, Modal, keep, recall};
+use crate::ui::{Dialog, Modal, focus, keep, recall};
 
 /// The key in the browser's storage for whether single keys are commands.
 const KEY: &str = "lockstep-keys";
@@ -48,7 +48,7 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
         match command {
             Command::Palette => palette.open(session),
             Command::Help => help.open(),
-            Command::Filter => focus_filter(),
+            Command::Filter => focus(FILTER),
             Command::Pause => live.toggle_pause(),
             Command::Go(path) => route.go(path),
         }
@@ -84,13 +84,4 @@ fn is_text(event: &KeyboardEvent) -> bool {
         .target()
         .and_then(|target| target.dyn_into::<web_sys::Element>().ok());
     target.is_some_and(|element| element.closest(FIELDS).is_ok_and(|field| field.is_some()))
-}
-
-fn focus_filter() {
-    let field = document().query_selector(FILTER).ok().flatten();
-    let field = field.and_then(|field| field.dyn_into::<web_sys::HtmlElement>().ok());
-    if let Some(field) = field {
-        // Fails only for a removed element.
-        let _gone = field.focus();
-    }
 }

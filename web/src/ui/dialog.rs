@@ -20,12 +20,14 @@ impl Dialog {
         }
     }
 
-    /// Opens the dialog and rebuilds its content.
+    /// Opens the dialog and rebuilds its content. The focus is on the dialog itself, so that a second press of Enter confirms nothing.
     pub(crate) fn open(self) {
         self.opened.update(|times| *times += 1);
         if let Some(dialog) = self.place.get_untracked() {
             // Fails only if the dialog is already open.
             let _already_open = dialog.show_modal();
+            // Fails only for a removed element.
+            let _gone = dialog.focus();
         }
     }
 
@@ -54,7 +56,7 @@ pub(crate) fn Modal(
         _ => children(),
     });
     view! {
-        <dialog class="modal" node_ref=dialog.place aria-label=title>
+        <dialog class="modal outline-none" tabindex="-1" node_ref=dialog.place aria-label=title>
             <div class="modal-box max-w-2xl">
                 <h2 class="text-lg font-bold">{title}</h2>
                 {inside}

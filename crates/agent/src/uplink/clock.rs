@@ -188,7 +188,11 @@ mod tests {
         // The good exchange is too old. The best of the others is used; its error is at most half its delay.
         let late = estimate(&queued, 63).expect("one is left");
         assert!((late.offset_us - 5_000).abs() <= late.delay_us / 2, "{late:?}");
-        assert_eq!(estimate(&queued, 64), None, "an exchange of a minute ago does not count");
+        assert_eq!(
+            estimate(&queued, 64),
+            None,
+            "an exchange of a minute ago does not count"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use agent::config::{HostLabel, TlsFiles};
 use agent::{AgentConfig, MetricsConfig, NvmlSource, Secret};
 use clap::{Args, Subcommand};
 use domain::ident::NodeName;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
@@ -93,6 +94,9 @@ pub(crate) struct Agent {
     /// Python interpreter or virtual environment for runs that do not name one.
     #[arg(long, env = "LOCKSTEP_PYTHON", value_name = "PATH")]
     python: Option<PathBuf>,
+    /// Process ID of the parent, with which the agent ends. `up` starts the agents of simulated nodes with it.
+    #[arg(long, value_name = "PID", hide = true)]
+    end_with: Option<i32>,
     /// Read everything once, print it in Prometheus' text format, and exit.
     #[arg(long)]
     once: bool,
@@ -116,6 +120,9 @@ impl Agent {
     pub(crate) async fn execute(self) -> Result<(), Failure> {
         if let Some(AgentCommand::Release(release)) = self.command {
             return release.execute().await;
+        }
+        if let Some(parent) = self.end_with {
+            end_with(parent)?;
         }
         let once = self.once;
         let config = self.config()?;
@@ -173,6 +180,17 @@ impl Agent {
             tls_ca: self.tls_ca,
             spool_bytes_max: agent::config::SPOOL_BYTES_MAX,
         })
+    }
+}
+
+/// Makes the system send SIGTERM to this process when its parent ends. Fails if the parent has ended before.
+fn end_with(parent: i32) -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(std::io::Error::from)?;
+    match getppid() {
+        Some(pid) if pid.as_raw_nonzero().get() == parent => Ok(()),
+        _ => Err(Failure::Usage(format!(
+            "--end-with {parent}: this process is not a child of that process, which may have ended"
+        ))),
     }
 }
 

@@ -72,6 +72,8 @@ impl Demo {
             url: url.clone(),
             join: running.join_token().await.map_err(anyhow::Error::from)?,
             nodes: self.nodes,
+            prefix: "demo",
+            simulated: "demo".to_owned(),
         };
         let mut nodes = sim_cluster::start(&cluster).await?;
         self.announce(&url, &token);
@@ -104,7 +106,7 @@ impl Demo {
 }
 
 /// Waits until a node ends, and returns the error. A node must not end by itself.
-async fn first_failure(nodes: &mut JoinSet<anyhow::Result<()>>) -> Failure {
+pub(super) async fn first_failure(nodes: &mut JoinSet<anyhow::Result<()>>) -> Failure {
     let ended = nodes.join_next().await;
     let why = match ended {
         Some(Ok(Err(error))) => error,

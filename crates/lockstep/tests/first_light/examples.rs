@@ -110,7 +110,11 @@ fn check(example: &Example) {
     );
 
     let runs = cluster.get("/api/runs").as_array().cloned().unwrap_or_default();
-    assert_eq!(runs.len(), 2, "the one by torchrun alone is not watched: {runs:?}");
+    assert_eq!(
+        runs.len(),
+        2,
+        "the one by torchrun alone is not watched: {runs:?}"
+    );
     for run in &runs {
         let id = run["id"].as_str().unwrap();
         let view = cluster.wait_for_state(id, "succeeded");

@@ -30,6 +30,7 @@ mod restores;
 mod retention;
 mod rules;
 mod runs;
+mod simulated_nodes;
 mod stacks;
 mod store;
 mod terminal;

@@ -8,6 +8,7 @@ use domain::time::TimestampMs;
 use super::{NodeOutput, World};
 use crate::attempt::{Attempt, AttemptPhase, NodeIndex};
 use crate::gpu::{self, GPUS};
+use crate::identity::address;
 use crate::workload::{Workload, workloads};
 
 /// The time from the start of the last node to the first step: PyTorch is imported, the model is built.
@@ -211,7 +212,7 @@ pub(super) fn end_after_step(of: &mut Attempt, step: u64, now_ms: TimestampMs, o
 
 fn prepared(node: NodeIndex) -> Prepared {
     Prepared {
-        address: format!("10.0.0.{}", node + 1),
+        address: address(node),
         port: 29_500,
         python: "/usr/bin/python3".to_owned(),
         python_version: "3.11.2".to_owned(),

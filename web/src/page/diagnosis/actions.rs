@@ -68,9 +68,9 @@ pub(super) fn Actions(state: DiagnosisState) -> impl IntoView {
 fn button(state: DiagnosisState, is_first: bool, action: OfferedAction) -> AnyView {
     let (dialog, request) = (Dialog::new(), PendingRequest::new());
     let class = if is_first {
-        "btn min-h-12 btn-primary"
+        "btn min-h-12 h-auto max-w-full btn-primary"
     } else {
-        "btn min-h-12"
+        "btn min-h-12 h-auto max-w-full"
     };
     let id = StoredValue::new(action.id.clone());
     let send = move |_| {
@@ -95,7 +95,7 @@ fn button(state: DiagnosisState, is_first: bool, action: OfferedAction) -> AnyVi
             {action.with_value(explained)}
             <ErrorMessage what=request.problem />
             <div class="text-right">
-                <button class="btn btn-primary min-h-12" disabled=request.busy on:click=send data-testid="confirm-action">{title.clone()}</button>
+                <button class="btn btn-primary min-h-12 h-auto max-w-full" disabled=request.busy on:click=send data-testid="confirm-action">{title.clone()}</button>
             </div>
         </Modal>
     }

@@ -46,7 +46,7 @@ fn Line(row: Row<Diagnosis>) -> impl IntoView {
                 <div class="pb-2 grid gap-1">
                     <p><b>"Why: "</b>{of(|diagnosis| &diagnosis.cause)}</p>
                     <p><b>"What to do: "</b>{of(|diagnosis| &diagnosis.advice)}</p>
-                    <p><a class="link" href=href>"Evidence and actions"</a></p>
+                    <p><a class="link inline-flex items-center min-h-(--row)" href=href>"Evidence and actions"</a></p>
                 </div>
             </details>
         </li>

@@ -258,7 +258,7 @@ fn Cells(grid: Grid) -> impl IntoView {
     view! {
         <div
             node_ref=place
-            class="relative outline-none focus-visible:outline-2 outline-primary"
+            class="relative focus-visible:outline-2 outline-primary"
             style:height=text(move || format!("{}px", height.get()))
             role="grid"
             tabindex="0"

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,11 +13,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use tracing::{info, warn};
 
 /// How long an agent may take to end after SIGTERM.
-const END_GRACE: Duration = Duration::from_secs(10);
-/// How many bytes at the end of the log are searched for its last line.
-const LAST_LINE_BYTES: u64 = 4_096;
+pub(super) const END_GRACE: Duration = Duration::from_secs(10);
+/// How many bytes at the end of the log are searched for its last lines.
+const LAST_LINES_BYTES: u64 = 4_096;
 
-/// How to start the agent.
+/// How to start an agent.
+#[derive(Debug, Clone)]
 pub(super) struct AgentLaunch {
     pub(super) url: String,
     pub(super) simulate: Option<String>,
@@ -30,28 +31,35 @@ impl AgentLaunch {
         self.dir.join("agent.log")
     }
 
-    /// Returns the last line of the agent's log, which usually says why it ended.
-    pub(super) fn last_log_line(&self) -> String {
+    /// Returns the last lines of the agent's log, at most `count`, joined by ` | `. They usually say why the agent ended.
+    pub(super) fn last_log_lines(&self, count: usize) -> String {
         let read = || {
             let mut file = File::open(self.log_file())?;
             let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(LAST_LINE_BYTES)))?;
+            file.seek(SeekFrom::Start(length.saturating_sub(LAST_LINES_BYTES)))?;
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
             Ok::<_, std::io::Error>(bytes)
         };
         let bytes = read().unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        let line = text.lines().rev().find(|line| !line.trim().is_empty());
-        line.map_or_else(
-            || format!("its log {} is empty", self.log_file().display()),
-            crate::table::printable,
-        )
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        if lines.is_empty() {
+            return format!("its log {} is empty", self.log_file().display());
+        }
+        let last = &lines[lines.len().saturating_sub(count)..];
+        crate::table::printable(&last.join(" | "))
     }
 
-    /// Starts the agent. The token is passed in the environment, because every user of the machine can read arguments. It starts the
-    /// running program itself, even if its file has been replaced by a newer one.
+    /// Starts the agent.
     fn start(&self, join: &str) -> anyhow::Result<Child> {
+        self.command(join)?.spawn().context("cannot start the agent")
+    }
+
+    /// Returns the command that starts the agent, and creates its folder and its log. The token is passed in the environment, because
+    /// every user of the machine can read arguments. The command starts the running program itself, even if its file has been replaced
+    /// by a newer one.
+    pub(super) fn command(&self, join: &str) -> anyhow::Result<Command> {
         std::fs::create_dir_all(&self.dir)
             .with_context(|| format!("cannot create {}", self.dir.display()))?;
         let log = File::options()
@@ -59,7 +67,7 @@ impl AgentLaunch {
             .append(true)
             .open(self.log_file())
             .with_context(|| format!("cannot write {}", self.log_file().display()))?;
-        let mut command = std::process::Command::new("/proc/self/exe");
+        let mut command = Command::new("/proc/self/exe");
         command
             .arg("agent")
             .arg("--collector")
@@ -82,7 +90,7 @@ impl AgentLaunch {
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0);
-        command.spawn().context("cannot start the agent")
+        Ok(command)
     }
 
     /// Returns true if the running agent was started with the same settings. Also true if its settings cannot be read.
@@ -195,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_log_line_is_shown_without_control_characters() {
+    fn the_last_log_lines_are_shown_without_control_characters() {
         let dir = tempfile::tempdir().expect("a folder");
         let launch = AgentLaunch {
             url: String::new(),
@@ -203,8 +211,9 @@ mod tests {
             tls_ca: None,
             dir: dir.path().into(),
         };
-        assert!(launch.last_log_line().ends_with("is empty"));
+        assert!(launch.last_log_lines(1).ends_with("is empty"));
         std::fs::write(launch.log_file(), "first\nerror: \u{1b}[31mport taken\n\n").expect("writes");
-        assert_eq!(launch.last_log_line(), "error: \u{fffd}[31mport taken");
+        assert_eq!(launch.last_log_lines(1), "error: \u{fffd}[31mport taken");
+        assert_eq!(launch.last_log_lines(3), "first | error: \u{fffd}[31mport taken");
     }
 }
