@@ -14,8 +14,8 @@ const LIMIT_MS = 300_000;
 
 const here = dirname(fileURLToPath(import.meta.url));
 const root = dirname(here);
-const wishes = process.argv.slice(2);
-const pattern = wishes.find((wish) => !wish.startsWith("--"));
+const options = process.argv.slice(2);
+const pattern = options.find((option) => !option.startsWith("--"));
 
 const cache = process.env.LOCKSTEP_CACHE ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), ".cache"), "lockstep");
 const target = resolve(root, process.env.CARGO_TARGET_DIR ?? "target");
@@ -23,7 +23,7 @@ setDefault("LOCKSTEP_TEST_BINARY", join(target, "debug/lockstep"));
 setDefault("LOCKSTEP_TEST_CHROMIUM", onPath(["chromium", "chromium-browser", "google-chrome"]));
 setDefault("LOCKSTEP_TEST_NODE_MODULES", newest(join(cache, "npm"), "e2e-", "node_modules"));
 setDefault("LOCKSTEP_TEST_VENV", join(cache, "venv"));
-if (wishes.includes("--keep-images")) process.env.LOCKSTEP_TEST_IMAGES = join(root, "docs/images");
+if (options.includes("--keep-images")) process.env.LOCKSTEP_TEST_IMAGES = join(root, "docs/images");
 
 const files = readdirSync(here).filter((name) => name.endsWith(".test.mjs")).map((name) => join(here, name));
 const counts = { passed: 0, failed: 0 };

@@ -17,6 +17,7 @@ mod sqlite;
 
 pub mod backup;
 pub mod check;
+pub mod machine;
 pub mod restore;
 pub mod series;
 pub mod state;

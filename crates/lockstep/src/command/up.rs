@@ -73,7 +73,7 @@ impl Up {
                 "the generator connects without TLS; use fewer nodes, or leave out --tls-cert".to_owned(),
             );
         }
-        simulation.check_memory(memory_bytes())
+        simulation.check_memory(store::machine::memory_bytes())
     }
 
     async fn run(&self, running: &mut Running) -> Result<(), Failure> {
@@ -145,13 +145,4 @@ async fn run_local_agent(launch: &AgentLaunch, running: &mut Running) -> Result<
         agent.stop().await;
     }
     result
-}
-
-/// Returns the memory of the machine, or the memory limit of the container if that is lower.
-fn memory_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let limit = limit.and_then(|text| text.trim().parse().ok());
-    memory.min(limit.unwrap_or(u64::MAX))
 }

@@ -31,12 +31,7 @@ const ROW_BYTES: usize = 96;
 /// Returns a 64th of the machine's memory, or of this process's memory limit if that is lower; at least 64 MiB, at most 512
 /// MiB.
 pub(crate) fn bytes_max_of_machine() -> u64 {
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    // The memory limit of the container, if it has one.
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let limit = limit.and_then(|text| text.trim().parse().ok());
-    (memory.min(limit.unwrap_or(u64::MAX)) / 64).clamp(64 << 20, 512 << 20)
+    (crate::machine::memory_bytes() / 64).clamp(64 << 20, 512 << 20)
 }
 
 /// A row of the table `chunks`.

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// A snapshot or a merge responds when it is done.
@@ -37,6 +38,12 @@ impl Answer {
             bail!("{path} was answered with {}: {words}", self.status);
         }
         Ok(self.body)
+    }
+
+    /// Returns the body of a successful response that is JSON.
+    pub(crate) fn json(self, path: &str) -> Result<Value> {
+        let body = self.success(path)?;
+        serde_json::from_str(&body).with_context(|| format!("the response to {path} is not JSON"))
     }
 }
 

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use super::build;
 use super::http::Address;
@@ -184,8 +183,7 @@ impl Server {
         let made = self
             .address()
             .post(path, r#"{"role":"join","expires_s":86400}"#)?
-            .success(path)?;
-        let made: Value = serde_json::from_str(&made).context("the response is not JSON")?;
+            .json(path)?;
         let join = made["token"].as_str().context("the response has no token")?;
         Ok(vec![
             ("LOCKSTEP_TOKEN", token.clone()),

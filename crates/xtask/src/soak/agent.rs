@@ -235,8 +235,7 @@ fn check_own_metrics(report: &mut PartReport, agent: &Address) -> Result<()> {
 /// Returns the single value of a query.
 fn query(collector: &Server, query: &str) -> Result<f64> {
     let path = format!("/api/v1/query?query={}", escape(query));
-    let answer = collector.address().get(&path)?.success(&path)?;
-    let answer: serde_json::Value = serde_json::from_str(&answer).context("the response is not JSON")?;
+    let answer = collector.address().get(&path)?.json(&path)?;
     let value = answer["data"]["result"][0]["value"][1].as_str();
     value
         .and_then(|value| value.parse().ok())

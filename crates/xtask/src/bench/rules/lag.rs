@@ -35,9 +35,11 @@ pub(super) struct Lags {
 impl Lags {
     /// Reads the rules, and the analysers of a run.
     pub(super) fn read(&mut self, address: &Address, run: &str) -> Result<()> {
-        let rules = get(address, "/api/v1/rules?exclude_alerts=true")?;
+        let path = "/api/v1/rules?exclude_alerts=true";
+        let rules = address.get(path)?.json(path)?;
         self.note_rules(&rules, machine::now_ms())?;
-        let findings = get(address, &format!("/api/runs/{run}/findings"))?;
+        let path = format!("/api/runs/{run}/findings");
+        let findings = address.get(&path)?.json(&path)?;
         self.note_findings(&findings, machine::now_ms())
     }
 
@@ -73,14 +75,10 @@ impl Lags {
 
 /// Returns the id of the newest run.
 pub(super) fn newest_run(address: &Address) -> Result<String> {
-    let runs = get(address, "/api/runs?limit=1")?;
+    let path = "/api/runs?limit=1";
+    let runs = address.get(path)?.json(path)?;
     let id = runs[0]["id"].as_str();
     Ok(id.context("the collector knows no run")?.to_owned())
-}
-
-fn get(address: &Address, path: &str) -> Result<Value> {
-    let body = address.get(path)?.success(path)?;
-    serde_json::from_str(&body).with_context(|| format!("the response to {path} is not JSON"))
 }
 
 /// Returns how far a group of rules is behind.

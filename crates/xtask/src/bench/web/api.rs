@@ -44,8 +44,7 @@ pub(super) fn wait_for_value(
 
 /// Returns the response to a `GET`.
 pub(super) fn get(address: &Address, path: &str) -> Result<Value> {
-    let body = address.get(path)?.success(path)?;
-    serde_json::from_str(&body).with_context(|| format!("the response to {path} is not JSON"))
+    address.get(path)?.json(path)
 }
 
 /// Returns the result of an instant query.
@@ -56,8 +55,7 @@ pub(super) fn query(address: &Address, query: &str) -> Result<Value> {
 /// Submits a run. Returns its id.
 pub(super) fn submit(address: &Address, spec: &Value) -> Result<String> {
     let path = "/api/runs";
-    let made = address.post(path, &spec.to_string())?.success(path)?;
-    let made: Value = serde_json::from_str(&made).context("the response to a run is not JSON")?;
+    let made = address.post(path, &spec.to_string())?.json(path)?;
     let id = made["id"].as_str();
     Ok(id.context("the response to a run has no id")?.to_owned())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::api;
@@ -101,8 +101,7 @@ fn ends_with(collector: &Address, run: &str, text: &str) -> Result<bool> {
     if start.status == 404 {
         return Ok(false);
     }
-    let start = start.success(&path)?;
-    let start: Value = serde_json::from_str(&start).context("the start of the log is not JSON")?;
+    let start = start.json(&path)?;
     let length = start["length"].as_u64().unwrap_or_default();
     let from = length.saturating_sub(TAIL_BYTES);
     let end = api::get(collector, &format!("{path}&offset={from}"))?;
