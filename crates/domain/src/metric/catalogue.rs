@@ -317,6 +317,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge("train_samples_per_second", PerSecond, RANK, "Samples per second of this rank."),
     gauge("train_samples_per_second_best", PerSecond, RANK,
         "Highest median of a minute of this rank's samples per second in this attempt; known after the first minute."),
+    gauge("train_throughput_ratio", Ratio, &["run"],
+        "Samples per second of the run, medians of 45 s, as a share of the best minute of this attempt. Recorded by a rule."),
     gauge("train_tokens_per_second", PerSecond, RANK,
         "Tokens per second of this rank, if batches are integer sequences."),
     gauge("train_mfu_ratio", Ratio, RANK,
