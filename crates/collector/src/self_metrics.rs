@@ -13,6 +13,8 @@ pub struct SelfMetrics {
     pub refused: IntCounterVec,
     /// Messages that were not analysed because the analysers' queue was full.
     pub analysis_dropped: IntCounter,
+    /// Time of a message in the analysers' queue.
+    pub analysis_wait_seconds: Histogram,
     /// Open streams of agents.
     pub agent_streams: IntGauge,
     /// Browser tabs on the event stream.
@@ -36,10 +38,10 @@ impl Default for SelfMetrics {
         let count = |name, help| register(&registry, IntCounter::new(name, help));
         let level = |name, help| register(&registry, IntGauge::new(name, help));
         let buckets = vec![0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0];
-        let seconds = HistogramOpts::new(
-            "lockstep_query_seconds",
-            "Time to evaluate a query, including the time in the queue.",
-        );
+        let seconds = |name, help| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.clone());
+            register(&registry, Histogram::with_opts(options))
+        };
         Self {
             batches: count(
                 "lockstep_ingest_batches_total",
@@ -59,6 +61,10 @@ impl Default for SelfMetrics {
                 "lockstep_analysis_dropped_total",
                 "Messages from agents that were stored but not analysed, because the analysers were behind.",
             ),
+            analysis_wait_seconds: seconds(
+                "lockstep_analysis_wait_seconds",
+                "Time of messages from agents in the analysers' queue.",
+            ),
             agent_streams: level("lockstep_agent_streams", "Open streams of agents."),
             tabs: level("lockstep_stream_tabs", "Browser tabs on the event stream."),
             tabs_dropped: count(
@@ -74,7 +80,10 @@ impl Default for SelfMetrics {
                 "HTTP requests by status class.",
                 "class",
             ),
-            query_seconds: register(&registry, Histogram::with_opts(seconds.buckets(buckets))),
+            query_seconds: seconds(
+                "lockstep_query_seconds",
+                "Time to evaluate a query, including the time in the queue.",
+            ),
             query_failures: by(
                 "lockstep_query_failures_total",
                 "Failed queries, by reason.",

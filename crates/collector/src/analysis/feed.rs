@@ -1,11 +1,12 @@
 //! The queue of values from the streams of agents to the analysers.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use domain::ident::NodeName;
 use domain::series::{Frame, is_absent, is_stale};
 use domain::time::TimestampMs;
-use prometheus::IntCounter;
+use prometheus::{Histogram, IntCounter};
 use tokio::sync::mpsc;
 
 use super::column::Column;
@@ -66,6 +67,7 @@ pub(super) struct Fed {
     /// The latest time of all its samples, also of those that do not feed the analysers.
     pub(super) until_ms: TimestampMs,
     pub(super) frames: Vec<FedFrame>,
+    sent: Instant,
 }
 
 /// The sending end of the queue, for the streams.
@@ -75,15 +77,29 @@ pub(crate) struct Feed {
     dropped: IntCounter,
 }
 
-/// Creates the queue with its two ends. `dropped` counts messages that did not fit.
-pub(crate) fn feed(dropped: IntCounter) -> (Feed, FedQueue) {
+/// Creates the queue with its two ends. `dropped` counts messages that did not fit, `waits` measures how long the others wait.
+pub(crate) fn feed(dropped: IntCounter, waits: Histogram) -> (Feed, FedQueue) {
     let (queue, waiting) = mpsc::channel(WAITING_MAX);
-    (Feed { queue, dropped }, FedQueue(waiting))
+    (Feed { queue, dropped }, FedQueue { waiting, waits })
 }
 
 /// The receiving end of the queue, for the analysers.
 #[derive(Debug)]
-pub(crate) struct FedQueue(pub(super) mpsc::Receiver<Fed>);
+pub(crate) struct FedQueue {
+    waiting: mpsc::Receiver<Fed>,
+    waits: Histogram,
+}
+
+impl FedQueue {
+    /// Waits for messages and appends at most `limit` of them. Returns 0 once all senders are gone.
+    pub(super) async fn receive(&mut self, messages: &mut Vec<Fed>, limit: usize) -> usize {
+        let count = self.waiting.recv_many(messages, limit).await;
+        for fed in messages.iter().rev().take(count) {
+            self.waits.observe(fed.sent.elapsed().as_secs_f64());
+        }
+        count
+    }
+}
 
 impl Feed {
     /// Sends stored values to the analysers. Never waits.
@@ -92,6 +108,7 @@ impl Feed {
             node: node.clone(),
             until_ms,
             frames,
+            sent: Instant::now(),
         };
         if self.queue.try_send(fed).is_err() {
             self.dropped.inc();

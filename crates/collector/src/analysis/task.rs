@@ -54,9 +54,8 @@ struct ActiveAttempt {
 }
 
 /// Feeds the analysers and publishes their findings, until the collector stops.
-pub(crate) async fn run(parts: AnalysisParts, queue: FedQueue) {
+pub(crate) async fn run(parts: AnalysisParts, mut queue: FedQueue) {
     let (answers, mut answered) = mpsc::channel(ANSWERS_MAX);
-    let FedQueue(mut queue) = queue;
     let mut all = AnalysisTask {
         parts,
         runs: HashMap::new(),
@@ -71,7 +70,7 @@ pub(crate) async fn run(parts: AnalysisParts, queue: FedQueue) {
     let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
     loop {
         tokio::select! {
-            count = queue.recv_many(&mut messages, MESSAGES_AT_ONCE) => {
+            count = queue.receive(&mut messages, MESSAGES_AT_ONCE) => {
                 if count == 0 {
                     return;
                 }

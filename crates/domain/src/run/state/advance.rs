@@ -89,7 +89,7 @@ impl Machine {
     #[must_use = "actions must be stored with the run and carried out"]
     pub fn advance(&mut self, event: &Event, now_ms: TimestampMs) -> Vec<Action> {
         if self.watched {
-            *self = watched::advance(self, event, now_ms);
+            watched::advance(self, event, now_ms);
             return Vec::new();
         }
         let is_taken = match event {

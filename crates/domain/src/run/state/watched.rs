@@ -54,32 +54,30 @@ impl Machine {
     }
 }
 
-/// Returns the watched run after an event.
-pub(super) fn advance(machine: &Machine, event: &Event, now_ms: TimestampMs) -> Machine {
-    let mut next = machine.clone();
+/// Applies an event to a watched run.
+pub(super) fn advance(run: &mut Machine, event: &Event, now_ms: TimestampMs) {
     match event {
         Event::Reported {
             attempt,
             node,
             report: NodeReport::Watched(watched),
-        } => next.joined(*attempt, node, watched, now_ms),
+        } => run.joined(*attempt, node, watched, now_ms),
         Event::Reported {
             attempt,
             node,
             report,
-        } if next.is_live(*attempt) => next.told(node, report, now_ms),
+        } if run.is_live(*attempt) => run.told(node, report, now_ms),
         Event::NodeLost { node } => {
-            if let Some(task) = next.living(node) {
+            if let Some(task) = run.living(node) {
                 task.away_since_ms.get_or_insert(now_ms);
             }
         }
-        Event::NodeBack { node, holds } => next.came_back(node, *holds, now_ms),
-        Event::Tick => next.give_up_away_nodes(now_ms),
+        Event::NodeBack { node, holds } => run.came_back(node, *holds, now_ms),
+        Event::Tick => run.give_up_away_nodes(now_ms),
         _ => {}
     }
-    next.settle_watched(now_ms);
-    next.record_rank_facts(event);
-    next
+    run.settle_watched(now_ms);
+    run.record_rank_facts(event);
 }
 
 impl Machine {
