@@ -364,6 +364,46 @@ def test_batches_are_told_by_their_inputs_and_labels():
     assert inputs.statistics(torch, torch.full((3,), float("inf"))) == {"input_nonfinite": 1.0}
 
 
+def test_padding_is_read_from_a_mask_of_the_tokens_only():
+    torch = pytest.importorskip("torch")
+    ids = torch.arange(12).reshape(3, 4)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
+
+    def padding(**batch):
+        return inputs.statistics(torch, batch).get("padding_ratio")
+
+    assert padding(input_ids=ids, attention_mask=mask) == pytest.approx(5 / 12)
+    assert padding(input_ids=ids, attention_mask=mask.bool()) == pytest.approx(5 / 12)
+    assert padding(input_ids=ids, attention_mask=torch.ones_like(mask)) == 0.0
+    for other in (mask * 2, -mask, mask.float(), mask[:, :2], mask.reshape(-1)):
+        assert padding(input_ids=ids, attention_mask=other) is None
+    assert padding(input_ids=ids) is padding(attention_mask=mask) is padding(ids=ids, mask=mask) is None
+    wide = torch.zeros(50_000, 2, dtype=torch.int64)
+    wide[:, 0] = 1  # a stride of 2 would meet one column only
+    assert padding(input_ids=wide, attention_mask=wide) == pytest.approx(0.5, rel=0.01)
+
+
+def test_the_most_frequent_class_is_read_from_labels_only():
+    torch = pytest.importorskip("torch")
+    x, classes = torch.randn(20, 3), torch.tensor([7] * 5 + list(range(100, 115)))
+
+    def top(batch):
+        return inputs.statistics(torch, batch).get("label_top_ratio")
+
+    assert top((x, classes)) == top([x, classes.to(torch.uint8)]) == top({"x": x, "labels": classes, "id": torch.arange(20)}) == 0.25
+    assert top((x, torch.cat([classes, torch.full((20,), inputs.IGNORED)]))) == 0.25, "ignored labels do not count"
+    assert top((x, torch.arange(20) % 2 == 0)) == 0.5
+    assert top((x, (torch.arange(40) % 4).reshape(20, 2))) == 0.25, "one label per token"
+    one_hot = torch.eye(10, dtype=torch.int64).repeat(2, 1)
+    for other in (classes.float(), classes - 8, classes * 100, classes[:15], one_hot):
+        assert top((x, other)) is None
+    assert top({"x": x, "mask": classes}) is top((x, classes, torch.arange(20))) is top(classes) is None
+    large = torch.cat([torch.zeros(300_000, dtype=torch.int64), torch.arange(1, 4_001).repeat(25)])
+    assert top((x, large)) == pytest.approx(0.75, rel=0.01)
+    named = inputs.statistics(torch, {"x": x, "labels": classes, "id": torch.arange(1_000, 1_020)})
+    assert named["label_mean"] == pytest.approx(classes.float().mean().item()), "by its name, not by its place"
+
+
 def test_a_closure_s_passes_are_taken_out_of_the_optimizer():
     cycle = Cycle(ScriptedTimeline())
     first_step_ends_at(cycle, 0.0)

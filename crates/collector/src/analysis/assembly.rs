@@ -160,7 +160,9 @@ impl Draft {
             Field::InputDeviation => &mut self.learning.input.deviation,
             Field::LabelMean => &mut self.learning.label.mean,
             Field::LabelDeviation => &mut self.learning.label.deviation,
+            Field::LabelTopRatio => &mut self.learning.label_top,
             Field::GradientNorm => &mut self.learning.gradient,
+            Field::OwnGradientNorm => &mut self.learning.own_gradient,
             Field::GradientSquare => return self.learning.gradient = Some(value.sqrt()),
             Field::ParametersChecksum { group } => {
                 let with_group = |checksum| ParametersChecksum {

@@ -48,7 +48,11 @@ pub(super) enum Field {
     InputDeviation,
     LabelMean,
     LabelDeviation,
+    /// Share of the most frequent class among the labels.
+    LabelTopRatio,
     GradientNorm,
+    /// Norm of the rank's own gradients, before they are combined with those of other ranks.
+    OwnGradientNorm,
     /// The square of the norm of this rank's part of a sharded gradient.
     GradientSquare,
     PipelineBubble,
@@ -99,7 +103,9 @@ fn of_rank(metric: &str, labels: &Labels) -> Option<Column> {
         "input_deviation" => Field::InputDeviation,
         "label_mean" => Field::LabelMean,
         "label_deviation" => Field::LabelDeviation,
+        "label_top_ratio" => Field::LabelTopRatio,
         "grad_norm" => Field::GradientNorm,
+        "grad_norm_own" => Field::OwnGradientNorm,
         "grad_norm_local_square" => Field::GradientSquare,
         "pipeline_bubble_ratio" => Field::PipelineBubble,
         "parameters_checksum" => Field::ParametersChecksum {
@@ -198,6 +204,8 @@ mod tests {
             Some(Field::Max(Part::Sync))
         );
         assert_eq!(field("train_loss", &rank), None);
+        assert_eq!(field("train_grad_norm_own", &rank), Some(Field::OwnGradientNorm));
+        assert_eq!(field("train_padding_ratio", &rank), None);
         assert_eq!(field("train_parameters_checksum", &rank), None, "without a group");
         let in_group = [("run", "r1"), ("rank", "3"), ("replica_group", "1")];
         assert_eq!(

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::diagnosis::causes::Context;
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source};
+use crate::diagnosis::gradient_outlier::GradientOutlier;
 use crate::diagnosis::hang::{Hang, View};
 use crate::diagnosis::input::{Pool, Position};
 use crate::diagnosis::loss_trend::LossTrend;
@@ -40,6 +41,7 @@ pub struct Analysis {
     straggler: Straggler,
     rare_stall: RareStall,
     uneven_learning: UnevenLearning,
+    gradient_outlier: GradientOutlier,
     replicas: Replicas,
     loss_trend: LossTrend,
     reference: Reference,
@@ -66,6 +68,7 @@ impl Analysis {
             straggler: Straggler::new(ranks),
             rare_stall: RareStall::new(ranks),
             uneven_learning: UnevenLearning::new(ranks),
+            gradient_outlier: GradientOutlier::new(ranks),
             replicas: Replicas::new(ranks),
             loss_trend: LossTrend::default(),
             reference: Reference::default(),
@@ -172,6 +175,7 @@ impl Analysis {
         found.extend(self.straggler.findings(&self.members));
         found.extend(self.rare_stall.findings(&self.members));
         found.extend(self.uneven_learning.findings(&self.members));
+        found.extend(self.gradient_outlier.findings(&self.members));
         found.extend(self.replicas.findings(&self.members));
         found.extend(blind_nodes(&self.members, now_ms));
         let found = root_causes::sort(found, &self.members);
@@ -202,6 +206,7 @@ impl Analysis {
                 self.rare_stall
                     .take(&window, &role, &self.straggler, median_step_s);
                 self.uneven_learning.take(&window, &role);
+                self.gradient_outlier.take(&window, &role);
             }
         }
     }

@@ -51,7 +51,7 @@ pub enum FindingKind {
     Straggler,
     /// A rank stalls intermittently while the others wait.
     RareStalls,
-    /// The loss or the learning rate of a rank differs persistently from that of its peers.
+    /// The loss, the learning rate or the own gradients of a rank differ persistently from those of its peers.
     UnevenLearning,
     /// Ranks that should hold the same parameters hold different ones.
     ReplicasDiffer,
@@ -149,6 +149,8 @@ pub enum Cause {
     OtherLabels,
     /// The learning rate of the rank differs from that of its peers.
     OtherLearningRate,
+    /// The rank's own gradients, before they are combined with those of other ranks, are far larger than those of its peers.
+    LargerGradients,
     /// The parameters of the rank were equal to those of its replicas and are not any more.
     ParametersDiverged,
     /// The parameters of the rank have differed from those of its replicas since the first check of the attempt.
@@ -281,8 +283,12 @@ pub enum Evidence {
     OwnLoss,
     /// Mean of the first tensor of the rank's batches.
     InputMean,
-    /// Mean of the last tensor of the rank's batches.
+    /// Mean of the labels of the rank's batches, or of their last tensor.
     LabelMean,
+    /// Share of the most frequent class among the rank's labels.
+    TopClassShare,
+    /// Norm of the rank's own gradients of a few parameters, before they are combined with those of other ranks.
+    OwnGradientNorm,
     /// Highest learning rate of the optimizer.
     LearningRate,
     /// Checksum of the parameters, in the last step that was compared.

@@ -50,10 +50,14 @@ pub struct Learning {
     pub rate: Option<f64>,
     /// Gradient norm. For a sharded model, the norm of this rank's shard.
     pub gradient: Option<f64>,
+    /// Norm of the rank's own gradients of a few parameters, before they are combined with those of other ranks.
+    pub own_gradient: Option<f64>,
     /// First tensor of its batches.
     pub input: Distribution,
-    /// Last tensor of its batches.
+    /// Labels of its batches, or their last tensor.
     pub label: Distribution,
+    /// Share of the most frequent class among its labels.
+    pub label_top: Option<f64>,
 }
 
 /// Distribution of the elements of a tensor.

@@ -1,7 +1,7 @@
 //! Analysers: pure functions from measurements to findings.
 //!
 //! ```text
-//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall, uneven_learning, replicas, loss_trend ──▶ root_causes ──▶ findings, scores (series `diagnosis_*`), requests
+//! pools, positions, answers ──▶ analysis ──▶ hang, straggler, rare_stall, uneven_learning, gradient_outlier, replicas, loss_trend ──▶ root_causes ──▶ findings, scores (series `diagnosis_*`), requests
 //! ```
 
 pub mod analysis;
@@ -9,6 +9,7 @@ pub mod arrival;
 mod causes;
 mod draft_finding;
 pub mod finding;
+mod gradient_outlier;
 mod hang;
 pub mod input;
 mod loss_trend;

@@ -3,6 +3,7 @@
 //! ```text
 //! loss of each rank in a window − median of its peers ─▶ the last 64 differences ─▶ a finding, if nearly all have one sign and are large
 //! mean of its inputs and of its labels, in the same way, in deviations of the peers ─▶ cause; without an effect on the loss: information
+//! share of the most frequent class of its labels, in the same way                   ─▶ the same
 //! ```
 //! Losses of small batches vary, but around those of the peers: of 64 windows of a healthy rank, about half are above and half below. A
 //! lasting difference with one sign comes from the data (an unbalanced shard, wrong labels, the same batch every time), or from the
@@ -36,6 +37,8 @@ const DEVIATIONS: f64 = 6.0;
 const FIRST_LOSS_RATIO: f64 = 0.02;
 /// Minimum mean difference of inputs or labels, as a share of their standard deviation.
 const DATA_RATIO: f64 = 0.25;
+/// Minimum mean difference of the share of the most frequent class.
+const TOP_CLASS_RATIO: f64 = 0.25;
 /// Number of consecutive windows in which the learning rate of a rank must differ from that of its peers.
 const RATE_WINDOWS: u32 = 16;
 const RATE_RATIO: f64 = 0.01;
@@ -54,6 +57,7 @@ struct Track {
     loss: DifferenceTrack,
     input: DifferenceTrack,
     label: DifferenceTrack,
+    label_top: DifferenceTrack,
     rate: Option<DifferencePeriod>,
     other_rate: u32,
     rates: (f64, f64),
@@ -132,6 +136,11 @@ impl UnevenLearning {
             self.tracks[role.places[label.at]]
                 .label
                 .take(window, label, is_far);
+        }
+        for top in &compared(role, |steps| (steps.learning.label_top, 1.0)) {
+            self.tracks[role.places[top.at]]
+                .label_top
+                .take(window, top, |mean, _| (mean > TOP_CLASS_RATIO).then_some(mean));
         }
         let rates = compared(role, |steps| (steps.learning.rate, 1.0));
         if rates.len() == role.places.len() {
@@ -273,13 +282,14 @@ impl Track {
 
     /// Returns the finding if the loss differs, or only the inputs or labels do.
     fn different_learning(&self, place: usize, members: &Members) -> Option<DraftFinding> {
-        let (loss, label, input) = (
+        let (loss, label, top, input) = (
             self.loss.long_period(),
             self.label.long_period(),
+            self.label_top.long_period(),
             self.input.long_period(),
         );
-        let period = loss.or(label).or(input)?;
-        let cause = match (label, input) {
+        let period = loss.or(label).or(top).or(input)?;
+        let cause = match (label.or(top), input) {
             (Some(_), _) => Cause::OtherLabels,
             (None, Some(_)) => Cause::OtherInputs,
             (None, None) => Cause::OtherLoss,
@@ -288,6 +298,7 @@ impl Track {
         let measured = [
             (loss, &self.loss, Evidence::OwnLoss),
             (label, &self.label, Evidence::LabelMean),
+            (top, &self.label_top, Evidence::TopClassShare),
             (input, &self.input, Evidence::InputMean),
         ];
         let witnesses = measured

@@ -59,9 +59,13 @@ pub(super) struct Learning {
     pub(super) loss: f64,
     pub(super) rate: f64,
     pub(super) gradient: f64,
+    /// Norm of the rank's own gradients.
+    pub(super) own_gradient: f64,
     /// Mean and standard deviation of the inputs, and of the labels.
     pub(super) input: (f64, f64),
     pub(super) label: (f64, f64),
+    /// Share of the most frequent class among the labels.
+    pub(super) label_top: f64,
 }
 
 /// The same steps of all ranks.
@@ -225,8 +229,10 @@ impl Learning {
             loss: known(learning.loss),
             rate: known(learning.rate),
             gradient: known(learning.gradient),
+            own_gradient: known(learning.own_gradient),
             input: (known(learning.input.mean), known(learning.input.deviation)),
             label: (known(learning.label.mean), known(learning.label.deviation)),
+            label_top: known(learning.label_top),
         }
     }
 
@@ -246,8 +252,10 @@ impl Learning {
                 later.rate
             },
             gradient: mean(self.gradient, later.gradient),
+            own_gradient: mean(self.own_gradient, later.own_gradient),
             input: both(self.input, later.input),
             label: both(self.label, later.label),
+            label_top: mean(self.label_top, later.label_top),
         }
     }
 }

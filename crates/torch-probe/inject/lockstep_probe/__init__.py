@@ -14,7 +14,7 @@
     page     the current phase of the rank            members  the ranks of each process group
     waits    time spent waiting for other ranks       server   stacks and counters, on request of the agent
     optimizing  learning rates, number of parameters  inputs   what batches hold, in a few numbers
-    replicas checksums of replicated parameters
+    replicas checksums of replicated parameters       own_norms  gradients before they are combined
 
 Rules: never raise into user code, never wait, drop and count instead; LOCKSTEP_PROBE=off turns everything off. Standard
 library and torch only; nothing here imports torch by itself.

@@ -13,7 +13,13 @@ import types
 NOT_OURS = ".knobs"
 
 
-COMPILED = "torch.compile: the first steps hold its own time, bytes kept for the backward pass are not measured, and knobs of the model cannot be turned"
+COMPILED = "torch.compile: the first steps hold its own time, own gradient norms and bytes kept for the backward pass are not measured, and knobs of the model cannot be turned"
+
+
+def is_used():
+    """Returns True if the compiler has compiled code of this process, or has tried to."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["frames"])
 
 
 def what_it_hides(fields):

@@ -41,6 +41,7 @@ class Cycle:
         self.losses = []
         self.norms = []
         self.norms_are_local = False
+        self.own_norm = None  # kept scalar, see own_norms.py
         self.declared = None  # (name, number, kept scalar) of a loss that the script logged; one of the two is None
         self.declares_loss = False
         self.rates = Rates()
@@ -114,7 +115,7 @@ class Cycle:
 
     def forget_losses(self):
         """Drops the losses after a step that a GradScaler skipped: its loss and norm belong to no step, and the scale has changed."""
-        self.losses, self.norms, self.loss_scale = [], [], None
+        self.losses, self.norms, self.own_norm, self.loss_scale = [], [], None, None
 
     def close(self):
         mark = self.timeline.mark()
@@ -155,11 +156,13 @@ class Finished:
         self._waits, self._knows_waits = cycle._waits, cycle.knows_waits or bool(cycle._waits)
         self._saved_s = cycle._saved_s
         self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
+        own = [] if cycle.own_norm is None else [cycle.own_norm]
+        self._own_norms = len(own)
         self._declared, self._declares_loss = cycle.declared, cycle.declares_loss
         late = [] if cycle.declared is None or cycle.declared[2] is None else [cycle.declared[2]]
         self._rates, scale = cycle.rates, [] if cycle.loss_scale is None else [cycle.loss_scale]
         self._late = len(late)
-        self._scalars = self._timeline.stage(cycle.losses + cycle.norms + late + self._rates.kept + scale)
+        self._scalars = self._timeline.stage(cycle.losses + cycle.norms + own + late + self._rates.kept + scale)
         # The copies of the scalars are enqueued after the step's end, so they need a mark of their own.
         self._staged = self._timeline.mark()
         self._inputs, self._parameters = cycle.inputs, cycle.parameters
@@ -174,9 +177,12 @@ class Finished:
         scalars = self._timeline.read(self._scalars)
         losses, norms = scalars[: self._losses], scalars[self._losses : self._losses + self._norms]
         rest = scalars[self._losses + self._norms :]
+        own, rest = rest[: self._own_norms], rest[self._own_norms :]
         fields.update(self._loss(losses, rest))
         rest = rest[self._late :]
         fields.update(self._steps_with(rest[: len(self._rates.kept)], rest[len(self._rates.kept) :]))
+        if own:  # of the scaled loss, if there is a scale
+            fields["grad_norm_own"] = own[0] / (fields.get("loss_scale") or 1.0)
         if norms:
             square = sum(norm * norm for norm in norms)
             if self._norms_are_local:

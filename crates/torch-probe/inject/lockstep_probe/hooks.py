@@ -8,7 +8,7 @@ completion hooks (NCCL only).
 
 import functools
 
-from . import compiler, loggers, members, meshes, page, saves, waits
+from . import compiler, loggers, members, meshes, own_norms, page, saves, waits
 
 
 def after_import(probe):
@@ -25,8 +25,8 @@ def after_import(probe):
         "torch.distributed._composable.fsdp._fsdp_state": watch_fsdp2,  # before torch 2.6
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed._functional_collectives": waits.watch_functional,
-        "torch.distributed.fsdp._fully_shard._fsdp_param_group": waits.watch_fsdp2_group,
-        "torch.distributed._composable.fsdp._fsdp_param_group": waits.watch_fsdp2_group,  # their module before torch 2.6
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group": watch_fsdp2_groups,
+        "torch.distributed._composable.fsdp._fsdp_param_group": watch_fsdp2_groups,  # their module before torch 2.6
         "torch.distributed.device_mesh": meshes.watch,
         "torch.amp.grad_scaler": watch_scaler,
         "torch.cuda.amp.grad_scaler": watch_scaler,  # the module of the class before torch 2.3
@@ -155,6 +155,7 @@ def watch_ddp(probe, module):
         probe.synchronises = True
         probe.call(probe.page.wrapped)
         probe.call(probe.replicas.add, self)
+        probe.call(probe.own_norms.add, self)
 
     module.DistributedDataParallel.__init__ = __init__
 
@@ -193,8 +194,14 @@ def watch_fsdp2(probe, module):
         probe.shards_dtensors = True
         probe.call(probe.page.wrapped)
         probe.call(probe.replicas.add, self)
+        probe.call(probe.own_norms.add, self)
 
     kind.__init__ = __init__
+
+
+def watch_fsdp2_groups(probe, module):
+    waits.watch_fsdp2_group(probe, module)
+    own_norms.watch_reduction(probe, module)
 
 
 def watch_scaler(probe, module):

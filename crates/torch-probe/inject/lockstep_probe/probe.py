@@ -18,6 +18,7 @@ from .live import LiveOrder
 from .loggers import Logged
 from .members import Members
 from .meshes import Meshes
+from .own_norms import OwnNorms
 from .page import DATA, ENDING, GROUP_MADE, OPTIMIZER, STARTING, TORCH_IMPORTED, Page
 from .record import Envelope, head
 from .replicas import Replicas
@@ -85,6 +86,7 @@ class Probe:
         self.logged = Logged(self)
         self.meshes = Meshes(self)
         self.replicas = Replicas(self)
+        self.own_norms = OwnNorms(self)
         self.live = LiveOrder(environ["LOCKSTEP_PROBE_SOCKET"])
         self.page = Page(environ)
         self.members = Members(environ)
@@ -245,6 +247,7 @@ class Probe:
         self.cycle.begin_backward()
         if self.saved_tensors is not None:
             self.saved_tensors.begin_backward()
+        self.own_norms.begin()
         self.in_backward = True
         return handle or True
 
@@ -265,6 +268,7 @@ class Probe:
         self.in_backward = False
         self.page.rest()
         self.cycle.end_backward()
+        self.own_norms.end(failed, self._last_step_s)
         if self.saved_tensors is not None:
             self.saved_tensors.end_backward()
         if handle is not True:
@@ -293,6 +297,7 @@ class Probe:
             self._note_local_norm(optimizer)
         if self.leader.is_leading(optimizer):
             self.replicas.check(optimizer)
+            self.own_norms.choose()
         self.cycle.begin_optimizer()
 
     def end_optimizer(self, optimizer, closure):
@@ -315,7 +320,7 @@ class Probe:
 
     def shards(self, fsdp):
         """FSDP1 has sharded a module over `fsdp.process_group`, and has copies of the shards in other such groups."""
-        self.missing_on_device.append("FSDP1: on GPUs waiting for other ranks is not measured, it hides inside forward and backward")
+        self.missing_on_device.append("FSDP1: on GPUs waiting for other ranks is not measured, it hides inside forward and backward; own gradient norms are not measured")
         ranks = 1 if fsdp.sharding_strategy.name == "NO_SHARD" else fsdp.process_group.size()
         self.shard_weight = ranks / self.torch.distributed.get_world_size()
 

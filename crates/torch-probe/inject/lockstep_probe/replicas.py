@@ -105,17 +105,22 @@ def of_ddp(model):
 
 def of_fsdp2(state):
     """The same for each group of parameters that is replicated."""
-    groups = getattr(state, "_fsdp_param_groups", None)  # older versions have one group
-    if groups is None:
-        only = getattr(state, "_fsdp_param_group", None)
-        groups = [] if only is None else [only]
     found = []
-    for group in groups:
+    for group in param_groups(state):
         process_group = getattr(group.mesh_info, "replicate_process_group", None)
         if process_group is not None:
             is_alike = group.reduce_grads and group.all_reduce_grads
             found.append((process_group if is_alike else None, [parameter.sharded_param for parameter in group.fsdp_params]))
     return found
+
+
+def param_groups(state):
+    """Returns the groups of parameters of FSDP2's state."""
+    groups = getattr(state, "_fsdp_param_groups", None)  # older versions have one group
+    if groups is None:
+        only = getattr(state, "_fsdp_param_group", None)
+        groups = [] if only is None else [only]
+    return groups
 
 
 def local_part(torch, parameter):

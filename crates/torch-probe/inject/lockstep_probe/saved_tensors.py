@@ -10,9 +10,10 @@ hooks (torch.func) finds them removed. If the compiler is in use, nothing is mea
 """
 
 import functools
-import sys
 import threading
 import time
+
+from . import compiler
 
 FIRST_STEPS = (2, 3, 4)  # of this process; the first one creates what later ones only use
 EVERY = 256  # steps; counting costs microseconds per tensor
@@ -71,7 +72,7 @@ class SavedTensors:
 
     def _lay_on(self):
         self._laid_on = time.monotonic()
-        if threading.current_thread() is not threading.main_thread() or compiler_is_used():
+        if threading.current_thread() is not threading.main_thread() or compiler.is_used():
             return
         if self._stack is None or self._stack.top() is not None:
             return
@@ -136,8 +137,3 @@ class Stack:
                 self._pushed.pop()
 
         self._autograd._push_saved_tensors_default_hooks, self._autograd._pop_saved_tensors_default_hooks = pushed, popped
-
-
-def compiler_is_used():
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and bool(utils.counters["frames"])

@@ -2,7 +2,8 @@
 //!
 //! How several steps become one value: durations give their mean and their maximum, counts their sum over time, the loss its last value
 //! (but a later finite loss never hides a non-finite one), the gradient norm its maximum, or NaN if one is NaN. For a sharded gradient,
-//! each rank knows only a part, and parts add up only within one step. So all ranks take the same step of a pool, by its number.
+//! each rank knows only a part, and parts add up only within one step. So all ranks take the same step of a pool, by its number. The norms
+//! of the ranks' own gradients are compared, so the same holds for them.
 //!
 //! On GPUs, waits for other ranks may be measured in some steps only. Then only these steps are used for the parts of a step: in the other
 //! steps, the parts include the waits.
@@ -21,7 +22,7 @@ use crate::sample::series::series;
 use crate::sample::{Samples, assignment};
 
 /// The values that may be non-finite.
-const NONFINITE_VALUES: [&str; 2] = ["loss", "gradient"];
+const NONFINITE_VALUES: [&str; 3] = ["loss", "gradient", "own_gradient"];
 /// If no step has joined a pool for this long, the pool is written as it is: the rank may hang, and its last step should be known.
 const QUIET_MS: i64 = 2_500;
 
@@ -41,8 +42,8 @@ pub(super) struct RankSeries {
     /// The loss is the value that the script logs. It may have another scale than the loss on which `backward` is called.
     loss_is_logged: bool,
     nonfinite: f64,
-    /// The steps since which the loss and the gradient are non-finite.
-    nonfinite_since: [Option<f64>; 2],
+    /// The steps since which each of them is non-finite.
+    nonfinite_since: [Option<f64>; 3],
     /// Number of steps that a gradient scaler has skipped.
     skipped_steps: f64,
     /// The scaler skips one step after another.
@@ -82,7 +83,7 @@ impl RankSeries {
             is_alone: false,
             loss_is_logged: false,
             nonfinite: 0.0,
-            nonfinite_since: [None; 2],
+            nonfinite_since: [None; 3],
             skipped_steps: 0.0,
             is_skipping: false,
             loss_noise: LossNoise::default(),
@@ -247,17 +248,21 @@ impl RankSeries {
         let is_skipped = skipped > self.skipped_steps;
         self.skipped_steps = skipped;
         let any = |values: [Option<f64>; 2]| values.into_iter().flatten().any(|value| !value.is_finite());
-        let is_bad = [
-            any([step.loss, step.loss_backward]),
-            any([step.grad_norm, step.grad_norm_local_sq]) && !is_skipped,
-        ];
-        if is_bad.contains(&true) {
+        let loss_is_bad = any([step.loss, step.loss_backward]);
+        let gradient_is_bad = any([step.grad_norm, step.grad_norm_local_sq]) && !is_skipped;
+        if loss_is_bad || gradient_is_bad {
             self.nonfinite += 1.0;
         }
+        let are_bad = [
+            Some(loss_is_bad),
+            Some(gradient_is_bad),
+            own_gradient_is_source(step, is_skipped),
+        ];
         let at_ms = step.wall_ns / 1_000_000;
         for (place, value) in NONFINITE_VALUES.into_iter().enumerate() {
+            let Some(is_bad) = are_bad[place] else { continue };
             let was_bad = self.nonfinite_since[place].is_some();
-            if is_bad[place] {
+            if is_bad {
                 self.nonfinite_since[place] = self.nonfinite_since[place].or(step.step);
             } else if was_bad {
                 self.nonfinite_since[place] = None;
@@ -327,7 +332,14 @@ impl RankSeries {
                 "train_grad_norm",
                 largest(pool.iter().filter_map(|step| step.grad_norm)),
             ),
-            ("train_grad_norm_local_square", local_square(&pool)),
+            (
+                "train_grad_norm_local_square",
+                of_common_step(&pool, |step| step.grad_norm_local_sq),
+            ),
+            (
+                "train_grad_norm_own",
+                of_common_step(&pool, |step| step.grad_norm_own),
+            ),
             ("train_loss_own", mean(&pool, Step::own_loss)),
             ("train_learning_rate", latest(&pool, |step| step.lr_max)),
             (
@@ -350,6 +362,8 @@ impl RankSeries {
             ),
             ("train_label_mean", mean(&pool, |step| step.label_mean)),
             ("train_label_deviation", mean(&pool, |step| step.label_deviation)),
+            ("train_label_top_ratio", mean(&pool, |step| step.label_top_ratio)),
+            ("train_padding_ratio", mean(&pool, |step| step.padding_ratio)),
             ("train_batch_samples", mean(&pool, |step| step.samples)),
             ("train_batch_tokens", mean(&pool, |step| step.tokens)),
             (
@@ -519,17 +533,25 @@ fn loss(pool: &[Step]) -> Option<f64> {
     losses.find(|loss| !loss.is_finite()).or(last)
 }
 
+/// Returns true if the gradients became non-finite in the backward pass of this rank: its own gradients are non-finite, and its loss is finite.
+/// `None` if it is unknown: the own gradients are not measured in this step, or the loss is non-finite too.
+fn own_gradient_is_source(step: &Step, is_skipped: bool) -> Option<bool> {
+    let is_finite = step.grad_norm_own?.is_finite();
+    let has_loss = step.own_loss().is_some_and(f64::is_finite);
+    (is_finite || has_loss).then_some(!is_finite && !is_skipped)
+}
+
 fn latest(pool: &[Step], counter: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
     pool.iter().rev().find_map(counter)
 }
 
-/// Uses the step that is a multiple of the highest power of two: ranks whose pools differ by a step or two choose the same step without
-/// communication.
-fn local_square(pool: &[Step]) -> Option<f64> {
-    let known = pool.iter().filter(|step| step.grad_norm_local_sq.is_some());
+/// Returns the value of the step that is a multiple of the highest power of two: ranks whose pools differ by a step or two choose the same
+/// step without communication.
+fn of_common_step(pool: &[Step], value: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
+    let known = pool.iter().filter_map(|step| Some((step, value(step)?)));
     known
-        .max_by_key(|step| (number(step).trailing_zeros(), number(step)))?
-        .grad_norm_local_sq
+        .max_by_key(|(step, _)| (number(step).trailing_zeros(), number(step)))
+        .map(|(_, known)| known)
 }
 
 /// Returns the largest value, or NaN if one is NaN.
@@ -564,7 +586,9 @@ mod tests {
                 grad_norm_local_sq: Some(f64::from(n) * 100.0),
                 ..Step::default()
             };
-            local_square(&steps.map(part).collect::<Vec<_>>())
+            of_common_step(&steps.map(part).collect::<Vec<_>>(), |step| {
+                step.grad_norm_local_sq
+            })
         };
         assert_eq!(
             (square_of(99..110), square_of(101..111)),

@@ -108,6 +108,9 @@ pub(crate) struct Step {
     /// The square of this rank's part. The parts of all ranks add up.
     #[serde(deserialize_with = "number")]
     pub(crate) grad_norm_local_sq: Option<f64>,
+    /// The norm over a few parameters of this rank's own gradients, before they are combined with those of other ranks; in sampled steps.
+    #[serde(deserialize_with = "number")]
+    pub(crate) grad_norm_own: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) samples: Option<f64>,
     /// Samples of one forward pass; the largest if there are several sizes.
@@ -137,7 +140,7 @@ pub(crate) struct Step {
     pub(crate) lr_min: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) lr_max: Option<f64>,
-    // Statistics of the batches: of the first tensor (input) and the last one (label).
+    // Statistics of the batches: of the first tensor (input), and of the labels or the last tensor (label).
     #[serde(deserialize_with = "number")]
     pub(crate) input_mean: Option<f64>,
     #[serde(deserialize_with = "number")]
@@ -149,6 +152,12 @@ pub(crate) struct Step {
     pub(crate) label_mean: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub(crate) label_deviation: Option<f64>,
+    /// Share of the most frequent class among the labels.
+    #[serde(deserialize_with = "number")]
+    pub(crate) label_top_ratio: Option<f64>,
+    /// Share of the tokens that are padding.
+    #[serde(deserialize_with = "number")]
+    pub(crate) padding_ratio: Option<f64>,
     /// Checksum of the parameters that the rank shares with other ranks, a whole number below 2^52, in the steps that are checked.
     #[serde(deserialize_with = "number")]
     pub(crate) parameters_checksum: Option<f64>,
@@ -342,6 +351,14 @@ mod tests {
             (step.parameters_checksum, step.replica_group),
             (Some(4_503_599_627_370_495.0), Some(1)),
             "exact"
+        );
+        let line = br#"{"kind":"step","grad_norm_own":"+Inf","label_top_ratio":0.25,"padding_ratio":0}"#;
+        let Some(Record::Step(step)) = Record::parse(line) else {
+            panic!("a step")
+        };
+        assert_eq!(
+            (step.grad_norm_own, step.label_top_ratio, step.padding_ratio),
+            (Some(f64::INFINITY), Some(0.25), Some(0.0))
         );
         let line = br#"{"kind":"step","train_rpc_seconds":0.25,"train_rpc_seconds_max":2,"train_pipeline_bubble_ratio":"NaN"}"#;
         let Some(Record::Step(step)) = Record::parse(line) else {

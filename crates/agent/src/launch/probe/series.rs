@@ -438,6 +438,53 @@ mod tests {
     }
 
     #[test]
+    fn an_own_gradient_that_becomes_non_finite_before_the_loss_does_is_reported_with_its_start() {
+        let (mut series, samples) = run();
+        let none = Inventory::default();
+        let mut since = |n: u32, loss: f64, own: Option<f64>| {
+            let Record::Step(mut one) = step(n, 1_000_000 + i64::from(n) * 2_000, loss) else {
+                panic!("a step")
+            };
+            one.grad_norm_own = own;
+            series.take(Record::Step(one), &none);
+            let mut of_own = samples.latest().into_iter().filter(|sample| {
+                sample.series.get("value") == Some("own_gradient") && !is_stale(sample.value)
+            });
+            of_own.next().map(|sample| sample.value)
+        };
+        assert_eq!(since(1, 2.0, Some(1.0)), None);
+        assert_eq!(since(2, 2.0, Some(f64::NAN)), Some(2.0));
+        assert_eq!(since(3, f64::NAN, Some(f64::NAN)), Some(2.0));
+        assert_eq!(since(4, 2.0, None), Some(2.0), "it is not measured");
+        assert_eq!(since(5, 2.0, Some(1.0)), None);
+        assert_eq!(since(6, f64::NAN, Some(f64::NAN)), None, "its parameters were bad before");
+    }
+
+    #[test]
+    fn own_gradients_are_of_one_step_of_a_pool_and_batches_of_all() {
+        let (mut series, samples) = run();
+        for n in 1..=40_u32 {
+            series.take(
+                Record::Step(Box::new(Step {
+                    wall_ns: i64::from(n) * 125_000_000,
+                    step: Some(n.into()),
+                    step_s: Some(0.125),
+                    grad_norm_own: n.is_multiple_of(4).then_some(n.into()),
+                    label_top_ratio: Some(if n.is_multiple_of(2) { 0.25 } else { 0.75 }),
+                    padding_ratio: (n == 36).then_some(0.5),
+                    ..Step::default()
+                })),
+                &Inventory::default(),
+            );
+        }
+        let value = |metric: &str| values(&samples, metric)[0].1;
+        assert_eq!(
+            ["train_grad_norm_own", "train_label_top_ratio", "train_padding_ratio"].map(value),
+            [40.0, 0.5, 0.5]
+        );
+    }
+
+    #[test]
     fn a_bad_loss_is_not_hidden_by_the_good_ones_around_it() {
         let (mut series, samples) = run();
         let none = Inventory::default();

@@ -225,7 +225,7 @@ impl<'a> World<'a> {
         }));
     }
 
-    /// Each rank has different batches, so its loss varies. The offset from the rank's own data is constant.
+    /// Each rank has different batches, so its loss and its own gradients vary. The offset from the rank's own data is constant.
     fn learning(&mut self, rank: u32, steps: usize) -> Learning {
         let at_s = self.step.end_s;
         let [loss, rate, gradient] = [0, 1, 2].map(|curve| point(&self.case.curves[curve], at_s));
@@ -241,12 +241,19 @@ impl<'a> World<'a> {
             }
         };
         let (input, label) = (data("input-offset"), data("label-offset"));
+        // Not from `chance`, so that cases without these values see the same random numbers as before.
+        let varies = [0.4, 0.8, 1.0, 1.5, 2.0][((self.step.number + u64::from(rank)) % 5) as usize];
+        let has_classes = self.case.values.iter().any(|(name, ..)| name == "top-class");
+        let top_class = self.value("top-class", rank).unwrap_or(0.1) + 0.02 * varies;
+        let factor = self.value("gradient-factor", rank).unwrap_or(1.0);
         Learning {
             input,
             label,
             loss: loss.map(|loss| loss * (1.0 + offset + noise * 2.0 * self.chance())),
             rate: rate.map(|rate| rate * self.value("rate-factor", rank).unwrap_or(1.0)),
             gradient,
+            own_gradient: gradient.map(|gradient| gradient * factor * varies),
+            label_top: has_classes.then_some(top_class),
         }
     }
 
