@@ -183,7 +183,10 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
     let events = EventLog::new(state.clone(), changes.clone());
     let state_series = Arc::new(StateSeries::default());
     let (attempts, findings) = (Arc::new(Attempts::default()), Arc::new(Findings::default()));
-    let (feed, fed) = feed(metrics.analysis_dropped.clone(), metrics.analysis_wait_seconds.clone());
+    let (feed, fed) = feed(
+        metrics.analysis_dropped.clone(),
+        metrics.analysis_wait_seconds.clone(),
+    );
     let known_alerts = alerts.clone();
     let runs = Arc::new(Runs::new(
         &config,

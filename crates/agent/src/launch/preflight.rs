@@ -7,7 +7,7 @@ pub(super) mod disks;
 mod error;
 mod image;
 pub(super) mod lease;
-mod nics;
+pub(super) mod nics;
 mod prepare;
 pub(super) mod request;
 

@@ -17,6 +17,7 @@ pub(crate) mod agent_metrics;
 pub(crate) mod assignment;
 pub(crate) mod process;
 pub(crate) mod series;
+pub(crate) mod sockets;
 mod sources;
 
 pub use nvml::LibraryError;

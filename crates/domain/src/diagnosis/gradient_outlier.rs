@@ -74,8 +74,8 @@ impl GradientOutlier {
             } else {
                 FACTOR
             };
-            *period = (usual > 0.0 && own > factor * usual)
-                .then(|| Period::new(window, own, usual).after(*period));
+            *period =
+                (usual > 0.0 && own > factor * usual).then(|| Period::new(window, own, usual).after(*period));
         }
     }
 
@@ -168,10 +168,9 @@ mod tests {
             }
         }
         let named = |finding: DraftFinding| match finding.culprit {
-            DraftCulprit::Ranks(places) => (
-                members.rank(places[0]).0,
-                finding.since_step.unwrap_or_default(),
-            ),
+            DraftCulprit::Ranks(places) => {
+                (members.rank(places[0]).0, finding.since_step.unwrap_or_default())
+            }
             culprit => panic!("{culprit:?}"),
         };
         outlier.findings(&members).into_iter().map(named).collect()

@@ -72,6 +72,8 @@ const LINK: &[&str] = &["gpu", "link"];
 const PORT: &[&str] = &["device", "port"];
 const RUN: &[&str] = &["run"];
 const RANK: &[&str] = &["run", "rank"];
+const PEER: &[&str] = &["run", "interface", "peer"];
+const RUN_LINK: &[&str] = &["run", "interface", "peer", "peer_node", "peer_interface"];
 const CULPRIT: &[&str] = &["run", "rank", "phase", "cause"];
 const COLLECTIVE: &[&str] = &["run", "rank", "comm", "function"];
 
@@ -321,6 +323,8 @@ pub const CATALOGUE: &[Metric] = &[
         "Highest median of a minute of this rank's samples per second in this attempt; known after the first minute."),
     gauge("train_throughput_ratio", Ratio, &["run"],
         "Samples per second of the run, medians of 45 s, as a share of the best minute of this attempt. Recorded by a rule."),
+    gauge("train_sync_ratio", Ratio, &["run"],
+        "Share of a step for which the rank that waits least waits for the others, medians of 30 s. Recorded by a rule."),
     gauge("train_tokens_per_second", PerSecond, RANK,
         "Tokens per second of this rank, if batches are integer sequences."),
     gauge("train_mfu_ratio", Ratio, RANK,
@@ -418,6 +422,31 @@ pub const CATALOGUE: &[Metric] = &[
     gauge("run_ended_info", Info, &["run", "cause", "rank"],
         "Always 1: how the run ended, with the rank and node where it began, for an hour after its end."),
     gauge("run_ranks", Count, &["run"], "Ranks of a run that run on this node."),
+    // TCP connections between the nodes of a run: at most 64 peers per run and node, each while it has traffic.
+    gauge("run_address_info", Info, &["run", "interface", "address"],
+        "Always 1; an address of this node that connections of the run use."),
+    gauge("run_peer_transmit_bytes_per_second", BytesPerSecond, PEER,
+        "Bytes that ranks on this node sent to a peer by TCP and that the peer acknowledged."),
+    gauge("run_peer_receive_bytes_per_second", BytesPerSecond, PEER,
+        "Bytes that ranks on this node received from a peer by TCP."),
+    gauge("run_peer_busy_ratio", Ratio, PEER,
+        "Share of the time in which data to a peer waited for the network, on the busiest connection; without waits for the peer's window or the send buffer."),
+    gauge("run_peer_unsent_bytes", Bytes, PEER,
+        "Bytes that ranks have written to their connections with a peer and that the kernel has not sent yet."),
+    gauge("run_peer_application_limited", Flag, PEER,
+        "1 if the rank, not the network, limited the rate of the busiest connection to a peer when the kernel last measured it."),
+    gauge("run_peer_retransmits_per_second", PerSecond, PEER,
+        "TCP segments to a peer that were sent again."),
+    gauge("run_peer_delivery_bytes_per_second", BytesPerSecond, PEER,
+        "Bytes delivered to a peer per second of busy time, if that was at least 0.1 s; if connections take turns, an upper bound."),
+    gauge("run_peer_delivery_bytes_per_second_best", BytesPerSecond, PEER,
+        "The highest such rate of this attempt; if connections overlap, a lower bound."),
+    gauge("run_link_busy_ratio", Ratio, RUN_LINK,
+        "run_peer_busy_ratio between two nodes of a run, average of 30 s, with the node and the interface of the peer. Recorded by a rule."),
+    gauge("run_slow_link_bytes_per_second", BytesPerSecond, RUN_LINK,
+        "Rate while busy of a link that is busy, has unsent data and delivers less than 40 % of its best. Recorded by a rule."),
+    gauge("run_slow_link_node", Count, &["run"],
+        "Number of slow links of a run that begin or end at a node, for a node at which all of them do. Recorded by a rule."),
     // collectives
     // Findings of the analysers. The collector writes them while they hold.
     gauge("diagnosis_hang_seconds", Seconds, CULPRIT,

@@ -10,6 +10,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("memory.yaml", include_str!("../../rules/memory.yaml")),
     ("runs.yaml", include_str!("../../rules/runs.yaml")),
     ("collectives.yaml", include_str!("../../rules/collectives.yaml")),
+    ("network.yaml", include_str!("../../rules/network.yaml")),
     ("diagnosis.yaml", include_str!("../../rules/diagnosis.yaml")),
     ("hardware.yaml", include_str!("../../rules/hardware.yaml")),
     ("run_hardware.yaml", include_str!("../../rules/run_hardware.yaml")),

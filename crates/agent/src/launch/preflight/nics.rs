@@ -8,6 +8,7 @@
 //! Variables are the run's own, otherwise those that the ranks inherit from the agent. Files are read below a root folder; addresses come
 //! from the kernel.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
@@ -207,6 +208,17 @@ fn rdma(port: &Path, name: String) -> Nic {
         mtu: None,
         up: text("state").map(|state| state.contains("ACTIVE")),
     }
+}
+
+/// Returns the interface of each address of this machine.
+pub(crate) fn interface_by_address() -> HashMap<IpAddr, String> {
+    let mut found = HashMap::new();
+    for interface in interfaces() {
+        for address in interface.addresses {
+            found.insert(address, interface.name.clone());
+        }
+    }
+    found
 }
 
 fn interfaces() -> Vec<Interface> {

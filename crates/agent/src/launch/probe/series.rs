@@ -457,7 +457,11 @@ mod tests {
         assert_eq!(since(3, f64::NAN, Some(f64::NAN)), Some(2.0));
         assert_eq!(since(4, 2.0, None), Some(2.0), "it is not measured");
         assert_eq!(since(5, 2.0, Some(1.0)), None);
-        assert_eq!(since(6, f64::NAN, Some(f64::NAN)), None, "its parameters were bad before");
+        assert_eq!(
+            since(6, f64::NAN, Some(f64::NAN)),
+            None,
+            "its parameters were bad before"
+        );
     }
 
     #[test]
@@ -479,7 +483,12 @@ mod tests {
         }
         let value = |metric: &str| values(&samples, metric)[0].1;
         assert_eq!(
-            ["train_grad_norm_own", "train_label_top_ratio", "train_padding_ratio"].map(value),
+            [
+                "train_grad_norm_own",
+                "train_label_top_ratio",
+                "train_padding_ratio"
+            ]
+            .map(value),
             [40.0, 0.5, 0.5]
         );
     }

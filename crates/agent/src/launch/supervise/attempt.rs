@@ -14,6 +14,7 @@
 mod checkpoint_report;
 mod follower;
 mod rank_facts;
+mod sockets;
 mod usage;
 
 pub(super) use follower::Follower;

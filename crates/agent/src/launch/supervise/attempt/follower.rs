@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Attempt;
 use super::rank_facts::RankFacts;
+use super::sockets::RankSockets;
 use super::usage::RankUsage;
 use crate::launch::checkpoint;
 use crate::launch::checkpoint::records::{self, FolderListing};
@@ -64,6 +65,7 @@ pub(in crate::launch::supervise) struct Follower {
     series: RunSeries,
     positions: Positions,
     usage: RankUsage,
+    sockets: RankSockets,
     facts: RankFacts,
     /// `None` until the attempt has started.
     nccl: Option<nccl::Watch>,
@@ -87,6 +89,7 @@ impl Follower {
         let positions = Positions::new(attempt.run.clone());
         let facts = RankFacts::open(&attempt.folder, &attempt.entries());
         let usage = RankUsage::new(&supervisor.setting.root, &attempt.run);
+        let sockets = RankSockets::new(&supervisor.setting.root, &attempt.run);
         Self {
             attempt,
             supervisor,
@@ -98,6 +101,7 @@ impl Follower {
             series,
             positions,
             usage,
+            sockets,
             facts,
             nccl: None,
             checkpoints: None,
@@ -410,6 +414,7 @@ impl Follower {
             }
             match &record {
                 Record::Checkpoint(saving) => self.checkpoints().note(saving),
+                Record::Step(step) => self.sockets.note_step(step.step_s, step.sync_s),
                 Record::Knob(knob) => self.report_knob(knob).await,
                 _ => {}
             }
@@ -517,6 +522,7 @@ impl Follower {
         if self.attempt.folder.has(files::LAUNCH) {
             self.series.tick(now_ms());
             self.usage.tick(now_ms(), &self.supervisor.samples);
+            self.sockets.tick(now_ms(), &self.supervisor.samples);
             let probe_sends = self.series.hears_nccl();
             let watch = self.nccl.get_or_insert_with(|| {
                 let plan = self.attempt.folder.read(files::NCCL).unwrap_or_default();
@@ -563,6 +569,7 @@ impl Follower {
             self.reports_seen = Some(sizes);
             let entries = self.attempt.entries();
             self.usage.note(&entries);
+            self.sockets.note(&entries);
             self.ended = entries.iter().any(|entry| entry.report.is_end());
         }
         self.ended
