@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::ffi;
 use sqlx::sqlite::{
     SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
@@ -149,6 +150,16 @@ pub(crate) fn options(path: &Path, vfs: Option<&'static str>) -> SqliteConnectOp
     .foreign_keys(true)
     .busy_timeout(BUSY_TIMEOUT)
     .pragma("journal_size_limit", JOURNAL_BYTES)
+}
+
+/// Returns true if SQLite cannot use the content of a file.
+pub(crate) fn is_damaged(error: &sqlx::Error) -> bool {
+    let code = error
+        .as_database_error()
+        .and_then(|error| error.code())
+        .and_then(|code| code.parse::<i32>().ok());
+    // The lowest byte is the primary code.
+    code.is_some_and(|code| matches!(code & 0xff, ffi::SQLITE_CORRUPT | ffi::SQLITE_NOTADB))
 }
 
 /// Creates the file with access for its owner only. SQLite gives its journals the same mode.

@@ -227,7 +227,7 @@ async fn note_sealed(transaction: &mut SqliteConnection, encoded: &[Encoded]) ->
     .map(drop)
 }
 
-/// Removes write-ahead files whose samples are all in chunks.
+/// Removes write-ahead files whose samples are all in chunks. One that cannot be removed yet is tried again by the next call.
 async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx::Error> {
     // Reads the list of files first: a batch that arrives later has a higher number than all of theirs.
     let closed: Vec<ClosedFile> = lock(&shared.wal_files).clone();
@@ -249,10 +249,13 @@ async fn unlink_files(shared: &Shared, groups: &[Arc<Group>]) -> Result<(), sqlx
     }
     save_sessions(shared).await?;
     let _no_readers = shared.unlinking.lock().await;
-    for file in &done {
-        wal::remove_file(&file.path);
+    let mut removed = Vec::new();
+    for file in done {
+        if wal::discard(&file.path, shared.config.vfs).await {
+            removed.push(file);
+        }
     }
-    lock(&shared.wal_files).retain(|file| !done.contains(file));
+    lock(&shared.wal_files).retain(|file| !removed.contains(file));
     Ok(())
 }
 

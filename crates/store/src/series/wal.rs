@@ -12,7 +12,8 @@
 //! Values are not compressed: zstd reduced the space to 60 % for only a few minutes, and took a fifteenth of the total CPU
 //! time. One row is one transaction, so samples and (session, seq) are durable together or not at all. Rows are never deleted:
 //! when chunks contain everything in a file, the file is removed. There are no checkpoints while a file is written; SQLite
-//! makes one when it is closed.
+//! makes one when it is closed. If that fails, SQLite keeps the journal, and the file may be half written. Such a file is never
+//! separated from its journal: a power loss could undo the removal of the file alone, and the store could not be opened.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use domain::series::Frame;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use super::codec::{Corrupt, Reader, put_bytes, put_signed, put_values, put_varint, seal_written, unseal};
 use super::{Block, SeriesId, StoreConfig};
@@ -32,6 +34,10 @@ const PAGE_BYTES: u32 = 16 << 10;
 const COMMIT_BYTES: u64 = 2 * PAGE_BYTES as u64;
 /// The number of rows read at once in a replay.
 const REPLAY_ROWS: i64 = 32;
+const CREATE_TABLE: &str =
+    "CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT";
+/// The journals that SQLite keeps beside a file until the file is complete without them.
+const JOURNALS: [&str; 2] = ["-wal", "-journal"];
 
 /// One append of a batch, before it is written.
 #[derive(Debug, Clone, Default)]
@@ -140,6 +146,8 @@ pub(crate) struct Wal {
     next_batch: u64,
     current: Option<Current>,
     closed: ClosedFiles,
+    /// Files that are being closed.
+    closing: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -162,6 +170,7 @@ impl Wal {
             next_batch,
             current: None,
             closed,
+            closing: JoinSet::new(),
         }
     }
 
@@ -203,7 +212,7 @@ impl Wal {
     /// Closes the current file, full or not, and signals `said` when it is closed. The next batch starts another file.
     pub(crate) fn close_current(&mut self, said: Closed) {
         let (current, closed) = (self.current.take(), Arc::clone(&self.closed));
-        tokio::spawn(async move {
+        self.spawn(async move {
             if let Some(current) = current {
                 close(current, &closed).await;
             }
@@ -219,29 +228,53 @@ impl Wal {
 
     async fn create(&mut self) -> Result<Current, sqlx::Error> {
         let path = file_path(&self.folder, self.next_file);
-        let opened = open(&path, self.vfs).await;
-        if opened.is_err() {
+        self.next_file += 1;
+        match open(&path, self.vfs).await {
+            Ok(connection) => Ok(Current {
+                path,
+                connection,
+                last_batch: 0,
+                bytes: 0,
+            }),
+            Err(error) => {
+                self.give_up(path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes a file that could not be created. If SQLite could not roll back either, the sealer removes the file when the disk
+    /// works again.
+    fn give_up(&self, path: PathBuf) {
+        if has_journal(&path) {
+            let unused = ClosedFile {
+                path,
+                last_batch: 0,
+                bytes: 0,
+            };
+            add_closed(&self.closed, unused);
+        } else {
             remove_file(&path);
         }
-        self.next_file += 1;
-        Ok(Current {
-            path,
-            connection: opened?,
-            last_batch: 0,
-            bytes: 0,
-        })
     }
 
     /// Closing copies the journal into the file. The next commit does not wait for this.
-    fn close_in_background(&self, current: Current) {
+    fn close_in_background(&mut self, current: Current) {
         let closed = Arc::clone(&self.closed);
-        tokio::spawn(async move { close(current, &closed).await });
+        self.spawn(async move { close(current, &closed).await });
     }
 
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        while self.closing.try_join_next().is_some() {}
+        self.closing.spawn(task);
+    }
+
+    /// Closes all files. The folder stays locked until then, so that no other store replays a file that is being closed.
     pub(crate) async fn close(mut self) {
         if let Some(current) = self.current.take() {
             close(current, &self.closed).await;
         }
+        while self.closing.join_next().await.is_some() {}
     }
 }
 
@@ -254,6 +287,10 @@ async fn close(current: Current, closed: &ClosedFiles) {
         last_batch: current.last_batch,
         bytes: current.bytes,
     };
+    add_closed(closed, file);
+}
+
+fn add_closed(closed: &ClosedFiles, file: ClosedFile) {
     let mut closed = closed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     closed.push(file);
     closed.sort_by_key(|file| file.last_batch);
@@ -265,9 +302,12 @@ async fn open(path: &Path, vfs: Option<&'static str>) -> Result<SqliteConnection
         .page_size(PAGE_BYTES)
         .pragma("wal_autocheckpoint", "0");
     let mut connection = options.connect().await?;
-    sqlx::query("CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT")
-        .execute(&mut connection)
-        .await?;
+    let created = sqlx::query(CREATE_TABLE).execute(&mut connection).await;
+    if let Err(error) = created {
+        // A dropped connection is closed later, when the file may be removed already. The first error is the one to report.
+        let _ = connection.close().await;
+        return Err(error);
+    }
     Ok(connection)
 }
 
@@ -275,13 +315,55 @@ fn file_path(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("wal-{number:06}.db"))
 }
 
+fn companion(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Returns true if the file may be incomplete without what is beside it. SQLite removes a journal only after it has copied it
+/// into the file, or rolled back, and synchronised the file.
+fn has_journal(path: &Path) -> bool {
+    JOURNALS.iter().any(|suffix| companion(path, suffix).exists())
+}
+
+/// Lets SQLite copy a journal that was left beside a file into it, or roll back with it.
+///
+/// A journal that this process has not written may be in the cache only: after a failed fsync, Linux may drop changed pages and
+/// still show them to readers. Copying it writes its content again, and the fsync of the file then covers it.
+async fn merge_journal(path: &Path, vfs: Option<&'static str>) -> Result<(), sqlx::Error> {
+    if has_journal(path) {
+        open(path, vfs).await?.close().await?;
+        // SQLite does not report that a checkpoint failed while a file was closed.
+        if has_journal(path) {
+            return Err(std::io::Error::other("the journal could not be copied into the file").into());
+        }
+    }
+    Ok(())
+}
+
+/// Removes a file whose batches are all in chunks. Returns false if it must stay until the disk works again.
+///
+/// A power loss may undo the removal of the file, but not that of its journal. So the file must be complete without one first.
+pub(crate) async fn discard(path: &Path, vfs: Option<&'static str>) -> bool {
+    match merge_journal(path, vfs).await {
+        Err(error) if !sqlite::is_damaged(&error) => {
+            tracing::warn!(file = %path.display(), %error, "a write-ahead file that is no longer needed could not be removed yet; check the free space and health of the disk");
+            false
+        }
+        // The content of a damaged file is not needed either.
+        _ => {
+            remove_file(path);
+            true
+        }
+    }
+}
+
 /// Removes a file and its companions, the file itself last: a journal without its file would be used for the next file of the
 /// same name.
-pub(crate) fn remove_file(path: &Path) {
+fn remove_file(path: &Path) {
     for suffix in ["-wal", "-shm", "-journal", ""] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        match std::fs::remove_file(PathBuf::from(name)) {
+        match std::fs::remove_file(companion(path, suffix)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 tracing::warn!(file = %path.display(), %error, "a write-ahead file could not be removed");
             }
@@ -310,22 +392,48 @@ pub(crate) fn list(folder: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// Reads a file of an earlier process from its beginning. Returns its last batch.
+///
+/// If its journal cannot be merged, a batch may be in the cache only. Such batches have no sources, so that an append that is
+/// sent again is stored again instead of being acknowledged as seen.
 pub(crate) async fn replay(
     path: &Path,
     vfs: Option<&'static str>,
     mut apply: impl FnMut(u64, Vec<Stored>),
 ) -> Result<u64, sqlx::Error> {
+    let merged = merge_journal(path, vfs).await;
+    if let Err(error) = &merged {
+        tracing::warn!(file = %path.display(), %error, "a write-ahead file of an earlier process keeps its journal; check the free space and health of the disk");
+    }
+    let is_durable = merged.is_ok();
     let mut connection = open(path, vfs).await?;
+    let last = read_batches(&mut connection, path, |batch, mut entries| {
+        if !is_durable {
+            entries.iter_mut().for_each(|entry| entry.source = None);
+        }
+        apply(batch, entries);
+    })
+    .await;
+    let closed = connection.close().await;
+    let last = last?;
+    closed?;
+    Ok(last)
+}
+
+async fn read_batches(
+    connection: &mut SqliteConnection,
+    path: &Path,
+    mut apply: impl FnMut(u64, Vec<Stored>),
+) -> Result<u64, sqlx::Error> {
     let mut last = 0_i64;
     loop {
         let rows: Vec<(i64, Vec<u8>)> =
             sqlx::query_as("SELECT id, data FROM batches WHERE id > ? ORDER BY id LIMIT ?")
                 .bind(last)
                 .bind(REPLAY_ROWS)
-                .fetch_all(&mut connection)
+                .fetch_all(&mut *connection)
                 .await?;
         if rows.is_empty() {
-            break;
+            return Ok(last as u64);
         }
         for (id, data) in rows {
             last = id;
@@ -337,8 +445,6 @@ pub(crate) async fn replay(
             }
         }
     }
-    connection.close().await?;
-    Ok(last as u64)
 }
 
 #[cfg(test)]
@@ -415,8 +521,43 @@ mod tests {
         .await
         .unwrap();
         assert_eq!((last, seen.len(), seen[0]), (49, 40, (10, 3)));
-        remove_file(&files[0].1);
+        assert!(discard(&files[0].1, None).await);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_journal_is_merged_before_its_file_is_removed() {
+        let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut wal = Wal::new(&StoreConfig::new(folder.path()), 1, 1, ClosedFiles::default());
+        wal.commit(encode(&entries())).await.unwrap();
+        let (open_file, copy) = (file_path(folder.path(), 1), file_path(copies.path(), 1));
+        for suffix in ["", "-wal"] {
+            std::fs::copy(companion(&open_file, suffix), companion(&copy, suffix)).unwrap();
+        }
+        assert!(has_journal(&copy));
+        merge_journal(&copy, None).await.unwrap();
+        assert!(!has_journal(&copy));
+        let mut batches = Vec::new();
+        replay(&copy, None, |batch, entries| {
+            batches.push((batch, entries[0].source.is_some()));
+        })
+        .await
+        .unwrap();
+        assert_eq!(batches, [(1, true)]);
+        assert!(discard(&copy, None).await);
+        assert_eq!(std::fs::read_dir(copies.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_file_that_is_not_needed_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file_path(folder.path(), 1);
+        for suffix in ["", "-wal"] {
+            std::fs::write(companion(&path, suffix), [7; 20_000]).unwrap();
+        }
+        assert!(merge_journal(&path, None).await.is_err());
+        assert!(discard(&path, None).await);
+        assert!(!path.exists() && !has_journal(&path));
     }
 
     #[tokio::test]

@@ -11,8 +11,8 @@ use store::series::AppendError;
 use store::{Store, StoreConfig};
 
 use crate::harness::{NOW_MS, append, chain, config, gpu, open, read_all, samples_in_chunks};
-use crate::life::{Senders, check, latest_ms, samples_of, send_all};
-use crate::vfs::{Call, Disk, Fault, Files, Plan, Rng};
+use crate::life::{Senders, check, latest_ms, samples_of, send, send_all};
+use crate::vfs::{Call, Disk, Fault, Files, Plan, Rng, contents};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -178,11 +178,19 @@ impl World {
     async fn lose_power(mut self) -> Self {
         self.disk.cut_power_after(0);
         self.store.close().await;
+        let before = self.disk.describe();
         let left = tempfile::tempdir().unwrap();
         self.disk.leave(left.path());
+        let after = contents(left.path());
         self.disk = Disk::new(left.path(), self.rng.next());
         self.failing.clear();
-        self.store = Store::open(on(left.path(), self.disk)).await.unwrap();
+        self.store = match Store::open(on(left.path(), self.disk)).await {
+            Ok(store) => store,
+            Err(error) => panic!(
+                "cannot be opened after a power loss: {}\n{before}left\n{after}",
+                chain(&error)
+            ),
+        };
         self.folder = left;
         self
     }
@@ -318,6 +326,126 @@ fn a_file_is_not_unlinked_before_its_last_batch_is_in_the_head() {
         drop(store);
         assert_eq!(read_all(&open(folder.path()).await.series).await[0].1.len(), 2);
     });
+}
+
+/// SQLite kept the journal of a closed file, because the checkpoint failed in the middle. The store removed both when all was
+/// sealed. After a power loss the half-written file was back without its journal, and the store could not be opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_written_file_is_completed_before_it_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Disk::new(folder.path(), 1);
+    let store = one_batch_per_file(folder.path(), disk).await;
+    // A checkpoint truncates the file after it has written all pages, and before it synchronises them.
+    disk.plan(Plan {
+        times: 1,
+        ..Plan::always(Call::Truncate, Files::WriteAheadDatabases, Fault::Io)
+    });
+    append_one(&store, 1).await.unwrap();
+    until(|| disk.struck() > 0, Duration::from_secs(20)).await;
+    assert_eq!(disk.struck(), 1, "the checkpoint failed");
+    seal_until_removed(&store, &folder.path().join("wal-000001.db")).await;
+
+    let left = tempfile::tempdir().unwrap();
+    disk.leave_without_journals(left.path(), |n, of| n < of / 2);
+    store.close().await;
+    let store = open(left.path()).await;
+    assert_eq!(read_all(&store.series).await[0].1.len(), 1);
+    store.close().await;
+}
+
+/// SQLite could neither create a file nor roll back. The store removed the file and its journal. After a power loss a part of the
+/// file was back without its journal, and the store could not be opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_could_not_be_created_keeps_its_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Disk::new(folder.path(), 1);
+    let store = one_batch_per_file(folder.path(), disk).await;
+    disk.plan(Plan::always(Call::Sync, Files::WriteAheadDatabases, Fault::Io));
+    let failed = append_one(&store, 1).await;
+    assert!(matches!(failed, Err(AppendError::Write(_))), "{failed:?}");
+
+    let left = tempfile::tempdir().unwrap();
+    // The first page without its first sector.
+    disk.leave_without_journals(left.path(), |n, _| (1..32).contains(&n));
+    store.close().await;
+    let store = open(left.path()).await;
+    let read = read_all(&store.series).await;
+    assert!(read.iter().all(|(_, samples)| samples.is_empty()));
+    append_one(&store, 1).await.unwrap();
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_could_not_be_created_is_removed_when_the_disk_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Disk::new(folder.path(), 1);
+    let store = one_batch_per_file(folder.path(), disk).await;
+    disk.plan(Plan::always(Call::Sync, Files::WriteAheadDatabases, Fault::Io));
+    append_one(&store, 1).await.unwrap_err();
+    let file = folder.path().join("wal-000001.db");
+    assert!(file.exists(), "it needs its journal");
+    disk.heal();
+    append_one(&store, 2).await.unwrap();
+    seal_until_removed(&store, &file).await;
+    store.close().await;
+}
+
+/// An fsync failed, and Linux dropped the pages of a batch but showed them to readers. The next process took the batch for
+/// durable: it acknowledged the append when it was sent again, and a power loss then lost it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_only_the_cache_has_is_stored_again() {
+    let mut world = World::new(1).await;
+    let sent = send(&world.store.series, 0, &mut world.senders[0], 1).await;
+    assert!(sent.is_none(), "{sent:?}");
+    let lost = Plan::always(Call::Sync, Files::WriteAhead, Fault::Lost);
+    world = world.take(&Step::Fail(lost)).await;
+    let sent = send(&world.store.series, 0, &mut world.senders[0], 1).await;
+    assert!(matches!(sent, Some(AppendError::Write(_))), "{sent:?}");
+    // The commit, then the checkpoint when the file was closed.
+    until(|| world.disk.struck() >= 2, Duration::from_secs(20)).await;
+    assert_eq!(world.disk.struck(), 2);
+
+    // The next process cannot complete the file either.
+    world.disk.heal();
+    let unsynchronised = Plan::always(Call::Sync, Files::WriteAheadDatabases, Fault::Io);
+    world = world.take(&Step::Fail(unsynchronised)).await;
+    world = world.take(&Step::Restart { close: true }).await;
+    assert!(world.disk.struck() > 2, "the checkpoint failed again");
+    world.disk.heal();
+    let sent = send(&world.store.series, 0, &mut world.senders[0], 0).await;
+    assert!(sent.is_none(), "{sent:?}");
+    assert_eq!(world.senders[0].acknowledged, 2);
+
+    let left = tempfile::tempdir().unwrap();
+    world.disk.leave_without_journals(left.path(), |_, _| false);
+    world.store.close().await;
+    let store = open(left.path()).await;
+    check(&store, &world.senders, i64::MIN).await.unwrap();
+    store.close().await;
+}
+
+/// Opens a store that starts another write-ahead file for each batch.
+async fn one_batch_per_file(folder: &Path, disk: &Disk) -> Store {
+    let config = StoreConfig {
+        wal_file_bytes: 1,
+        ..on(folder, disk)
+    };
+    Store::open(config).await.unwrap()
+}
+
+async fn append_one(store: &Store, n: i64) -> Result<(), AppendError> {
+    let id = store.series.resolve(&gpu("power", "a", 0)).unwrap();
+    let sent = append(&store.series, &[id], &[NOW_MS + n], &[n as f64]);
+    store.series.append(sent, NOW_MS).await.map(drop)
+}
+
+/// Seals until a write-ahead file is removed: it is closed in the background.
+async fn seal_until_removed(store: &Store, file: &Path) {
+    let began = Instant::now();
+    while file.exists() {
+        assert!(began.elapsed() < Duration::from_secs(20), "it is still there");
+        store.series.seal_now().await.unwrap();
+    }
 }
 
 async fn wait(hold: &crate::vfs::Hold) {

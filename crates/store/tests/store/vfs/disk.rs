@@ -10,6 +10,7 @@ use libsqlite3_sys as ffi;
 use super::faults::{Call, Fault, Files, Plan, Rng};
 use super::media::{Inode, Media, name_of};
 use super::sys;
+use super::trace::Trace;
 
 /// A disk under one folder. It is never freed, because SQLite keeps its name. A test has at most a few hundred, and drops their
 /// contents.
@@ -27,6 +28,7 @@ struct State {
     rng: Rng,
     plans: Vec<Plan>,
     struck: u64,
+    trace: Trace,
     /// The number of calls so far that change something; below, the number at which power is lost.
     changes: u64,
     cut_at: u64,
@@ -67,6 +69,7 @@ impl Disk {
                 rng: Rng::new(seed),
                 plans: Vec::new(),
                 struck: 0,
+                trace: Trace::default(),
                 changes: 0,
                 cut_at: u64::MAX,
                 lazy_journals: false,
@@ -91,11 +94,14 @@ impl Disk {
         self.lock().plans.push(plan);
     }
 
-    /// Ends all faults. Returns how many calls have failed so far.
-    pub(crate) fn heal(&self) -> u64 {
-        let mut state = self.lock();
-        state.plans.clear();
-        state.struck
+    /// Ends all faults.
+    pub(crate) fn heal(&self) {
+        self.lock().plans.clear();
+    }
+
+    /// Returns how many calls have failed so far.
+    pub(crate) fn struck(&self) -> u64 {
+        self.lock().struck
     }
 
     /// Lets such calls wait until the hold is dropped.
@@ -132,7 +138,25 @@ impl Disk {
         }
         let mut rng = state.rng.clone();
         state.media.leave(&mut rng, into);
-        state.media = Media::of(into);
+        state.end(into);
+    }
+
+    /// Like [`Disk::leave`], with the worst outcome for removed files: they are back, and their journals are not. Of the pending
+    /// changes of each file, those for which `reached` returns true reached the disk. It gets the index of the change and the
+    /// number of changes.
+    pub(crate) fn leave_without_journals(&self, into: &Path, reached: impl Fn(usize, usize) -> bool) {
+        let mut state = self.lock();
+        if !state.is_off() {
+            state.switch_off();
+        }
+        state.media.leave_without_journals(into, reached);
+        state.end(into);
+    }
+
+    /// Describes what happened to the write-ahead files, and which changes are not durable. Call it before [`Disk::leave`].
+    pub(crate) fn describe(&self) -> String {
+        let state = self.lock();
+        format!("calls\n{}not durable\n{}", state.trace, state.media.describe())
     }
 
     // === what SQLite calls ===
@@ -269,9 +293,10 @@ impl State {
         let fault = self
             .plans
             .iter_mut()
-            .find_map(|plan| plan.strikes(call, name, &mut self.rng))?;
-        self.struck += 1;
-        Some(fault)
+            .find_map(|plan| plan.strikes(call, name, &mut self.rng));
+        self.struck += u64::from(fault.is_some());
+        self.trace.note(call, name, fault);
+        fault
     }
 
     fn is_off(&self) -> bool {
@@ -290,6 +315,12 @@ impl State {
     fn switch_off(&mut self) {
         self.media.notice_unlinks();
         self.cut_at = 0;
+    }
+
+    /// Drops what is no longer needed after a power loss, because a disk is never freed.
+    fn end(&mut self, left: &Path) {
+        self.media = Media::of(left);
+        self.trace = Trace::default();
     }
 }
 

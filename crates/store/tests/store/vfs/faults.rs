@@ -44,6 +44,8 @@ pub(crate) enum Files {
     All,
     /// `wal-NNNNNN.db` and its journals.
     WriteAhead,
+    /// `wal-NNNNNN.db` without its journals.
+    WriteAheadDatabases,
     /// `lockstep.db` and its journals.
     Series,
     /// The write-ahead journals that SQLite keeps beside its databases.
@@ -55,6 +57,7 @@ impl Files {
         match self {
             Self::All => true,
             Self::WriteAhead => name.starts_with("wal-"),
+            Self::WriteAheadDatabases => name.starts_with("wal-") && name.ends_with(".db"),
             Self::Series => name.starts_with("lockstep.db"),
             Self::Journals => name.ends_with("-wal"),
         }

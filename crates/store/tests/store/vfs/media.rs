@@ -168,21 +168,59 @@ impl Media {
     pub(super) fn leave(&self, rng: &mut Rng, into: &Path) {
         let mut names = self.durable_names.clone();
         for change in rng.survivors(&self.pending_names) {
-            match change {
-                NameChange::Link(name, inode) => drop(names.insert(name.clone(), *inode)),
-                NameChange::Unlink(name) => drop(names.remove(name)),
+            change.apply(&mut names);
+        }
+        self.write_out(names, into, |pending| rng.survivors(pending));
+    }
+
+    /// Like [`Media::leave`]: of the removals, only those of journals reached the disk, and of the changes of a file those for
+    /// which `reached` returns true.
+    pub(super) fn leave_without_journals(&self, into: &Path, reached: impl Fn(usize, usize) -> bool) {
+        let mut names = self.durable_names.clone();
+        for change in &self.pending_names {
+            if !matches!(change, NameChange::Unlink(name) if name.ends_with(".db")) {
+                change.apply(&mut names);
             }
         }
+        self.write_out(names, into, |pending| {
+            let changes = pending.iter().enumerate();
+            let reached = changes.filter(|(n, _)| reached(*n, pending.len()));
+            reached.map(|(_, change)| change).collect()
+        });
+    }
+
+    fn write_out(
+        &self,
+        names: BTreeMap<String, Inode>,
+        into: &Path,
+        mut survivors: impl FnMut(&[Change]) -> Vec<&Change>,
+    ) {
         for (name, inode) in names {
             let content = &self.inodes[inode.0];
             let mut bytes = content.durable.clone();
-            for change in rng.survivors(&content.pending) {
+            for change in survivors(&content.pending) {
                 change.apply(&mut bytes);
             }
             let mut options = File::options();
             let file = options.write(true).create_new(true).mode(0o600);
             file.open(into.join(name)).unwrap().write_all(&bytes).unwrap();
         }
+    }
+
+    /// Describes pending changes of names and contents.
+    pub(super) fn describe(&self) -> String {
+        let mut text = format!("  names {:?}\n", self.pending_names);
+        for (name, inode) in &self.names {
+            let content = &self.inodes[inode.0];
+            let (durable, pending) = (content.durable.len(), content.pending.len());
+            if pending > 0 {
+                text += &format!(
+                    "  {name} {} bytes, {durable} durable, {pending} sectors or truncations pending\n",
+                    content.len
+                );
+            }
+        }
+        text
     }
 
     fn add(&mut self, durable: Vec<u8>) -> Inode {
@@ -193,6 +231,15 @@ impl Media {
             len,
         });
         Inode(self.inodes.len() - 1)
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, Inode>) {
+        match self {
+            Self::Link(name, inode) => drop(names.insert(name.clone(), *inode)),
+            Self::Unlink(name) => drop(names.remove(name)),
+        }
     }
 }
 

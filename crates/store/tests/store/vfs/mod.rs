@@ -12,6 +12,8 @@ mod disk;
 mod faults;
 mod media;
 mod sys;
+mod trace;
 
 pub(crate) use disk::{Disk, Hold};
 pub(crate) use faults::{Call, Fault, Files, Plan, Rng};
+pub(crate) use trace::contents;
