@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::burst;
 use super::context;
+use super::divergence;
 use super::engine::Engine;
 use super::group::GroupState;
 use super::log_tail;
@@ -157,6 +158,7 @@ impl RuleState {
                     let mut alert = self.alert(active, annotations, before, None);
                     alert.evidence = evidence;
                     burst::request(engine, &alert).await;
+                    divergence::note(engine, &alert).await;
                     let context = context::gather(engine, &alert, self.metrics()).await;
                     outcome.contexts.push((DiagnosisId::of(&alert), context.clone()));
                     next.contexts.insert(alert.fingerprint.clone(), context);

@@ -19,6 +19,7 @@ mod rule;
 
 mod burst;
 mod context;
+mod divergence;
 mod evaluate;
 mod log_tail;
 mod rule_queries;

@@ -72,6 +72,7 @@ async fn act(
             run: diagnosed.run.to_string(),
             attempt: done.change.map(|id| id.attempt),
             live: done.change.map_or(0, |id| id.live),
+            prune: done.prune,
         },
     };
     app.incidents

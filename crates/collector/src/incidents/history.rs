@@ -157,13 +157,20 @@ pub(crate) async fn timeline(runs: &Runs, entries: &[Entry]) -> Vec<TimelineEntr
 
 async fn verdict(runs: &Runs, entry: &Entry) -> Option<Verdict> {
     let EntryKind::Acted {
-        run, attempt, live, ..
+        run,
+        attempt,
+        live,
+        prune,
+        ..
     } = &entry.what
     else {
         return None;
     };
     let run = RunId::new(run.clone()).ok()?;
-    runs.verdict_on(&run, ((*attempt)?, *live)).await
+    match prune {
+        Some(no) => runs.verdict_on_prune(&run, *no).await,
+        None => runs.verdict_on(&run, ((*attempt)?, *live)).await,
+    }
 }
 
 /// Returns the last action, with its verdict if there is one.

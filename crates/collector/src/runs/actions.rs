@@ -7,6 +7,7 @@ use domain::api::checkpoints::{PruneCheckpoints, ResumeRun};
 use domain::ident::{AttemptNo, RunId};
 use domain::incident::NamedCulprit;
 use domain::incident::action::{Action, ActionContext, ActionKind, Hint, Loading, Measurements, propose};
+use domain::run::checkpoint::Prune;
 use domain::run::inspect::{TraceLength, What};
 use domain::run::knob::{ChangeId, Verdict};
 use domain::run::state::{KnobRequest, Machine};
@@ -41,6 +42,8 @@ pub struct Diagnosed {
 pub struct Done {
     /// The change that the action made in the run. Its verdict is found by this id.
     pub change: Option<ChangeId>,
+    /// Number of the prune in the run, if the action removed checkpoints. Its verdict is found by this number.
+    pub prune: Option<u32>,
     /// The answers of the ranks, if the action was a trace.
     pub traced: Vec<OfRank>,
 }
@@ -178,7 +181,12 @@ impl Runs {
                     keep_last: action.keep_last,
                 };
                 self.prune(run, &request).await?;
-                Ok(Done::default())
+                let last = |machine: &Machine| machine.storage.prunes.last().map(|prune| prune.no);
+                let after = self.machine(run).await?;
+                Ok(Done {
+                    prune: last(&after).filter(|no| Some(*no) > last(&before)),
+                    ..Done::default()
+                })
             }
             (ActionKind::Restart, _, _) if before.state.is_final() => {
                 let event = self.resumption(run, &ResumeRun::default()).await?;
@@ -239,6 +247,13 @@ impl Runs {
             no => &made.knobs.live.iter().find(|live| live.no == no)?.change,
         };
         change.verdict.clone()
+    }
+
+    /// Returns the verdict on a prune, or `None` if it is too long ago to be known.
+    pub async fn verdict_on_prune(&self, run: &RunId, no: u32) -> Option<Verdict> {
+        let machine = self.machine(run).await.ok()?;
+        let mut prunes = machine.storage.prunes.iter();
+        prunes.find(|prune| prune.no == no).map(Prune::verdict)
     }
 }
 

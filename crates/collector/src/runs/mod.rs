@@ -14,6 +14,7 @@ mod bursts;
 mod checkpoints;
 mod clocks;
 mod commands;
+mod divergence;
 mod error;
 mod goodput;
 mod inspect;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::event::{Event as LogLine, Severity};
 use domain::run::state::{Machine, RunState};
 
-use super::{Runs, checkpoints, inspect, knobs};
+use super::{Runs, checkpoints, divergence, inspect, knobs};
 use crate::changes::Change;
 use crate::clock;
 
@@ -19,6 +19,7 @@ impl Runs {
         let news = |before: &Machine| {
             let mut lines = checkpoints::news(before, after, now_ms);
             lines.extend(knobs::news(before, after, now_ms));
+            lines.extend(divergence::news(before, after, now_ms));
             lines
         };
         for line in before.map_or_else(Vec::new, news) {

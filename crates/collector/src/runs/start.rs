@@ -79,6 +79,9 @@ impl Runs {
             if let Err(error) = self.judge_changes(&mut followed).await {
                 tracing::error!(%error, "verdicts on changes of knobs cannot be computed");
             }
+            if let Err(error) = self.note_recoveries().await {
+                tracing::error!(%error, "losses of diverged runs cannot be followed");
+            }
         }
     }
 

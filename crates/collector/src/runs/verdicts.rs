@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::ident::{AttemptNo, RunId};
+use domain::ident::{AttemptNo, Rank, RunId};
 use domain::run::knob::{
     Comparison, ComparisonInput, Decision, Memory, MemoryKind, StepSample, Trace, Verdict, compare, judge,
 };
-use domain::run::state::{Event, Machine};
+use domain::run::state::{Attempt, Cause, Event, LossSample, Machine};
 use domain::time::TimestampMs;
 use query::Value;
 
@@ -143,7 +143,10 @@ impl Runs {
             let since = AttemptRange::new(machine, this.since(), end);
             let answers = this.answers(since.attempts);
             let before = self.trace(machine, &before.latest(now_ms)).await;
-            let after = self.trace(machine, &since.earliest(now_ms)).await;
+            let after = Trace {
+                out_of_memory: since.attempts.iter().any(ran_out_of_memory),
+                ..self.trace(machine, &since.earliest(now_ms)).await
+            };
             let verdict = judge(this.change, &answers, &before, &after);
             let known = this.change.verdict.as_ref();
             if known.is_some_and(|known| is_same(known, &verdict)) {
@@ -161,9 +164,49 @@ impl Runs {
 
     /// Returns the values of a run's series in a span of time.
     async fn trace(&self, machine: &Machine, span: &Span) -> Trace {
-        let run = &machine.id;
-        let window_ms = (span.to_ms - span.from_ms).max(1);
-        let of = |metric: &str| format!("{metric}{{run=\"{run}\",rank=\"0\"}}[{window_ms}ms]");
+        Trace {
+            samples: self
+                .samples(&machine.id, Rank(0), span, &PARTS)
+                .await
+                .into_values()
+                .collect(),
+            memory: self.memory(&machine.id, span).await,
+            ended: span.ended,
+            out_of_memory: false,
+        }
+    }
+
+    /// Returns the losses of a rank in an attempt, in the last `window_ms` until now or until its end.
+    pub(super) async fn losses(
+        &self,
+        run: &RunId,
+        attempt: &Attempt,
+        rank: Rank,
+        window_ms: i64,
+    ) -> Vec<LossSample> {
+        let mut span = AttemptRange::of(attempt).latest(clock::now_ms());
+        span.from_ms = span.from_ms.max(span.to_ms - window_ms);
+        let samples = self.samples(run, rank, &span, &[LOSS]).await;
+        let with_loss = |(at_ms, sample): (TimestampMs, StepSample)| {
+            Some(LossSample {
+                at_ms,
+                step: sample.step,
+                loss: sample.loss?,
+            })
+        };
+        samples.into_iter().filter_map(with_loss).collect()
+    }
+
+    /// Returns the steps of a rank with some of their values, by time.
+    async fn samples(
+        &self,
+        run: &RunId,
+        rank: Rank,
+        span: &Span,
+        parts: &[(&str, Part)],
+    ) -> BTreeMap<TimestampMs, StepSample> {
+        let window_ms = span.window_ms();
+        let of = |metric: &str| format!("{metric}{{run=\"{run}\",rank=\"{rank}\"}}[{window_ms}ms]");
         let mut samples: BTreeMap<TimestampMs, StepSample> = BTreeMap::new();
         for (at_ms, step) in self.values(&of("train_step"), span.to_ms).await {
             #[expect(
@@ -175,26 +218,23 @@ impl Runs {
             samples.entry(at_ms).or_default().step = step;
         }
         // All series of a rank have samples at the times of its steps.
-        for (metric, put) in PARTS {
+        for &(metric, put) in parts {
             for (at_ms, value) in self.values(&of(metric), span.to_ms).await {
                 if let Some(sample) = samples.get_mut(&at_ms) {
                     *put(sample) = Some(value);
                 }
             }
         }
-        Trace {
-            samples: samples.into_values().collect(),
-            memory: self.memory(run, window_ms, span.to_ms).await,
-            ended: span.ended,
-        }
+        samples
     }
 
     /// Returns the largest memory peak of any rank: of the CUDA allocator if there are GPUs, otherwise of the saved tensors that the probe
     /// counted.
-    async fn memory(&self, run: &RunId, window_ms: i64, at_ms: TimestampMs) -> Option<Memory> {
+    async fn memory(&self, run: &RunId, span: &Span) -> Option<Memory> {
+        let window_ms = span.window_ms();
         for (metric, kind) in MEMORY {
             let query = format!("max(max_over_time({metric}{{run=\"{run}\"}}[{window_ms}ms]))");
-            let found = match self.parts.evaluator.instant(&query, at_ms).await.ok()?.value {
+            let found = match self.parts.evaluator.instant(&query, span.to_ms).await.ok()?.value {
                 Value::Vector(samples) => samples.first().map(|(_, _, value)| *value),
                 _ => None,
             };
@@ -230,9 +270,11 @@ impl Runs {
 
 type Part = fn(&mut StepSample) -> &mut Option<f64>;
 
+const LOSS: (&str, Part) = ("train_loss", |sample| &mut sample.loss);
+
 const PARTS: [(&str, Part); 3] = [
     ("train_step_seconds", |sample| &mut sample.seconds),
-    ("train_loss", |sample| &mut sample.loss),
+    LOSS,
     ("train_samples_per_second", |sample| {
         &mut sample.samples_per_second
     }),
@@ -242,6 +284,11 @@ const MEMORY: [(&str, MemoryKind); 2] = [
     ("train_memory_allocated_bytes", MemoryKind::CudaAllocated),
     ("train_saved_tensor_bytes", MemoryKind::SavedTensors),
 ];
+
+fn ran_out_of_memory(attempt: &Attempt) -> bool {
+    let outcome = attempt.outcome.as_ref();
+    outcome.is_some_and(|outcome| outcome.cause == Cause::OutOfMemory)
+}
 
 fn may_change(verdict: Option<&Verdict>, is_last: bool) -> bool {
     verdict.is_none_or(|verdict| match verdict.decision {

@@ -114,9 +114,9 @@ pub struct PruneLine {
     /// Reason as a text for people.
     pub reason: String,
     /// Reason as an identifier. Kept: `outside_folder`, `pinned`, `pinned_by_another_run`, `in_use`, `not_proven`, `last_complete`,
-    /// `no_complete`, `uncertain`, `doubted`, `newer_than_last_complete`, `writing`, `keeps_all`, `best`, `every`, `one_of_last`,
-    /// `model_only_between_kept`, `no_step`, `needed`. Removed: `incomplete`, `old_model_only`, `older_than_last`, `no_rule`. Empty if the
-    /// collector is older.
+    /// `no_complete`, `uncertain`, `doubted`, `diverged`, `newer_than_last_complete`, `writing`, `keeps_all`, `best`, `every`,
+    /// `one_of_last`, `model_only_between_kept`, `no_step`, `needed`. Removed: `incomplete`, `old_model_only`, `older_than_last`, `no_rule`.
+    /// Empty if the collector is older.
     #[serde(default)]
     pub kind: String,
     /// Bytes on disk that only this checkpoint uses.

@@ -139,7 +139,7 @@ pub struct TimelineEntry {
     /// Attempt that the action made or changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptNo>,
-    /// Verdict on the action, with measurements before and after it. Absent until there are enough steps on both sides.
+    /// Verdict on the action, with measurements before and after it. Absent until it can be computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }

@@ -217,6 +217,9 @@ pub struct AttemptView {
     /// Last step that any of its ranks finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,
+    /// Last step before its loss began to diverge. Checkpoints that it saved after this step are not resumed from. Absent if its loss is good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_good_step: Option<u64>,
     /// Nodes that were excluded from the attempt, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<ExcludedNode>,

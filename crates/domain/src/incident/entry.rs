@@ -68,6 +68,9 @@ pub enum EntryKind {
         /// Number of the change in place within that attempt, from 1; 0 for the change for which the attempt was made.
         #[serde(default)]
         live: u32,
+        /// Number of the prune within the run, if the action removed checkpoints.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prune: Option<u32>,
     },
 }
 

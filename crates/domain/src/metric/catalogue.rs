@@ -401,6 +401,8 @@ pub const CATALOGUE: &[Metric] = &[
     counter("train_checkpoint_blocked_seconds_total", Seconds, RANK,
         "Time the rank was blocked by saving checkpoints."),
     counter("train_checkpoint_failures_total", Count, RANK, "Saves of checkpoints that failed."),
+    gauge("train_checkpoint_failures_in_a_row", Count, RANK,
+        "Saves of a checkpoint that failed since its last success; 0 after a success. Absent before the first save has ended."),
     counter("train_checkpoint_errors_total", Count, &["run", "rank", "errno"],
         "Saves of checkpoints that failed, by the error of the system: errno is ENOSPC, EDQUOT, EIO, …, and absent for other errors."),
     gauge("run_checkpoint_age_seconds", Seconds, RUN,

@@ -38,11 +38,14 @@
 //! | `change` | attempts with changed knobs, and their revert |
 //! | `in_place` | knobs that ranks change in place |
 //! | `larger_batch` | the automatic trial of a doubled batch |
+//! | `divergence` | when a loss began to diverge |
+//! | `symptom` | what a change repairs |
 //! | `restore` | attempts that a restored backup does not contain |
 
 mod advance;
 mod attempt;
 mod change;
+mod divergence;
 mod event;
 mod fault;
 mod follow_up;
@@ -62,6 +65,7 @@ mod report_parsing;
 mod restore;
 mod series;
 mod stop;
+mod symptom;
 mod timeouts;
 mod transition;
 mod watched;
@@ -69,6 +73,7 @@ mod watched;
 pub use advance::advance;
 pub use attempt::{Attempt, AttemptKnobs, Findings, Placement, Progress};
 pub use change::{CannotChange, KnobRequest};
+pub use divergence::{Divergence, LossSample, RECOVERED_SAMPLES};
 pub use event::Event;
 pub use fault::{Exclusion, Fault, FaultKind};
 pub(crate) use judge::{is_cascade, named_rank};

@@ -23,9 +23,9 @@ use crate::run::mesh::Mesh;
 use crate::run::provenance::Provenance;
 use crate::run::spec::Spec;
 use crate::run::state::{
-    Attempt, AttemptKnobs, BandwidthCheck, DesiredState, Exclusion, Fault, Findings, Looked, Machine,
-    NodeEnd, NodePhase, NodeTask, Outcome, Placement, Prepared, Progress, RankExit, RankTask, RunState,
-    Stall, StopPlan,
+    Attempt, AttemptKnobs, BandwidthCheck, DesiredState, Divergence, Exclusion, Fault, Findings, Looked,
+    Machine, NodeEnd, NodePhase, NodeTask, Outcome, Placement, Prepared, Progress, RankExit, RankTask,
+    RunState, Stall, StopPlan,
 };
 use crate::run::unobserved::Unobserved;
 use crate::time::TimestampMs;
@@ -129,6 +129,8 @@ struct ProgressV1 {
     first_failure: Option<Outcome>,
     #[serde(rename = "trouble_ms", skip_serializing_if = "Option::is_none")]
     first_failure_ms: Option<TimestampMs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    divergence: Option<Divergence>,
 }
 
 #[derive(Serialize, Deserialize)]

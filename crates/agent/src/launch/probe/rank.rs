@@ -25,6 +25,8 @@ use crate::sample::{Samples, assignment};
 const NONFINITE_VALUES: [&str; 3] = ["loss", "gradient", "own_gradient"];
 /// If no step has joined a pool for this long, the pool is written as it is: the rank may hang, and its last step should be known.
 const QUIET_MS: i64 = 2_500;
+/// Maximum number of different checkpoints whose failures in a row are counted. A script that names each file at random has more.
+const FAILING_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct RankSeries {
@@ -66,6 +68,11 @@ struct RankSaves {
     failures: f64,
     /// Failures by error name of the system, such as `ENOSPC`; an empty name if there is none.
     errors: BTreeMap<String, f64>,
+    /// Failures in a row by the checkpoint's path without digits: a script may save several files at each step, and the success of one
+    /// says nothing about another.
+    in_a_row: BTreeMap<String, f64>,
+    /// A save has ended, with or without success.
+    any_ended: bool,
     any: bool,
 }
 
@@ -131,6 +138,7 @@ impl RankSeries {
         }
         self.saves.since_ms = None;
         self.saves.blocked_s += save.blocked_s.unwrap_or(0.0);
+        self.saves.count_in_a_row(save);
         if save.phase == Phase::Failure {
             self.saves.failures += 1.0;
             self.count_save_error(save, at_ms, samples);
@@ -156,6 +164,8 @@ impl RankSeries {
             samples,
         );
         self.push("train_checkpoint_failures_total", at_ms, Some(failures), samples);
+        let in_a_row = self.saves.failures_in_a_row();
+        self.push("train_checkpoint_failures_in_a_row", at_ms, in_a_row, samples);
     }
 
     /// Writes the counter at 0 first, so that the rise to 1 is visible.
@@ -458,6 +468,24 @@ impl RankSeries {
             )
         });
         samples.push(name, at_ms, value);
+    }
+}
+
+impl RankSaves {
+    fn count_in_a_row(&mut self, save: &Checkpoint) {
+        self.any_ended = true;
+        let name: String = save.path.chars().filter(|char| !char.is_ascii_digit()).collect();
+        if save.phase != Phase::Failure {
+            self.in_a_row.remove(&name);
+        } else if self.in_a_row.len() < FAILING_MAX || self.in_a_row.contains_key(&name) {
+            *self.in_a_row.entry(name).or_default() += 1.0;
+        }
+    }
+
+    /// Returns the most failures in a row; `None` before the end of the first save.
+    fn failures_in_a_row(&self) -> Option<f64> {
+        let most = self.in_a_row.values().copied().fold(0.0, f64::max);
+        self.any_ended.then_some(most)
     }
 }
 

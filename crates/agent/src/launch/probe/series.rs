@@ -609,6 +609,26 @@ mod tests {
     }
 
     #[test]
+    fn failures_in_a_row_end_with_the_next_success_of_the_same_checkpoint() {
+        let (mut series, samples) = run();
+        let mut take = |phase: Phase, at_ms: i64, path: &str| {
+            let Record::Checkpoint(mut record) = save(phase, at_ms, false) else {
+                panic!("a save");
+            };
+            path.clone_into(&mut record.path);
+            series.take(Record::Checkpoint(record), &Inventory::default());
+            values(&samples, "train_checkpoint_failures_in_a_row")
+                .first()
+                .map(|value| value.1)
+        };
+        assert_eq!(take(Phase::Begin, 1_000, "/c/step-1.pt"), None, "none has ended");
+        assert_eq!(take(Phase::Failure, 2_000, "/c/step-1.pt"), Some(1.0));
+        assert_eq!(take(Phase::Failure, 3_000, "/c/step-2.pt"), Some(2.0));
+        assert_eq!(take(Phase::End, 4_000, "/c/best.pt"), Some(2.0), "another one");
+        assert_eq!(take(Phase::End, 5_000, "/c/step-13.pt"), Some(0.0));
+    }
+
+    #[test]
     fn notes_of_a_rank_are_reported_until_it_sends_others() {
         let (mut series, samples) = run();
         let mut hello = |at_ms: i64, notes: &[String]| {

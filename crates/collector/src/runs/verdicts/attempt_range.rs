@@ -23,6 +23,12 @@ pub(super) struct Span {
     pub(super) ended: bool,
 }
 
+impl Span {
+    pub(super) fn window_ms(&self) -> i64 {
+        (self.to_ms - self.from_ms).max(1)
+    }
+}
+
 /// A cut among a run's attempts: the bound of a range of attempts, and a time if the cut is in the middle of the attempt at that bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {

@@ -96,6 +96,11 @@ fn attempt_view(attempt: &Attempt, spec: &Spec) -> AttemptView {
             .collect(),
         resumed_from: attempt.placement.resumed_from.clone(),
         last_step: attempt.last_step(),
+        last_good_step: attempt
+            .progress
+            .divergence
+            .as_ref()
+            .map(|divergence| divergence.last_good_step),
         excluded: attempt.placement.excluded.iter().map(excluded).collect(),
         provenance: attempt.findings.provenance.clone(),
         warnings: attempt.findings.warnings.clone(),

@@ -28,7 +28,7 @@ impl Machine {
                 .clone()
                 .find_map(|node| node.folder.clone())
                 .or_else(|| self.spec.checkpoint_dir.clone()),
-            free_bytes: folders.clone().filter_map(|node| node.free_bytes).min(),
+            free_bytes: self.storage.free_bytes(),
             latest: folders.clone().find_map(|node| node.latest.clone()),
             problem: self
                 .storage
@@ -64,16 +64,21 @@ fn best(checkpoints: &[Checkpoint]) -> Option<&str> {
 }
 
 impl Checkpoint {
+    fn doubted_because(&self) -> Option<String> {
+        let diverged = |step| format!("saved after step {step}, when the loss had begun to diverge");
+        self.doubt.clone().or_else(|| self.diverged_after.map(diverged))
+    }
+
     fn view(&self) -> CheckpointView {
         CheckpointView {
             path: self.path.clone(),
             step: self.step,
             format: self.format.as_str().into(),
             content: if self.model_only { "model" } else { "full" }.into(),
-            complete: self.complete && !self.uncertain && self.doubt.is_none(),
+            complete: self.complete && !self.uncertain && !self.is_doubted(),
             writing: self.writing,
             foreign: self.foreign,
-            problem: self.doubt.clone().or_else(|| self.problem.clone()),
+            problem: self.doubted_because().or_else(|| self.problem.clone()),
             bytes: self.bytes,
             own_bytes: self.own_bytes,
             finished_ms: self.finished_ms,

@@ -10,9 +10,11 @@
 //!
 //! This code reads no disk and no clock. Neither the collector nor an agent ever opens a checkpoint by unpickling it.
 
+mod diverged;
 mod list;
 mod merge;
 mod name;
+mod prune;
 mod report;
 pub mod retention;
 mod run;
@@ -21,6 +23,7 @@ mod storage;
 mod unusable;
 
 pub use name::step_of_name;
+pub use prune::Prune;
 pub use report::{CheckpointReport, PruneOrder, RemovalOrder, RequiredCheckpoint, SaveFailure};
 pub use retention::Keep;
 pub use run::PINS_MAX;
@@ -90,6 +93,10 @@ pub struct Checkpoint {
     /// Why training does not resume from it automatically although it seems to be complete: an attempt could not use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
+    /// The last good step of the attempt that saved it, if the loss had begun to diverge before. Training then does not resume from it
+    /// automatically.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diverged_after: Option<u64>,
     /// What is missing or wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -206,7 +213,13 @@ impl Checkpoint {
     /// it.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.complete && !self.model_only && !self.uncertain && !self.foreign && self.doubt.is_none()
+        self.complete && !self.model_only && !self.uncertain && !self.foreign && !self.is_doubted()
+    }
+
+    /// Returns true if an attempt could not use it, or if it may contain diverged weights.
+    #[must_use]
+    pub fn is_doubted(&self) -> bool {
+        self.doubt.is_some() || self.diverged_after.is_some()
     }
 
     /// Returns true if every storage that contains it has a node that can prove that the run wrote all of it.

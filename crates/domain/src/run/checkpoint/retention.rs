@@ -211,6 +211,8 @@ impl<'a> Decision<'a> {
             Reason::Uncertain
         } else if checkpoint.doubt.is_some() {
             Reason::Doubted
+        } else if checkpoint.diverged_after.is_some() {
+            Reason::Diverged
         } else if self.is_newer_than_the_last(checkpoint) {
             Reason::NewerThanLastComplete
         } else {

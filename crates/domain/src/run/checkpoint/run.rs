@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::checkpoints::{PruneAnswer, PruneLine};
 use crate::run::checkpoint::retention::{Keep, Situation, Verdict, decide};
 use crate::run::checkpoint::{
-    Checkpoint, CheckpointReport, NodeStorage, Origin, RemovalOrder, RequiredCheckpoint, merge, resume_point,
+    Checkpoint, CheckpointReport, NodeStorage, Origin, Prune, RemovalOrder, RequiredCheckpoint, SaveFailure,
+    merge, resume_point,
 };
 use crate::run::state::{Event, Machine, NodeCommand, NodeReport, Transition};
+use crate::time::TimestampMs;
 
 /// Maximum number of pins of a run. A person sets each pin; further ones are refused.
 pub const PINS_MAX: usize = 1_000;
@@ -15,6 +17,8 @@ pub const PINS_MAX: usize = 1_000;
 const RESEND_AFTER_MS: i64 = 60_000;
 /// Maximum number of checkpoints that one order removes; the next report leads to the next order.
 const ORDER_MAX: usize = 64;
+/// Maximum number of prunes that are stored for one run: the last ones.
+const PRUNES_MAX: usize = 8;
 
 impl Machine {
     /// Returns true if an earlier order is still safe: no checkpoint in it was pinned or resumed from since, and all of them are still
@@ -71,7 +75,10 @@ impl Machine {
     }
 
     fn saw(&mut self, node: &str, report: &CheckpointReport) {
+        let has_open_prune = self.storage.prunes.iter().any(Prune::is_open);
+        let before = has_open_prune.then(|| self.complete());
         merge::merge(&mut self.checkpoints, node, report, self.submitted_ms);
+        self.mark_diverged_checkpoints();
         let told = NodeStorage {
             folder: report.folder.clone(),
             free_bytes: report.free_bytes,
@@ -80,7 +87,66 @@ impl Machine {
             failure: report.failure.clone(),
             proves: report.proves,
         };
-        self.storage.nodes.insert(node.to_owned(), told);
+        let known = self.storage.nodes.insert(node.to_owned(), told);
+        if let Some(before) = before {
+            self.follow_prunes(&before, known.and_then(|known| known.failure).as_ref(), report);
+        }
+    }
+
+    /// Returns the complete checkpoints, with the times at which they were finished.
+    fn complete(&self) -> BTreeMap<String, Option<TimestampMs>> {
+        let complete = self.checkpoints.iter().filter(|checkpoint| checkpoint.complete);
+        complete
+            .map(|checkpoint| (checkpoint.path.clone(), checkpoint.finished_ms))
+            .collect()
+    }
+
+    /// Updates what followed a prune after a report. `before` and `failed_before` are the state before the report.
+    fn follow_prunes(
+        &mut self,
+        before: &BTreeMap<String, Option<TimestampMs>>,
+        failed_before: Option<&SaveFailure>,
+        report: &CheckpointReport,
+    ) {
+        let is_new = |checkpoint: &&Checkpoint| {
+            checkpoint.complete && before.get(&checkpoint.path) != Some(&checkpoint.finished_ms)
+        };
+        let saved = self.checkpoints.iter().find(is_new);
+        let saved = saved.map(|checkpoint| checkpoint.path.clone());
+        let failed = report
+            .failure
+            .as_ref()
+            .filter(|failure| Some(*failure) != failed_before);
+        let free_bytes = self.storage.free_bytes();
+        let open = self.storage.prunes.iter_mut().filter(|prune| prune.is_open());
+        for prune in open {
+            let had_space = prune.left == 0;
+            prune.follow(&self.checkpoints, free_bytes);
+            if prune.saved.is_none() {
+                prune.saved.clone_from(&saved);
+            }
+            if had_space && prune.failed.is_none() {
+                prune.failed = failed.cloned();
+            }
+        }
+    }
+
+    /// Records a prune that removes something.
+    fn note_prune(&mut self, keep: Keep, now_ms: TimestampMs) {
+        let verdicts = self.verdicts(keep, true).into_iter().zip(&self.checkpoints);
+        let removes: BTreeMap<String, u64> = verdicts
+            .filter(|(verdict, _)| verdict.is_removed())
+            .map(|(verdict, checkpoint)| (verdict.path, checkpoint.own_bytes))
+            .collect();
+        if removes.is_empty() {
+            return;
+        }
+        let free_bytes = self.storage.free_bytes();
+        let prunes = &mut self.storage.prunes;
+        let no = prunes.last().map_or(1, |last| last.no + 1);
+        prunes.push(Prune::new(no, removes, free_bytes, now_ms));
+        let surplus = prunes.len().saturating_sub(PRUNES_MAX);
+        prunes.drain(..surplus);
     }
 
     fn verdicts(&self, keep: Keep, by_hand: bool) -> Vec<Verdict> {
@@ -162,6 +228,7 @@ impl Transition<'_> {
             Event::PinnedByOthers { paths } => run.storage.pinned_by_others.clone_from(paths),
             Event::PruneRequested { keep_last } => {
                 let keep = run.keep_by_hand(*keep_last);
+                run.note_prune(keep, self.now_ms);
                 self.order_removal(keep, true);
             }
             _ => {}

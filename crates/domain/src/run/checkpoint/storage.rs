@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::checkpoint::SaveFailure;
+use crate::run::checkpoint::{Prune, SaveFailure};
 
 /// Facts about a run's checkpoints apart from the checkpoints themselves.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub struct Storage {
     /// This run's checkpoints that other runs have pinned by path; at most as many as there are known checkpoints.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub pinned_by_others: BTreeSet<String>,
+    /// The last prunes that people requested, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prunes: Vec<Prune>,
 }
 
 /// One node's checkpoint folder.
@@ -49,7 +52,16 @@ impl Storage {
     /// Returns true if it contains nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.pinned.is_empty() && self.pinned_by_others.is_empty()
+        self.nodes.is_empty()
+            && self.pinned.is_empty()
+            && self.pinned_by_others.is_empty()
+            && self.prunes.is_empty()
+    }
+
+    /// Returns the free bytes of the node with the fewest.
+    #[must_use]
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.nodes.values().filter_map(|node| node.free_bytes).min()
     }
 
     pub(super) fn folders(&self) -> BTreeSet<String> {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, Rank};
-use crate::run::knob::Verdict;
+use crate::run::knob::{Symptom, Verdict};
 
 /// Maximum number of stored answers of an attempt: one per knob, and as many different failure reasons as a person would read.
 pub const ANSWERS_MAX: usize = 32;
@@ -41,6 +41,9 @@ pub struct Change {
     /// Nodes that a person excludes from the run with this change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
+    /// What it repairs, if the attempt before it failed or diverged for a known reason. The verdict is then about the repair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repairs: Option<Symptom>,
     /// Why it was made, if no person requested it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

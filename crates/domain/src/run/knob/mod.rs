@@ -14,6 +14,7 @@
 //! | `change` | what an attempt changed, and how its ranks answered |
 //! | `in_place` | changes that a running attempt makes in place |
 //! | `performance` | an attempt's series, reduced to a few numbers |
+//! | `symptom` | what a change repairs |
 //! | `verdict` | whether the change was worth it |
 //! | `compare` | the differences between two attempts |
 
@@ -22,6 +23,7 @@ mod compare;
 mod in_place;
 mod performance;
 mod place;
+mod symptom;
 mod target;
 mod value;
 mod verdict;
@@ -31,6 +33,7 @@ pub use compare::{ComparedAttempt, Comparison, ComparisonInput, Difference, comp
 pub use in_place::{ChangeId, IN_PLACE_MAX, InPlaceChange, InPlaceState, apply_change, revert_change};
 pub use performance::{Median, Memory, MemoryKind, PerformanceSummary, StepSample, Trace, WARM_UP_STEPS};
 pub use place::{LOCKSTEP_KNOBS, current, place, spec_with};
+pub use symptom::{Recovery, Symptom};
 pub use target::KnobTarget;
 pub use value::Values;
 pub use verdict::{Decision, Losses, Ratio, STEPS_MIN, Verdict, judge};

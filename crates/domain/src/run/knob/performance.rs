@@ -30,6 +30,8 @@ pub struct Trace {
     pub memory: Option<Memory>,
     /// True if no more samples will come.
     pub ended: bool,
+    /// True if an attempt ended because memory ran out.
+    pub out_of_memory: bool,
 }
 
 /// A peak of memory.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  the probe could not apply it ──▶ not applied
+//!  it repairs a run that failed or diverged ──▶ recovered or not recovered
 //!  too few steps ──▶ not yet, or undecided if no more steps will come
 //!  activation checkpointing turned on ──▶ kept if memory saved > 50 %, step time up < 30 % and the losses stay, otherwise rejected
 //!  a doubled batch, tried automatically ──▶ kept if samples per second rise, otherwise rejected
@@ -10,6 +11,7 @@
 //! A difference counts if the intervals of both medians leave no doubt about its direction and it is large enough to matter.
 
 mod evidence;
+mod recovery;
 
 use evidence::percent;
 use schemars::JsonSchema;
@@ -17,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::knob::change::{Change, KnobAnswer};
 use crate::run::knob::performance::{PerformanceSummary, Trace, WARM_UP_STEPS};
+use crate::run::knob::symptom::Recovery;
 use crate::run::knob::{Knob, known};
 
 /// Minimum number of steps of each side after its warm-up. With fewer, the interval of a median spans all of them.
@@ -54,6 +57,10 @@ pub enum Decision {
     Mixed,
     /// No difference that matters.
     NoDifference,
+    /// The change repaired what it was made for.
+    Recovered,
+    /// The change did not repair what it was made for.
+    NotRecovered,
 }
 
 /// A verdict with its evidence.
@@ -83,6 +90,9 @@ pub struct Verdict {
     /// Comparison of losses at the same steps; absent if no step has a loss on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
+    /// Measurements of what was repaired; absent if nothing had failed before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
 }
 
 /// A value after the change divided by the value before, with the widest interval that both medians allow.
@@ -119,7 +129,10 @@ pub fn judge(change: &Change, answers: &[KnobAnswer], before: &Trace, after: &Tr
                 answer.knob, answer.value, answer.detail
             ),
         ),
-        None => verdict.decide(change, before.ended, after.ended),
+        None => match &change.repairs {
+            Some(symptom) => verdict.decide_by_recovery(symptom, after),
+            None => verdict.decide(change, before.ended, after.ended),
+        },
     };
     verdict.decision = decision;
     verdict.summary = why;
@@ -147,6 +160,8 @@ impl Decision {
             Self::Worse => "worse",
             Self::Mixed => "mixed",
             Self::NoDifference => "no difference",
+            Self::Recovered => "recovered",
+            Self::NotRecovered => "not recovered",
         }
     }
 

@@ -96,6 +96,7 @@ impl Machine {
             Event::ResumeRequested { .. } => self.state.is_final(),
             Event::KnobsChanged { .. }
             | Event::KnobsJudged { .. }
+            | Event::LossDiverged { .. }
             | Event::Restored { .. }
             | Event::UnknownAttempt { .. } => true,
             _ => !self.state.is_final(),
@@ -141,6 +142,9 @@ impl Transition<'_> {
             } => {
                 let (attempt, live) = (*attempt, *live);
                 self.run.knobs_judged(ChangeId { attempt, live }, verdict);
+            }
+            Event::LossDiverged { attempt, divergence } => {
+                self.run.loss_diverged(*attempt, divergence.as_ref());
             }
             Event::NoLargerBatch { attempt, why } => self.run.no_larger_batch(*attempt, why),
             Event::Stepped { attempt, step } if self.run.is_live(*attempt) => self.run.stepped(*step, now_ms),
@@ -279,7 +283,7 @@ impl Machine {
         let Some(chosen) = asked.filter(|attempt| attempt.placement.start_chosen_by_user) else {
             let doubted = |path: &str| {
                 let mut all = self.checkpoints.iter();
-                all.any(|checkpoint| checkpoint.path == path && checkpoint.doubt.is_some())
+                all.any(|checkpoint| checkpoint.path == path && checkpoint.is_doubted())
             };
             let named = || named().filter(|from| !doubted(&from.path));
             return resume_point(&self.checkpoints).or_else(named);

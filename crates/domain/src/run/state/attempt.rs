@@ -9,6 +9,7 @@ use crate::run::mesh::Mesh;
 use crate::run::provenance::Provenance;
 use crate::run::spec::Spec;
 use crate::run::state::Outcome;
+use crate::run::state::divergence::Divergence;
 use crate::run::state::fault::Exclusion;
 use crate::run::state::node_task::{NodeTask, RankTask};
 use crate::run::state::preflight::BandwidthCheck;
@@ -72,6 +73,8 @@ pub struct Progress {
     pub first_failure: Option<Outcome>,
     /// When that failure was detected.
     pub first_failure_ms: Option<TimestampMs>,
+    /// When its loss began to diverge, if a rule found that and the loss has not become good again.
+    pub divergence: Option<Divergence>,
 }
 
 /// The knobs of an attempt.

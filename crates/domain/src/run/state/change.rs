@@ -401,9 +401,10 @@ impl Transition<'_> {
 
     fn begin_pending(&mut self) {
         let run = &mut *self.run;
-        let Some(pending) = run.pending.take() else {
+        let Some(mut pending) = run.pending.take() else {
             return;
         };
+        pending.change.repairs = run.repaired_by(&pending.change);
         // A person who resumes a run has checked its nodes. While a run continues, only the run itself knows which nodes made it fail.
         let mut excluded = if run.state.is_final() {
             Vec::new()

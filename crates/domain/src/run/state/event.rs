@@ -6,6 +6,7 @@ use crate::ident::{AttemptNo, NodeName};
 use crate::run::checkpoint::ResumedFrom;
 use crate::run::knob::Verdict;
 use crate::run::state::change::KnobRequest;
+use crate::run::state::divergence::Divergence;
 use crate::run::state::protocol::NodeReport;
 use crate::run::state::stop::StopPoint;
 use crate::time::TimestampMs;
@@ -71,6 +72,13 @@ pub enum Event {
         live: u32,
         /// The verdict.
         verdict: Box<Verdict>,
+    },
+    /// The loss of an attempt has begun to diverge, or is good again.
+    LossDiverged {
+        /// The attempt.
+        attempt: AttemptNo,
+        /// The divergence; `None` if the loss is good again.
+        divergence: Option<Divergence>,
     },
     /// No larger batch can be tried after a change that was kept.
     NoLargerBatch {

@@ -1,4 +1,4 @@
-//! `lockstep run fix RUN`: carries out an action that a diagnosis suggests.
+//! `lockstep run fix RUN`: lists the actions that diagnoses suggest, and carries out the one that the user chooses.
 
 use std::io::{IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use domain::api::alerts::Diagnosis;
 use domain::api::diagnoses::{ActAnswer, ActOnDiagnosis, DiagnosisView};
 use domain::api::runs::RunView;
 use domain::bytes::DisplayBytes;
-use domain::incident::action::Action;
+use domain::incident::action::{Action, ActionKind};
 
 use super::run_path;
 use super::why::is_of_node;
@@ -23,10 +23,11 @@ const DIAGNOSES_MAX: usize = 10;
 pub(super) struct Fix {
     /// ID of the run.
     run: String,
-    /// ID of the action, as listed. Default: the first action of the worst diagnosis.
+    /// Number or ID of the action, as listed. Without it, the actions are listed, and you choose one in a terminal. A number may mean
+    /// another action when the diagnoses have changed; in a program, use the ID.
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
-    /// Do not ask for confirmation.
+    /// Do not ask. Without `--action`, the first action of the worst diagnosis is carried out.
     #[arg(long)]
     yes: bool,
 }
@@ -40,34 +41,32 @@ struct SuggestedAction {
 impl Fix {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
         let suggested = suggested_actions(client, &self.run).await?;
-        let chosen = match &self.action {
-            None => suggested.first(),
-            Some(id) => suggested.iter().find(|suggestion| suggestion.action.id == *id),
-        };
-        let Some(chosen) = chosen else {
+        if suggested.is_empty() {
             return Err(Failure::Failed(anyhow::anyhow!(
-                "no such action is available for run {} now; `lockstep run why {}` shows its diagnoses",
+                "no action is available for run {} now; `lockstep run why {}` shows its diagnoses",
                 self.run,
                 self.run
             )));
+        }
+        let chosen = match &self.action {
+            Some(action) => find(&suggested, action).ok_or_else(|| self.unknown(action))?,
+            None if self.yes => &suggested[0],
+            None => {
+                list(&suggested);
+                if !std::io::stdin().is_terminal() {
+                    eprintln!("\nnothing was done; carry one out with `--action NUMBER --yes`");
+                    return Ok(());
+                }
+                let answer = ask("\nNumber or ID of the action to carry out (Enter for none): ")?;
+                if answer.is_empty() {
+                    return Err(nothing_done());
+                }
+                find(&suggested, &answer).ok_or_else(|| self.unknown(&answer))?
+            }
         };
         show(chosen);
-        let others: Vec<&SuggestedAction> = suggested
-            .iter()
-            .filter(|suggestion| suggestion.action.id != chosen.action.id)
-            .collect();
-        if !others.is_empty() && self.action.is_none() {
-            say!("\nOther actions (choose with --action):");
-            for other in others {
-                say!(
-                    "  {}  {}",
-                    printable(&other.action.id),
-                    printable(&other.action.title)
-                );
-            }
-        }
         if !self.yes && !confirmed()? {
-            return Err(Failure::Failed(anyhow::anyhow!("nothing was done")));
+            return Err(nothing_done());
         }
         let asked = ActOnDiagnosis {
             action: chosen.action.id.clone(),
@@ -77,6 +76,40 @@ impl Fix {
         let answer: ActAnswer = client.post(&path, &asked).await?;
         print_result(&self.run, &chosen.diagnosis.id, &answer);
         Ok(())
+    }
+
+    fn unknown(&self, action: &str) -> Failure {
+        Failure::Failed(anyhow::anyhow!(
+            "run {} has no action {action:?} now; `lockstep run fix {}` lists its actions",
+            self.run,
+            self.run
+        ))
+    }
+}
+
+/// Finds an action by its number in the list, from 1, or by its ID.
+fn find<'a>(suggested: &'a [SuggestedAction], action: &str) -> Option<&'a SuggestedAction> {
+    let at: Option<usize> = action.parse().ok();
+    let by_number = at.and_then(|number| suggested.get(number.checked_sub(1)?));
+    by_number.or_else(|| suggested.iter().find(|suggestion| suggestion.action.id == action))
+}
+
+/// Prints the actions with their numbers, below the diagnoses that suggest them.
+fn list(suggested: &[SuggestedAction]) {
+    let mut diagnosis = None;
+    for (number, suggestion) in (1..).zip(suggested) {
+        if diagnosis != Some(&suggestion.diagnosis.id) {
+            diagnosis = Some(&suggestion.diagnosis.id);
+            say!("{}", printable(&suggestion.diagnosis.summary));
+        }
+        let action = &suggestion.action;
+        say!(
+            "  {number}  {}  [{}]",
+            printable(&action.title),
+            printable(&action.id)
+        );
+        say!("     {}", printable(&action.cost));
+        say!("     Undo: {}", printable(&action.undo));
     }
 }
 
@@ -129,11 +162,20 @@ fn confirmed() -> Result<bool, Failure> {
                 .to_owned(),
         ));
     }
-    eprint!("\nCarry out this action? [y/N] ");
+    let answer = ask("\nCarry out this action? [y/N] ")?;
+    Ok(matches!(answer.as_str(), "y" | "Y" | "yes"))
+}
+
+fn ask(question: &str) -> Result<String, Failure> {
+    eprint!("{question}");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(answer.trim().to_owned())
+}
+
+fn nothing_done() -> Failure {
+    Failure::Failed(anyhow::anyhow!("nothing was done"))
 }
 
 fn print_result(run: &str, diagnosis: &str, answer: &ActAnswer) {
@@ -154,10 +196,13 @@ fn print_result(run: &str, diagnosis: &str, answer: &ActAnswer) {
             ),
         }
     }
-    match answer.attempt {
-        Some(attempt) => eprintln!(
+    match (answer.attempt, answer.action.kind) {
+        (Some(attempt), _) => eprintln!(
             "done: started attempt {attempt} of {run}; `lockstep alert show {diagnosis}` compares it with the previous attempt"
         ),
-        None => eprintln!("done"),
+        (None, ActionKind::PruneCheckpoints) => eprintln!(
+            "done; `lockstep alert show {diagnosis}` shows how much space is free and whether the next save succeeds"
+        ),
+        (None, _) => eprintln!("done"),
     }
 }

@@ -78,7 +78,7 @@ enum Action {
         /// ID of the run.
         run: String,
     },
-    /// Carry out an action that a diagnosis of a run suggests. Shows its cost first.
+    /// List the actions that diagnoses of a run suggest, with cost and undo, and carry out one.
     Fix(fix::Fix),
     /// Show where each rank is in its code now. Ranks in the same place are grouped.
     Stacks(stacks::Stacks),

@@ -80,6 +80,9 @@ fn attempt(attempt: &AttemptView) {
     if let Some(step) = attempt.last_step {
         say!("  last step {step}");
     }
+    if let Some(step) = attempt.last_good_step {
+        say!("  the loss diverged after step {step}: its later checkpoints are not resumed from");
+    }
     if let Some(made) = &attempt.change {
         change(made);
     }

@@ -110,8 +110,10 @@ fn answer(answer: &KnobAnswer) -> AnyView {
 
 fn verdict(verdict: &Verdict) -> AnyView {
     let class = match verdict.decision {
-        Decision::Kept | Decision::Better => "badge badge-sm badge-success",
-        Decision::Rejected | Decision::Worse | Decision::NotApplied => "badge badge-sm badge-error",
+        Decision::Kept | Decision::Better | Decision::Recovered => "badge badge-sm badge-success",
+        Decision::Rejected | Decision::Worse | Decision::NotApplied | Decision::NotRecovered => {
+            "badge badge-sm badge-error"
+        }
         _ => "badge badge-sm badge-neutral",
     };
     view! {

@@ -24,6 +24,8 @@ pub enum Reason {
     Uncertain,
     /// An attempt could not resume from it.
     Doubted,
+    /// It was saved after the loss had begun to diverge.
+    Diverged,
     /// It is newer than the last complete one.
     NewerThanLastComplete,
     /// It is being written.
@@ -76,6 +78,7 @@ impl Reason {
             Self::NoComplete => "no_complete",
             Self::Uncertain => "uncertain",
             Self::Doubted => "doubted",
+            Self::Diverged => "diverged",
             Self::NewerThanLastComplete => "newer_than_last_complete",
             Self::Writing => "writing",
             Self::KeepsAll => "keeps_all",
@@ -105,6 +108,9 @@ impl fmt::Display for Reason {
             Self::NoComplete => "there is no complete full checkpoint of this run",
             Self::Uncertain => "its contents cannot be determined",
             Self::Doubted => "an attempt could not resume from it; it is kept so that you can examine it",
+            Self::Diverged => {
+                "saved after the loss had begun to diverge; it is kept so that you can examine it"
+            }
             Self::NewerThanLastComplete => "newer than the last complete one",
             Self::Writing => "it may still be being written",
             Self::KeepsAll => "the run keeps all checkpoints",

@@ -1,10 +1,11 @@
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use super::*;
-use crate::ident::{AttemptNo, NodeName, RunId};
+use crate::ident::{AttemptNo, NodeName, Rank, RunId};
 use crate::run::checkpoint::{Checkpoint, CheckpointOnNode, Origin};
+use crate::run::knob::{Decision, Recovery};
 use crate::run::spec::Spec;
-use crate::run::state::{Action, NodeEnd, RunState, Task, advance};
+use crate::run::state::{Action, Divergence, NodeEnd, RunState, Task, advance};
 
 fn node(name: &str) -> NodeName {
     NodeName::new(name).expect("a name")
@@ -228,4 +229,131 @@ fn a_checkpoint_older_than_the_run_is_resumed_from_only_if_a_user_names_it() {
     };
     let (machine, _) = advance(&machine, &resume, 20);
     assert_eq!(machine.resume_point(), Some(named), "and again after a failure");
+}
+
+fn report_with(steps: &[u64], free_bytes: u64, failure: Option<&str>) -> Event {
+    let mut event = report("a", steps);
+    if let Event::Reported {
+        report: NodeReport::Checkpoints(report),
+        ..
+    } = &mut event
+    {
+        report.free_bytes = Some(free_bytes);
+        report.failure = failure.map(|error| SaveFailure {
+            at_ms: 5,
+            error: error.to_owned(),
+            ..SaveFailure::default()
+        });
+        for checkpoint in &mut report.checkpoints {
+            checkpoint
+                .seen
+                .values_mut()
+                .for_each(|view| view.own_bytes = 1 << 20);
+        }
+    }
+    event
+}
+
+#[test]
+fn a_prune_tells_what_it_freed_and_whether_the_next_save_succeeded() {
+    let full = report_with(&[1, 2, 3], 0, Some("No space left on device"));
+    let (machine, _) = advance(&placed(None), &full, 10);
+    let (machine, _) = advance(&machine, &Event::PruneRequested { keep_last: Some(1) }, 20);
+    let verdict = |machine: &Machine| machine.storage.prunes[0].verdict();
+    assert_eq!(verdict(&machine).decision, Decision::NotYet);
+
+    let freed = report_with(&[3], 2 << 20, Some("No space left on device"));
+    let (machine, _) = advance(&machine, &freed, 30);
+    assert_eq!(
+        verdict(&machine).decision,
+        Decision::NotYet,
+        "the failure was before"
+    );
+    let again = report_with(&[3], 2 << 20, Some("Input/output error"));
+    let (failed, _) = advance(&machine, &again, 40);
+    assert_eq!(
+        (verdict(&failed).decision, verdict(&failed).summary.as_str()),
+        (
+            Decision::NotRecovered,
+            "freed 2.0 MiB (2 of 2 checkpoints removed), free space 0 B → 2.0 MiB; the next save failed: Input/output error"
+        )
+    );
+    let saved = report_with(&[3, 4], 1 << 20, Some("Input/output error"));
+    let (saved, _) = advance(&failed, &saved, 50);
+    assert_eq!(
+        (verdict(&saved).decision, verdict(&saved).recovery),
+        (
+            Decision::Recovered,
+            Some(Recovery::CheckpointSpace {
+                freed_bytes: 2 << 20,
+                free_bytes_before: Some(0),
+                free_bytes_after: Some(2 << 20),
+                saved: Some("/c/step-4".to_owned()),
+            })
+        )
+    );
+    let nothing = advance(&saved, &Event::PruneRequested { keep_last: Some(9) }, 60).0;
+    assert_eq!(nothing.storage.prunes.len(), 1, "it removes nothing");
+}
+
+fn diverged(last_good_step: u64) -> Event {
+    Event::LossDiverged {
+        attempt: AttemptNo(1),
+        divergence: Some(Divergence {
+            rank: Rank(0),
+            last_good_step,
+            last_good_ms: 2,
+            bad_step: last_good_step + 2,
+            good_below: 1.0,
+            worst_loss: None,
+        }),
+    }
+}
+
+#[test]
+fn a_run_does_not_resume_from_what_was_saved_after_its_loss_diverged() {
+    let (machine, _) = advance(&placed(Some(1)), &report("a", &[1, 2]), 10);
+    let from = |machine: &Machine| machine.resume_point().and_then(|from| from.step);
+    let (machine, _) = advance(&machine, &diverged(2), 11);
+    assert_eq!(from(&machine), Some(2));
+    let (machine, actions) = advance(&machine, &report("a", &[2, 3, 4]), 12);
+    assert_eq!(
+        (from(&machine), orders(&actions)),
+        (Some(2), vec![]),
+        "the later ones are kept"
+    );
+    let list = machine.checkpoint_list(None);
+    assert!(!list.checkpoints[0].complete);
+    assert_eq!(
+        list.checkpoints[0].problem.as_deref(),
+        Some("saved after step 2, when the loss had begun to diverge")
+    );
+    assert_eq!(list.retention.kept[0].kind, "diverged");
+
+    // A later alert about the same attempt names a later step.
+    let (machine, _) = advance(&machine, &diverged(3), 13);
+    assert_eq!(from(&machine), Some(2));
+    let stored = serde_json::to_string(&crate::run::stored::V1::from(&machine)).expect("JSON");
+    let read: crate::run::stored::V1<'_> = serde_json::from_str(&stored).expect("the same");
+    assert_eq!(Machine::from(read), machine);
+    let good = Event::LossDiverged {
+        attempt: AttemptNo(1),
+        divergence: None,
+    };
+    let (machine, _) = advance(&machine, &good, 14);
+    assert_eq!(from(&machine), Some(4), "the loss is good again");
+}
+
+#[test]
+fn what_the_next_attempt_saves_is_good_until_it_diverges_too() {
+    let (machine, _) = advance(&placed(None), &report("a", &[1, 2, 3]), 10);
+    let (mut machine, _) = advance(&machine, &diverged(1), 11);
+    let mut next = machine.attempts[0].clone();
+    (next.no, next.started_ms) = (AttemptNo(2), 4);
+    next.progress.divergence = None;
+    machine.attempts.push(next);
+    let (machine, _) = advance(&machine, &report("a", &[1, 2, 3, 4]), 12);
+    let diverged: Vec<Option<u64>> = machine.checkpoints.iter().map(|one| one.diverged_after).collect();
+    // Step 4 was saved at 4 ms, when the second attempt had begun.
+    assert_eq!(diverged, [None, Some(1), Some(1), None]);
 }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::ident::{AttemptNo, Rank};
-use crate::run::knob::{How, KnobDiff, Memory, MemoryKind, StepSample};
+use crate::run::knob::{How, KnobDiff, Memory, MemoryKind, StepSample, Symptom};
 
 fn change(knob: &str, old: Option<&str>, new: Option<&str>) -> Change {
     Change {
@@ -33,6 +33,7 @@ fn trace(first: u64, count: u64, step_ms: f64, memory: Option<f64>) -> Trace {
             bytes,
         }),
         ended: false,
+        out_of_memory: false,
     }
 }
 
@@ -262,4 +263,99 @@ fn a_larger_batch_tried_by_itself_is_kept_for_more_samples_alone() {
         sample.samples_per_second = None;
     }
     assert_eq!(decision(&trial, &before, &untold), Decision::Undecided);
+}
+
+fn out_of_memory(last_step: u64) -> Change {
+    Change {
+        repairs: Some(Symptom::OutOfMemory { last_step }),
+        ..change("activation_checkpointing", None, Some("block"))
+    }
+}
+
+#[test]
+fn a_run_that_ran_out_of_memory_has_recovered_when_it_passes_that_step() {
+    // Too few steps before for any other verdict, and little memory saved.
+    let before = ended(trace(1, 12, 100.0, Some(1_000.0)));
+    let failed_again = Trace {
+        out_of_memory: true,
+        ..ended(trace(9, 4, 100.0, Some(1_000.0)))
+    };
+    for (after, expected) in [
+        (trace(9, 5, 100.0, Some(900.0)), Decision::Recovered),
+        (trace(9, 4, 100.0, Some(900.0)), Decision::NotYet),
+        (ended(trace(9, 4, 100.0, None)), Decision::Undecided),
+        (failed_again, Decision::NotRecovered),
+    ] {
+        let verdict = judge(&out_of_memory(12), &[], &before, &after);
+        assert_eq!(verdict.decision, expected, "{}", verdict.summary);
+        assert!(!verdict.decision.is_against(), "it is not reverted");
+    }
+    let verdict = judge(&out_of_memory(12), &[], &before, &trace(9, 5, 100.0, Some(900.0)));
+    assert!(
+        verdict
+            .summary
+            .starts_with("memory ran out after step 12; with the change, the run has finished step 13: "),
+        "{}",
+        verdict.summary
+    );
+    assert!(
+        verdict.summary.contains("tensors kept for the backward pass"),
+        "{}",
+        verdict.summary
+    );
+    assert_eq!(
+        verdict.recovery,
+        Some(Recovery::OutOfMemory {
+            failed_after_step: 12,
+            reached_step: Some(13),
+        })
+    );
+}
+
+#[test]
+fn a_run_that_diverged_has_recovered_when_its_loss_stays_good() {
+    let repair = |worst_loss| Change {
+        repairs: Some(Symptom::Divergence {
+            last_good_step: 50,
+            bad_step: 52,
+            good_below: 1.5,
+            worst_loss,
+        }),
+        ..change("lr_scale", None, Some("0.5"))
+    };
+    let before = ended(trace(1, 60, 100.0, None));
+    let with_losses = |first: u64, losses: &[f64]| {
+        let count = u64::try_from(losses.len()).unwrap();
+        let mut after = trace(first, count, 100.0, None);
+        for (sample, loss) in after.samples.iter_mut().zip(losses) {
+            sample.loss = Some(*loss);
+        }
+        after
+    };
+    let good = with_losses(41, &[1.0; 22]);
+    let few = with_losses(41, &[1.0; 21]);
+    let from_the_start = with_losses(1, &[[9.0; 30], [1.0; 30], [1.0; 30]].concat());
+    let then = |loss: f64| with_losses(41, &[[1.0; 11], [loss; 11]].concat());
+    for (change, after, expected) in [
+        (repair(Some(80.0)), good.clone(), Decision::Recovered),
+        (repair(None), good.clone(), Decision::Recovered),
+        (repair(None), few.clone(), Decision::NotYet),
+        (repair(None), ended(few), Decision::Undecided),
+        // It begins again far before the divergence, where the loss was high.
+        (repair(Some(3.0)), from_the_start, Decision::Recovered),
+        (repair(Some(80.0)), then(90.0), Decision::NotRecovered),
+        (repair(Some(80.0)), then(f64::NAN), Decision::NotRecovered),
+        (repair(Some(80.0)), then(2.0), Decision::NotYet),
+    ] {
+        let verdict = judge(&change, &[], &before, &after);
+        assert_eq!(verdict.decision, expected, "{}", verdict.summary);
+    }
+    let verdict = judge(&repair(Some(80.0)), &[], &before, &good);
+    assert!(
+        verdict.summary.starts_with(
+            "loss 80.0000 before, diverged at step 52; with the change, the loss is 1.0000 at step 62: step time"
+        ),
+        "{}",
+        verdict.summary
+    );
 }
