@@ -91,7 +91,7 @@ export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_E
  * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script. What matches
  * `expected` is no error in this test.
  */
-export async function openPage(test, browser, { dark = false, width = 1280, height = 900, touch = false, timezone, expected } = {}) {
+export async function openPage(test, browser, { dark = false, width = 1280, height = 900, touch = false, timezone, locale, expected } = {}) {
   const context = await browser.newContext({
     viewport: { width, height },
     hasTouch: touch,
@@ -99,6 +99,7 @@ export async function openPage(test, browser, { dark = false, width = 1280, heig
     colorScheme: dark ? "dark" : "light",
     reducedMotion: "reduce",
     ...(timezone && { timezoneId: timezone }),
+    ...(locale && { locale }),
   });
   await serveDashboardFrom(context, process.env.LOCKSTEP_TEST_DIST);
   const page = await context.newPage();

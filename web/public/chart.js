@@ -309,7 +309,7 @@ class Chart {
   listenToKeys() {
     this.element.tabIndex = 0;
     this.element.setAttribute("role", "group");
-    this.element.setAttribute("aria-label", "Chart. Arrow keys move the cursor, plus and minus zoom, 0 shows everything.");
+    this.element.setAttribute("aria-label", lockstepText("Chart. Arrow keys move the cursor, plus and minus zoom, 0 shows everything."));
     this.element.addEventListener("keydown", (event) => {
       if (event.target !== this.element || !this.plot || event.ctrlKey || event.metaKey || event.altKey) return;
       const steps = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

@@ -1,7 +1,6 @@
 // The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest.
 // A click on a name shows that line alone; a click on "Value" sorts the rows once. Rows never move by themselves.
 
-const COLUMNS = ["Line", "Value", "Least", "Greatest"];
 // Lines that only bound a band are named by it.
 const HIDDEN = new Set(["low", "high"]);
 
@@ -15,13 +14,13 @@ class LockstepLegend {
     this.element.dataset.testid = "chart-legend";
     const table = this.element.appendChild(document.createElement("table"));
     const head = table.createTHead().insertRow();
-    for (const name of COLUMNS) {
+    this.sorter = button(lockstepText("Value"), () => this.sort());
+    this.sorter.title = lockstepText("Sort by value");
+    for (const content of [lockstepText("Line"), this.sorter, lockstepText("Least"), lockstepText("Greatest")]) {
       const cell = head.appendChild(document.createElement("th"));
       cell.scope = "col";
-      if (name === "Value") this.sorter = cell.appendChild(button("Value", () => this.sort()));
-      else cell.textContent = name;
+      cell.append(content);
     }
-    this.sorter.title = "Sort by value";
     this.body = table.createTBody();
     chart.append(this.element);
   }

@@ -12,6 +12,9 @@ globalThis.lockstepCopy = (text) => {
   return copied;
 };
 
+// A text in the language of the page: src/language.rs sets the translations.
+globalThis.lockstepText = (english) => globalThis.lockstepTexts?.[english] ?? english;
+
 const addScript = (src) =>
   new Promise((resolve, reject) => {
     const script = document.createElement("script");

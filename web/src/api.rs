@@ -8,6 +8,7 @@ use gloo_net::http::{Method, RequestBuilder, Response};
 use wasm_bindgen::JsValue;
 
 use crate::json;
+use crate::language::{tr, tr_with};
 
 /// A request that failed.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +39,7 @@ pub(crate) fn send(method: Method, path: &str, csrf: &str, body: Option<String>)
         let request = request.map_err(|error| unreadable(&error))?;
         let response = request.send().await.map_err(|_| ApiError {
             status: 0,
-            message: "The collector does not answer. Is it running?".to_owned(),
+            message: tr("The collector does not answer. Is it running?").to_owned(),
             fields: vec![],
         })?;
         if response.ok() {
@@ -70,7 +71,7 @@ async fn refusal(response: Response) -> ApiError {
         },
         None => ApiError {
             status,
-            message: format!("The collector answered {status}."),
+            message: tr_with("The collector answered {status}.", &[("status", &status)]),
             fields: vec![],
         },
     }
@@ -78,8 +79,10 @@ async fn refusal(response: Response) -> ApiError {
 
 /// Returns the error for a response that cannot be read.
 pub(crate) fn unreadable(error: &dyn std::fmt::Display) -> ApiError {
-    let message =
-        format!("Cannot read the collector's answer ({error}). Reload the page: it may be outdated.");
+    let message = tr_with(
+        "Cannot read the collector's answer ({error}). Reload the page: it may be outdated.",
+        &[("error", &error)],
+    );
     ApiError {
         status: 0,
         message,

@@ -6,12 +6,15 @@ mod palette;
 mod shortcuts;
 
 use leptos::prelude::*;
+use leptos::task::spawn_local;
 
+use crate::language::tr;
 use crate::live::Live;
 use crate::page::{Login, NotFound, Overview, lazy};
 use crate::route::{Page, Route};
 use crate::session::{Phase, UserSession};
-use crate::ui::{Zone, dynamic_view, effect};
+use crate::ui::{Zone, dynamic_view, effect, empty_view};
+use crate::{crash, language};
 use header::Header;
 use palette::{Palette, PaletteDialog};
 use shortcuts::Shortcuts;
@@ -22,13 +25,21 @@ pub(crate) fn App() -> impl IntoView {
     let session = UserSession::load();
     provide_context(session);
     provide_context(Live::new());
-    let phase = Memo::new(move |_| session.phase());
+    let has_texts = RwSignal::new(false);
+    spawn_local(async move {
+        language::load().await;
+        // Until here, `index.html` shows that the page is loading.
+        crash::remove("loading");
+        has_texts.set(true);
+    });
+    let phase = Memo::new(move |_| has_texts.get().then(|| session.phase()));
     dynamic_view(move || match phase.get() {
-        Phase::Loading => {
-            view! { <p class="p-8" role="status">"Connecting to the collector…"</p> }.into_any()
+        None => empty_view(),
+        Some(Phase::Loading) => {
+            view! { <p class="p-8" role="status">{tr("Connecting to the collector…")}</p> }.into_any()
         }
-        Phase::LoggedOut => view! { <Login /> }.into_any(),
-        Phase::LoggedIn => view! { <Shell /> }.into_any(),
+        Some(Phase::LoggedOut) => view! { <Login /> }.into_any(),
+        Some(Phase::LoggedIn) => view! { <Shell /> }.into_any(),
     })
 }
 
@@ -63,7 +74,7 @@ fn Shell() -> impl IntoView {
         }
     });
     view! {
-        <a href="#page" class="sr-only focus:not-sr-only">"Skip to content"</a>
+        <a href="#page" class="sr-only focus:not-sr-only">{tr("Skip to content")}</a>
         <Header zone page palette />
         <main id="page" tabindex="-1" class="px-4 py-3 outline-none">{shown}</main>
         <PaletteDialog palette />

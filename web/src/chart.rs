@@ -23,6 +23,7 @@ use leptos::task::spawn_local;
 use serde::Deserialize;
 use wasm_bindgen::prelude::*;
 
+use crate::language::{tr, tr_with};
 use crate::live::{Live, StreamMessage};
 use crate::session::UserSession;
 use crate::ui::{When, chart_unit, effect, text};
@@ -82,7 +83,7 @@ pub(crate) fn Chart(
     #[prop(into, default = Signal::stored(Vec::new()))]
     levels: Signal<Levels>,
     /// The text if there is no data.
-    #[prop(default = "No data in this period.")]
+    #[prop(default = tr("No data in this period."))]
     empty: &'static str,
     /// Whether to hide the chart if there is no data.
     #[prop(optional)]
@@ -104,8 +105,8 @@ pub(crate) fn Chart(
     let is_summary = move || drawing.summarised.get() > 0 || drawing.all.get();
     let toggle = move |_| drawing.toggle_all();
     let words = text(move || match (drawing.all.get(), drawing.summarised.get()) {
-        (true, _) => "Median and band".to_owned(),
-        (false, lines) => format!("Show all {lines} lines"),
+        (true, _) => tr("Median and band").to_owned(),
+        (false, lines) => tr_with("Show all {count} lines", &[("count", &lines)]),
     });
     view! {
         <section class="card bg-base-200 p-3 min-w-0" hidden=move || if_any && drawing.points.get() == 0 aria-label=title.clone() data-testid="chart" data-title=title.clone() data-points=move || drawing.points.get() data-marks=move || marks.with(Vec::len)>
@@ -240,7 +241,11 @@ impl Drawing {
     }
 
     fn empty(self, why: &'static str) -> &'static str {
-        if self.answered.get() { why } else { "Loading…" }
+        if self.answered.get() {
+            why
+        } else {
+            tr("Loading…")
+        }
     }
 
     /// Requests the data of the window, and again whenever the window changes.

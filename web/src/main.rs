@@ -13,6 +13,7 @@ mod route;
 
 mod api;
 mod json;
+mod language;
 mod live;
 mod session;
 
@@ -23,6 +24,4 @@ mod ui;
 fn main() {
     crash::show_panics();
     leptos::mount::mount_to_body(app::App);
-    // Until here, the page shows that it is loading.
-    crash::remove("loading");
 }

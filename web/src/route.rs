@@ -132,6 +132,22 @@ fn query_here() -> String {
     window().location().search().unwrap_or_default()
 }
 
+/// Returns a parameter of the address, decoded; for code that runs before a [`Route`] exists.
+pub(crate) fn param_here(name: &str) -> Option<String> {
+    query::param(&query_here(), name)
+}
+
+/// Loads the page again, without this parameter in its address.
+pub(crate) fn reload_without(name: &str) {
+    let to = format!("{}{}", here(), query::with_param(&query_here(), name, None));
+    let window = window();
+    // A browser refuses only other origins and more than a hundred changes in a short time.
+    let _refused = window
+        .history()
+        .and_then(|history| history.replace_state_with_url(&JsValue::NULL, "", Some(&to)));
+    let _refused = window.location().reload();
+}
+
 /// Returns true if the link to `href` points to the page at `path` or to the list that contains it.
 fn is_current(href: &str, path: &str) -> bool {
     let path = path.trim_end_matches('/');

@@ -44,7 +44,7 @@ const BUDGETS: [Budget; 2] = [
     Budget {
         what: "of the first load",
         bytes: 250 << 10,
-        contains: |name| !split::is_page(name),
+        contains: |name| !split::is_on_demand(name),
     },
     Budget {
         what: "of all files",

@@ -4,10 +4,11 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use super::palette::Palette;
+use crate::language::{tr, tr_with};
 use crate::live::{Freshness, Live};
 use crate::route::{NavLink, Page, Route};
 use crate::session::UserSession;
-use crate::ui::{UTC, When, Zone, offset, text};
+use crate::ui::{LanguageChoice, UTC, When, Zone, offset, text};
 
 /// The product name, the navigation and the states of the dashboard.
 #[component]
@@ -23,17 +24,18 @@ pub(super) fn Header(
     view! {
         <header class="bg-base-200 border-b border-base-300 sm:sticky sm:top-0 z-10 px-4 py-1 flex flex-wrap gap-x-4 gap-y-1 items-center">
             <a href="/" class="text-base font-bold">"Lockstep"</a>
-            <nav class="off-wall flex flex-wrap order-last sm:order-none sm:gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label="Pages">
-                <NavLink href="/" name="Overview" />
-                <NavLink href="/diagnoses" name="Diagnoses" />
-                <NavLink href="/runs/new" name="New run" />
-                <NavLink href="/rules" name="Rules" />
-                <button class="btn btn-ghost btn-sm px-2 sm:px-3 ml-auto sm:ml-0" title="Find a page, run, node or rule (Ctrl K)" on:click=move |_| palette.open(session)>"Find"</button>
+            <nav class="off-wall flex flex-wrap order-last sm:order-none sm:gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label=tr("Pages")>
+                <NavLink href="/" name=tr("Overview") />
+                <NavLink href="/diagnoses" name=tr("Diagnoses") />
+                <NavLink href="/runs/new" name=tr("New run") />
+                <NavLink href="/rules" name=tr("Rules") />
+                <button class="btn btn-ghost btn-sm px-2 sm:px-3 ml-auto sm:ml-0" title=tr("Find a page, run, node or rule (Ctrl K)") on:click=move |_| palette.open(session)>{tr("Find")}</button>
             </nav>
             <div class="flex gap-2 items-center ml-auto">
                 <SimulatedBadge />
                 <Pause />
                 <ZoneChoice zone />
+                <LanguageChoice class="off-wall btn btn-ghost btn-sm hidden sm:inline-flex" />
                 <FreshnessState page />
                 <LogOut />
             </div>
@@ -46,14 +48,14 @@ pub(super) fn Header(
 fn SimulatedBadge() -> impl IntoView {
     let live = expect_context::<Live>();
     let nodes = Memo::new(move |_| live.nodes.count(|node| node.inventory.simulated.is_some()));
-    let of = text(move || match nodes.get() {
-        1 => String::new(),
-        many => format!(" on {many} nodes"),
+    let gpus = text(move || match nodes.get() {
+        1 => tr("GPUs").to_owned(),
+        many => tr_with("GPUs on {count} nodes", &[("count", &many)]),
     });
     view! {
         <When on=move || { nodes.get() > 0 }>
-            <span class="state state-warning text-xs" data-testid="simulated" title="These values come from a simulator, not from hardware">
-                <span>"SIMULATED" <span class="hidden sm:inline">" GPUs" {of}</span></span>
+            <span class="state state-warning text-xs" data-testid="simulated" title=tr("These values come from a simulator, not from hardware")>
+                <span>{tr("SIMULATED")} <span class="hidden sm:inline">" " {gpus}</span></span>
             </span>
         </When>
     }
@@ -87,7 +89,7 @@ fn Pause() -> impl IntoView {
     let paused = live.paused;
     view! {
         <button class="off-wall btn btn-ghost btn-sm hidden sm:inline-flex" on:click=move |_| live.toggle_pause() data-testid="pause">
-            {text(move || if paused.get() { "Continue" } else { "Pause" })}
+            {text(move || if paused.get() { tr("Continue") } else { tr("Pause") })}
         </button>
     }
 }
@@ -109,7 +111,7 @@ fn ZoneChoice(zone: RwSignal<Zone>) -> impl IntoView {
         zone.set(chosen);
     };
     view! {
-        <select class="off-wall select select-sm select-ghost w-auto hidden sm:inline-flex" aria-label="Time zone" on:change=choose data-testid="zone">
+        <select class="off-wall select select-sm select-ghost w-auto hidden sm:inline-flex" aria-label=tr("Time zone") on:change=choose data-testid="zone">
             <option value="browser" selected=zone.get_untracked() == Zone::Browser>{offset(minutes)}</option>
             <option value=UTC selected=zone.get_untracked() == Zone::Utc>"UTC"</option>
         </select>
@@ -130,7 +132,7 @@ fn LogOut() -> impl IntoView {
     };
     view! {
         <button class="off-wall btn btn-ghost btn-sm" title=text(move || problem.get().unwrap_or_default()) on:click=log_out>
-            {text(move || if problem.with(Option::is_some) { "Log out (failed)" } else { "Log out" })}
+            {text(move || if problem.with(Option::is_some) { tr("Log out (failed)") } else { tr("Log out") })}
         </button>
     }
 }

@@ -2,6 +2,8 @@
 
 use domain::time::TimestampMs;
 
+use crate::language::marked;
+
 /// The longest time between `g` and `o` in `g o`.
 const SEQUENCE_MS: i64 = 1_500;
 
@@ -22,10 +24,10 @@ pub(super) enum Command {
 
 /// The second key of a sequence that starts with `g`, the page that it opens, and the page's name.
 pub(super) const PAGES: [(&str, &str, &str); 4] = [
-    ("o", "/", "Overview"),
-    ("d", "/diagnoses", "Diagnoses"),
-    ("n", "/runs/new", "New run"),
-    ("a", "/rules", "Rules and alerts"),
+    ("o", "/", marked("Overview")),
+    ("d", "/diagnoses", marked("Diagnoses")),
+    ("n", "/runs/new", marked("New run")),
+    ("a", "/rules", marked("Rules and alerts")),
 ];
 
 /// A key press.

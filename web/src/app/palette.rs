@@ -9,6 +9,7 @@ use leptos::html::Dialog;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
+use crate::language::tr;
 use crate::live::Live;
 use crate::route::Route;
 use crate::session::UserSession;
@@ -110,7 +111,7 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
             let (kind, name) = (entry.kind, entry.name.clone());
             view! {
                 <li id=format!("palette-{n}") role="option" aria-selected=(n == chosen).to_string() class=class on:click=move |_| go(&entry)>
-                    <span class="w-12 text-muted">{kind}</span>
+                    <span class="w-12 text-muted">{tr(kind)}</span>
                     <span class="min-w-0 break-all">{name}</span>
                 </li>
             }
@@ -129,7 +130,7 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
         false => format!("palette-{}", palette.chosen.get()),
     });
     view! {
-        <dialog class="modal modal-top" node_ref=palette.place aria-label="Find" data-testid="palette">
+        <dialog class="modal modal-top" node_ref=palette.place aria-label=tr("Find") data-testid="palette">
             <div class="modal-box max-w-xl mx-auto mt-12 p-2">
                 <input
                     class="input w-full"
@@ -137,8 +138,8 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
                     autofocus
                     autocomplete="off"
                     spellcheck="false"
-                    placeholder="Page, run, node or rule"
-                    aria-label="Find a page, run, node or rule"
+                    placeholder=tr("Page, run, node or rule")
+                    aria-label=tr("Find a page, run, node or rule")
                     role="combobox"
                     aria-expanded="true"
                     aria-controls="palette-options"
@@ -147,10 +148,10 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
                     on:input=typed
                     on:keydown=pressed
                 />
-                <ul id="palette-options" role="listbox" aria-label="Matches" class="mt-2 max-h-96 overflow-y-auto">{options}</ul>
-                <p class="px-2 text-muted" hidden=move || !matches.with(Vec::is_empty)>"No results."</p>
+                <ul id="palette-options" role="listbox" aria-label=tr("Matches") class="mt-2 max-h-96 overflow-y-auto">{options}</ul>
+                <p class="px-2 text-muted" hidden=move || !matches.with(Vec::is_empty)>{tr("No results.")}</p>
             </div>
-            <form method="dialog" class="modal-backdrop"><button>"Close"</button></form>
+            <form method="dialog" class="modal-backdrop"><button>{tr("Close")}</button></form>
         </dialog>
     }
 }

@@ -9,6 +9,7 @@ use wasm_bindgen::JsCast;
 
 use super::keys::{Command, Keys, PAGES, Press};
 use super::palette::Palette;
+use crate::language::tr;
 use crate::live::Live;
 use crate::route::Route;
 use crate::session::UserSession;
@@ -60,19 +61,19 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
         enabled.set(on);
     };
     view! {
-        <Modal dialog=help title="Keys" leave="Close">
+        <Modal dialog=help title=tr("Keys") leave=tr("Close")>
             <table class="rows mt-2" data-testid="keys">
                 <tbody>
-                    <tr><td><kbd>"Ctrl K"</kbd>", "<kbd>"⌘ K"</kbd></td><td>"Find a page, run, node or rule"</td></tr>
-                    {PAGES.map(|(key, _, name)| view! { <tr><td><kbd>"g"</kbd> " " <kbd>{key}</kbd></td><td>{name}</td></tr> }).collect_view()}
-                    <tr><td><kbd>"/"</kbd></td><td>"Filter this page"</td></tr>
-                    <tr><td><kbd>"p"</kbd></td><td>"Pause or continue"</td></tr>
-                    <tr><td><kbd>"?"</kbd></td><td>"Show this list"</td></tr>
+                    <tr><td><kbd>"Ctrl K"</kbd>", "<kbd>"⌘ K"</kbd></td><td>{tr("Find a page, run, node or rule")}</td></tr>
+                    {PAGES.map(|(key, _, name)| view! { <tr><td><kbd>"g"</kbd> " " <kbd>{key}</kbd></td><td>{tr(name)}</td></tr> }).collect_view()}
+                    <tr><td><kbd>"/"</kbd></td><td>{tr("Filter this page")}</td></tr>
+                    <tr><td><kbd>"p"</kbd></td><td>{tr("Pause or continue")}</td></tr>
+                    <tr><td><kbd>"?"</kbd></td><td>{tr("Show this list")}</td></tr>
                 </tbody>
             </table>
             <label class="flex gap-2 items-center mt-2">
                 <input type="checkbox" class="checkbox checkbox-sm" prop:checked=enabled on:change=switch />
-                "Single-key shortcuts. Ctrl K always works."
+                {tr("Single-key shortcuts. Ctrl K always works.")}
             </label>
         </Modal>
     }

@@ -9,6 +9,7 @@ use wasm_bindgen::prelude::*;
 
 use super::role::{Drawn, Role};
 use super::{Drawing, Marks, Naming, Window, create, destroy, put_lines, put_marks};
+use crate::language::tr_with;
 use crate::ui::{When, chart_unit, dynamic_view, effect, show, text};
 
 /// The number of charts shown at first. The query has the same limit as a chart.
@@ -76,7 +77,7 @@ pub(crate) fn Multiples(
             .into_any()
     };
     let has_more = move || !all.get() && names.read().len() > SHOWN;
-    let more = text(move || format!("Show all {}", names.read().len()));
+    let more = text(move || tr_with("Show all {count}", &[("count", &names.read().len())]));
     view! {
         <When on=move || !names.read().is_empty()>
             <section class="mt-4 min-w-0" data-testid="multiples">

@@ -2,6 +2,8 @@
 
 use domain::series::Labels;
 
+use crate::language::tr;
+
 /// Maximum number of lines that are drawn separately. More cannot be distinguished, so a band summarises them.
 const LINES_MOST: usize = 16;
 
@@ -83,8 +85,11 @@ impl Naming {
         }
         match (labels.get(self.by), self.by) {
             (Some(value), "rank" | "gpu") => format!("{} {value}", self.by),
-            (Some(value), _) => value.to_owned(),
-            (None, _) => "all".to_owned(),
+            (Some(value), _) => {
+                let known = self.order.iter().find(|name| **name == value);
+                known.map_or(value, |name| tr(name)).to_owned()
+            }
+            (None, _) => tr("all").to_owned(),
         }
     }
 }
@@ -102,7 +107,7 @@ fn by_difference(labels: &Labels, common: &[String]) -> String {
         .map(|label| format!("{} {}", label.name, label.value))
         .collect();
     if words.is_empty() {
-        "value".to_owned()
+        tr("value").to_owned()
     } else {
         words.join(", ")
     }

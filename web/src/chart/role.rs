@@ -2,10 +2,11 @@
 
 use super::lines::Line;
 use super::naming::Naming;
+use crate::language::{marked, tr};
 use crate::ui::quantile;
 
-/// The names of the lines that summarise other lines.
-const MEDIAN: &str = "median of the others";
+/// The names of the lines that summarise other lines. The legend shows only the median.
+const MEDIAN: &str = marked("median of the others");
 const LOW: &str = "10th percentile";
 const HIGH: &str = "90th percentile";
 /// Minimum number of lines for a band.
@@ -103,7 +104,7 @@ fn band(lines: &[Vec<f64>]) -> Vec<Drawn> {
     vec![
         one(LOW, Role::Low, low),
         one(HIGH, Role::High, high),
-        one(MEDIAN, Role::Median, median),
+        one(tr(MEDIAN), Role::Median, median),
     ]
 }
 

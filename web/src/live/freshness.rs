@@ -2,6 +2,8 @@
 
 use domain::time::TimestampMs;
 
+use crate::language::tr;
+
 /// The age from which values that arrive each second are stale. A loaded collector may skip one or two seconds.
 const STALE_MS: i64 = 5_000;
 
@@ -57,11 +59,11 @@ impl Freshness {
     /// Returns the state as a word.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Self::Live => "live",
-            Self::Paused => "paused",
-            Self::Past => "past",
-            Self::Stale { .. } => "stale",
-            Self::Offline => "offline",
+            Self::Live => tr("live"),
+            Self::Paused => tr("paused"),
+            Self::Past => tr("past"),
+            Self::Stale { .. } => tr("stale"),
+            Self::Offline => tr("offline"),
         }
     }
 
@@ -78,11 +80,11 @@ impl Freshness {
     /// Returns what the state means and what the user can do.
     pub(crate) fn hint(self) -> &'static str {
         match self {
-            Self::Live => "Values change as they are measured.",
-            Self::Paused => "Values do not change until you press Continue.",
-            Self::Past => "This page shows a past period.",
-            Self::Stale { .. } => "Connected, but the collector sends nothing.",
-            Self::Offline => "No connection to the collector. Reconnecting; values are the last known.",
+            Self::Live => tr("Values change as they are measured."),
+            Self::Paused => tr("Values do not change until you press Continue."),
+            Self::Past => tr("This page shows a past period."),
+            Self::Stale { .. } => tr("Connected, but the collector sends nothing."),
+            Self::Offline => tr("No connection to the collector. Reconnecting; values are the last known."),
         }
     }
 }

@@ -6,6 +6,7 @@ mod row;
 use domain::api::alerts::Diagnosis;
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::live::{Live, Row, each};
 use crate::route::Route;
 use crate::ui::{ErrorMessage, Heading, Title, When};
@@ -31,24 +32,24 @@ pub(crate) fn DiagnosesPage() -> impl IntoView {
     let before = move || matching(ended.list.rows());
     let none_of = move |total: usize, shown: usize| total > 0 && shown == 0;
     view! {
-        <Title of="Diagnoses" />
-        <h1 class="sr-only">"Diagnoses"</h1>
+        <Title of=tr("Diagnoses") />
+        <h1 class="sr-only">{tr("Diagnoses")}</h1>
         <div class="grid grid-cols-1 gap-6">
-            <label class="flex gap-2 items-center text-sm max-w-xl">"Filter"
-                <input class="input input-sm grow" type="search" name="q" placeholder="rule, run, node or text" prop:value=move || wanted.get().unwrap_or_default() on:input=filter />
+            <label class="flex gap-2 items-center text-sm max-w-xl">{tr("Filter")}
+                <input class="input input-sm grow" type="search" name="q" placeholder=tr("rule, run, node or text") prop:value=move || wanted.get().unwrap_or_default() on:input=filter />
             </label>
             <section class="min-w-0">
-                <Heading text="Now" hint="Problems with culprit and start time, worst first. Open one for its evidence and actions." />
-                <When on=move || !firing.is_known()><p class="opacity-70">"Loading…"</p></When>
-                <When on=move || firing.is_empty()><p class="opacity-70" data-testid="nothing-wrong">"No active diagnoses."</p></When>
-                <When on=move || none_of(firing.rows().len(), now().len())><p class="opacity-70">"No diagnosis matches."</p></When>
+                <Heading text=tr("Now") hint=tr("Problems with culprit and start time, worst first. Open one for its evidence and actions.") />
+                <When on=move || !firing.is_known()><p class="opacity-70">{tr("Loading…")}</p></When>
+                <When on=move || firing.is_empty()><p class="opacity-70" data-testid="nothing-wrong">{tr("No active diagnoses.")}</p></When>
+                <When on=move || none_of(firing.rows().len(), now().len())><p class="opacity-70">{tr("No diagnosis matches.")}</p></When>
                 <ul class="grid grid-cols-1 gap-2" data-testid="firing">{each(now, |one| row::row(&one))}</ul>
             </section>
             <section class="min-w-0">
-                <Heading text="Ended" hint="Newest first." />
+                <Heading text=tr("Ended") hint=tr("Newest first.") />
                 <ErrorMessage what=ended.problem />
-                <When on=move || ended.list.is_empty()><p class="opacity-70">"No ended diagnoses."</p></When>
-                <When on=move || none_of(ended.list.rows().len(), before().len())><p class="opacity-70">"No diagnosis matches."</p></When>
+                <When on=move || ended.list.is_empty()><p class="opacity-70">{tr("No ended diagnoses.")}</p></When>
+                <When on=move || none_of(ended.list.rows().len(), before().len())><p class="opacity-70">{tr("No diagnosis matches.")}</p></When>
                 <ul class="grid grid-cols-1 gap-2" data-testid="ended">{each(before, |one| row::row(&one))}</ul>
             </section>
         </div>

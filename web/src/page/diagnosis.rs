@@ -11,6 +11,7 @@ mod text;
 
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::ui::{ErrorMessage, Title, When};
 use actions::Actions;
 use changed::ChangedBefore;
@@ -29,10 +30,10 @@ pub(crate) fn OneDiagnosis(
     let state = DiagnosisState::of(id);
     let is_known = Memo::new(move |_| state.view.with(Option::is_some));
     view! {
-        <Title of="Diagnosis" />
+        <Title of=tr("Diagnosis") />
         <div class="grid grid-cols-1 gap-6 max-w-7xl">
-            <ErrorMessage what=state.problem><a href="/diagnoses" class="link">"All diagnoses"</a></ErrorMessage>
-            <When on=move || !is_known.get() && state.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+            <ErrorMessage what=state.problem><a href="/diagnoses" class="link">{tr("All diagnoses")}</a></ErrorMessage>
+            <When on=move || !is_known.get() && state.problem.with(Option::is_none)><p class="opacity-70">{tr("Loading…")}</p></When>
             <When on=move || is_known.get()>
                 <Facts state />
                 <Actions state />

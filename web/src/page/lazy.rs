@@ -26,6 +26,7 @@ use super::diagnosis::OneDiagnosis;
 use super::new_run::NewRun;
 use super::rules::RulesPage;
 use super::run::OneRun;
+use crate::language::{tr, tr_parts};
 use crate::ui::dynamic_view;
 
 /// How long after the start the other pages are loaded.
@@ -157,7 +158,7 @@ fn lazy(load: Load, build: impl Fn() -> Local<Built> + Send + 'static) -> AnyVie
         _ => attempt(),
     }
     dynamic_view(move || match state.get() {
-        FileState::Loading => view! { <p class="opacity-70" role="status">"Loading…"</p> }.into_any(),
+        FileState::Loading => view! { <p class="opacity-70" role="status">{tr("Loading…")}</p> }.into_any(),
         FileState::Loaded => match build().now_or_never() {
             Some(Ok(page)) => page,
             _ => failed(attempt),
@@ -168,14 +169,17 @@ fn lazy(load: Load, build: impl Fn() -> Local<Built> + Send + 'static) -> AnyVie
 
 /// Offers another attempt, and the dashboard's current version: after an upgrade, the collector no longer has the files of the former one.
 fn failed(attempt: impl Fn() + Send + Sync + 'static) -> AnyView {
+    let [why, or, end] = tr_parts(
+        "This page could not be loaded: the collector does not answer, or it has been upgraded. {retry} or {reload}.",
+    );
     view! {
         <p class="alert alert-error text-sm" role="alert">
             <span>
-                "This page could not be loaded: the collector does not answer, or it has been upgraded. "
-                <button class="link" on:click=move |_| attempt()>"Retry"</button>
-                " or "
-                <a class="link" href="">"reload the dashboard"</a>
-                "."
+                {why}
+                <button class="link" on:click=move |_| attempt()>{tr("Retry")}</button>
+                {or}
+                <a class="link" href="">{tr("reload the dashboard")}</a>
+                {end}
             </span>
         </p>
     }

@@ -4,8 +4,9 @@ use leptos::html::Input;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
+use crate::language::{tr, tr_parts};
 use crate::session::UserSession;
-use crate::ui::{ErrorMessage, Title, effect, text};
+use crate::ui::{ErrorMessage, LanguageChoice, Title, effect, text};
 
 /// Reads a token from the user and opens a session.
 #[component]
@@ -32,18 +33,20 @@ pub(crate) fn Login() -> impl IntoView {
             }
         });
     };
+    let [log_in, file, command] = tr_parts(
+        "Log in with a token. The collector printed the admin token at its first start and keeps it in its data folder as {file}; {command} creates others.",
+    );
     view! {
-        <Title of="Log in" />
+        <Title of=tr("Log in") />
         <main class="min-h-screen grid place-items-center p-4">
             <form class="card bg-base-200 w-full max-w-md" method="post" on:submit=submit>
                 <div class="card-body gap-3">
                     <h1 class="card-title text-2xl">"Lockstep"</h1>
-                    <p>"Log in with a token. The collector printed the admin token at its first start and keeps it in its data folder as "
-                        <code>"admin.token"</code>"; " <code>"lockstep token create"</code>" creates others."</p>
+                    <p>{log_in} <code>"admin.token"</code> {file} <code>"lockstep token create"</code> {command}</p>
                     // Password managers store a token under a user name.
                     <input type="text" name="username" value="lockstep" autocomplete="username" readonly hidden />
                     <label class="fieldset">
-                        <span class="label">"Token"</span>
+                        <span class="label">{tr("Token")}</span>
                         <input
                             class="input w-full"
                             type="password"
@@ -57,8 +60,9 @@ pub(crate) fn Login() -> impl IntoView {
                     </label>
                     <ErrorMessage what=error />
                     <button class="btn btn-primary" type="submit" disabled=move || busy.get()>
-                        {text(move || if busy.get() { "Logging in…" } else { "Log in" })}
+                        {text(move || if busy.get() { tr("Logging in…") } else { tr("Log in") })}
                     </button>
+                    <LanguageChoice class="btn btn-ghost btn-sm self-center" />
                 </div>
             </form>
         </main>

@@ -11,6 +11,7 @@ use leptos::task::spawn_local;
 use serde::Deserialize;
 
 use crate::api::ApiError;
+use crate::language::tr;
 use crate::route::Route;
 use crate::session::UserSession;
 use crate::ui::{Title, When, effect, text};
@@ -48,33 +49,33 @@ pub(crate) fn NewRun() -> impl IntoView {
     };
     let allowed = move || session.may(Role::Operator);
     view! {
-        <Title of="New run" />
+        <Title of=tr("New run") />
         <form class="grid grid-cols-1 gap-4 max-w-3xl" method="post" on:submit=submit novalidate data-testid="new-run">
             <div>
-                <h1 class="text-2xl font-bold">"New run"</h1>
-                <p class="text-sm opacity-70">"Starts a training run with torchrun, one process per GPU. Your script needs no changes. A recipe is a small built-in training program."</p>
+                <h1 class="text-2xl font-bold">{tr("New run")}</h1>
+                <p class="text-sm opacity-70">{tr("Starts a training run with torchrun, one process per GPU. Your script needs no changes. A recipe is a small built-in training program.")}</p>
             </div>
             <Program fields problems />
             <div class="grid grid-cols-1 sm:grid-cols-3 gap-3">
-                <Text label="Nodes" hint="number of nodes" field="nodes" value=fields.nodes problems />
-                <Text label="Processes per node" hint="default: one per GPU" field="nproc_per_node" value=fields.nproc problems />
-                <Text label="Restarts" hint="maximum, after failures" field="max_restarts" value=fields.max_restarts problems />
+                <Text label=tr("Nodes") hint=tr("number of nodes") field="nodes" value=fields.nodes problems />
+                <Text label=tr("Processes per node") hint=tr("default: one per GPU") field="nproc_per_node" value=fields.nproc problems />
+                <Text label=tr("Restarts") hint=tr("maximum, after failures") field="max_restarts" value=fields.max_restarts problems />
             </div>
             <details>
-                <summary class="cursor-pointer">"More: name, Python, working directory"</summary>
+                <summary class="cursor-pointer">{tr("More: name, Python, working directory")}</summary>
                 <div class="grid grid-cols-1 gap-2 mt-2">
-                    <Text label="Name" hint="part of the run ID" field="name" value=fields.name problems />
-                    <Text label="Python" hint="interpreter or virtual environment on the nodes" field="python" value=fields.python problems />
-                    <Text label="Working directory" hint="absolute path on the nodes" field="workdir" value=fields.workdir problems />
+                    <Text label=tr("Name") hint=tr("part of the run ID") field="name" value=fields.name problems />
+                    <Text label=tr("Python") hint=tr("interpreter or virtual environment on the nodes") field="python" value=fields.python problems />
+                    <Text label=tr("Working directory") hint=tr("absolute path on the nodes") field="workdir" value=fields.workdir problems />
                 </div>
             </details>
             <When on=move || refused.with(Option::is_some)>
                 <p class="alert alert-error" role="alert">{text(move || refused.get().map(|error| error.message).unwrap_or_default())}</p>
             </When>
-            <When on=move || !allowed()><p class="alert alert-warning">"You need the operator role to start runs."</p></When>
+            <When on=move || !allowed()><p class="alert alert-warning">{tr("You need the operator role to start runs.")}</p></When>
             <button class="btn btn-primary justify-self-start" type="submit" data-testid="submit-run"
                 disabled=move || busy.get() || !allowed() || problems.with(|problems| !problems.is_empty())>
-                {text(move || if busy.get() { "Starting…" } else { "Start" })}
+                {text(move || if busy.get() { tr("Starting…") } else { tr("Start") })}
             </button>
         </form>
     }
@@ -91,17 +92,17 @@ struct CreatedRun {
 fn Program(fields: Fields, problems: Memo<Vec<FieldError>>) -> impl IntoView {
     view! {
         <div class="fieldset">
-            <label class="label" for="recipe">"Program"</label>
+            <label class="label" for="recipe">{tr("Program")}</label>
             <select class="select w-full" id="recipe" name="recipe" aria-describedby="recipe-mistakes" bind:value=fields.recipe>
                 {RECIPES.iter().map(|recipe| view! { <option value=recipe.name>{format!("{}: {}", recipe.name, recipe.summary)}</option> }).collect_view()}
-                <option value=OWN_SCRIPT>"your own script"</option>
+                <option value=OWN_SCRIPT>{tr("your own script")}</option>
             </select>
             <Mistakes field="recipe" problems />
         </div>
-        <When on=move || !fields.is_own_script()><Area label="Settings" hint="NAME=VALUE, one per line; such as steps=200 or lr=0.001" field="set" value=fields.settings problems /></When>
+        <When on=move || !fields.is_own_script()><Area label=tr("Settings") hint=tr("NAME=VALUE, one per line; such as steps=200 or lr=0.001") field="set" value=fields.settings problems /></When>
         <When on=move || fields.is_own_script()>
-            <Text label="Script" hint="absolute path on the nodes, or relative to the working directory" field="script" value=fields.script problems />
-            <Area label="Arguments" hint="one per line, unquoted" field="args" value=fields.args problems />
+            <Text label=tr("Script") hint=tr("absolute path on the nodes, or relative to the working directory") field="script" value=fields.script problems />
+            <Area label=tr("Arguments") hint=tr("one per line, unquoted") field="args" value=fields.args problems />
         </When>
     }
 }
@@ -116,7 +117,7 @@ fn problems(fields: Fields, refused: RwSignal<Option<ApiError>>) -> Vec<FieldErr
         let missing = problems.iter_mut().filter(|problem| problem.field == "recipe");
         missing.for_each(|problem| {
             problem.field = "script".to_owned();
-            problem.message = "give the path of the script".to_owned();
+            problem.message = tr("give the path of the script").to_owned();
         });
     }
     problems

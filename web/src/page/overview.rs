@@ -12,6 +12,7 @@ mod sentence;
 
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::ui::Title;
 use attention::Attention;
 use first_steps::FirstSteps;
@@ -25,8 +26,8 @@ use sentence::Sentence;
 #[component]
 pub(crate) fn Overview() -> impl IntoView {
     view! {
-        <Title of="Overview" />
-        <h1 class="sr-only">"Overview"</h1>
+        <Title of=tr("Overview") />
+        <h1 class="sr-only">{tr("Overview")}</h1>
         <div class="grid grid-cols-1 gap-4">
             <Sentence />
             <Goodput />

@@ -10,6 +10,7 @@ use domain::api::alerts::AlertView;
 use domain::api::session::Role;
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::session::UserSession;
 use crate::ui::{Title, When};
 use alerts::Alerts;
@@ -23,8 +24,8 @@ pub(crate) fn RulesPage() -> impl IntoView {
     let session = expect_context::<UserSession>();
     let alerts = Polled::<AlertView>::of("/api/alerts?resolved=50");
     view! {
-        <Title of="Rules" />
-        <h1 class="sr-only">"Rules"</h1>
+        <Title of=tr("Rules") />
+        <h1 class="sr-only">{tr("Rules")}</h1>
         <div class="grid grid-cols-1 gap-6">
             <Rules />
             <Alerts alerts />

@@ -24,6 +24,7 @@ mod unread;
 use domain::api::stream::Request;
 use leptos::prelude::*;
 
+use crate::language::{tr, tr_with};
 use crate::live::{Live, Run, StreamMessage, each};
 use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
@@ -54,8 +55,8 @@ pub(crate) fn OneRun(
     view! {
         <Title of=id.get_value() />
         <div class="grid grid-cols-1 gap-6">
-            <ErrorMessage what=problem><a href="/" class="link">"All runs"</a></ErrorMessage>
-            <When on=move || !is_known.get() && problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+            <ErrorMessage what=problem><a href="/" class="link">{tr("All runs")}</a></ErrorMessage>
+            <When on=move || !is_known.get() && problem.with(Option::is_none)><p class="opacity-70">{tr("Loading…")}</p></When>
             <When on=move || is_known.get()>
                 <Shown id=id.get_value() run />
             </When>
@@ -113,7 +114,10 @@ fn watched(id: String) -> (RunSignal, RwSignal<Option<String>>) {
                     problem.set(None);
                     run.set(Some(view));
                 }
-                Err(error) => problem.set(Some(format!("The run cannot be read: {error}"))),
+                Err(error) => problem.set(Some(tr_with(
+                    "The run cannot be read: {error}",
+                    &[("error", &error)],
+                ))),
             },
             StreamMessage::Failed { message, .. } => problem.set(Some(message)),
             _ => {}
@@ -139,6 +143,6 @@ fn RunDiagnoses(id: String, run: RunSignal) -> impl IntoView {
         rows
     };
     view! {
-        <section class="grid gap-3 empty:hidden" aria-label="Diagnoses of this run">{each(ours, |row| view! { <DiagnosisCard row linked=false /> }.into_any())}</section>
+        <section class="grid gap-3 empty:hidden" aria-label=tr("Diagnoses of this run")>{each(ours, |row| view! { <DiagnosisCard row linked=false /> }.into_any())}</section>
     }
 }

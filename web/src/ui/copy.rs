@@ -4,6 +4,7 @@ use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
 use super::text;
+use crate::language::tr;
 
 #[wasm_bindgen]
 extern "C" {
@@ -21,9 +22,9 @@ pub(crate) fn CopyLink(
     let copied = RwSignal::new(None::<bool>);
     let act = move |_| copied.set(Some(copy(&window().location().href().unwrap_or_default())));
     let words = text(move || match copied.get() {
-        None => "Copy link",
-        Some(true) => "Copied",
-        Some(false) => "Copy it from the address bar",
+        None => tr("Copy link"),
+        Some(true) => tr("Copied"),
+        Some(false) => tr("Copy it from the address bar"),
     });
     view! { <button class=class on:click=act data-testid="copy-link">{words}</button> }
 }

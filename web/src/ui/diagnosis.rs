@@ -5,6 +5,7 @@ use domain::metric::Unit;
 use leptos::prelude::*;
 
 use super::{Ago, dynamic_view, number, severity_class, severity_word, show, text};
+use crate::language::{tr, tr_parts};
 use crate::live::Row;
 
 /// One diagnosis with folded evidence. Its values change in place; the card stays.
@@ -33,6 +34,7 @@ pub(crate) fn DiagnosisCard(
             format!("/diagnoses/{}", diagnosis.id),
         )
     });
+    let [since, ago] = tr_parts("since {time}");
     view! {
         <article
             class=text(move || format!("card bg-base-200 border-l-4 p-3 {}", severity_class(severity.get())))
@@ -43,20 +45,20 @@ pub(crate) fn DiagnosisCard(
                 <span class=text(move || severity_word(severity.get()).0)>{text(move || severity_word(severity.get()).1)}</span>
                 <span class="opacity-80">{rule.clone()}</span>
                 <span class="opacity-80">{of(|diagnosis| &diagnosis.culprit)}</span>
-                <span class="opacity-80">"since " <Ago at_ms=since_ms /></span>
+                <span class="opacity-80">{since} <Ago at_ms=since_ms /> {ago}</span>
             </p>
             <h3 class="font-bold mt-1 break-words"><a class="link" href=page>{of(|diagnosis| &diagnosis.summary)}</a></h3>
-            <p class="mt-1"><b>"Why: "</b>{of(|diagnosis| &diagnosis.cause)}</p>
-            <p class="mt-1"><b>"What to do: "</b>{of(|diagnosis| &diagnosis.advice)}</p>
+            <p class="mt-1"><b>{tr("Why: ")}</b>{of(|diagnosis| &diagnosis.cause)}</p>
+            <p class="mt-1"><b>{tr("What to do: ")}</b>{of(|diagnosis| &diagnosis.advice)}</p>
             <div class="flex flex-wrap gap-4 mt-2 items-start">
                 <details class="grow min-w-0">
-                    <summary class="cursor-pointer">"Evidence: what was measured"</summary>
+                    <summary class="cursor-pointer">{tr("Evidence: what was measured")}</summary>
                     {dynamic_view(move || {
                         let all: Vec<AnyView> = evidence.get().into_iter().map(|evidence| view! { <MeasuredValues evidence /> }.into_any()).collect();
                         all.into_any()
                     })}
                 </details>
-                {run.map(|run| view! { <a href=format!("/runs/{run}") class="link">"Show the run"</a> })}
+                {run.map(|run| view! { <a href=format!("/runs/{run}") class="link">{tr("Show the run")}</a> })}
             </div>
         </article>
     }
@@ -80,7 +82,7 @@ pub(crate) fn MeasuredValues(
             <h4 class="font-semibold text-sm">{evidence.title}</h4>
             <ul class="flex flex-wrap gap-x-4 text-sm">{evidence.values.iter().map(value).collect_view()}</ul>
             {lines.map(|lines| view! { <pre class="text-xs overflow-x-auto">{lines}</pre> })}
-            {is_empty.then(|| view! { <p class="text-sm opacity-70">"no data"</p> })}
+            {is_empty.then(|| view! { <p class="text-sm opacity-70">{tr("no data")}</p> })}
             <code class="text-xs break-all opacity-70">{evidence.query}</code>
         </section>
     }

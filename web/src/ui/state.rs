@@ -6,6 +6,7 @@ use domain::run::state::RunState;
 use leptos::prelude::*;
 
 use super::text;
+use crate::language::{marked, tr};
 
 /// The state of a run.
 #[component]
@@ -15,7 +16,24 @@ pub(crate) fn StateBadge(
     state: Signal<RunState>,
 ) -> impl IntoView {
     let class = text(move || run_state_class(state.get()));
-    view! { <span class=class data-testid="run-state">{text(move || state.get().as_str())}</span> }
+    view! { <span class=class data-testid="run-state">{text(move || run_state_word(state.get()))}</span> }
+}
+
+/// Returns the word of a run's state.
+fn run_state_word(state: RunState) -> &'static str {
+    match state {
+        RunState::Draft => tr("draft"),
+        RunState::Queued => tr("queued"),
+        RunState::Preparing => tr("preparing"),
+        RunState::Starting => tr("starting"),
+        RunState::Running => tr("running"),
+        RunState::Stopping => tr("stopping"),
+        RunState::Stopped => tr("stopped"),
+        RunState::Restarting => tr("restarting"),
+        RunState::Succeeded => tr("succeeded"),
+        RunState::Failed => tr("failed"),
+        RunState::Lost => tr("lost"),
+    }
 }
 
 /// Returns the CSS class of a run's state.
@@ -29,12 +47,12 @@ pub(crate) fn run_state_class(state: RunState) -> &'static str {
     }
 }
 
-/// Returns CSS class and word of an alert's state.
+/// Returns the CSS class of an alert's state, and its word in English.
 pub(crate) fn alert_badge(state: AlertState) -> (&'static str, &'static str) {
     match state {
-        AlertState::Pending => ("state state-info", "pending"),
-        AlertState::Firing => ("state state-warning", "firing"),
-        AlertState::Resolved => ("state state-ok", "resolved"),
+        AlertState::Pending => ("state state-info", marked("pending")),
+        AlertState::Firing => ("state state-warning", marked("firing")),
+        AlertState::Resolved => ("state state-ok", marked("resolved")),
     }
 }
 
@@ -50,8 +68,8 @@ pub(crate) fn severity_class(severity: Severity) -> &'static str {
 /// Returns CSS class and word of a severity.
 pub(crate) fn severity_word(severity: Severity) -> (&'static str, &'static str) {
     match severity {
-        Severity::Critical => ("state state-critical", "critical"),
-        Severity::Warning => ("state state-warning", "warning"),
-        Severity::Info => ("state state-info", "info"),
+        Severity::Critical => ("state state-critical", tr("critical")),
+        Severity::Warning => ("state state-warning", tr("warning")),
+        Severity::Info => ("state state-info", tr("info")),
     }
 }

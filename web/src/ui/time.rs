@@ -6,6 +6,7 @@ use leptos::prelude::*;
 use super::text;
 use super::zone::Zone;
 
+use crate::language::{tr, tr_with};
 use crate::live::Live;
 
 /// The age of something, kept up to date; the tooltip shows the exact time.
@@ -23,11 +24,11 @@ pub(crate) fn Ago(
 fn ago(age_ms: i64) -> String {
     let seconds = age_ms.max(0) / 1_000;
     match seconds {
-        0..2 => "just now".to_owned(),
-        2..60 => format!("{seconds} s ago"),
-        60..3_600 => format!("{} min ago", seconds / 60),
-        3_600..86_400 => format!("{} h ago", seconds / 3_600),
-        _ => format!("{} d ago", seconds / 86_400),
+        0..2 => tr("just now").to_owned(),
+        2..60 => tr_with("{count} s ago", &[("count", &seconds)]),
+        60..3_600 => tr_with("{count} min ago", &[("count", &(seconds / 60))]),
+        3_600..86_400 => tr_with("{count} h ago", &[("count", &(seconds / 3_600))]),
+        _ => tr_with("{count} d ago", &[("count", &(seconds / 86_400))]),
     }
 }
 

@@ -5,6 +5,7 @@ use domain::api::session::Role;
 use leptos::prelude::*;
 
 use super::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view};
+use crate::language::{tr, tr_with};
 use crate::session::UserSession;
 
 /// One notice per attempt, with a button to stop it.
@@ -31,11 +32,14 @@ fn notice(held: UnknownAttemptView) -> AnyView {
         stopping,
         ..
     } = held;
-    let words = format!("Node {node} holds attempt {attempt} of run {run}");
+    let words = tr_with(
+        "Node {node} holds attempt {attempt} of run {run}, which is missing in the collector's state: it began after the restored backup.",
+        &[("node", &node), ("attempt", &attempt), ("run", &run)],
+    );
     let state = if stopping {
-        "It is stopping."
+        tr("It is stopping.")
     } else {
-        "The node gets no other run until it ends or is stopped."
+        tr("The node gets no other run until it ends or is stopped.")
     };
     let can_stop = move || session.may(Role::Operator) && !stopping;
     let stop = StoredValue::new(move || {
@@ -48,13 +52,13 @@ fn notice(held: UnknownAttemptView) -> AnyView {
     });
     view! {
         <div class="alert alert-warning text-sm w-full" role="status" data-testid="unknown-attempt">
-            <span class="min-w-0 break-words">{words} ", which is missing in the collector's state: it began after the restored backup. " {state}</span>
-            <When on=can_stop><button class="btn btn-sm" on:click=move |_| dialog.open()>"Stop"</button></When>
-            <Modal dialog title="Stop this attempt?" leave="Cancel">
-                <p class="py-2">"Its ranks get SIGTERM on every node that holds it, and SIGKILL 30 seconds later."</p>
+            <span class="min-w-0 break-words">{words} " " {state}</span>
+            <When on=can_stop><button class="btn btn-sm" on:click=move |_| dialog.open()>{tr("Stop")}</button></When>
+            <Modal dialog title=tr("Stop this attempt?") leave=tr("Cancel")>
+                <p class="py-2">{tr("Its ranks get SIGTERM on every node that holds it, and SIGKILL 30 seconds later.")}</p>
                 <ErrorMessage what=request.problem />
                 <div class="text-right">
-                    <button class="btn btn-error" disabled=request.busy on:click=move |_| stop.with_value(|stop| stop())>"Stop it"</button>
+                    <button class="btn btn-error" disabled=request.busy on:click=move |_| stop.with_value(|stop| stop())>{tr("Stop it")}</button>
                 </div>
             </Modal>
         </div>

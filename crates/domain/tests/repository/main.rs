@@ -1,6 +1,6 @@
 //! Files in the repository that belong to the tables of this crate: `docs/metrics.md` and `grafana/*.json`, which are generated from the
-//! metric catalogue, and the recipes. `cargo xtask generate` writes the generated files. Otherwise these tests compare them with the
-//! tables.
+//! metric catalogue, and the recipes; and the translations of the dashboard. `cargo xtask generate` writes the generated files. Otherwise
+//! these tests compare them with the tables.
 
 #![expect(clippy::disallowed_methods, reason = "these tests are about files")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -10,6 +10,7 @@ mod diagnoses;
 mod metrics;
 mod recipes;
 mod schema;
+mod texts;
 
 use std::fs;
 use std::path::PathBuf;

@@ -69,9 +69,31 @@ pub(crate) fn rename(stage: &Path, pages: &[PathBuf]) -> Result<()> {
 
 /// What pages with charts load.
 const CHARTS: [&str; 3] = ["uplot.js", "legend.js", "chart.js"];
+/// The texts of another language, which only its readers load.
+const TEXTS: &str = "zh.json";
 
-/// Returns true for a file that a page loads, and that is not part of the first load.
-pub(crate) fn is_page(name: &str) -> bool {
+/// Returns true for a file that is loaded on demand, and that is not part of the first load.
+pub(crate) fn is_on_demand(name: &str) -> bool {
     let is_split = name.ends_with(".wasm") && (name.starts_with("split_") || name.starts_with("chunk_"));
-    is_split || CHARTS.contains(&name)
+    is_split || CHARTS.contains(&name) || name == TEXTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_on_demand;
+
+    #[test]
+    fn the_first_load_is_what_every_reader_needs() {
+        for name in [
+            "split_run-0123456789ab.wasm",
+            "chunk_0-0123456789ab.wasm",
+            "chart.js",
+            "zh.json",
+        ] {
+            assert!(is_on_demand(name), "{name}");
+        }
+        for name in ["index.html", "web_bg.wasm", "web.js", "pages.js", "start.js"] {
+            assert!(!is_on_demand(name), "{name}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::fuzzy::score;
 use crate::app::keys::PAGES;
+use crate::language::{marked, tr};
 use crate::ui::highest_first;
 
 /// Maximum number of entries shown.
@@ -24,14 +25,16 @@ pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<En
     };
     let pages = PAGES
         .iter()
-        .map(|(_, path, name)| entry("page", name, (*path).to_owned()));
-    let runs = runs.iter().map(|run| entry("run", run, format!("/runs/{run}")));
+        .map(|(_, path, name)| entry(marked("page"), tr(name), (*path).to_owned()));
+    let runs = runs
+        .iter()
+        .map(|run| entry(marked("run"), run, format!("/runs/{run}")));
     let nodes = nodes
         .iter()
-        .map(|node| entry("node", node, format!("/?sel={node}")));
+        .map(|node| entry(marked("node"), node, format!("/?sel={node}")));
     let rules = rules
         .iter()
-        .map(|rule| entry("rule", rule, format!("/rules?q={rule}")));
+        .map(|rule| entry(marked("rule"), rule, format!("/rules?q={rule}")));
     pages.chain(runs).chain(nodes).chain(rules).collect()
 }
 

@@ -4,6 +4,7 @@ use domain::api::alerts::Diagnosis;
 use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Row;
 use crate::ui::{Ago, diagnosis_href, dynamic_view, severity_class, severity_word};
 
@@ -25,6 +26,7 @@ fn line(diagnosis: &Diagnosis) -> AnyView {
         "bg-base-200 border-l-4 rounded px-3 py-2 grid gap-x-4 gap-y-1 sm:grid-cols-[minmax(0,1fr)_auto] {}",
         severity_class(severity)
     );
+    let [since_text, ago] = tr_parts("since {time}");
     view! {
         <div class=frame>
             <p class="min-w-0">
@@ -34,7 +36,7 @@ fn line(diagnosis: &Diagnosis) -> AnyView {
             <p class="text-sm flex flex-wrap gap-x-3 sm:justify-end">
                 <span>{diagnosis.culprit.clone()}</span>
                 {run}
-                <span class="opacity-80">"since " <Ago at_ms=Signal::stored(since(diagnosis)) /> {lasted(diagnosis)}</span>
+                <span class="opacity-80">{since_text} <Ago at_ms=Signal::stored(since(diagnosis)) /> {ago} {lasted(diagnosis)}</span>
             </p>
             <p class="text-xs opacity-80 sm:col-span-2">{diagnosis.alert.rule.clone()} {handling(diagnosis)}</p>
         </div>
@@ -64,26 +66,33 @@ fn since(diagnosis: &Diagnosis) -> i64 {
 fn lasted(diagnosis: &Diagnosis) -> Option<String> {
     let ended_ms = diagnosis.alert.resolved_ms?;
     let whole_seconds_ms = (ended_ms - since(diagnosis)).max(0) / 1_000 * 1_000;
-    Some(format!(", lasted {}", DisplayDuration(whole_seconds_ms)))
+    Some(tr_with(
+        ", lasted {duration}",
+        &[("duration", &DisplayDuration(whole_seconds_ms))],
+    ))
 }
 
 /// Returns the handling, shown after the rule's name.
 fn handling(diagnosis: &Diagnosis) -> String {
     let handling = &diagnosis.handling;
     let mut words = String::new();
+    let mut add = |part: &str| {
+        words += " · ";
+        words += part;
+    };
     if let Some(mark) = &handling.acknowledged {
-        words += &format!(" · acknowledged by {}", mark.who);
+        add(&tr_with("acknowledged by {who}", &[("who", &mark.who)]));
     }
     if handling.not_a_problem.is_some() {
-        words += " · marked as not a problem";
+        add(tr("marked as not a problem"));
     }
     if handling.silenced_until_ms.is_some() {
-        words += " · silenced";
+        add(tr("silenced"));
     }
     match handling.notes {
         0 => {}
-        1 => words += " · 1 note",
-        many => words += &format!(" · {many} notes"),
+        1 => add(tr("1 note")),
+        many => add(&tr_with("{count} notes", &[("count", &many)])),
     }
     words
 }

@@ -5,6 +5,7 @@ use leptos::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::diagnosis_state::DiagnosisState;
+use crate::language::tr;
 use crate::session::UserSession;
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view};
 
@@ -58,7 +59,7 @@ pub(super) fn Actions(state: DiagnosisState) -> impl IntoView {
     };
     view! {
         <When on=move || session.may(Role::Operator) && !state.actions.read().is_empty()>
-            <section class="grid gap-2" aria-label="Actions" data-testid="actions">
+            <section class="grid gap-2" aria-label=tr("Actions") data-testid="actions">
                 <div class="flex flex-wrap gap-2">{buttons()}</div>
             </section>
         </When>
@@ -91,7 +92,7 @@ fn button(state: DiagnosisState, is_first: bool, action: OfferedAction) -> AnyVi
     let title = action.with_value(|action| action.title.clone());
     view! {
         <button class=class on:click=open data-testid="action" data-action=id.get_value()>{title.clone()} "…"</button>
-        <Modal dialog title="Run action?" leave="Cancel">
+        <Modal dialog title=tr("Run action?") leave=tr("Cancel")>
             {action.with_value(explained)}
             <ErrorMessage what=request.problem />
             <div class="text-right">
@@ -111,7 +112,7 @@ fn explained(action: &OfferedAction) -> AnyView {
         <p class="font-semibold break-words">{action.title.clone()}</p>
         <p class="py-1 break-words" data-testid="action-cost">{action.cost.clone()}</p>
         <ul class="text-sm list-disc ml-5 max-h-60 overflow-y-auto">{removes}</ul>
-        <p class="text-sm break-words">"Undo: " {action.undo.clone()}</p>
+        <p class="text-sm break-words">{tr("Undo: ")} {action.undo.clone()}</p>
         <ul class="text-sm list-disc ml-5 wrong">{warnings}</ul>
     }
     .into_any()

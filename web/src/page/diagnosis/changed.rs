@@ -4,6 +4,7 @@ use domain::api::diagnoses::ChangeBefore;
 use leptos::prelude::*;
 
 use super::diagnosis_state::DiagnosisState;
+use crate::language::{tr, tr_with};
 use crate::ui::{Heading, clock, severity_word};
 
 /// The changes, newest first; a sentence if none are known.
@@ -13,10 +14,10 @@ pub(super) fn ChangedBefore(state: DiagnosisState) -> AnyView {
         let changes: Vec<AnyView> = view.changed_before.iter().map(change).collect();
         let empty = changes
             .is_empty()
-            .then(|| view! { <p class="opacity-70">"No known changes."</p> });
+            .then(|| view! { <p class="opacity-70">{tr("No known changes.")}</p> });
         view! {
             <section class="min-w-0" data-testid="changed-before">
-                <Heading text="What changed before" hint="Events and user actions on its run and node in the hour before it began." />
+                <Heading text=tr("What changed before") hint=tr("Events and user actions on its run and node in the hour before it began.") />
                 {empty}
                 <ul class="grid gap-1 text-sm">{changes}</ul>
             </section>
@@ -27,8 +28,14 @@ pub(super) fn ChangedBefore(state: DiagnosisState) -> AnyView {
 
 fn change(change: &ChangeBefore) -> AnyView {
     let severity = change.severity.map(severity_word);
-    let where_it_was = change.node.as_ref().map(|node| format!(" on {node}"));
-    let who = change.who.as_ref().map(|who| format!(" by {who}"));
+    let where_it_was = change
+        .node
+        .as_ref()
+        .map(|node| tr_with(" on {node}", &[("node", node)]));
+    let who = change
+        .who
+        .as_ref()
+        .map(|who| tr_with(" by {who}", &[("who", who)]));
     view! {
         <li class="break-words">
             <span class="font-mono opacity-80">{clock(change.at_ms)}</span> " "

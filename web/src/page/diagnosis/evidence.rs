@@ -8,6 +8,7 @@ use leptos::prelude::*;
 use super::diagnosis_state::DiagnosisState;
 use super::text::since_ms;
 use crate::chart::{Chart, Levels, Marks, Naming, Window};
+use crate::language::{tr, tr_with};
 use crate::ui::{Heading, MeasuredValues, When, dynamic_view};
 
 /// Number of charts shown at first.
@@ -36,7 +37,7 @@ pub(super) fn EvidenceCharts(state: DiagnosisState) -> impl IntoView {
     let began: Marks = state.view.with_untracked(|view| {
         let began = view
             .as_ref()
-            .map(|view| (since_ms(&view.diagnosis), "began".to_owned()));
+            .map(|view| (since_ms(&view.diagnosis), tr("began").to_owned()));
         began.into_iter().collect()
     });
     let marks = Signal::stored(began);
@@ -52,17 +53,17 @@ pub(super) fn EvidenceCharts(state: DiagnosisState) -> impl IntoView {
     });
     view! {
         <section class="min-w-0" data-testid="evidence-charts">
-            <Heading text="Evidence" hint="The culprit's line is bold; the band covers 80 % of its peers, and the dashed line is their median." />
+            <Heading text=tr("Evidence") hint=tr("The culprit's line is bold; the band covers 80 % of its peers, and the dashed line is their median.") />
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{shown}</div>
             <When on=move || (count > SHOWN) && !all.get()>
-                <button class="btn btn-sm mt-2" on:click=move |_| all.set(true)>{format!("Show all {count} charts")}</button>
+                <button class="btn btn-sm mt-2" on:click=move |_| all.set(true)>{tr_with("Show all {count} charts", &[("count", &count)])}</button>
             </When>
             {state.shown(|view| {
                 let logs = view.diagnosis.alert.evidence.iter().filter(|one| !one.lines.is_empty());
                 logs.map(log).collect::<Vec<AnyView>>().into_any()
             })}
             <details class="mt-3">
-                <summary class="cursor-pointer">"Values at its start"</summary>
+                <summary class="cursor-pointer">{tr("Values at its start")}</summary>
                 {state.shown(|view| {
                     let evidence = view.diagnosis.alert.evidence.iter().cloned();
                     evidence.map(|evidence| view! { <MeasuredValues evidence /> }.into_any()).collect::<Vec<AnyView>>().into_any()
@@ -79,7 +80,7 @@ fn chart(chart: EvidenceChart, marks: Signal<Marks>) -> AnyView {
     };
     let levels: Levels = chart
         .threshold
-        .map(|value| (value, "threshold".to_owned()))
+        .map(|value| (value, tr("threshold").to_owned()))
         .into_iter()
         .collect();
     let unit = unit(&chart.query);

@@ -5,6 +5,7 @@ use leptos::prelude::*;
 
 use super::diagnosis_state::DiagnosisState;
 use super::text::{confidence, culprit, duration, since_ms};
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::ui::{Ago, alert_badge, clock, severity_class, severity_word, text};
 
@@ -19,15 +20,19 @@ fn facts(view: &DiagnosisView) -> AnyView {
     let alert = &diagnosis.alert;
     let (severity_colour, severity) = severity_word(alert.severity);
     let (state_class, state) = alert_badge(alert.state);
+    let state = tr(state);
     let class = format!(
         "border-l-4 pl-3 grid gap-3 min-w-0 {}",
         severity_class(alert.severity)
     );
     let run = diagnosis.run.clone().map(|run| {
-        view! { " of run " <a class="link font-mono" href=format!("/runs/{run}")>{run.clone()}</a> }
+        let [of_run, end] = tr_parts(" of run {run}");
+        view! { {of_run} <a class="link font-mono" href=format!("/runs/{run}")>{run.clone()}</a> {end} }
             .into_any()
     });
-    let attempt = diagnosis.attempt.map(|attempt| format!(", attempt {attempt}"));
+    let attempt = diagnosis
+        .attempt
+        .map(|attempt| tr_with(", attempt {attempt}", &[("attempt", &attempt)]));
     let reason = |sentence: &String| view! { <li class="break-words">{sentence.clone()}</li> }.into_any();
     let reasons: Vec<AnyView> = view.why.iter().map(reason).collect();
     view! {
@@ -39,15 +44,15 @@ fn facts(view: &DiagnosisView) -> AnyView {
             </p>
             <h1 class="text-xl font-bold break-words" data-testid="what">{diagnosis.summary.clone()}</h1>
             <dl class="grid gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
-                <dt class="font-semibold">"Culprit"</dt>
+                <dt class="font-semibold">{tr("Culprit")}</dt>
                 <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt}</dd>
-                <dt class="font-semibold">"Since"</dt>
+                <dt class="font-semibold">{tr("Since")}</dt>
                 <dd data-testid="since">{since(view)}</dd>
-                <dt class="font-semibold">"Confidence"</dt>
+                <dt class="font-semibold">{tr("Confidence")}</dt>
                 <dd data-testid="how-sure">{confidence(&diagnosis.confidence)}</dd>
-                <dt class="font-semibold">"Why"</dt>
+                <dt class="font-semibold">{tr("Why")}</dt>
                 <dd data-testid="why"><ul class="list-disc ml-5">{reasons}</ul></dd>
-                <dt class="font-semibold">"What to do"</dt>
+                <dt class="font-semibold">{tr("What to do")}</dt>
                 <dd class="break-words" data-testid="what-to-do">{diagnosis.advice.clone()}</dd>
             </dl>
         </article>
@@ -61,8 +66,14 @@ fn since(view: &DiagnosisView) -> AnyView {
     let ended_ms = view.diagnosis.alert.resolved_ms;
     let now_ms = expect_context::<Live>().now_ms;
     let lasts = text(move || match ended_ms {
-        Some(at_ms) => format!("; ended {} after {}", clock(at_ms), duration(begun_ms, at_ms)),
-        None => format!("; lasts {}", duration(begun_ms, now_ms.get())),
+        Some(at_ms) => tr_with(
+            "; ended {time} after {duration}",
+            &[("time", &clock(at_ms)), ("duration", &duration(begun_ms, at_ms))],
+        ),
+        None => tr_with(
+            "; lasts {duration}",
+            &[("duration", &duration(begun_ms, now_ms.get()))],
+        ),
     });
     view! { {clock(begun_ms)} ", " <Ago at_ms=Signal::stored(begun_ms) /> {lasts} }.into_any()
 }

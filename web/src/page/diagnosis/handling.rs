@@ -9,6 +9,7 @@ use domain::incident::Handling;
 use leptos::prelude::*;
 
 use super::diagnosis_state::DiagnosisState;
+use crate::language::{tr, tr_with};
 use crate::session::UserSession;
 use crate::ui::{CopyLink, ErrorMessage, PendingRequest, When, clock, text};
 use note::NoteButton;
@@ -37,9 +38,9 @@ pub(super) fn HandlingButtons(state: DiagnosisState) -> impl IntoView {
     };
     let words = text(move || {
         if is_acknowledged.get() {
-            "Unacknowledge"
+            tr("Unacknowledge")
         } else {
-            "Acknowledge"
+            tr("Acknowledge")
         }
     });
     let class = text(move || {
@@ -50,7 +51,7 @@ pub(super) fn HandlingButtons(state: DiagnosisState) -> impl IntoView {
         }
     });
     view! {
-        <section class="grid gap-2" aria-label="Handling" data-testid="handling">
+        <section class="grid gap-2" aria-label=tr("Handling") data-testid="handling">
             <div class="flex flex-wrap gap-2">
                 <When on=move || session.may(Role::Operator)>
                     <button class=class disabled=request.busy on:click=acknowledge data-testid="acknowledge">{words}</button>
@@ -69,13 +70,22 @@ pub(super) fn HandlingButtons(state: DiagnosisState) -> impl IntoView {
 fn handling_text(handling: &Handling) -> String {
     let mut words: Vec<String> = Vec::new();
     if let Some(mark) = &handling.acknowledged {
-        words.push(format!("Acknowledged by {} at {}.", mark.who, clock(mark.at_ms)));
+        words.push(tr_with(
+            "Acknowledged by {who} at {time}.",
+            &[("who", &mark.who), ("time", &clock(mark.at_ms))],
+        ));
     }
     if let Some(mark) = &handling.not_a_problem {
-        words.push(format!("{} marked it as not a problem.", mark.who));
+        words.push(tr_with(
+            "{who} marked it as not a problem.",
+            &[("who", &mark.who)],
+        ));
     }
     if let Some(until_ms) = handling.silenced_until_ms {
-        words.push(format!("Silenced until {}: no notifications.", clock(until_ms)));
+        words.push(tr_with(
+            "Silenced until {time}: no notifications.",
+            &[("time", &clock(until_ms))],
+        ));
     }
     words.join(" ")
 }

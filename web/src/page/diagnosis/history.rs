@@ -5,6 +5,7 @@ use leptos::prelude::*;
 
 use super::diagnosis_state::DiagnosisState;
 use super::text::timeline_verb;
+use crate::language::{tr, tr_with};
 use crate::ui::{Heading, clock, empty_view};
 
 /// Earlier diagnoses; nothing if there were none in the last 30 days.
@@ -12,8 +13,8 @@ use crate::ui::{Heading, clock, empty_view};
 pub(super) fn Similar(state: DiagnosisState) -> AnyView {
     state.shown(|view| {
         let lines: Vec<AnyView> = view.similar.iter().map(one).collect();
-        let hint = "Diagnoses of the same rule in the 30 days before, with their handling.";
-        section("Similar", hint, "similar", lines)
+        let hint = tr("Diagnoses of the same rule in the 30 days before, with their handling.");
+        section(tr("Similar"), hint, "similar", lines)
     })
 }
 
@@ -22,7 +23,8 @@ pub(super) fn Similar(state: DiagnosisState) -> AnyView {
 pub(super) fn Timeline(state: DiagnosisState) -> AnyView {
     state.shown(|view| {
         let lines: Vec<AnyView> = view.timeline.iter().map(entry).collect();
-        section("Timeline", "What people did, oldest first.", "timeline", lines)
+        let hint = tr("What people did, oldest first.");
+        section(tr("Timeline"), hint, "timeline", lines)
     })
 }
 
@@ -41,11 +43,11 @@ fn section(title: &'static str, hint: &'static str, id: &'static str, lines: Vec
 
 fn one(similar: &SimilarDiagnosis) -> AnyView {
     let ended = match similar.resolved_ms {
-        Some(at_ms) => format!(", ended {}", clock(at_ms)),
-        None => ", still firing".to_owned(),
+        Some(at_ms) => tr_with(", ended {time}", &[("time", &clock(at_ms))]),
+        None => tr(", still firing").to_owned(),
     };
     let helped = similar.helped.as_ref().map(|helped| format!(" · {helped}"));
-    let wrong = similar.not_a_problem.then_some(" · was not a problem");
+    let wrong = similar.not_a_problem.then(|| tr(" · was not a problem"));
     view! {
         <li class="break-words">
             <span class="font-mono opacity-80">{clock(similar.fired_ms)}</span> " "
@@ -57,16 +59,16 @@ fn one(similar: &SimilarDiagnosis) -> AnyView {
 }
 
 fn entry(entry: &TimelineEntry) -> AnyView {
-    let until = entry
-        .until_ms
-        .map_or_else(String::new, |at_ms| format!(" until {}", clock(at_ms)));
+    let until = entry.until_ms.map_or_else(String::new, |at_ms| {
+        tr_with(" until {time}", &[("time", &clock(at_ms))])
+    });
     let note = if entry.note.is_empty() {
         String::new()
     } else {
         format!(": {}", entry.note)
     };
     let verdict = entry.verdict.as_ref().map_or_else(String::new, |verdict| {
-        format!(". Before and after: {}", verdict.summary)
+        tr_with(". Before and after: {summary}", &[("summary", &verdict.summary)])
     });
     let words = format!(
         "{} {}{until}{note}{verdict}",

@@ -4,24 +4,23 @@ use domain::api::alerts::Diagnosis;
 use domain::incident::{Basis, Confidence, ConfidenceLevel, CulpritKind, NamedCulprit, WitnessKind};
 use domain::time::{DisplayDuration, TimestampMs};
 
+use crate::language::{marked, tr, tr_with};
+
 /// Returns the culprit with its location, or that it is unknown.
 pub(super) fn culprit(who: &NamedCulprit) -> String {
     let mut words: Vec<String> = Vec::new();
     match (&who.rank, &who.ranks) {
-        (Some(rank), _) => words.push(format!("rank {rank}")),
-        (None, Some(ranks)) => words.push(format!("ranks {ranks}")),
+        (Some(rank), _) => words.push(tr_with("rank {rank}", &[("rank", rank)])),
+        (None, Some(ranks)) => words.push(tr_with("ranks {ranks}", &[("ranks", ranks)])),
         (None, None) => {}
     }
-    words.extend(who.node.as_ref().map(|node| format!("node {node}")));
+    let (node, link, mountpoint) = (who.node.as_ref(), who.link.as_ref(), who.mountpoint.as_ref());
+    words.extend(node.map(|node| tr_with("node {node}", &[("node", node)])));
     words.extend(who.gpu.map(|gpu| format!("GPU {gpu}")));
-    words.extend(who.link.as_ref().map(|link| format!("link {link}")));
-    words.extend(
-        who.mountpoint
-            .as_ref()
-            .map(|mountpoint| format!("volume {mountpoint}")),
-    );
+    words.extend(link.map(|link| tr_with("link {link}", &[("link", link)])));
+    words.extend(mountpoint.map(|volume| tr_with("volume {volume}", &[("volume", volume)])));
     if words.is_empty() || who.kind == CulpritKind::Unknown {
-        return "Culprit unknown.".to_owned();
+        return tr("Culprit unknown.").to_owned();
     }
     words.join(", ")
 }
@@ -34,35 +33,46 @@ pub(super) fn confidence(confidence: &Confidence) -> String {
     } else {
         format!(" ({})", kinds.join(", "))
     };
-    let basis = match (confidence.basis, confidence.witnesses) {
-        (_, 0 | 1) if confidence.is_suspect => format!("only one witness{by}. No notification is sent"),
-        (Basis::Analysis, 1) => format!("the ranks were compared; one source measured it{by}"),
-        (Basis::Analysis, many) => format!("the ranks were compared; {many} independent sources agree{by}"),
-        (Basis::Threshold, 0 | 1) => format!("a measurement is beyond its threshold{by}"),
-        (Basis::Threshold, many) => {
-            format!("measurements of {many} kinds of sources are beyond the threshold{by}")
+    let sentence = match (confidence.basis, confidence.witnesses) {
+        (_, 0 | 1) if confidence.is_suspect => {
+            marked("{level}: only one witness{by}. No notification is sent.")
+        }
+        (Basis::Analysis, 1) => marked("{level}: the ranks were compared; one source measured it{by}."),
+        (Basis::Analysis, _) => {
+            marked("{level}: the ranks were compared; {count} independent sources agree{by}.")
+        }
+        (Basis::Threshold, 0 | 1) => marked("{level}: a measurement is beyond its threshold{by}."),
+        (Basis::Threshold, _) => {
+            marked("{level}: measurements of {count} kinds of sources are beyond the threshold{by}.")
         }
     };
-    format!("{}: {basis}.", level(confidence.level))
+    tr_with(
+        sentence,
+        &[
+            ("level", &level(confidence.level)),
+            ("count", &confidence.witnesses),
+            ("by", &by),
+        ],
+    )
 }
 
 fn level(level: ConfidenceLevel) -> &'static str {
     match level {
-        ConfidenceLevel::Low => "Low",
-        ConfidenceLevel::Medium => "Medium",
-        ConfidenceLevel::High => "High",
+        ConfidenceLevel::Low => tr("Low"),
+        ConfidenceLevel::Medium => tr("Medium"),
+        ConfidenceLevel::High => tr("High"),
     }
 }
 
 fn kind(kind: &WitnessKind) -> &str {
     match kind {
-        WitnessKind::Rank => "training process",
-        WitnessKind::Peers => "its peers",
-        WitnessKind::Kernel => "kernel",
-        WitnessKind::Driver => "GPU driver",
-        WitnessKind::Nic => "network interfaces",
-        WitnessKind::Agent => "agent",
-        WitnessKind::Collector => "collector",
+        WitnessKind::Rank => tr("training process"),
+        WitnessKind::Peers => tr("its peers"),
+        WitnessKind::Kernel => tr("kernel"),
+        WitnessKind::Driver => tr("GPU driver"),
+        WitnessKind::Nic => tr("network interfaces"),
+        WitnessKind::Agent => tr("agent"),
+        WitnessKind::Collector => tr("collector"),
         WitnessKind::Other(word) => word,
     }
 }
@@ -80,12 +90,12 @@ pub(super) fn duration(start_ms: TimestampMs, end_ms: TimestampMs) -> String {
 /// Returns the verb for an entry of the timeline.
 pub(super) fn timeline_verb(kind: &str) -> &str {
     match kind {
-        "acknowledged" => "acknowledged it",
-        "released" => "unacknowledged it",
-        "note" => "wrote",
-        "not_a_problem" => "marked it as not a problem",
-        "silenced" => "silenced it",
-        "acted" => "did",
+        "acknowledged" => tr("acknowledged it"),
+        "released" => tr("unacknowledged it"),
+        "note" => tr("wrote"),
+        "not_a_problem" => tr("marked it as not a problem"),
+        "silenced" => tr("silenced it"),
+        "acted" => tr("did"),
         other => other,
     }
 }

@@ -6,6 +6,8 @@ use domain::run::recipe::RECIPES;
 use domain::run::spec::{FieldError, Spec};
 use leptos::prelude::*;
 
+use crate::language::{tr, tr_with};
+
 /// The recipe field's value for "your own script".
 pub(super) const OWN_SCRIPT: &str = "";
 
@@ -53,7 +55,7 @@ impl Fields {
         let mut number =
             |field: &str, signal: RwSignal<String>| match optional(signal).map(|text| text.parse::<u32>()) {
                 Some(Err(_)) => {
-                    problems.push(mistake(field, "write a whole number"));
+                    problems.push(mistake(field, tr("write a whole number")));
                     None
                 }
                 Some(Ok(number)) => Some(number),
@@ -94,7 +96,10 @@ fn settings(text: &str, problems: &mut Vec<FieldError>) -> BTreeMap<String, Stri
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match line.split_once('=') {
             Some((name, value)) => _ = pairs.insert(name.trim().to_owned(), value.trim().to_owned()),
-            None => problems.push(mistake("set", &format!("“{line}” is not NAME=VALUE"))),
+            None => {
+                let message = tr_with("“{line}” is not NAME=VALUE", &[("line", &line)]);
+                problems.push(mistake("set", &message));
+            }
         }
     }
     pairs

@@ -3,6 +3,7 @@
 use domain::api::alerts::Diagnosis;
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::live::{Live, Row, each};
 use crate::ui::{Ago, When, diagnosis_href, severity_word, text};
 
@@ -12,8 +13,8 @@ pub(super) fn Attention() -> impl IntoView {
     let all = expect_context::<Live>().diagnoses;
     view! {
         <When on=move || all.is_known() && !all.is_empty()>
-            <section class="min-w-0" aria-label="Needs attention">
-                <h2 class="font-bold mb-1">"Needs attention"</h2>
+            <section class="min-w-0" aria-label=tr("Needs attention")>
+                <h2 class="font-bold mb-1">{tr("Needs attention")}</h2>
                 <ul class="border-t border-base-300" data-testid="diagnoses">
                     {each(move || all.rows(), |row| view! { <Line row /> }.into_any())}
                 </ul>
@@ -44,9 +45,9 @@ fn Line(row: Row<Diagnosis>) -> impl IntoView {
                     <span class="text-muted"><Ago at_ms=since_ms /></span>
                 </summary>
                 <div class="pb-2 grid gap-1">
-                    <p><b>"Why: "</b>{of(|diagnosis| &diagnosis.cause)}</p>
-                    <p><b>"What to do: "</b>{of(|diagnosis| &diagnosis.advice)}</p>
-                    <p><a class="link inline-flex items-center min-h-(--row)" href=href>"Evidence and actions"</a></p>
+                    <p><b>{tr("Why: ")}</b>{of(|diagnosis| &diagnosis.cause)}</p>
+                    <p><b>{tr("What to do: ")}</b>{of(|diagnosis| &diagnosis.advice)}</p>
+                    <p><a class="link inline-flex items-center min-h-(--row)" href=href>{tr("Evidence and actions")}</a></p>
                 </div>
             </details>
         </li>

@@ -6,6 +6,7 @@ use leptos::task::spawn_local;
 use serde::Serialize;
 use wasm_bindgen::prelude::*;
 
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
 use crate::ui::{ErrorMessage, When, keep, recall, text};
@@ -39,26 +40,27 @@ pub(super) fn FirstSteps() -> impl IntoView {
         hidden.set(true);
     };
     let connected = text(move || match nodes.get() {
-        0 => "Connect a node".to_owned(),
-        1 => "1 node is connected".to_owned(),
-        many => format!("{many} nodes are connected"),
+        0 => tr("Connect a node").to_owned(),
+        1 => tr("1 node is connected").to_owned(),
+        many => tr_with("{count} nodes are connected", &[("count", &many)]),
     });
+    let [before, or, after] = tr_parts("{form}, or type {command}. The recipe needs only PyTorch.");
     view! {
         <When on=move || { known() && !hidden.get() && (nodes.get() == 0 || runs.get() == 0) }>
-            <section class="off-wall border border-base-300 rounded p-3 max-w-4xl" aria-label="First steps" data-testid="first-steps">
+            <section class="off-wall border border-base-300 rounded p-3 max-w-4xl" aria-label=tr("First steps") data-testid="first-steps">
                 <div class="flex justify-between">
-                    <h2 class="font-bold mb-1">"First steps"</h2>
-                    <button class="btn btn-ghost btn-sm" on:click=hide>"Hide"</button>
+                    <h2 class="font-bold mb-1">{tr("First steps")}</h2>
+                    <button class="btn btn-ghost btn-sm" on:click=hide>{tr("Hide")}</button>
                 </div>
                 <ol class="grid gap-2">
-                    <li><span class="state state-ok">"Collector running"</span></li>
+                    <li><span class="state state-ok">{tr("Collector running")}</span></li>
                     <li>
                         <span class=step_class(nodes) data-testid="step-node">{connected}</span>
                         <When on=move || nodes.get() == 0><Join /></When>
                     </li>
                     <li>
-                        <span class=step_class(runs) data-testid="step-run">"Start a run"</span>
-                        <p class="text-muted"><a class="link" href="/runs/new">"Fill in the form"</a>", or type " <code>"lockstep run submit --recipe ddp"</code>". The recipe needs only PyTorch."</p>
+                        <span class=step_class(runs) data-testid="step-run">{tr("Start a run")}</span>
+                        <p class="text-muted">{before} <a class="link" href="/runs/new">{tr("Fill in the form")}</a> {or} <code>"lockstep run submit --recipe ddp"</code> {after}</p>
                     </li>
                 </ol>
             </section>
@@ -81,7 +83,7 @@ fn step_class(done: Memo<usize>) -> Signal<String> {
 fn Join() -> impl IntoView {
     let session = expect_context::<UserSession>();
     let token = RwSignal::new(None::<String>);
-    let (problem, copied) = (RwSignal::new(None), RwSignal::new("Copy"));
+    let (problem, copied) = (RwSignal::new(None), RwSignal::new(tr("Copy")));
     let origin = window().location().origin().unwrap_or_default();
     let command = text(move || command(&origin, token.read().as_deref()));
     let make = move |_| {
@@ -99,23 +101,23 @@ fn Join() -> impl IntoView {
     };
     let put = move |_| {
         copied.set(if copy(&command.get_untracked()) {
-            "Copied"
+            tr("Copied")
         } else {
-            "Select and copy it"
+            tr("Select and copy it")
         })
     };
     view! {
-        <p class="text-muted">"Install Lockstep and run on each node:"</p>
+        <p class="text-muted">{tr("Install Lockstep and run on each node:")}</p>
         <p class="flex flex-wrap gap-2 items-center">
             <code class="bg-base-200 px-2 py-1 break-all select-all" data-testid="join-command">{command}</code>
             <When on=move || token.read().is_none() && session.may(Role::Admin)>
-                <button class="btn btn-sm" on:click=make>"Create token"</button>
+                <button class="btn btn-sm" on:click=make>{tr("Create token")}</button>
             </When>
             <When on=move || token.read().is_some()>
                 <button class="btn btn-sm" on:click=put>{copied}</button>
             </When>
         </p>
-        <When on=move || token.read().is_some()><p class="text-muted">"Valid for one hour. Agents that have joined stay connected."</p></When>
+        <When on=move || token.read().is_some()><p class="text-muted">{tr("Valid for one hour. Agents that have joined stay connected.")}</p></When>
         <ErrorMessage what=problem />
     }
 }

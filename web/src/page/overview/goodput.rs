@@ -5,6 +5,7 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use crate::json;
+use crate::language::tr_with;
 use crate::session::UserSession;
 
 /// Interval between requests: the answer covers a day.
@@ -34,7 +35,9 @@ pub(super) fn Goodput() -> impl IntoView {
 }
 
 fn line(sentence: Option<String>) -> String {
-    sentence.map_or_else(String::new, |sentence| "Goodput 24 h: ".to_owned() + &sentence)
+    sentence.map_or_else(String::new, |sentence| {
+        tr_with("Goodput 24 h: {sentence}", &[("sentence", &sentence)])
+    })
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use domain::api::stream::{Column, Request};
 use leptos::html::Div;
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::live::{Live, StreamMessage};
 use crate::route::Route;
 use crate::ui::{When, dynamic_view, effect, empty_view, text};
@@ -92,10 +93,10 @@ pub(super) fn GpuGrid() -> impl IntoView {
     });
     let none = move || nodes.is_known() && gpus.get() == 0;
     view! {
-        <section class="min-w-0" aria-label="GPUs">
+        <section class="min-w-0" aria-label=tr("GPUs")>
             <Controls choices gpus />
-            <When on=none><p class="text-muted">"No GPUs yet. Connect a node to see its GPUs."</p></When>
-            <When on=move || !nodes.is_known()><p class="text-muted">"Loading…"</p></When>
+            <When on=none><p class="text-muted">{tr("No GPUs yet. Connect a node to see its GPUs.")}</p></When>
+            <When on=move || !nodes.is_known()><p class="text-muted">{tr("Loading…")}</p></When>
             {shown}
             <Notices />
         </section>
@@ -262,7 +263,7 @@ fn Cells(grid: Grid) -> impl IntoView {
             style:height=text(move || format!("{}px", height.get()))
             role="grid"
             tabindex="0"
-            aria-label="GPUs. Arrow keys select a GPU, Enter opens its run."
+            aria-label=tr("GPUs. Arrow keys select a GPU, Enter opens its run.")
             aria-activedescendant="gpu-pointed"
             data-testid="gpu-grid"
             data-version=move || grid.version.get()

@@ -6,6 +6,7 @@ mod table;
 use domain::metric::Unit;
 use leptos::prelude::*;
 
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::route::Route;
 use crate::ui::{dynamic_view, effect, fixed, show, text};
@@ -46,11 +47,11 @@ pub(super) fn Indicators() -> impl IntoView {
         route.set_param("of", Some(run.as_str()).filter(|run| !run.is_empty()));
     };
     view! {
-        <section class="min-w-0" aria-label="Indicators">
+        <section class="min-w-0" aria-label=tr("Indicators")>
             <div class="flex flex-wrap gap-3 items-center mb-1">
-                <h2 class="font-bold">"Indicators"</h2>
-                <select class="off-wall select select-sm w-auto ml-auto max-w-full" aria-label="Indicators of" on:change=choose data-testid="indicators-of">
-                    <option value="">"all runs and GPUs"</option>
+                <h2 class="font-bold">{tr("Indicators")}</h2>
+                <select class="off-wall select select-sm w-auto ml-auto max-w-full" aria-label=tr("Indicators of") on:change=choose data-testid="indicators-of">
+                    <option value="">{tr("all runs and GPUs")}</option>
                     {options}
                 </select>
             </div>
@@ -78,12 +79,18 @@ fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl Int
         text(move || position().map_or("", BandPosition::word)),
     );
     let source = text(move || match shown() {
-        Some((source, summary)) => format!(
-            "median of {} {}",
-            fixed(summary.count, 0),
-            indicator.sources[source].words
+        Some((source, summary)) => tr_with(
+            "median of {count} {source}; healthy: {band}",
+            &[
+                ("count", &fixed(summary.count, 0)),
+                ("source", &tr(indicator.sources[source].words)),
+                ("band", &tr(indicator.band)),
+            ],
         ),
-        None => "not measured now".to_owned(),
+        None => tr_with(
+            "not measured now; healthy: {band}",
+            &[("band", &tr(indicator.band))],
+        ),
     });
     // The link is kept while its text changes, because it may have the focus.
     let worst = move || shown().and_then(|(_, summary)| summary.worst);
@@ -96,13 +103,14 @@ fn Tile(indicator: &'static Indicator, chosen: Memo<Option<String>>) -> impl Int
             .map(|worst| show(worst.value, Unit::Ratio))
             .unwrap_or_default()
     });
+    let [worst_name, worst_value, end] = tr_parts("worst {name} {value}");
     view! {
         <article class="border border-base-300 rounded p-2" data-testid="indicator" data-title=indicator.title>
-            <h3 class="text-muted">{indicator.title}</h3>
+            <h3 class="text-muted">{tr(indicator.title)}</h3>
             <p class="flex flex-wrap gap-2 items-baseline"><span class="text-xl font-bold tabular-nums">{number}</span> <span class=class>{word}</span></p>
             <Scale indicator watched />
-            <p class="text-xs min-h-4" data-testid="worst"><span hidden=move || worst().is_none()>"worst " <a class="link" href=href>{name}</a> " " <b>{value}</b></span></p>
-            <p class="text-xs text-muted">{source} "; healthy: " {indicator.band}</p>
+            <p class="text-xs min-h-4" data-testid="worst"><span hidden=move || worst().is_none()>{worst_name} <a class="link" href=href>{name}</a> {worst_value} <b>{value}</b> {end}</span></p>
+            <p class="text-xs text-muted">{source}</p>
         </article>
     }
 }

@@ -9,6 +9,7 @@ use domain::run::state::RunState;
 use leptos::prelude::*;
 
 use super::newest::{ByRun, newest_by_run};
+use crate::language::{tr, tr_with};
 use crate::live::{Live, Row, each};
 use crate::ui::{Ago, StateBadge, When, dynamic_view, empty_view, fixed, show, text};
 use spark::{Sparks, spark};
@@ -69,35 +70,35 @@ pub(super) fn Runs() -> impl IntoView {
         rows
     };
     view! {
-        <section class="min-w-0" id="runs" aria-label="Runs">
+        <section class="min-w-0" id="runs" aria-label=tr("Runs")>
             <div class="flex flex-wrap gap-3 items-center mb-1">
-                <h2 class="font-bold">"Runs"</h2>
-                <a href="/runs/new" class="off-wall btn btn-sm ml-auto">"New run"</a>
+                <h2 class="font-bold">{tr("Runs")}</h2>
+                <a href="/runs/new" class="off-wall btn btn-sm ml-auto">{tr("New run")}</a>
             </div>
-            <When on=move || !all.is_known()><p class="text-muted">"Loading…"</p></When>
-            <When on=move || all.is_empty()><p class="text-muted">"No runs yet."</p></When>
+            <When on=move || !all.is_known()><p class="text-muted">{tr("Loading…")}</p></When>
+            <When on=move || all.is_empty()><p class="text-muted">{tr("No runs yet.")}</p></When>
             <When on=move || all.is_known() && !all.is_empty()>
                 <table class="rows" data-testid="runs">
                     <thead>
                         <tr>
-                            <th>"State"</th>
-                            <th>"Run"</th>
-                            <th class="number hidden sm:table-cell">"Step"</th>
-                            <th class="number">"Step time"</th>
-                            <th class="hidden md:table-cell">"Last 10 minutes"</th>
-                            <th class="number hidden sm:table-cell" title="Exposed wait for gradient synchronisation, median over ranks">"Sync"</th>
-                            <th class="hidden lg:table-cell">"Program"</th>
-                            <th class="number hidden lg:table-cell">"Ranks"</th>
-                            <th class="hidden lg:table-cell">"Nodes"</th>
-                            <th class="number hidden md:table-cell">"Attempt"</th>
-                            <th class="hidden sm:table-cell">"Submitted"</th>
+                            <th>{tr("State")}</th>
+                            <th>{tr("Run")}</th>
+                            <th class="number hidden sm:table-cell">{tr("Step")}</th>
+                            <th class="number">{tr("Step time")}</th>
+                            <th class="hidden md:table-cell">{tr("Last 10 minutes")}</th>
+                            <th class="number hidden sm:table-cell" title=tr("Exposed wait for gradient synchronisation, median over ranks")>{tr("Sync")}</th>
+                            <th class="hidden lg:table-cell">{tr("Program")}</th>
+                            <th class="number hidden lg:table-cell">{tr("Ranks")}</th>
+                            <th class="hidden lg:table-cell">{tr("Nodes")}</th>
+                            <th class="number hidden md:table-cell">{tr("Attempt")}</th>
+                            <th class="hidden sm:table-cell">{tr("Submitted")}</th>
                         </tr>
                     </thead>
                     <tbody>{each(sorted, move |row| view! { <RunRow row figures needing /> }.into_any())}</tbody>
                 </table>
             </When>
             <When on=move || { count.get() > ROWS && !shows_all.get() }>
-                <button class="off-wall btn btn-ghost btn-sm" on:click=move |_| shows_all.set(true)>"Show all " {count} " runs"</button>
+                <button class="off-wall btn btn-ghost btn-sm" on:click=move |_| shows_all.set(true)>{text(move || tr_with("Show all {count} runs", &[("count", &count.get())]))}</button>
             </When>
         </section>
     }
@@ -153,7 +154,7 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
     view! {
         <tr data-run=row.key.clone()>
             <td>
-                <When on=move || needs_you.get()><span class="state state-warning" title="A diagnosis names this run"><span class="sr-only">"needs attention"</span></span> " "</When>
+                <When on=move || needs_you.get()><span class="state state-warning" title=tr("A diagnosis names this run")><span class="sr-only">{tr("needs attention")}</span></span> " "</When>
                 <StateBadge state />
             </td>
             <td class="max-w-56 sm:max-w-96">

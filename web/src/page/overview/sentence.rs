@@ -4,6 +4,7 @@ use domain::api::alerts::Diagnosis;
 use domain::event::Severity;
 use leptos::prelude::*;
 
+use crate::language::{tr, tr_with};
 use crate::live::{Live, Row};
 use crate::ui::{diagnosis_href, severity_word, text};
 
@@ -47,14 +48,14 @@ pub(super) fn Sentence() -> impl IntoView {
         Some(None) => "state state-ok",
         None => "",
     });
-    let words = text(move || status().map_or("Loading…".to_owned(), |status| status.words()));
+    let words = text(move || status().map_or(tr("Loading…").to_owned(), |status| status.words()));
     let href = text(move || worst().map(|worst| worst.href).unwrap_or_default());
     view! {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-base sm:text-lg" data-testid="sentence">
             <span class=class style:white-space="normal" aria-live="polite">
                 <span>{words}</span>
             </span>
-            <a class="off-wall btn btn-sm" href=href hidden=move || worst().is_none()>"Open"</a>
+            <a class="off-wall btn btn-sm" href=href hidden=move || worst().is_none()>{tr("Open")}</a>
         </p>
     }
 }
@@ -84,17 +85,20 @@ impl StatusSummary {
     fn words(&self) -> String {
         let Some(worst) = &self.worst else {
             return match self.active_runs {
-                0 => "No problems found. No runs are active.".to_owned(),
-                1 => "No problems found. 1 run is active.".to_owned(),
-                many => format!("No problems found. {many} runs are active."),
+                0 => tr("No problems found. No runs are active.").to_owned(),
+                1 => tr("No problems found. 1 run is active.").to_owned(),
+                many => tr_with("No problems found. {count} runs are active.", &[("count", &many)]),
             };
         };
         let count = match (self.affected_runs, self.active_runs, self.diagnoses) {
-            (0, _, 1) => "1 diagnosis.".to_owned(),
-            (0, _, many) => format!("{many} diagnoses."),
-            (1, 1, _) => "The active run needs attention.".to_owned(),
-            (1, of, _) => format!("1 of {of} runs needs attention."),
-            (many, of, _) => format!("{many} of {of} runs need attention."),
+            (0, _, 1) => tr("1 diagnosis.").to_owned(),
+            (0, _, many) => tr_with("{count} diagnoses.", &[("count", &many)]),
+            (1, 1, _) => tr("The active run needs attention.").to_owned(),
+            (1, of, _) => tr_with("1 of {all} runs needs attention.", &[("all", &of)]),
+            (many, of, _) => tr_with(
+                "{count} of {all} runs need attention.",
+                &[("count", &many), ("all", &of)],
+            ),
         };
         let end = if worst.summary.ends_with(['.', '!', '?']) {
             ""

@@ -4,6 +4,7 @@ use domain::api::alerts::AlertView;
 use leptos::prelude::*;
 
 use super::polled::{Absence, Polled};
+use crate::language::tr;
 use crate::live::{Row, each};
 use crate::ui::{Ago, Heading, When, alert_badge, clock, severity_word, text};
 
@@ -15,18 +16,18 @@ pub(super) fn Alerts(
 ) -> impl IntoView {
     let shown = move || alerts.list.is_known() && !alerts.list.is_empty();
     view! {
-        <section class="min-w-0" aria-label="Alerts">
-            <Heading text="Alerts" hint="Active, and the last 50 that ended." />
-            <Absence of=alerts empty="No alerts yet." />
+        <section class="min-w-0" aria-label=tr("Alerts")>
+            <Heading text=tr("Alerts") hint=tr("Active, and the last 50 that ended.") />
+            <Absence of=alerts empty=tr("No alerts yet.") />
             <When on=shown>
                 <table class="rows" data-testid="alerts">
                     <thead>
                         <tr>
-                            <th>"State"</th>
-                            <th>"Alert"</th>
-                            <th class="hidden sm:table-cell">"Severity"</th>
-                            <th class="hidden sm:table-cell">"Since"</th>
-                            <th class="hidden md:table-cell">"Until"</th>
+                            <th>{tr("State")}</th>
+                            <th>{tr("Alert")}</th>
+                            <th class="hidden sm:table-cell">{tr("Severity")}</th>
+                            <th class="hidden sm:table-cell">{tr("Since")}</th>
+                            <th class="hidden md:table-cell">{tr("Until")}</th>
                         </tr>
                     </thead>
                     <tbody>{each(move || alerts.list.rows(), |row| view! { <Alert row /> }.into_any())}</tbody>
@@ -57,10 +58,10 @@ fn Alert(row: Row<AlertView>) -> impl IntoView {
     let run = row.peek(|alert| alert.labels.get("run").map(str::to_owned));
     view! {
         <tr data-testid="alert" data-rule=rule.clone() data-state=text(move || badge.get().1)>
-            <td><span class=text(move || badge.get().0)>{text(move || badge.get().1)}</span></td>
+            <td><span class=text(move || badge.get().0)>{text(move || tr(badge.get().1))}</span></td>
             <td class="max-w-0 w-full">
                 <p><b>{rule.clone()}</b> " " {summary}</p>
-                <p class="text-xs text-muted break-all">{labels} " " {run.map(|run| view! { <a href=format!("/runs/{run}") class="link">"run"</a> })}</p>
+                <p class="text-xs text-muted break-all">{labels} " " {run.map(|run| view! { <a href=format!("/runs/{run}") class="link">{tr("run")}</a> })}</p>
             </td>
             <td class="hidden sm:table-cell"><span class=severity.0>{severity.1}</span></td>
             <td class="hidden sm:table-cell whitespace-nowrap"><Ago at_ms=active_ms /></td>

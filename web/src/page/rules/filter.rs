@@ -3,6 +3,8 @@
 use domain::api::alerts::{RuleKind, RuleView};
 use domain::event::Severity;
 
+use crate::language::marked;
+
 /// The state of a rule, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RuleState {
@@ -16,12 +18,19 @@ pub(super) enum RuleState {
     Quiet,
 }
 
-/// All states with their words.
+/// All severities with their words in the address.
+pub(super) const SEVERITIES: [(Severity, &str); 3] = [
+    (Severity::Critical, marked("critical")),
+    (Severity::Warning, marked("warning")),
+    (Severity::Info, marked("info")),
+];
+
+/// All states with their words in the address.
 pub(super) const RULE_STATES: [(RuleState, &str); 4] = [
-    (RuleState::Error, "error"),
-    (RuleState::Firing, "firing"),
-    (RuleState::Pending, "pending"),
-    (RuleState::Quiet, "quiet"),
+    (RuleState::Error, marked("error")),
+    (RuleState::Firing, marked("firing")),
+    (RuleState::Pending, marked("pending")),
+    (RuleState::Quiet, marked("quiet")),
 ];
 
 impl RuleState {
@@ -36,7 +45,7 @@ impl RuleState {
         }
     }
 
-    /// Returns the state as a word.
+    /// Returns the state as a word of the address.
     pub(super) fn word(self) -> &'static str {
         RULE_STATES
             .iter()
@@ -80,9 +89,10 @@ pub(super) struct Filter {
 impl Filter {
     /// Returns true if the rule matches the filter.
     pub(super) fn takes(&self, rule: &RuleView) -> bool {
-        let severity = || severity(rule).map_or("", |severity| crate::ui::severity_word(severity).1);
+        let severity = severity(rule);
+        let has_severity = |(one, word): &(Severity, &str)| Some(*one) == severity && self.severity == *word;
         (self.state.is_empty() || self.state == RuleState::of(rule).word())
-            && (self.severity.is_empty() || self.severity == severity())
+            && (self.severity.is_empty() || SEVERITIES.iter().any(has_severity))
             && self
                 .words
                 .split_whitespace()

@@ -5,6 +5,7 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::de::DeserializeOwned;
 
+use crate::language::tr;
 use crate::live::{Keyed, List, Live};
 use crate::session::UserSession;
 use crate::ui::{ErrorMessage, When, effect};
@@ -88,7 +89,7 @@ pub(super) fn Absence<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 's
 ) -> impl IntoView {
     view! {
         <ErrorMessage what=of.problem />
-        <When on=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="text-muted">"Loading…"</p></When>
+        <When on=move || !of.list.is_known() && of.problem.with(Option::is_none)><p class="text-muted">{tr("Loading…")}</p></When>
         <When on=move || of.list.is_empty()><p class="text-muted">{empty}</p></When>
     }
 }

@@ -4,8 +4,9 @@ use domain::api::alerts::RuleView;
 use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
-use super::filter::{Filter, RULE_STATES, RuleState, severity};
+use super::filter::{Filter, RULE_STATES, RuleState, SEVERITIES, severity};
 use super::polled::{Absence, Polled};
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
 use crate::route::Route;
 use crate::ui::{Ago, When, dynamic_view, empty_view, fixed, severity_word, text};
@@ -27,37 +28,41 @@ pub(super) fn Rules() -> impl IntoView {
         rows.retain(|row| filter.takes(&row.get()));
         rows
     };
-    let count = text(move || format!("{} of {}", shown().len(), rules.list.rows().len()));
+    let count = text(move || {
+        let (shown, all) = (shown().len(), rules.list.rows().len());
+        tr_with("{shown} of {all}", &[("shown", &shown), ("all", &all)])
+    });
     let states = RULE_STATES.map(|(_, word)| word);
+    let severities = SEVERITIES.map(|(_, word)| word);
     view! {
-        <section class="min-w-0" aria-label="Rules">
+        <section class="min-w-0" aria-label=tr("Rules")>
             <div class="flex flex-wrap gap-x-3 gap-y-1 items-center mb-1">
-                <h2 class="font-bold">"Rules" <span class="font-normal text-muted">" " {count}</span></h2>
+                <h2 class="font-bold">{tr("Rules")} <span class="font-normal text-muted">" " {count}</span></h2>
                 <div class="flex flex-wrap gap-2 ml-auto">
                     <input
                         class="input input-sm w-48"
                         type="search"
-                        placeholder="Filter"
-                        aria-label="Filter rules"
+                        placeholder=tr("Filter")
+                        aria-label=tr("Filter rules")
                         prop:value=move || words.get().unwrap_or_default()
                         on:input=move |event| route.set_param("q", Some(event_target_value(&event).as_str()).filter(|words| !words.is_empty()))
                         data-testid="rules-filter"
                     />
-                    {choice("State", "state", state, "any state", &states)}
-                    {choice("Severity", "severity", grave, "any severity", &["critical", "warning", "info"])}
+                    {choice(tr("State"), "state", state, tr("any state"), &states)}
+                    {choice(tr("Severity"), "severity", grave, tr("any severity"), &severities)}
                 </div>
             </div>
-            <Absence of=rules empty="No rules loaded." />
+            <Absence of=rules empty=tr("No rules loaded.") />
             <table class="rows" data-testid="rules">
                 <thead>
                     <tr>
-                        <th>"State"</th>
-                        <th>"Rule"</th>
-                        <th class="hidden sm:table-cell">"Severity"</th>
-                        <th class="hidden sm:table-cell" title="How long the condition must hold before the rule fires">"For"</th>
-                        <th class="hidden sm:table-cell">"Last fired"</th>
-                        <th class="hidden md:table-cell">"Group"</th>
-                        <th class="number hidden lg:table-cell" title="Duration of the last evaluation">"Took"</th>
+                        <th>{tr("State")}</th>
+                        <th>{tr("Rule")}</th>
+                        <th class="hidden sm:table-cell">{tr("Severity")}</th>
+                        <th class="hidden sm:table-cell" title=tr("How long the condition must hold before the rule fires")>{tr("For")}</th>
+                        <th class="hidden sm:table-cell">{tr("Last fired")}</th>
+                        <th class="hidden md:table-cell">{tr("Group")}</th>
+                        <th class="number hidden lg:table-cell" title=tr("Duration of the last evaluation")>{tr("Took")}</th>
                     </tr>
                 </thead>
                 {each(shown, |row| view! { <Rule row /> }.into_any())}
@@ -78,7 +83,7 @@ fn choice(
     let option = |word: &&'static str| {
         let word = *word;
         let selected = Signal::derive(move || chosen.with(|chosen| chosen.as_deref() == Some(word)));
-        view! { <option value=word prop:selected=selected>{word}</option> }.into_any()
+        view! { <option value=word prop:selected=selected>{tr(word)}</option> }.into_any()
     };
     let options: Vec<AnyView> = words.iter().map(option).collect();
     let choose = move |event| {
@@ -127,7 +132,7 @@ fn Rule(row: Row<RuleView>) -> impl IntoView {
             <tr>
                 <td>
                     <span class=text(move || state().class())>
-                        {text(move || state().word())}
+                        {text(move || tr(state().word()))}
                         <When on=move || { firing.get() > 1 }><span>{firing}</span></When>
                     </span>
                 </td>
@@ -153,18 +158,19 @@ fn Details(rule: RwSignal<RuleView>) -> impl IntoView {
     let expr = rule.with_untracked(|rule| rule.expr.trim().to_owned());
     let annotation = |title: &'static str, name: &str| {
         let words = rule.with_untracked(|rule| rule.annotations.get(name).unwrap_or_default().to_owned());
-        (!words.is_empty()).then(|| view! { <p><b>{title} ": "</b>{words}</p> }.into_any())
+        (!words.is_empty()).then(|| view! { <p><b>{title}</b>{words}</p> }.into_any())
     };
+    let [evaluated, ago] = tr_parts("evaluated {time}");
     view! {
         <tr>
             <td colspan="7" class="whitespace-normal">
                 <div class="grid grid-cols-1 gap-1 py-2 max-w-5xl" data-testid="rule-details">
                     <p class="wrong empty:hidden">{error}</p>
                     <pre class="bg-base-200 p-2 text-xs whitespace-pre-wrap break-words">{expr}</pre>
-                    {annotation("Summary", "summary")}
-                    {annotation("Cause", "cause")}
-                    {annotation("What to do", "advice")}
-                    <p class="text-xs text-muted">"evaluated " <Ago at_ms=evaluated_ms /></p>
+                    {annotation(tr("Summary: "), "summary")}
+                    {annotation(tr("Cause: "), "cause")}
+                    {annotation(tr("What to do: "), "advice")}
+                    <p class="text-xs text-muted">{evaluated} <Ago at_ms=evaluated_ms /> {ago}</p>
                 </div>
             </td>
         </tr>

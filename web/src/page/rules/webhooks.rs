@@ -5,6 +5,7 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use super::polled::{Absence, Polled};
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
 use crate::session::UserSession;
 use crate::ui::{Ago, Heading, dynamic_view, empty_view};
@@ -15,8 +16,8 @@ pub(super) fn Webhooks() -> impl IntoView {
     let webhooks = Polled::<WebhookView>::of("/api/webhooks");
     view! {
         <section class="min-w-0">
-            <Heading text="Webhooks" hint="Firing and resolved alerts are posted in Alertmanager's format, signed according to Standard Webhooks." />
-            <Absence of=webhooks empty="No webhooks configured." />
+            <Heading text=tr("Webhooks") hint=tr("Firing and resolved alerts are posted in Alertmanager's format, signed according to Standard Webhooks.") />
+            <Absence of=webhooks empty=tr("No webhooks configured.") />
             <ul class="grid grid-cols-1 gap-1">
                 {each(move || webhooks.list.rows(), move |row| view! { <Webhook row webhooks /> }.into_any())}
             </ul>
@@ -52,14 +53,14 @@ fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
     };
     let answer = dynamic_view(move || {
         said.get().map_or_else(empty_view, |answer| match answer {
-            Ok(secret) => view! { <p class="alert alert-success mt-2 break-all">"Added. Signing secret, shown only once: " <code>{secret}</code></p> }.into_any(),
+            Ok(secret) => view! { <p class="alert alert-success mt-2 break-all">{tr("Added. Signing secret, shown only once: ")} <code>{secret}</code></p> }.into_any(),
             Err(message) => view! { <p class="alert alert-error mt-2">{message}</p> }.into_any(),
         })
     });
     view! {
         <form class="flex flex-wrap gap-2 mt-2" on:submit=create>
-            <input class="input grow" type="url" name="webhook" placeholder="https://…" aria-label="URL of the new webhook" required bind:value=url />
-            <button class="btn" type="submit">"Add"</button>
+            <input class="input grow" type="url" name="webhook" placeholder="https://…" aria-label=tr("URL of the new webhook") required bind:value=url />
+            <button class="btn" type="submit">{tr("Add")}</button>
         </form>
         <div aria-live="polite">{answer}</div>
     }
@@ -81,16 +82,23 @@ fn Webhook(row: Row<WebhookView>, webhooks: Polled<WebhookView>) -> impl IntoVie
     };
     let state = dynamic_view(move || {
         webhook.with(|webhook| match (&webhook.last_error, webhook.delivered_ms) {
-            (Some(error), _) => view! { {format!("{} waiting; {error}", webhook.pending)} }.into_any(),
-            (None, Some(at_ms)) => view! { "last delivered " <Ago at_ms /> }.into_any(),
-            (None, None) => "nothing sent yet".into_any(),
+            (Some(error), _) => tr_with(
+                "{count} waiting; {error}",
+                &[("count", &webhook.pending), ("error", error)],
+            )
+            .into_any(),
+            (None, Some(at_ms)) => {
+                let [delivered, ago] = tr_parts("last delivered {time}");
+                view! { {delivered} <Ago at_ms /> {ago} }.into_any()
+            }
+            (None, None) => tr("nothing sent yet").into_any(),
         })
     });
     view! {
         <li class="flex flex-wrap gap-2 items-center">
             <code class="break-all">{row.peek(|webhook| webhook.url.clone())}</code>
             <span class="text-sm text-muted">{state}</span>
-            <button class="btn btn-ghost btn-xs" on:click=remove>"Remove"</button>
+            <button class="btn btn-ghost btn-xs" on:click=remove>{tr("Remove")}</button>
         </li>
     }
 }

@@ -10,6 +10,7 @@ use domain::ident::Rank;
 use leptos::prelude::*;
 
 use super::run_signal::RunSignal;
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
 use crate::ui::{Heading, clock, dynamic_view, empty_view, text};
 use followed::followed;
@@ -41,7 +42,7 @@ pub(super) fn Attempts(
     };
     view! {
         <section class="min-w-0">
-            <Heading text="Attempts and ranks" hint="Each start of the run, its processes per node, and how they ended. The rank that failed first is marked; ranks that failed because of it are pale." />
+            <Heading text=tr("Attempts and ranks") hint=tr("Each start of the run, its processes per node, and how they ended. The rank that failed first is marked; ranks that failed because of it are pale.") />
             <div class="grid grid-cols-1 gap-2">{each(newest_first, move |row| view! { <Attempt open=is_last(&row.key) row /> }.into_any())}</div>
         </section>
     }
@@ -60,7 +61,7 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
     view! {
         <details class="card bg-base-200 p-3" open=open data-testid="attempt">
             <summary class="cursor-pointer break-words">
-                <b>"Attempt " {row.key.clone()}</b> " (" {of(|attempt| attempt.cause.clone())} "): " {of(outcome)}
+                <b>{tr_with("Attempt {number}", &[("number", &row.key)])}</b> " (" {of(|attempt| attempt.cause.clone())} "): " {of(outcome)}
             </summary>
             <p class="text-sm opacity-80 mt-1 break-words" data-testid="attempt-facts">{of(facts)}</p>
             {dynamic_view(move || change::shown(&change.get()))}
@@ -76,7 +77,7 @@ fn outcome(attempt: &AttemptView) -> String {
         .outcome
         .as_ref()
         .map(|outcome| outcome.message.to_string());
-    message.unwrap_or_else(|| "active".to_owned())
+    message.unwrap_or_else(|| tr("active").to_owned())
 }
 
 /// Returns the rank that failed first.
@@ -86,22 +87,31 @@ fn root_cause(attempt: &AttemptView) -> Option<Rank> {
 
 /// Returns when the attempt ran, its last step, and its checkpoint.
 fn facts(attempt: &AttemptView) -> String {
-    let ended = attempt
-        .ended_ms
-        .map_or(String::new(), |at_ms| format!(" to {}", clock(at_ms)));
+    let started = clock(attempt.started_ms);
+    let period = attempt.ended_ms.map_or_else(
+        || started.clone(),
+        |at_ms| tr_with("{start} to {end}", &[("start", &started), ("end", &clock(at_ms))]),
+    );
     let last = attempt
         .last_step
-        .map_or(String::new(), |step| format!(" · last step {step}"));
-    let from = attempt.resumed_from.as_ref().map_or(String::new(), resumed);
-    format!("{}{ended}{last}{from}", clock(attempt.started_ms))
+        .map(|step| tr_with("last step {step}", &[("step", &step)]));
+    let from = attempt.resumed_from.as_ref().map(resumed);
+    let facts: Vec<String> = [Some(period), last, from].into_iter().flatten().collect();
+    facts.join(" · ")
 }
 
 fn resumed(from: &ResumedFrom) -> String {
-    let step = from.step.map_or(String::new(), |step| format!("step {step}, "));
-    format!(" · resumed from {step}{}", from.path)
+    match from.step {
+        Some(step) => tr_with(
+            "resumed from step {step}, {path}",
+            &[("step", &step), ("path", &from.path)],
+        ),
+        None => tr_with("resumed from {path}", &[("path", &from.path)]),
+    }
 }
 
 fn not_given(excluded: &ExcludedNode) -> AnyView {
-    view! { <p class="text-sm break-words">"Excluded " <span class="font-mono">{excluded.node.clone()}</span> ": " {excluded.reason.clone()}</p> }
+    let [before, between, end] = tr_parts("Excluded {node}: {reason}");
+    view! { <p class="text-sm break-words">{before} <span class="font-mono">{excluded.node.clone()}</span> {between} {excluded.reason.clone()} {end}</p> }
         .into_any()
 }

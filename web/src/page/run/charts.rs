@@ -10,18 +10,19 @@ use super::logged::Logged;
 use super::run_signal::RunSignal;
 use super::span::SPANS;
 use crate::chart::{Chart, Marks, Naming, Window};
+use crate::language::{marked, tr, tr_with};
 use crate::live::{Live, Row};
 use crate::ui::Heading;
 
 /// Parts of a step for one query: `(series, name of the part)`.
 const PARTS: [(&str, &str); 7] = [
-    ("train_data_seconds", "data"),
-    ("train_forward_seconds", "forward"),
-    ("train_backward_seconds", "backward"),
-    ("train_sync_seconds", "exposed sync"),
-    ("train_bubble_seconds", "pipeline wait"),
-    ("train_optimizer_seconds", "optimizer"),
-    ("train_host_seconds", "other"),
+    ("train_data_seconds", marked("data")),
+    ("train_forward_seconds", marked("forward")),
+    ("train_backward_seconds", marked("backward")),
+    ("train_sync_seconds", marked("exposed sync")),
+    ("train_bubble_seconds", marked("pipeline wait")),
+    ("train_optimizer_seconds", marked("optimizer")),
+    ("train_host_seconds", marked("other")),
 ];
 
 /// The parts are stacked.
@@ -32,7 +33,7 @@ const STACK: Naming = Naming::by("part")
     .stacked();
 
 /// Charts that are hidden if a run does not measure them.
-const OPTIONAL: [&str; 2] = ["Learning rate", "MFU"];
+const OPTIONAL: [&str; 2] = [marked("Learning rate"), marked("MFU")];
 
 /// One line per rank.
 const RANKS: Naming = Naming::by("rank");
@@ -59,32 +60,32 @@ pub(super) fn Charts(
     let none = Signal::stored(Vec::new());
     let charts = [
         (
-            "Step time",
-            "Time per step by phase, mean over ranks.",
+            marked("Step time"),
+            marked("Time per step by phase, mean over ranks."),
             Unit::Seconds,
             split,
             STACK,
             none,
         ),
         (
-            "Throughput",
-            "Samples per second. Ranks of one run should agree.",
+            marked("Throughput"),
+            marked("Samples per second. Ranks of one run should agree."),
             Unit::PerSecond,
             of("train_samples_per_second"),
             RANKS,
             bold,
         ),
         (
-            "Loss",
-            "Falls while the model learns. A red triangle: NaN or infinite.",
+            marked("Loss"),
+            marked("Falls while the model learns. A red triangle: NaN or infinite."),
             Unit::Number,
             of("train_loss"),
             RANKS,
             bold,
         ),
         (
-            "Gradient norm",
-            "Before clipping. A tenfold increase or more is an explosion.",
+            marked("Gradient norm"),
+            marked("Before clipping. A tenfold increase or more is an explosion."),
             Unit::Number,
             of("train_grad_norm"),
             RANKS,
@@ -92,7 +93,7 @@ pub(super) fn Charts(
         ),
         (
             OPTIONAL[0],
-            "Used by the optimizer; the highest of its parameter groups.",
+            marked("Used by the optimizer; the highest of its parameter groups."),
             Unit::Number,
             of("train_learning_rate"),
             RANKS,
@@ -100,23 +101,23 @@ pub(super) fn Charts(
         ),
         (
             OPTIONAL[1],
-            "Model FLOPs utilization: the share of the GPU's peak that trains the model.",
+            marked("Model FLOPs utilization: the share of the GPU's peak that trains the model."),
             Unit::Ratio,
             of("train_mfu_ratio"),
             RANKS,
             bold,
         ),
         (
-            "Waiting for gradient sync",
-            "Share of a step. The rank that waits less than the others is the straggler.",
+            marked("Waiting for gradient sync"),
+            marked("Share of a step. The rank that waits less than the others is the straggler."),
             Unit::Ratio,
             sync,
             RANKS,
             bold,
         ),
         (
-            "Compute share",
-            "Share of a step in forward, backward and optimizer.",
+            marked("Compute share"),
+            marked("Share of a step in forward, backward and optimizer."),
             Unit::Ratio,
             of("train_compute_ratio"),
             RANKS,
@@ -131,13 +132,13 @@ pub(super) fn Charts(
         Naming,
         Signal<Vec<Labels>>,
     )| {
-        view! { <Chart window marks bold title hint unit query naming if_any={OPTIONAL.contains(&title)} /> }
+        view! { <Chart window marks bold title=tr(title) hint=tr(hint) unit query naming if_any={OPTIONAL.contains(&title)} /> }
             .into_any()
     };
     let charts: Vec<AnyView> = charts.into_iter().map(chart).collect();
     view! {
         <section class="min-w-0">
-            <Heading text="Charts" hint="One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag to zoom in on a period in all charts; double-click to reset.">
+            <Heading text=tr("Charts") hint=tr("One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag to zoom in on a period in all charts; double-click to reset.")>
                 <ChooseSpan view />
             </Heading>
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
@@ -179,7 +180,7 @@ impl View {
 #[component]
 pub(super) fn ChooseSpan(view: View) -> impl IntoView {
     let option = |(n, (_, words)): (usize, &(_, &'static str))| {
-        view! { <option value=n.to_string() selected=n == view.chosen.get_untracked()>{*words}</option> }
+        view! { <option value=n.to_string() selected=n == view.chosen.get_untracked()>{tr(words)}</option> }
             .into_any()
     };
     let options: Vec<AnyView> = SPANS.iter().enumerate().map(option).collect();
@@ -187,7 +188,7 @@ pub(super) fn ChooseSpan(view: View) -> impl IntoView {
         view.chosen.set(event_target_value(&event).parse().unwrap_or(0));
     };
     view! {
-        <label class="text-sm flex gap-2 items-center">"Show"
+        <label class="text-sm flex gap-2 items-center">{tr("Show")}
             <select class="select select-sm w-auto" on:change=choose data-testid="span">{options}</select>
         </label>
     }
@@ -212,7 +213,10 @@ fn named_ranks(id: String) -> Memo<Vec<Labels>> {
 fn beginnings(attempts: &[AttemptView]) -> Marks {
     let later = attempts.iter().skip(1);
     later
-        .map(|attempt| (attempt.started_ms, format!("attempt {}", attempt.attempt)))
+        .map(|attempt| {
+            let number = tr_with("attempt {number}", &[("number", &attempt.attempt)]);
+            (attempt.started_ms, number)
+        })
         .collect()
 }
 

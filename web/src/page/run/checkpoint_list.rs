@@ -7,6 +7,7 @@ use leptos::task::spawn_local;
 use serde::Deserialize;
 
 use super::run_signal::RunSignal;
+use crate::language::tr_with;
 use crate::live::{List, Live, Row};
 use crate::session::UserSession;
 use crate::ui::effect;
@@ -127,6 +128,8 @@ pub(super) fn is_usable(one: &CheckpointView) -> bool {
 
 /// Returns `step 1200`, or its path if its step is unknown.
 pub(super) fn name(one: &CheckpointView) -> String {
-    one.step
-        .map_or_else(|| one.path.clone(), |step| format!("step {step}"))
+    one.step.map_or_else(
+        || one.path.clone(),
+        |step| tr_with("step {step}", &[("step", &step)]),
+    )
 }

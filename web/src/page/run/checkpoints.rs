@@ -8,6 +8,7 @@ use leptos::prelude::*;
 
 use super::checkpoint_list::{CheckpointList, name};
 use super::run_signal::RunSignal;
+use crate::language::{marked, tr, tr_with};
 use crate::live::{Row, each};
 use crate::session::UserSession;
 use crate::ui::{Ago, ErrorMessage, Heading, PendingRequest, When, bytes, dynamic_view, empty_view, text};
@@ -27,13 +28,18 @@ pub(super) fn Checkpoints(
     let may = Memo::new(move |_| session.may(Role::Operator) && !is_watched(run));
     let pin = PendingRequest::new();
     let folder = text(move || match checkpoints.folder.get() {
-        Some((folder, Some(free))) => format!("In {folder}; {} free.", bytes(free)),
-        Some((folder, None)) => format!("In {folder}."),
+        Some((folder, Some(free))) => tr_with(
+            "In {folder}; {free} free.",
+            &[("folder", &folder), ("free", &bytes(free))],
+        ),
+        Some((folder, None)) => tr_with("In {folder}.", &[("folder", &folder)]),
         None => String::new(),
     });
     let problem = text(move || {
         let problem = checkpoints.problem.get();
-        problem.map_or(String::new(), |problem| format!("Not all are listed: {problem}"))
+        problem.map_or(String::new(), |problem| {
+            tr_with("Not all are listed: {problem}", &[("problem", &problem)])
+        })
     });
     let there = Memo::new(move |_| checkpoints.list.is_known() && !checkpoints.list.is_empty());
     let path = StoredValue::new(id);
@@ -43,18 +49,18 @@ pub(super) fn Checkpoints(
     };
     view! {
         <section class="min-w-0" data-testid="checkpoints">
-            <Heading text="Checkpoints" hint="Latest step first. A run resumes automatically only from its own complete checkpoints. Only checkpoints that it provably wrote are removed.">
+            <Heading text=tr("Checkpoints") hint=tr("Latest step first. A run resumes automatically only from its own complete checkpoints. Only checkpoints that it provably wrote are removed.")>
                 <When on=move || may.get() && there.get()><PruneButton id=path.get_value() checkpoints /></When>
             </Heading>
             <p class="text-sm break-all" data-testid="checkpoint-folder">{folder}</p>
             <ErrorMessage what=pin.problem />
-            <When on=move || checkpoints.list.is_empty()><p class="opacity-70">"No checkpoints yet."</p></When>
+            <When on=move || checkpoints.list.is_empty()><p class="opacity-70">{tr("No checkpoints yet.")}</p></When>
             <p class="text-sm break-words empty:hidden" data-testid="checkpoint-trouble">{problem}</p>
-            <When on=move || !checkpoints.list.is_known() && checkpoints.problem.with(Option::is_none)><p class="opacity-70">"Loading…"</p></When>
+            <When on=move || !checkpoints.list.is_known() && checkpoints.problem.with(Option::is_none)><p class="opacity-70">{tr("Loading…")}</p></When>
             <When on=move || there.get()>
-                <div class="overflow-x-auto" tabindex="0" role="region" aria-label="Table of checkpoints">
+                <div class="overflow-x-auto" tabindex="0" role="region" aria-label=tr("Table of checkpoints")>
                     <table class="table table-sm">
-                        <thead><tr><th>"Checkpoint"</th><th>"Content"</th><th>"Size"</th><th>"Took"</th><th>"Saved"</th><th>"State"</th><th>"On prune"</th><th>"Keep"</th></tr></thead>
+                        <thead><tr><th>{tr("Checkpoint")}</th><th>{tr("Content")}</th><th>{tr("Size")}</th><th>{tr("Took")}</th><th>{tr("Saved")}</th><th>{tr("State")}</th><th>{tr("On prune")}</th><th>{tr("Keep")}</th></tr></thead>
                         <tbody>{each(move || checkpoints.list.rows(), row)}</tbody>
                     </table>
                 </div>
@@ -100,10 +106,10 @@ fn Saving(
         };
         pin.send(path.clone(), &body, move |_| checkpoints.again());
     };
-    let label = text(move || format!("Keep {}", one.with(name)));
+    let label = text(move || tr_with("Keep {checkpoint}", &[("checkpoint", &one.with(name))]));
     view! {
         <tr data-testid="checkpoint">
-            <td title=row.key.clone()>{of(name)} " " <span class="badge badge-sm badge-info" hidden=move || !one.with(|one| one.in_use)>"in use"</span></td>
+            <td title=row.key.clone()>{of(name)} " " <span class="badge badge-sm badge-info" hidden=move || !one.with(|one| one.in_use)>{tr("in use")}</span></td>
             <td>{of(content)}</td>
             <td class="whitespace-nowrap">{of(size)}</td>
             <td>{of(|one| one.duration_ms.map_or("–".to_owned(), took))}</td>
@@ -117,29 +123,32 @@ fn Saving(
 
 /// Returns what a prune by the run's own rules would do with a checkpoint now, from a dry run.
 fn on_prune(path: &str, retention: &PruneAnswer) -> String {
-    let removed = retention.removed.iter().map(|line| ("Remove", line));
-    let kept = retention.kept.iter().map(|line| ("Keep", line));
+    let removed = retention.removed.iter();
+    let removed = removed.map(|line| (marked("Remove: {reason}"), line));
+    let kept = retention.kept.iter().map(|line| (marked("Keep: {reason}"), line));
     let found = removed.chain(kept).find(|(_, line)| line.path == path);
-    found.map_or_else(String::new, |(verb, line)| format!("{verb}: {}", line.reason))
+    found.map_or_else(String::new, |(words, line)| {
+        tr_with(words, &[("reason", &line.reason)])
+    })
 }
 
 fn content(one: &CheckpointView) -> String {
-    let what = if one.content == "model" {
-        "model only"
-    } else {
-        "full"
+    let words = match (one.content == "model", one.best) {
+        (true, true) => tr("model only, best"),
+        (true, false) => tr("model only"),
+        (false, true) => tr("full, best"),
+        (false, false) => tr("full"),
     };
-    if one.best {
-        format!("{what}, best")
-    } else {
-        what.to_owned()
-    }
+    words.to_owned()
 }
 
 /// Returns the size of the files. If a checkpoint shares files, also the size of those that it does not share.
 fn size(one: &CheckpointView) -> String {
     if one.own_bytes < one.bytes {
-        format!("{}, {} unshared", bytes(one.bytes), bytes(one.own_bytes))
+        tr_with(
+            "{size}, {own} unshared",
+            &[("size", &bytes(one.bytes)), ("own", &bytes(one.own_bytes))],
+        )
     } else {
         bytes(one.bytes)
     }
@@ -154,7 +163,11 @@ fn took(ms: u64) -> String {
 }
 
 fn state(one: &CheckpointView) -> String {
-    let words = if one.complete { "complete" } else { "incomplete" };
+    let words = if one.complete {
+        tr("complete")
+    } else {
+        tr("incomplete")
+    };
     words.to_owned()
 }
 

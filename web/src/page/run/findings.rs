@@ -7,6 +7,7 @@ use leptos::task::spawn_local;
 use serde::Deserialize;
 
 use super::run_signal::RunSignal;
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
 use crate::ui::{Ago, Heading, dynamic_view, effect, fixed, severity_class, severity_word};
@@ -50,14 +51,14 @@ pub(super) fn Findings(
             return ().into_any();
         }
         let hint = if found.over_since_ms.is_some() {
-            "The last findings before the attempt ended."
+            tr("The last findings before the attempt ended.")
         } else {
-            "Measured by the ranks, the kernel and the GPU drivers, and compared during the run."
+            tr("Measured by the ranks, the kernel and the GPU drivers, and compared during the run.")
         };
         let cards: Vec<AnyView> = found.findings.iter().map(card).collect();
         view! {
             <section class="min-w-0" data-testid="findings">
-                <Heading text="What slows the run" hint=hint />
+                <Heading text=tr("What slows the run") hint=hint />
                 <div class="grid gap-3">{cards}</div>
             </section>
         }
@@ -68,13 +69,16 @@ pub(super) fn Findings(
 fn card(finding: &Found) -> AnyView {
     let since = finding
         .since_step
-        .map(|step| format!(", step {step}"))
+        .map(|step| tr_with(", step {step}", &[("step", &step)]))
         .unwrap_or_default();
-    let lost =
-        (finding.lost_seconds >= 0.05).then(|| format!("cost the run {} s", fixed(finding.lost_seconds, 1)));
+    let [since_text, ago] = tr_parts("since {time}");
+    let lost = (finding.lost_seconds >= 0.05).then(|| {
+        let seconds = fixed(finding.lost_seconds, 1);
+        tr_with("cost the run {seconds} s", &[("seconds", &seconds)])
+    });
     let note = finding
         .is_symptom
-        .then_some("Another finding of this run explains it.");
+        .then(|| tr("Another finding of this run explains it."));
     let witnesses: Vec<AnyView> = finding
         .evidence
         .iter()
@@ -85,12 +89,12 @@ fn card(finding: &Found) -> AnyView {
         <article class=format!("card bg-base-200 border-l-4 p-3 {}", severity_class(finding.severity)) data-testid="finding">
             <p class="flex flex-wrap gap-x-2 items-center text-sm">
                 <span class=severity_word(finding.severity).0>{severity_word(finding.severity).1}</span>
-                <span class="opacity-80">"since " <Ago at_ms=Signal::stored(finding.since_ms) />{since}</span>
+                <span class="opacity-80">{since_text} <Ago at_ms=Signal::stored(finding.since_ms) /> {ago} {since}</span>
                 <span class="opacity-80">{lost}</span>
             </p>
             <h3 class="font-bold mt-1 break-words">{finding.sentence.clone()}</h3>
             <p class="text-sm empty:hidden">{note}</p>
-            <p class="text-sm mt-1">"Witnesses:"</p>
+            <p class="text-sm mt-1">{tr("Witnesses:")}</p>
             <ul class="text-sm list-disc ml-5">{witnesses}</ul>
         </article>
     }

@@ -4,48 +4,49 @@ use domain::metric::{Unit, unit_of};
 use leptos::prelude::*;
 
 use crate::chart::{Chart, Marks, Naming, Window};
+use crate::language::{marked, tr};
 use crate::ui::Heading;
 
 /// One line per rank, which stands for its GPU.
 const RANKS: Naming = Naming::by("rank");
 /// The text if there is no data.
-const NO_GPU: &str = "No data: the run uses no GPU, or this GPU model does not report it.";
+const NO_GPU: &str = marked("No data: the run uses no GPU, or this GPU model does not report it.");
 
 /// The charts: `(title, hint, metric)`.
 const CHARTS: [(&str, &str, &str, Unit); 6] = [
     (
-        "SM active",
-        "Share of time in which the multiprocessors had work.",
+        marked("SM active"),
+        marked("Share of time in which the multiprocessors had work."),
         "gpu_sm_active_ratio",
         unit_of("gpu_sm_active_ratio"),
     ),
     (
-        "Tensor cores active",
-        "Share of time in which tensor cores computed.",
+        marked("Tensor cores active"),
+        marked("Share of time in which tensor cores computed."),
         "gpu_tensor_active_ratio",
         unit_of("gpu_tensor_active_ratio"),
     ),
     (
-        "Power",
-        "Board power. It shows the work done better than utilization.",
+        marked("Power"),
+        marked("Board power. It shows the work done better than utilization."),
         "gpu_power_watts",
         unit_of("gpu_power_watts"),
     ),
     (
-        "SM clock",
-        "A GPU with a lower clock than its peers holds all of them back.",
+        marked("SM clock"),
+        marked("A GPU with a lower clock than its peers holds all of them back."),
         "gpu_sm_clock_hertz",
         unit_of("gpu_sm_clock_hertz"),
     ),
     (
-        "Temperature",
-        "Of the chip.",
+        marked("Temperature"),
+        marked("Of the chip."),
         "gpu_temperature_celsius",
         unit_of("gpu_temperature_celsius"),
     ),
     (
-        "Memory in use",
-        "Of the whole GPU, all processes.",
+        marked("Memory in use"),
+        marked("Of the whole GPU, all processes."),
         "gpu_memory_used_bytes",
         unit_of("gpu_memory_used_bytes"),
     ),
@@ -66,8 +67,8 @@ pub(super) fn Gpus(
 ) -> impl IntoView {
     let busiest = format!("max by (link) ({})", assigned("link_utilization_ratio", &id));
     let links = (
-        "Busiest link",
-        "Use of the run's busiest link of each kind, relative to its maximum.",
+        marked("Busiest link"),
+        marked("Use of the run's busiest link of each kind, relative to its maximum."),
         busiest,
         Unit::Ratio,
         LINKS,
@@ -76,12 +77,13 @@ pub(super) fn Gpus(
         .into_iter()
         .map(|(title, hint, metric, unit)| (title, hint, of_ranks(metric, &id), unit, RANKS));
     let chart = |(title, hint, query, unit, naming): (&'static str, &'static str, String, Unit, Naming)| {
-        view! { <Chart window marks title hint unit query naming empty=NO_GPU /> }.into_any()
+        view! { <Chart window marks title=tr(title) hint=tr(hint) unit query naming empty=tr(NO_GPU) /> }
+            .into_any()
     };
     let charts: Vec<AnyView> = charts.chain([links]).map(chart).collect();
     view! {
         <section class="min-w-0" data-testid="gpus">
-            <Heading text="GPUs of the run" hint="One line per rank, which stands for its GPU." />
+            <Heading text=tr("GPUs of the run") hint=tr("One line per rank, which stands for its GPU.") />
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
         </section>
     }

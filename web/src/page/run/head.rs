@@ -9,6 +9,7 @@ use super::resume::ResumeButton;
 use super::run_signal::RunSignal;
 use super::stacks::StacksButton;
 use super::stop::{StopButton, progress};
+use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Run;
 use crate::session::UserSession;
 use crate::ui::{Ago, StateBadge, UnknownAttempts, When, text};
@@ -50,6 +51,7 @@ pub(super) fn Head(
     let can_resume = move || may.get() && state.get().is_final();
     let can_ask = move || session.may(Role::Operator) && state.get() == RunState::Running;
     let (stopped, resumed, inspected) = (id.clone(), id.clone(), id.clone());
+    let [submitted, ago] = tr_parts("submitted {time}");
     view! {
         <section class="flex flex-wrap gap-x-3 gap-y-1 items-center">
             <h1 class="text-2xl font-bold break-all">{id}</h1>
@@ -57,12 +59,12 @@ pub(super) fn Head(
             <When on=can_stop><StopButton id=stopped.clone() run checkpoints /></When>
             <When on=can_ask><StacksButton id=inspected.clone() /></When>
             <When on=can_resume><ResumeButton id=resumed.clone() checkpoints /></When>
-            <p class="w-full text-sm opacity-80">{words(run, |run| Some(detail(run)))} "submitted " <Ago at_ms=submitted_ms /></p>
+            <p class="w-full text-sm opacity-80">{words(run, |run| Some(detail(run)))} {submitted} <Ago at_ms=submitted_ms /> {ago}</p>
             <p class="w-full break-words empty:hidden" data-testid="run-outcome">{why}</p>
             <p class="w-full break-words empty:hidden" role="status" data-testid="stop-progress">{stopping}</p>
             <UnknownAttempts of=unknown />
             <When on=move || watched.get()>
-                <p class="w-full text-sm" data-testid="watched">"Watched run: it was started by lockstep exec, Slurm or by hand, so it cannot be stopped or resumed here."</p>
+                <p class="w-full text-sm" data-testid="watched">{tr("Watched run: it was started by lockstep exec, Slurm or by hand, so it cannot be stopped or resumed here.")}</p>
             </When>
         </section>
     }
@@ -76,17 +78,16 @@ fn words(run: RunSignal, say: fn(&Run) -> Option<String>) -> Signal<String> {
 fn detail(run: &Run) -> String {
     let summary = &run.summary;
     let ranks = match summary.world_size {
-        0 => "ranks not placed yet".to_owned(),
-        1 => "1 rank".to_owned(),
-        many => format!("{many} ranks"),
+        0 => tr("ranks not placed yet").to_owned(),
+        1 => tr("1 rank").to_owned(),
+        many => tr_with("{count} ranks", &[("count", &many)]),
     };
-    let nodes = if summary.nodes.is_empty() {
-        String::new()
+    let placed = if summary.nodes.is_empty() {
+        ranks
     } else {
-        format!(" on {}", summary.nodes.join(", "))
+        let nodes = summary.nodes.join(", ");
+        tr_with("{ranks} on {nodes}", &[("ranks", &ranks), ("nodes", &nodes)])
     };
-    format!(
-        "{} · attempt {} · {ranks}{nodes} · ",
-        summary.program, summary.attempt
-    )
+    let attempt = tr_with("attempt {number}", &[("number", &summary.attempt)]);
+    format!("{} · {attempt} · {placed} · ", summary.program)
 }

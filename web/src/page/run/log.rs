@@ -13,6 +13,7 @@ use domain::api::runs::LogSource;
 use leptos::prelude::*;
 
 use super::run_signal::RunSignal;
+use crate::language::{tr, tr_with};
 use crate::ui::{Heading, When, dynamic_view, empty_view};
 use choice::{attempts, sources, title};
 use display::LogDisplay;
@@ -71,12 +72,13 @@ pub(super) fn Log(
     };
     let of_attempt = move || {
         let option = |number: u32| {
-            view! { <option value=number.to_string()>{format!("attempt {number}")}</option> }.into_any()
+            let words = tr_with("attempt {number}", &[("number", &number)]);
+            view! { <option value=number.to_string()>{words}</option> }.into_any()
         };
         let earlier: Vec<AnyView> = numbers.get().into_iter().rev().skip(1).map(option).collect();
         view! {
-            <select class="select select-sm w-auto" on:change=choose_attempt aria-label="Attempt" data-testid="log-attempt">
-                <option value="0">"last attempt"</option>
+            <select class="select select-sm w-auto" on:change=choose_attempt aria-label=tr("Attempt") data-testid="log-attempt">
+                <option value="0">{tr("last attempt")}</option>
                 {earlier}
             </select>
         }
@@ -93,15 +95,15 @@ pub(super) fn Log(
     });
     view! {
         <section class="min-w-0">
-            <Heading text="Log" hint="Output of a rank. Scroll up to read; scroll to the end to follow again.">
+            <Heading text=tr("Log") hint=tr("Output of a rank. Scroll up to read; scroll to the end to follow again.")>
                 <div class="flex flex-wrap gap-2 items-center">
-                    <label class="text-sm flex gap-1 items-center"><input type="checkbox" bind:checked=display.wrapped /> "wrap lines"</label>
+                    <label class="text-sm flex gap-1 items-center"><input type="checkbox" bind:checked=display.wrapped /> {tr("wrap lines")}</label>
                     {dynamic_view(move || if several.get() { of_attempt() } else { empty_view() })}
-                    <select class="select select-sm w-auto max-w-full" on:change=choose aria-label="Log of" data-testid="log-of">{options}</select>
+                    <select class="select select-sm w-auto max-w-full" on:change=choose aria-label=tr("Log of") data-testid="log-of">{options}</select>
                 </div>
             </Heading>
             <Search run=id position />
-            <When on=move || shown.with(Option::is_none)><p class="opacity-70">"No attempts yet."</p></When>
+            <When on=move || shown.with(Option::is_none)><p class="opacity-70">{tr("No attempts yet.")}</p></When>
             {reading}
         </section>
     }

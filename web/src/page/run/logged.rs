@@ -3,6 +3,7 @@
 use leptos::prelude::*;
 
 use crate::chart::{Marks, Multiples, Window};
+use crate::language::tr;
 
 /// The charts; nothing if the script logs nothing.
 #[component]
@@ -18,8 +19,8 @@ pub(super) fn Logged(
     let query = format!("avg by (name) (train_logged_value{{run=\"{id}\"}})");
     view! {
         <Multiples window marks query by="name"
-            title="Logged by the script"
-            hint="Under the script's own names, mean over the ranks that log them. The training loss is above."
+            title=tr("Logged by the script")
+            hint=tr("Under the script's own names, mean over the ranks that log them. The training loss is above.")
         />
     }
 }

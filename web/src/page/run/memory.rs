@@ -4,21 +4,22 @@ use domain::metric::Unit;
 use leptos::prelude::*;
 
 use crate::chart::{Chart, Marks, Naming, Window};
+use crate::language::{marked, tr};
 use crate::ui::Heading;
 
-/// Parts of a GPU's memory, for one query: `(query, name of the part)`. Of the rank that uses most.
-const STACK: Naming = Naming::by("part")
-    .ordered(&[
-        "allocated",
-        "reserved, not allocated",
-        "others on the GPU",
-        "free",
-    ])
-    .stacked();
+/// Names of the parts of a GPU's memory.
+const PARTS: [&str; 4] = [
+    marked("allocated"),
+    marked("reserved, not allocated"),
+    marked("others on the GPU"),
+    marked("free"),
+];
+/// The parts are stacked.
+const STACK: Naming = Naming::by("part").ordered(&PARTS).stacked();
 /// One line per rank.
 const RANKS: Naming = Naming::by("rank");
 /// The text if there is no data.
-const NO_CUDA: &str = "No rank of this run uses CUDA memory.";
+const NO_CUDA: &str = marked("No rank of this run uses CUDA memory.");
 
 /// The charts of memory.
 #[component]
@@ -33,49 +34,49 @@ pub(super) fn Memory(
     let of = |metric: &str| format!("{metric}{{run=\"{id}\"}}");
     let charts = [
         (
-            "GPU memory by component",
-            "Of the rank with the most in use. The sum is the size of its GPU.",
+            tr("GPU memory by component"),
+            tr("Of the rank with the most in use. The sum is the size of its GPU."),
             components(&id),
             STACK,
         ),
         (
-            "Allocated",
-            "Peak per step, in use by tensors.",
+            tr("Allocated"),
+            tr("Peak per step, in use by tensors."),
             of("train_memory_allocated_bytes"),
             RANKS,
         ),
         (
-            "Reserved",
-            "Peak per step, held by the allocator.",
+            tr("Reserved"),
+            tr("Peak per step, held by the allocator."),
             of("train_memory_reserved_bytes"),
             RANKS,
         ),
         (
-            "Fragmentation",
-            "Reserved, but unusable: the rest of its block is in use.",
+            tr("Fragmentation"),
+            tr("Reserved, but unusable: the rest of its block is in use."),
             of("train_memory_split_bytes"),
             RANKS,
         ),
         (
-            "Kept for the backward pass",
-            "Activations: what activation checkpointing saves.",
+            tr("Kept for the backward pass"),
+            tr("Activations: what activation checkpointing saves."),
             of("train_saved_tensor_bytes"),
             RANKS,
         ),
         (
-            "Host memory",
-            "Resident memory of the rank's process.",
+            tr("Host memory"),
+            tr("Resident memory of the rank's process."),
             of("train_host_memory_bytes"),
             RANKS,
         ),
     ];
     let chart = |(title, hint, query, naming): (&'static str, &'static str, String, Naming)| {
-        view! { <Chart window marks title hint unit=Unit::Bytes query naming empty=NO_CUDA /> }.into_any()
+        view! { <Chart window marks title hint unit=Unit::Bytes query naming empty=tr(NO_CUDA) /> }.into_any()
     };
     let charts: Vec<AnyView> = charts.into_iter().map(chart).collect();
     view! {
         <section class="min-w-0" data-testid="memory">
-            <Heading text="Memory" hint="Allocated memory is in use by tensors. Reserved memory is held by PyTorch's allocator. The difference is its cache and fragments." />
+            <Heading text=tr("Memory") hint=tr("Allocated memory is in use by tensors. Reserved memory is held by PyTorch's allocator. The difference is its cache and fragments.") />
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
         </section>
     }
@@ -95,10 +96,10 @@ fn components(id: &str) -> String {
         on_gpus("gpu_memory_total_bytes"),
     );
     let parts = [
-        (allocated.clone(), "allocated"),
-        (format!("({reserved} - {allocated})"), "reserved, not allocated"),
-        (format!("clamp_min({used} - {reserved}, 0)"), "others on the GPU"),
-        (format!("clamp_min({total} - {used}, 0)"), "free"),
+        (allocated.clone(), PARTS[0]),
+        (format!("({reserved} - {allocated})"), PARTS[1]),
+        (format!("clamp_min({used} - {reserved}, 0)"), PARTS[2]),
+        (format!("clamp_min({total} - {used}, 0)"), PARTS[3]),
     ];
     let named =
         parts.map(|(query, name)| format!("label_replace({query}, \"part\", \"{name}\", \"\", \"\")"));

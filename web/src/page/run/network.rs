@@ -5,6 +5,7 @@ use domain::run::bandwidth::SLOW_SHARE;
 use leptos::prelude::*;
 
 use super::run_signal::RunSignal;
+use crate::language::{marked, tr, tr_with};
 use crate::ui::{Heading, dynamic_view, empty_view, fixed, sorted};
 
 /// Maximum number of nodes in the table; more cannot be read.
@@ -42,7 +43,7 @@ fn shown(view: &BandwidthView) -> AnyView {
     };
     view! {
         <section class="min-w-0" data-testid="bandwidth">
-            <Heading text="Network between nodes" hint="GB/s from one node (row) to another (column), measured before the attempt began. A stronger colour means more bandwidth." />
+            <Heading text=tr("Network between nodes") hint=tr("GB/s from one node (row) to another (column), measured before the attempt began. A stronger colour means more bandwidth.") />
             <p class="text-sm mb-2" data-testid="bandwidth-rule">{rule(view)}</p>
             {body}
         </section>
@@ -52,29 +53,37 @@ fn shown(view: &BandwidthView) -> AnyView {
 
 /// Returns the limit below which a direction is slow, and the progress of the check.
 fn rule(view: &BandwidthView) -> String {
-    let limit = view.slow_below_mib_s.map_or(String::new(), |limit| {
-        let reason = match (view.slow_as_asked, view.usual_mib_s) {
-            (true, _) => "the minimum that the run requires".to_owned(),
-            (false, Some(usual)) => format!(
-                "{} % of the {} between the fastest nodes",
-                fixed(SLOW_SHARE * 100.0, 0),
-                rate(usual)
+    let limit = view.slow_below_mib_s.map(|limit| {
+        let limit = rate(limit);
+        match (view.slow_as_asked, view.usual_mib_s) {
+            (true, _) => tr_with(
+                "Slow is less than {limit}, the minimum that the run requires.",
+                &[("limit", &limit)],
             ),
-            (false, None) => String::new(),
-        };
-        format!("Slow is less than {}, {reason}.", rate(limit))
+            (false, Some(usual)) => tr_with(
+                "Slow is less than {limit}, {share} % of the {usual} between the fastest nodes.",
+                &[
+                    ("limit", &limit),
+                    ("share", &fixed(SLOW_SHARE * 100.0, 0)),
+                    ("usual", &rate(usual)),
+                ],
+            ),
+            (false, None) => tr_with("Slow is less than {limit}.", &[("limit", &limit)]),
+        }
     });
     let slow = match view.figures.iter().filter(|figure| figure.slow).count() {
-        0 => " No pair is slow.".to_owned(),
-        1 => " One pair is slow.".to_owned(),
-        many => format!(" {many} pairs are slow."),
+        0 => tr("No pair is slow.").to_owned(),
+        1 => tr("One pair is slow.").to_owned(),
+        many => tr_with("{count} pairs are slow.", &[("count", &many)]),
     };
-    let rounds = if view.rounds_done < view.rounds {
-        format!(" {} of {} rounds are measured.", view.rounds_done, view.rounds)
-    } else {
-        String::new()
-    };
-    limit + &slow + &rounds
+    let rounds = (view.rounds_done < view.rounds).then(|| {
+        tr_with(
+            "{done} of {all} rounds are measured.",
+            &[("done", &view.rounds_done), ("all", &view.rounds)],
+        )
+    });
+    let sentences: Vec<String> = [limit, Some(slow), rounds].into_iter().flatten().collect();
+    sentences.join(" ")
 }
 
 fn matrix(nodes: &[&str], view: &BandwidthView) -> AnyView {
@@ -91,9 +100,9 @@ fn matrix(nodes: &[&str], view: &BandwidthView) -> AnyView {
         match figure {
             Some(figure) => way(figure, fastest),
             None if from == to => {
-                view! { <td class="text-center opacity-40" aria-label="itself">"·"</td> }.into_any()
+                view! { <td class="text-center opacity-40" aria-label=tr("itself")>"·"</td> }.into_any()
             }
-            None => view! { <td class="text-center opacity-70" title="not measured">"–"</td> }.into_any(),
+            None => view! { <td class="text-center opacity-70" title=tr("not measured")>"–"</td> }.into_any(),
         }
     };
     let heads: Vec<AnyView> = nodes.iter().map(|node| column(node)).collect();
@@ -105,7 +114,8 @@ fn matrix(nodes: &[&str], view: &BandwidthView) -> AnyView {
         })
         .collect();
     table(
-        view! { <tr><th scope="col" class="font-normal text-left">"from ↓ to →"</th>{heads}</tr> }.into_any(),
+        view! { <tr><th scope="col" class="font-normal text-left">{tr("from ↓ to →")}</th>{heads}</tr> }
+            .into_any(),
         rows,
     )
 }
@@ -124,7 +134,7 @@ fn slowest(view: &BandwidthView) -> AnyView {
             view! { <tr><td class="font-mono">{from}</td><td class="font-mono">{to}</td>{way(figure, fastest)}</tr> }.into_any()
         })
         .collect();
-    let heads = ["Slowest pairs, from", "to", "GB/s"];
+    let heads = [tr("Slowest pairs, from"), tr("to"), "GB/s"];
     let heads: Vec<AnyView> = heads.iter().map(|head| column(head)).collect();
     table(view! { <tr>{heads}</tr> }.into_any(), rows)
 }
@@ -136,7 +146,7 @@ fn column(name: &str) -> AnyView {
 fn table(head: AnyView, rows: Vec<AnyView>) -> AnyView {
     // A scrollable element must be reachable with the keyboard.
     view! {
-        <div class="overflow-x-auto" tabindex="0" role="group" aria-label="Bandwidth between nodes">
+        <div class="overflow-x-auto" tabindex="0" role="group" aria-label=tr("Bandwidth between nodes")>
             <table class="table table-xs w-auto border-separate border-spacing-0.5">
                 <thead>{head}</thead>
                 <tbody>{rows}</tbody>
@@ -162,17 +172,21 @@ fn way(figure: &BandwidthFigure, fastest: f64) -> AnyView {
     } else {
         "text-center rounded"
     };
-    let slow = if figure.slow { ", slow" } else { "" };
-    let title = match figure.mib_s {
-        Some(mib_s) => format!("from {} to {}: {}{slow}", figure.from, figure.to, rate(mib_s)),
-        None => format!(
-            "from {} to {}: not measured: {}",
-            figure.from, figure.to, figure.problem
+    let (title, value) = match (figure.mib_s, figure.slow) {
+        (Some(mib_s), false) => (marked("from {from} to {to}: {value}"), rate(mib_s)),
+        (Some(mib_s), true) => (marked("from {from} to {to}: {value}, slow"), rate(mib_s)),
+        (None, _) => (
+            marked("from {from} to {to}: not measured: {value}"),
+            figure.problem.clone(),
         ),
     };
+    let title = tr_with(
+        title,
+        &[("from", &figure.from), ("to", &figure.to), ("value", &value)],
+    );
     view! {
         <td class=class style=style title=title data-testid="way" data-slow=figure.slow.to_string()>
-            {words} {figure.slow.then(|| view! { <span class="block text-[0.65rem] leading-none">"slow"</span> })}
+            {words} {figure.slow.then(|| view! { <span class="block text-[0.65rem] leading-none">{tr("slow")}</span> })}
         </td>
     }
     .into_any()

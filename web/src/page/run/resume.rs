@@ -5,6 +5,7 @@ use leptos::prelude::*;
 
 use super::checkpoint_list::{CheckpointList, can_resume_exactly, is_usable, name};
 use super::stop::steps_of;
+use crate::language::{tr, tr_with};
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, bytes, choice, dynamic_view};
 
 /// Means "from the start" among the paths, none of which is empty.
@@ -44,19 +45,19 @@ pub(super) fn ResumeButton(
     let answers = move || {
         dynamic_view(move || {
             let mut answers: Vec<AnyView> = checkpoints.all().iter().map(|one| answer(one, chosen)).collect();
-            let words = view! { <b>"From the start"</b> ", without a checkpoint" };
+            let words = view! { <b>{tr("From the start")}</b> {tr(", without a checkpoint")} };
             answers.push(choice("resume", START.to_owned(), chosen, true, words.into_any()));
             answers.into_any()
         })
     };
     view! {
-        <button class="btn btn-primary btn-sm" data-testid="resume" on:click=open>"Resume"</button>
-        <Modal dialog title="Resume this run?" leave="Cancel">
-            <p class="text-sm opacity-70">"A new attempt continues from:"</p>
+        <button class="btn btn-primary btn-sm" data-testid="resume" on:click=open>{tr("Resume")}</button>
+        <Modal dialog title=tr("Resume this run?") leave=tr("Cancel")>
+            <p class="text-sm opacity-70">{tr("A new attempt continues from:")}</p>
             <div class="py-2 max-h-80 overflow-y-auto" data-testid="resume-from">{answers()}</div>
             <ErrorMessage what=request.problem />
             <div class="text-right">
-                <button class="btn btn-primary" data-testid="confirm-resume" disabled=request.busy on:click=move |event| resume.with_value(|resume| resume(event))>"Resume it"</button>
+                <button class="btn btn-primary" data-testid="confirm-resume" disabled=request.busy on:click=move |event| resume.with_value(|resume| resume(event))>{tr("Resume it")}</button>
             </div>
         </Modal>
     }
@@ -78,25 +79,21 @@ fn answer(one: &CheckpointView, chosen: RwSignal<String>) -> AnyView {
 /// Returns its age and size, or why it cannot be chosen.
 fn detail(one: &CheckpointView) -> String {
     if !one.complete {
-        let problem = one.problem.as_deref().unwrap_or("something is missing");
-        return format!("cannot be used: {problem}");
+        let problem = one
+            .problem
+            .as_deref()
+            .unwrap_or_else(|| tr("something is missing"));
+        return tr_with("cannot be used: {problem}", &[("problem", &problem)]);
     }
-    let age = match one.age_steps {
-        Some(0) => "the last step; ".to_owned(),
-        Some(steps) => format!("{} behind the last; ", steps_of(steps)),
-        None => String::new(),
-    };
-    let model = if can_resume_exactly(one) {
-        ""
-    } else {
-        "; model only, so the optimizer state is lost"
-    };
-    let foreign = if one.foreign {
-        "; existed before the run"
-    } else {
-        ""
-    };
-    format!("{age}{}{model}{foreign}", bytes(one.bytes))
+    let age = one.age_steps.map(|steps| match steps {
+        0 => tr("the last step").to_owned(),
+        steps => tr_with("{steps} behind the last", &[("steps", &steps_of(steps))]),
+    });
+    let model =
+        (!can_resume_exactly(one)).then(|| tr("model only, so the optimizer state is lost").to_owned());
+    let foreign = one.foreign.then(|| tr("existed before the run").to_owned());
+    let facts = [age, Some(bytes(one.bytes)), model, foreign];
+    facts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use domain::api::runs::RunSummary;
 use domain::time::TimestampMs;
 
 use crate::chart::Window;
+use crate::language::marked;
 
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
@@ -33,9 +34,9 @@ pub(super) enum Span {
 
 /// The choices: `(choice, label)`, the default first.
 pub(super) const SPANS: [(Span, &str); 3] = [
-    (Span::Last(10 * MINUTE_MS), "10 minutes"),
-    (Span::Last(HOUR_MS), "1 hour"),
-    (Span::Whole, "all of it"),
+    (Span::Last(10 * MINUTE_MS), marked("10 minutes")),
+    (Span::Last(HOUR_MS), marked("1 hour")),
+    (Span::Whole, marked("all of it")),
 ];
 
 impl Span {

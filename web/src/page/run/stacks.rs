@@ -6,6 +6,7 @@ use leptos::prelude::*;
 
 use crate::api::unreadable;
 use crate::json;
+use crate::language::tr;
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view};
 
 /// The button and the dialog.
@@ -35,14 +36,14 @@ pub(super) fn StacksButton(
         ask.with_value(|ask| ask());
     };
     view! {
-        <button class="btn btn-sm" data-testid="stacks" on:click=open>"Stacks"</button>
-        <Modal dialog title="Stacks of the ranks" leave="Close">
+        <button class="btn btn-sm" data-testid="stacks" on:click=open>{tr("Stacks")}</button>
+        <Modal dialog title=tr("Stacks of the ranks") leave=tr("Close")>
             <div class="py-2 grid gap-2" role="status" data-testid="stack-groups">
-                <When on=request.busy><p class="opacity-70">"Reading stacks. A rank may take up to 5 seconds to answer…"</p></When>
+                <When on=request.busy><p class="opacity-70">{tr("Reading stacks. A rank may take up to 5 seconds to answer…")}</p></When>
                 {dynamic_view(move || groups.with(|groups| groups.iter().map(shown).collect_view().into_any()))}
             </div>
             <ErrorMessage what=request.problem />
-            <div class="text-right"><button class="btn btn-sm" disabled=request.busy on:click=again>"Ask again"</button></div>
+            <div class="text-right"><button class="btn btn-sm" disabled=request.busy on:click=again>{tr("Ask again")}</button></div>
         </Modal>
     }
 }

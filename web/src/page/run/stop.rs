@@ -5,6 +5,7 @@ use leptos::prelude::*;
 
 use super::checkpoint_list::CheckpointList;
 use super::run_signal::RunSignal;
+use crate::language::{tr, tr_with};
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, choice, text};
 
 /// The button and its dialog.
@@ -45,9 +46,9 @@ pub(super) fn StopButton(
     };
     let lost = text(move || loss(run, checkpoints));
     let answers = move || {
-        let now = view! { <b>"Now. "</b> "Its ranks get SIGTERM, and SIGKILL 30 seconds later. " <span data-testid="loss">{lost}</span> };
-        let step = view! { <b>"After this step. "</b> "All ranks end after the same step. A script that supports it saves then." };
-        let checkpoint = view! { <b>"After the next checkpoint. "</b> "Training continues until one is complete; nothing is lost." };
+        let now = view! { <b>{tr("Now. ")}</b> {tr("Its ranks get SIGTERM, and SIGKILL 30 seconds later. ")} <span data-testid="loss">{lost}</span> };
+        let step = view! { <b>{tr("After this step. ")}</b> {tr("All ranks end after the same step. A script that supports it saves then.")} };
+        let checkpoint = view! { <b>{tr("After the next checkpoint. ")}</b> {tr("Training continues until one is complete; nothing is lost.")} };
         vec![
             choice("stop", String::new(), chosen, true, now.into_any()),
             choice("stop", "step".to_owned(), chosen, true, step.into_any()),
@@ -62,12 +63,12 @@ pub(super) fn StopButton(
     };
     let stop = StoredValue::new(stop);
     view! {
-        <button class="btn btn-error btn-sm" data-testid="stop" on:click=open>"Stop"</button>
-        <Modal dialog title="Stop this run?" leave="Cancel">
+        <button class="btn btn-error btn-sm" data-testid="stop" on:click=open>{tr("Stop")}</button>
+        <Modal dialog title=tr("Stop this run?") leave=tr("Cancel")>
             <div class="py-2">{answers()}</div>
             <ErrorMessage what=request.problem />
             <div class="text-right">
-                <button class="btn btn-error" data-testid="confirm-stop" disabled=request.busy on:click=move |event| stop.with_value(|stop| stop(event))>"Stop it"</button>
+                <button class="btn btn-error" data-testid="confirm-stop" disabled=request.busy on:click=move |event| stop.with_value(|stop| stop(event))>{tr("Stop it")}</button>
             </div>
         </Modal>
     }
@@ -81,31 +82,38 @@ fn loss(run: RunSignal, checkpoints: CheckpointList) -> String {
         of_stop.or(more.steps_since_checkpoint)
     });
     match known.or_else(|| checkpoints.steps_since()) {
-        Some(0) => "Nothing is lost: the last step is saved.".to_owned(),
-        Some(steps) => format!("{} since the last checkpoint will be lost.", steps_of(steps)),
-        None if checkpoints.list.is_empty() => "Nothing has been saved: all progress is lost.".to_owned(),
-        None => "Unsaved progress is lost.".to_owned(),
+        Some(0) => tr("Nothing is lost: the last step is saved.").to_owned(),
+        Some(steps) => tr_with(
+            "{steps} since the last checkpoint will be lost.",
+            &[("steps", &steps_of(steps))],
+        ),
+        None if checkpoints.list.is_empty() => tr("Nothing has been saved: all progress is lost.").to_owned(),
+        None => tr("Unsaved progress is lost.").to_owned(),
     }
 }
 
 /// Returns the progress of a requested stop.
 pub(super) fn progress(stop: &StopView) -> String {
     let lost = stop.steps_lost.filter(|steps| *steps > 0);
-    let lost = lost.map_or(String::new(), |steps| {
-        format!(" Lost: {} since the last checkpoint.", steps_of(steps))
-    });
-    match (stop.after_step, stop.after_checkpoint) {
-        (_, true) => "Stops when the next checkpoint is complete.".to_owned(),
-        (Some(step), _) => format!("Stops when every rank has finished step {step}."),
-        (None, false) => format!("Its ranks are stopping.{lost}"),
+    match (stop.after_step, stop.after_checkpoint, lost) {
+        (_, true, _) => tr("Stops when the next checkpoint is complete.").to_owned(),
+        (Some(step), ..) => tr_with(
+            "Stops when every rank has finished step {step}.",
+            &[("step", &step)],
+        ),
+        (None, false, Some(steps)) => tr_with(
+            "Its ranks are stopping. Lost: {steps} since the last checkpoint.",
+            &[("steps", &steps_of(steps))],
+        ),
+        (None, false, None) => tr("Its ranks are stopping.").to_owned(),
     }
 }
 
 /// Returns `1 step` or `12 steps`.
 pub(super) fn steps_of(steps: u64) -> String {
     match steps {
-        1 => "1 step".to_owned(),
-        many => format!("{many} steps"),
+        1 => tr("1 step").to_owned(),
+        many => tr_with("{count} steps", &[("count", &many)]),
     }
 }
 

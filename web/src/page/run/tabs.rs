@@ -2,6 +2,7 @@
 
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::route::Route;
 use crate::ui::text;
 
@@ -53,12 +54,12 @@ impl Tab {
 
     fn title(self) -> &'static str {
         match self {
-            Self::Summary => "Summary",
-            Self::Ranks => "Ranks",
-            Self::Hardware => "Memory and GPUs",
-            Self::Log => "Log",
-            Self::Checkpoints => "Checkpoints",
-            Self::Attempts => "Attempts and settings",
+            Self::Summary => tr("Summary"),
+            Self::Ranks => tr("Ranks"),
+            Self::Hardware => tr("Memory and GPUs"),
+            Self::Log => tr("Log"),
+            Self::Checkpoints => tr("Checkpoints"),
+            Self::Attempts => tr("Attempts and settings"),
         }
     }
 
@@ -87,7 +88,7 @@ pub(super) fn Tabs(chosen: Memo<Tab>) -> impl IntoView {
             .into_any()
     };
     let all: Vec<AnyView> = Tab::ALL.into_iter().map(tab).collect();
-    view! { <nav class="flex flex-wrap gap-1 border-b border-base-300 pb-1" aria-label="Parts of this page" data-testid="tabs">{all}</nav> }
+    view! { <nav class="flex flex-wrap gap-1 border-b border-base-300 pb-1" aria-label=tr("Parts of this page") data-testid="tabs">{all}</nav> }
 }
 
 #[cfg(test)]

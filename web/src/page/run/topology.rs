@@ -11,6 +11,7 @@ use domain::run::mesh::{Mesh, MeshPosition, Plane};
 use leptos::prelude::*;
 
 use super::run_signal::RunSignal;
+use crate::language::{tr, tr_with};
 use crate::live::Live;
 use crate::ui::{Heading, dynamic_view, empty_view, text};
 use state::{RankContext, RankStatus, State, rank_statuses};
@@ -120,21 +121,25 @@ fn shown(mesh: Mesh, statuses: Memo<BTreeMap<Rank, RankStatus>>) -> AnyView {
         .map(|plane| grid(plane, selection))
         .collect();
     let rest = (drawn.len() < planes.len()).then(|| {
-        view! { <p class="text-sm opacity-70">{format!("Not all {ranks} ranks are drawn; the table has the first {CELLS_MAX}.")}</p> }
+        let words = tr_with(
+            "Not all {count} ranks are drawn; the table has the first {shown}.",
+            &[("count", &ranks), ("shown", &CELLS_MAX)],
+        );
+        view! { <p class="text-sm opacity-70">{words}</p> }
     });
     view! {
         <section class="min-w-0" data-testid="topology">
-            <Heading text="Mesh of ranks" hint="As the script arranges them. Cells with stripes of one colour are a group along the chosen axis: their collectives wait for each other." />
+            <Heading text=tr("Mesh of ranks") hint=tr("As the script arranges them. Cells with stripes of one colour are a group along the chosen axis: their collectives wait for each other.") />
             <div class="flex flex-wrap gap-x-4 gap-y-2 items-center mb-2 text-sm">
                 <b data-testid="mesh-axes">{words}</b>
-                <span class="flex flex-wrap gap-2 items-center" role="group" aria-label="Groups along">"Groups along " {buttons}</span>
+                <span class="flex flex-wrap gap-2 items-center" role="group" aria-label=tr("Groups along")>{tr("Groups along ")} {buttons}</span>
                 <Key />
             </div>
             <div class="grid gap-3">{drawn}</div>
             {rest}
             <p class="text-sm mt-2 min-h-[1.5em] break-words" data-testid="mesh-group">{text(move || pointed(selection))}</p>
             <details>
-                <summary class="cursor-pointer text-sm">"As a table"</summary>
+                <summary class="cursor-pointer text-sm">{tr("As a table")}</summary>
                 {table(selection)}
             </details>
         </section>
@@ -167,7 +172,7 @@ fn Key() -> impl IntoView {
     };
     view! {
         <span class="flex flex-wrap gap-3 text-xs opacity-80">
-            {one(State::Lost, "failed or lost")} {one(State::Stuck, "stuck")} {one(State::Late, "late")} {one(State::Done, "done")}
+            {one(State::Lost, tr("failed or lost"))} {one(State::Stuck, tr("stuck"))} {one(State::Late, tr("late"))} {one(State::Done, tr("done"))}
         </span>
     }
 }
@@ -201,9 +206,12 @@ fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
     }
     let title = plane.title.clone();
     let label = if title.is_empty() {
-        "Mesh of ranks, also as a table below".to_owned()
+        tr("Mesh of ranks, also as a table below").to_owned()
     } else {
-        format!("Mesh of ranks at {title}, also as a table below")
+        tr_with(
+            "Mesh of ranks at {place}, also as a table below",
+            &[("place", &title)],
+        )
     };
     view! {
         <div class="min-w-0">
@@ -218,7 +226,7 @@ fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
 
 /// A position that no rank has reported.
 fn open_cell() -> AnyView {
-    view! { <div class="rounded border border-dashed border-base-300 min-h-12 grid place-items-center opacity-60" title="no rank has told of this place">"?"</div> }
+    view! { <div class="rounded border border-dashed border-base-300 min-h-12 grid place-items-center opacity-60" title=tr("no rank has told of this place")>"?"</div> }
         .into_any()
 }
 
@@ -269,7 +277,15 @@ fn cell(rank: Rank, selection: MeshSelection) -> AnyView {
     });
     let title = text(move || {
         let node = node.get();
-        format!("rank {rank} on {node}: {coordinates}; {}", state().word())
+        tr_with(
+            "rank {rank} on {node}: {place}; {state}",
+            &[
+                ("rank", &rank),
+                ("node", &node),
+                ("place", &coordinates),
+                ("state", &state().word()),
+            ],
+        )
     });
     let word = text(move || if state().stands_out() { state().word() } else { "" });
     let point = move |_| selection.at.set(Some(rank));
@@ -295,16 +311,20 @@ fn group_number(mesh: &Mesh, position: &MeshPosition, axis: usize) -> u32 {
 fn pointed(selection: MeshSelection) -> String {
     let axis = selection.axis.get();
     let Some(rank) = selection.at.get() else {
-        return "Point at a rank to see its group.".to_owned();
+        return tr("Point at a rank to see its group.").to_owned();
     };
     selection.mesh.with_value(|mesh| {
         let ranks: Vec<String> = mesh.group(rank, axis).iter().map(ToString::to_string).collect();
         let position = mesh.position(rank).map(|position| mesh.position_words(position));
         let name = mesh.axes.get(axis).cloned().unwrap_or_default();
-        format!(
-            "Rank {rank} at {}. Its group along {name}: ranks {}.",
-            position.unwrap_or_default(),
-            ranks.join(", ")
+        tr_with(
+            "Rank {rank} at {place}. Its group along {axis}: ranks {ranks}.",
+            &[
+                ("rank", &rank),
+                ("place", &position.unwrap_or_default()),
+                ("axis", &name),
+                ("ranks", &ranks.join(", ")),
+            ],
         )
     })
 }
@@ -325,7 +345,7 @@ fn table(selection: MeshSelection) -> AnyView {
         .collect();
     view! {
         <table class="table table-xs w-auto" data-testid="mesh-table">
-            <thead><tr><th scope="col">"Rank"</th>{heads}<th scope="col">"Node"</th><th scope="col">"State"</th></tr></thead>
+            <thead><tr><th scope="col">{tr("Rank")}</th>{heads}<th scope="col">{tr("Node")}</th><th scope="col">{tr("State")}</th></tr></thead>
             <tbody>{rows}</tbody>
         </table>
     }

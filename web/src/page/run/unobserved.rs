@@ -4,6 +4,7 @@ use domain::run::unobserved::UnobservedLine;
 use leptos::prelude::*;
 
 use super::run_signal::RunSignal;
+use crate::language::tr;
 use crate::ui::{Heading, When, dynamic_view};
 
 /// The section; nothing if everything was observed.
@@ -16,7 +17,7 @@ pub(super) fn Unobserved(
     view! {
         <When on=move || !lines.read().is_empty()>
             <section class="min-w-0" data-testid="unseen">
-                <Heading text="What cannot be observed" hint="Not a problem of the run: its script does these things in a way that cannot be observed without changing it." />
+                <Heading text=tr("What cannot be observed") hint=tr("Not a problem of the run: its script does these things in a way that cannot be observed without changing it.") />
                 <ul class="card bg-base-200 border-l-4 border-info p-3 grid gap-1">
                     {dynamic_view(move || lines.get().iter().map(line).collect::<Vec<AnyView>>().into_any())}
                 </ul>

@@ -4,6 +4,7 @@ use domain::api::runs::UnreadReport;
 use leptos::prelude::*;
 
 use super::run_signal::RunSignal;
+use crate::language::tr;
 use crate::ui::{Heading, When, dynamic_view};
 
 /// The section; nothing if all reports were read.
@@ -22,7 +23,7 @@ pub(super) fn NotRead(
     view! {
         <When on=move || !reports.read().is_empty()>
             <section class="min-w-0" data-testid="unread">
-                <Heading text="Reports that could not be read" hint="Agents and collector have different versions. Upgrade the collector first, then the agents." />
+                <Heading text=tr("Reports that could not be read") hint=tr("Agents and collector have different versions. Upgrade the collector first, then the agents.") />
                 <ul class="card bg-base-200 border-l-4 border-warning p-3 grid gap-1">
                     {dynamic_view(move || reports.get().iter().map(line).collect::<Vec<AnyView>>().into_any())}
                 </ul>

@@ -5,6 +5,7 @@ use leptos::prelude::*;
 
 use super::super::diagnosis_state::DiagnosisState;
 use super::BUTTON;
+use crate::language::tr;
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest};
 
 /// The button and its dialog.
@@ -31,15 +32,15 @@ pub(super) fn NoteButton(state: DiagnosisState) -> impl IntoView {
     };
     let is_empty = move || note.with(|note| note.trim().is_empty()) && !not_a_problem.get();
     view! {
-        <button class=BUTTON on:click=open data-testid="note">"Note…"</button>
-        <Modal dialog title="Write a note" leave="Cancel">
-            <label class="fieldset"><span class="label">"What others should know"</span>
+        <button class=BUTTON on:click=open data-testid="note">{tr("Note…")}</button>
+        <Modal dialog title=tr("Write a note") leave=tr("Cancel")>
+            <label class="fieldset"><span class="label">{tr("What others should know")}</span>
                 <textarea class="textarea w-full" rows="3" name="note" bind:value=note></textarea>
             </label>
-            <label class="flex gap-2 items-center py-2"><input type="checkbox" name="not-a-problem" bind:checked=not_a_problem /> "Not a problem (false alarm)"</label>
+            <label class="flex gap-2 items-center py-2"><input type="checkbox" name="not-a-problem" bind:checked=not_a_problem /> {tr("Not a problem (false alarm)")}</label>
             <ErrorMessage what=request.problem />
             <div class="text-right">
-                <button class="btn btn-primary" disabled=move || request.busy.get() || is_empty() on:click=send data-testid="confirm-note">"Save"</button>
+                <button class="btn btn-primary" disabled=move || request.busy.get() || is_empty() on:click=send data-testid="confirm-note">{tr("Save")}</button>
             </div>
         </Modal>
     }

@@ -5,15 +5,16 @@ use leptos::prelude::*;
 
 use super::super::diagnosis_state::DiagnosisState;
 use super::BUTTON;
+use crate::language::{marked, tr};
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, choice};
 
 const HOUR_S: u32 = 3_600;
 /// The lengths: seconds and label, the default first. There is none without an end, because it would be forgotten.
 const LENGTHS: [(u32, &str); 4] = [
-    (HOUR_S, "1 hour"),
-    (8 * HOUR_S, "8 hours"),
-    (24 * HOUR_S, "1 day"),
-    (7 * 24 * HOUR_S, "1 week"),
+    (HOUR_S, marked("1 hour")),
+    (8 * HOUR_S, marked("8 hours")),
+    (24 * HOUR_S, marked("1 day")),
+    (7 * 24 * HOUR_S, marked("1 week")),
 ];
 
 /// The button and its dialog.
@@ -42,22 +43,22 @@ pub(super) fn SilenceButton(state: DiagnosisState) -> impl IntoView {
     };
     let lengths = move || {
         let one = |(seconds, words): (u32, &'static str)| {
-            choice("silence", seconds.to_string(), length, true, words.into_any())
+            choice("silence", seconds.to_string(), length, true, tr(words).into_any())
         };
         Vec::from(LENGTHS.map(one)).into_any()
     };
     view! {
-        <button class=BUTTON on:click=open data-testid="silence">"Silence…"</button>
-        <Modal dialog title="Silence this diagnosis?" leave="Cancel">
-            <p class="text-sm">"No notifications are sent for alerts with all of these labels. The diagnosis stays on this page and in the lists."</p>
+        <button class=BUTTON on:click=open data-testid="silence">{tr("Silence…")}</button>
+        <Modal dialog title=tr("Silence this diagnosis?") leave=tr("Cancel")>
+            <p class="text-sm">{tr("No notifications are sent for alerts with all of these labels. The diagnosis stays on this page and in the lists.")}</p>
             <p class="text-xs font-mono break-all py-1">{labels}</p>
             <div>{lengths()}</div>
-            <label class="fieldset"><span class="label">"Why"</span>
+            <label class="fieldset"><span class="label">{tr("Why")}</span>
                 <input class="input w-full" name="comment" bind:value=comment />
             </label>
             <ErrorMessage what=request.problem />
             <div class="text-right">
-                <button class="btn btn-primary" disabled=move || request.busy.get() || comment.with(|comment| comment.trim().is_empty()) on:click=send data-testid="confirm-silence">"Silence"</button>
+                <button class="btn btn-primary" disabled=move || request.busy.get() || comment.with(|comment| comment.trim().is_empty()) on:click=send data-testid="confirm-silence">{tr("Silence")}</button>
             </div>
         </Modal>
     }

@@ -4,6 +4,7 @@ use leptos::prelude::*;
 
 use super::Choices;
 use super::measure::{MEASURES, Shows};
+use crate::language::tr;
 use crate::route::Route;
 use crate::ui::{dynamic_view, show, text};
 
@@ -12,16 +13,16 @@ use crate::ui::{dynamic_view, show, text};
 pub(super) fn Controls(choices: Choices, gpus: Memo<usize>) -> impl IntoView {
     let measures: Vec<_> = MEASURES
         .iter()
-        .map(|measure| (measure.key, measure.title))
+        .map(|measure| (measure.key, tr(measure.title)))
         .collect();
     view! {
         <div class="flex flex-wrap gap-x-3 gap-y-1 items-center mb-1">
-            <h2 class="font-bold">"GPUs" <span class="font-normal text-muted">" " {text(move || gpus.get().to_string())}</span></h2>
+            <h2 class="font-bold">{tr("GPUs")} <span class="font-normal text-muted">" " {text(move || gpus.get().to_string())}</span></h2>
             <div class="off-wall flex flex-wrap gap-2 items-center ml-auto" hidden=move || gpus.get() == 0>
-                {choice("Measure", "colour", choices.measure, &measures)}
-                {choice("Colour shows", "show", choices.shows, &[("difference", "difference to the median of the run"), ("value", "value")])}
-                {choice("Grouped by", "group", choices.grouping, &[("node", "by node"), ("run", "by run")])}
-                {choice("View", "gpus", choices.view, &[("cells", "cells"), ("table", "table: worst 50")])}
+                {choice(tr("Measure"), "colour", choices.measure, &measures)}
+                {choice(tr("Colour shows"), "show", choices.shows, &[("difference", tr("difference to the median of the run")), ("value", tr("value"))])}
+                {choice(tr("Grouped by"), "group", choices.grouping, &[("node", tr("by node")), ("run", tr("by run"))])}
+                {choice(tr("View"), "gpus", choices.view, &[("cells", tr("cells")), ("table", tr("table: worst 50"))])}
             </div>
         </div>
     }
@@ -79,9 +80,9 @@ pub(super) fn Legend(choices: Choices) -> impl IntoView {
     view! {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-xs text-muted">
             <span class="inline-flex gap-1 items-center">{ends}</span>
-            <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 border-2 border-error" aria-hidden="true"></span>"named by a diagnosis"</span>
-            <span class="inline-flex gap-1 items-center"><span class="text-error" aria-hidden="true">"✕"</span>"node down"</span>
-            <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 unmeasured" aria-hidden="true"></span>"not measured"</span>
+            <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 border-2 border-error" aria-hidden="true"></span>{tr("named by a diagnosis")}</span>
+            <span class="inline-flex gap-1 items-center"><span class="text-error" aria-hidden="true">"✕"</span>{tr("node down")}</span>
+            <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 unmeasured" aria-hidden="true"></span>{tr("not measured")}</span>
         </p>
     }
 }

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use domain::api::nodes::{NodeState, NodeView};
 
+use crate::language::tr;
+
 /// A GPU, by node and index.
 pub(super) type GpuKey = (String, u32);
 
@@ -105,7 +107,7 @@ impl Fleet {
         for (run, nodes) in groups {
             let title = match (&run, grouping) {
                 (Some(run), _) => run.clone(),
-                (None, Grouping::Run) => "no run".to_owned(),
+                (None, Grouping::Run) => tr("no run").to_owned(),
                 (None, Grouping::Node) => String::new(),
             };
             let mut blocks = Vec::with_capacity(nodes.len());

@@ -2,6 +2,7 @@
 
 use domain::metric::{Unit, unit_of};
 
+use crate::language::{marked, tr_with};
 use crate::ui::{fixed, show};
 
 /// A measure of each GPU.
@@ -50,12 +51,14 @@ impl Measure {
 
     /// Returns a difference as text: `38.0 points below`.
     pub(super) fn difference(&self, difference: f64) -> String {
-        let side = if difference < 0.0 { "below" } else { "above" };
         let size = difference.abs();
-        match self.unit {
-            Unit::Ratio => format!("{} points {side}", fixed(size * 100.0, 1)),
-            unit => format!("{} {side}", show(size, unit)),
-        }
+        let (text, size) = match (self.unit, difference < 0.0) {
+            (Unit::Ratio, true) => (marked("{size} points below"), fixed(size * 100.0, 1)),
+            (Unit::Ratio, false) => (marked("{size} points above"), fixed(size * 100.0, 1)),
+            (unit, true) => (marked("{size} below"), show(size, unit)),
+            (unit, false) => (marked("{size} above"), show(size, unit)),
+        };
+        tr_with(text, &[("size", &size)])
     }
 
     /// Returns a difference as short text for a cell.
@@ -93,7 +96,7 @@ pub(super) fn measure(key: Option<&str>) -> &'static Measure {
 pub(super) static MEASURES: [Measure; 7] = [
     Measure {
         key: "compute",
-        title: "compute (SM activity or utilization)",
+        title: marked("compute (SM activity or utilization)"),
         query: "gpu_sm_active_ratio or gpu_utilization_ratio",
         unit: unit_of("gpu_sm_active_ratio"),
         scale: (0.0, 1.0),
@@ -101,7 +104,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "memory",
-        title: "memory in use",
+        title: marked("memory in use"),
         query: "gpu_memory_used_bytes / gpu_memory_total_bytes",
         unit: Unit::Ratio,
         scale: (0.0, 1.0),
@@ -109,7 +112,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "nvlink",
-        title: "NVLink bandwidth",
+        title: marked("NVLink bandwidth"),
         query: "link_utilization_ratio{link=\"nvlink\"}",
         unit: unit_of("link_utilization_ratio"),
         scale: (0.0, 1.0),
@@ -117,7 +120,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "temperature",
-        title: "temperature",
+        title: marked("temperature"),
         query: "gpu_temperature_celsius",
         unit: unit_of("gpu_temperature_celsius"),
         scale: (25.0, 95.0),
@@ -125,7 +128,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "power",
-        title: "power",
+        title: marked("power"),
         query: "gpu_power_watts",
         unit: unit_of("gpu_power_watts"),
         scale: (0.0, 1_000.0),
@@ -133,7 +136,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "power-limit",
-        title: "power / power limit",
+        title: marked("power / power limit"),
         query: "gpu_power_watts / gpu_power_limit_watts",
         unit: Unit::Ratio,
         scale: (0.0, 1.0),
@@ -141,7 +144,7 @@ pub(super) static MEASURES: [Measure; 7] = [
     },
     Measure {
         key: "clock",
-        title: "SM clock / maximum",
+        title: marked("SM clock / maximum"),
         query: "gpu_sm_clock_hertz / gpu_sm_clock_max_hertz",
         unit: Unit::Ratio,
         scale: (0.3, 1.0),

@@ -3,6 +3,7 @@
 use domain::api::nodes::{NodeState, NodeView};
 use leptos::prelude::*;
 
+use crate::language::{tr, tr_parts};
 use crate::live::{Live, Row, each};
 use crate::ui::{Ago, UnknownAttempts, When, text};
 
@@ -35,10 +36,11 @@ fn Notice(row: Row<NodeView>) -> impl IntoView {
     let seen_ms = Signal::derive(move || node.with(|node| node.seen_ms));
     let missing = text(move || node.with(|node| node.inventory.gpus_missing.clone().unwrap_or_default()));
     let unknown = Signal::derive(move || node.with(|node| node.unknown_attempts.clone()));
+    let [since, ago] = tr_parts("since {time}");
     view! {
         <li class="text-sm">
             <span class="font-mono">{row.key.clone()}</span>
-            <When on=move || is_down.get()>" " <span class="state state-critical">"down"</span> " since " <Ago at_ms=seen_ms /></When>
+            <When on=move || is_down.get()>" " <span class="state state-critical">{tr("down")}</span> " " {since} <Ago at_ms=seen_ms /> {ago}</When>
             <span class="text-muted">" " {missing}</span>
             <UnknownAttempts of=unknown />
         </li>

@@ -7,6 +7,7 @@ use super::Grid;
 use super::layout::Direction;
 use super::measure::Measure;
 use super::picture::Picture;
+use crate::language::{tr, tr_with};
 use crate::route::Route;
 use crate::ui::{effect, show, text};
 
@@ -114,26 +115,27 @@ fn sentence(picture: &Picture, measure: &Measure, cell: usize) -> Option<String>
     let mut parts = vec![format!("{} GPU {}", gpu.node, gpu.gpu)];
     let (value, difference) = (*picture.values.get(cell)?, *picture.differences.get(cell)?);
     if gpu.down {
-        parts.push("its node is down".to_owned());
+        parts.push(tr("its node is down").to_owned());
     } else if value.is_nan() {
-        parts.push("not measured".to_owned());
+        parts.push(tr("not measured").to_owned());
     } else {
         parts.push(show(value, measure.unit));
     }
-    let peers = match &gpu.run {
-        Some(run) => format!("its run {run}"),
-        None => "GPUs without a run".to_owned(),
-    };
-    if !difference.is_nan() && !gpu.down {
-        parts.push(format!(
-            "{} the median of {peers}",
-            measure.difference(difference)
-        ));
-    } else if gpu.run.is_some() {
-        parts.push(peers);
+    let compared = (!difference.is_nan() && !gpu.down).then(|| measure.difference(difference));
+    match (compared, &gpu.run) {
+        (Some(difference), Some(run)) => parts.push(tr_with(
+            "{difference} the median of its run {run}",
+            &[("difference", &difference), ("run", run)],
+        )),
+        (Some(difference), None) => parts.push(tr_with(
+            "{difference} the median of GPUs without a run",
+            &[("difference", &difference)],
+        )),
+        (None, Some(run)) => parts.push(tr_with("its run {run}", &[("run", run)])),
+        (None, None) => {}
     }
     if picture.is_culprit(cell) {
-        parts.push("named by a diagnosis".to_owned());
+        parts.push(tr("named by a diagnosis").to_owned());
     }
     Some(parts.join(" · "))
 }

@@ -5,6 +5,7 @@ use leptos::prelude::*;
 use super::Grid;
 use super::measure::{Measure, Shows};
 use super::picture::Picture;
+use crate::language::tr;
 use crate::ui::{dynamic_view, highest_first, show, text};
 
 /// Maximum number of rows.
@@ -36,12 +37,12 @@ pub(super) fn Worst(grid: Grid) -> impl IntoView {
         <div class="overflow-x-auto">
             <table class="rows narrow" data-testid="gpu-table">
                 <thead>
-                    <tr><th>"GPU"</th><th class="number">"Value"</th><th>"Compared with run median"</th><th>"Run"</th></tr>
+                    <tr><th>{tr("GPU")}</th><th class="number">{tr("Value")}</th><th>{tr("Compared with run median")}</th><th>{tr("Run")}</th></tr>
                 </thead>
                 <tbody>{rows}</tbody>
             </table>
         </div>
-        <button class="off-wall btn btn-sm mt-1" on:click=move |_| sorted.update(|times| *times += 1)>"Sort again"</button>
+        <button class="off-wall btn btn-sm mt-1" on:click=move |_| sorted.update(|times| *times += 1)>{tr("Sort again")}</button>
     }
 }
 
@@ -82,9 +83,9 @@ fn row(grid: Grid, cell: usize) -> AnyView {
 fn value(picture: &Picture, measure: &Measure, cell: usize) -> String {
     let is_down = picture.fleet.cells.get(cell).is_some_and(|gpu| gpu.down);
     match picture.values.get(cell) {
-        _ if is_down => "node down".to_owned(),
+        _ if is_down => tr("node down").to_owned(),
         Some(value) if !value.is_nan() => show(*value, measure.unit),
-        _ => "not measured".to_owned(),
+        _ => tr("not measured").to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@ use domain::series::Labels;
 use leptos::prelude::*;
 
 use super::table::Indicator;
+use crate::language::tr_with;
 use crate::live::{Live, StreamMessage};
 
 /// The summary of one source.
@@ -96,20 +97,18 @@ fn href(labels: &Labels) -> String {
 
 /// Returns `rank 17 of llama on node-07` or `node-07 GPU 3`.
 fn name(labels: &Labels) -> String {
-    let mut words = Vec::new();
-    if let Some(rank) = labels.get("rank") {
-        words.push(format!("rank {rank}"));
-    }
-    if let Some(run) = labels.get("run") {
-        words.push(format!("of {run}"));
-    }
+    let who = match (labels.get("rank"), labels.get("run")) {
+        (Some(rank), Some(run)) => tr_with("rank {rank} of {run}", &[("rank", &rank), ("run", &run)]),
+        (Some(rank), None) => tr_with("rank {rank}", &[("rank", &rank)]),
+        (None, Some(run)) => tr_with("of {run}", &[("run", &run)]),
+        (None, None) => String::new(),
+    };
     match (labels.get("node"), labels.get("gpu")) {
-        (Some(node), Some(gpu)) => words.push(format!("{node} GPU {gpu}")),
-        (Some(node), None) if words.is_empty() => words.push(node.to_owned()),
-        (Some(node), None) => words.push(format!("on {node}")),
-        (None, _) => {}
+        (Some(node), Some(gpu)) => format!("{who} {node} GPU {gpu}").trim_start().to_owned(),
+        (Some(node), None) if who.is_empty() => node.to_owned(),
+        (Some(node), None) => tr_with("{who} on {node}", &[("who", &who), ("node", &node)]),
+        (None, _) => who,
     }
-    words.join(" ")
 }
 
 #[cfg(test)]

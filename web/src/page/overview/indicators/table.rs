@@ -1,5 +1,7 @@
 //! The definitions of the five indicators.
 
+use crate::language::{marked, tr};
+
 /// One indicator.
 pub(super) struct Indicator {
     /// Its name.
@@ -60,9 +62,9 @@ impl BandPosition {
     /// Returns the position as a word.
     pub(super) fn word(self) -> &'static str {
         match self {
-            Self::Below => "below",
-            Self::Within => "healthy",
-            Self::Above => "above",
+            Self::Below => tr("below"),
+            Self::Within => tr("healthy"),
+            Self::Above => tr("above"),
         }
     }
 }
@@ -125,19 +127,19 @@ impl Indicator {
 /// end with the run.
 pub(super) const INDICATORS: [Indicator; 5] = [
     Indicator {
-        title: "GPU memory in use",
-        band: "70–90 %",
+        title: marked("GPU memory in use"),
+        band: marked("70–90 %"),
         healthy: (0.7, 0.9),
         worst: Worst::Lowest,
         sources: &[
             Source {
-                words: "busy GPUs",
+                words: marked("busy GPUs"),
                 query: "gpu_memory_used_bytes / gpu_memory_total_bytes and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05",
                 of: Subject::Gpu,
                 judged: true,
             },
             Source {
-                words: "idle GPUs",
+                words: marked("idle GPUs"),
                 query: "gpu_memory_used_bytes / gpu_memory_total_bytes",
                 of: Subject::Gpu,
                 judged: false,
@@ -145,43 +147,43 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         ],
     },
     Indicator {
-        title: "Compute share",
-        band: "over 85 %",
+        title: marked("Compute share"),
+        band: marked("over 85 %"),
         healthy: (0.85, 1.0),
         worst: Worst::Lowest,
         sources: &[
             Source {
-                words: "ranks, share of a step",
+                words: marked("ranks, share of a step"),
                 query: "train_compute_ratio and on (node, run, rank) train_info{device=~\"cuda.*\"} and on (node, run, rank) train_step offset 1m",
                 of: Subject::Rank,
                 judged: true,
             },
             Source {
-                words: "ranks in their first minute, share of a step",
+                words: marked("ranks in their first minute, share of a step"),
                 query: "train_compute_ratio and on (node, run, rank) train_info{device=~\"cuda.*\"}",
                 of: Subject::Rank,
                 judged: false,
             },
             Source {
-                words: "busy GPUs, SM activity",
+                words: marked("busy GPUs, SM activity"),
                 query: "gpu_sm_active_ratio and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05",
                 of: Subject::Gpu,
                 judged: true,
             },
             Source {
-                words: "busy GPUs, coarse utilization",
+                words: marked("busy GPUs, coarse utilization"),
                 query: "gpu_utilization_ratio and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05",
                 of: Subject::Gpu,
                 judged: true,
             },
             Source {
-                words: "ranks on CPUs, share of a step",
+                words: marked("ranks on CPUs, share of a step"),
                 query: "train_compute_ratio",
                 of: Subject::Rank,
                 judged: false,
             },
             Source {
-                words: "GPUs, coarse utilization",
+                words: marked("GPUs, coarse utilization"),
                 query: "gpu_utilization_ratio",
                 of: Subject::Gpu,
                 judged: false,
@@ -189,25 +191,25 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         ],
     },
     Indicator {
-        title: "Link bandwidth in use",
-        band: "60–80 % while communicating",
+        title: marked("Link bandwidth in use"),
+        band: marked("60–80 % while communicating"),
         healthy: (0.6, 0.8),
         worst: Worst::Lowest,
         sources: &[
             Source {
-                words: "busy GPUs, NVLink",
+                words: marked("busy GPUs, NVLink"),
                 query: "link_utilization_ratio{link=\"nvlink\"} and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05",
                 of: Subject::Gpu,
                 judged: true,
             },
             Source {
-                words: "busy GPUs, PCIe",
+                words: marked("busy GPUs, PCIe"),
                 query: "link_utilization_ratio{link=\"pcie\"} and on (node, gpu) max_over_time(gpu_utilization_ratio[1m]) > 0.05",
                 of: Subject::Gpu,
                 judged: true,
             },
             Source {
-                words: "links",
+                words: marked("links"),
                 query: "link_utilization_ratio",
                 of: Subject::Gpu,
                 judged: false,
@@ -215,31 +217,31 @@ pub(super) const INDICATORS: [Indicator; 5] = [
         ],
     },
     Indicator {
-        title: "Training throughput",
-        band: "over 80 % of its own best",
+        title: marked("Training throughput"),
+        band: marked("over 80 % of its own best"),
         healthy: (0.8, 1.0),
         worst: Worst::Lowest,
         sources: &[Source {
-            words: "ranks, against their best minute",
+            words: marked("ranks, against their best minute"),
             query: "train_samples_per_second / train_samples_per_second_best",
             of: Subject::Rank,
             judged: true,
         }],
     },
     Indicator {
-        title: "Waiting for gradient sync",
-        band: "under 5 % of a step",
+        title: marked("Waiting for gradient sync"),
+        band: marked("under 5 % of a step"),
         healthy: (0.0, 0.05),
         worst: Worst::Highest,
         sources: &[
             Source {
-                words: "ranks, exposed wait per step",
+                words: marked("ranks, exposed wait per step"),
                 query: "train_sync_seconds / train_step_seconds and on (node, run, rank) train_info{device=~\"cuda.*\"} and on (node, run, rank) train_step offset 1m",
                 of: Subject::Rank,
                 judged: true,
             },
             Source {
-                words: "ranks on CPUs or in their first minute",
+                words: marked("ranks on CPUs or in their first minute"),
                 query: "train_sync_seconds / train_step_seconds",
                 of: Subject::Rank,
                 judged: false,

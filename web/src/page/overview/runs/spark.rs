@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use domain::api::stream::{Column, Request};
 use leptos::prelude::*;
 
+use crate::language::tr;
 use crate::live::{Live, StreamMessage};
 
 const RANGE_MS: i64 = 600_000;
@@ -80,7 +81,7 @@ impl Sparks {
 /// Renders a line.
 pub(super) fn spark(values: &[f64]) -> AnyView {
     view! {
-        <svg class="block" width="96" height="18" role="img" aria-label="Step time in the last 10 minutes">
+        <svg class="block" width="96" height="18" role="img" aria-label=tr("Step time in the last 10 minutes")>
             <path d=path(values) fill="none" stroke="var(--series-1)" stroke-width="1.5" />
         </svg>
     }

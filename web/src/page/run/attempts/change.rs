@@ -4,6 +4,7 @@ use domain::api::runs::AttemptView;
 use domain::run::knob::{Change, Decision, How, InPlaceChange, InPlaceState, KnobAnswer, KnobDiff, Verdict};
 use leptos::prelude::*;
 
+use crate::language::{tr, tr_with};
 use crate::ui::empty_view;
 
 /// The fields of an attempt that this shows.
@@ -38,7 +39,7 @@ fn one(change: &Change, answers: &[KnobAnswer], how: AnyView) -> AnyView {
     let untried = change
         .no_larger_batch
         .as_ref()
-        .map(|why| format!("no larger micro_batch is tried: {why}"));
+        .map(|why| tr_with("no larger micro_batch is tried: {why}", &[("why", why)]));
     let notes: Vec<AnyView> = change
         .reason
         .iter()
@@ -65,19 +66,19 @@ fn in_place(live: &InPlaceChange) -> AnyView {
         InPlaceState::Refused => "badge badge-sm badge-error",
         InPlaceState::Asked | InPlaceState::Left => "badge badge-sm badge-neutral",
     };
-    let at = live
-        .step
-        .map_or(String::new(), |step| format!(" after step {step}"));
+    let at = live.step.map_or(String::new(), |step| {
+        tr_with(" after step {step}", &[("step", &step)])
+    });
     let how = view! {
         <p class="text-sm break-words">
-            <span class=class>"in place"</span> {at} ": " {live.words()}
+            <span class=class>{tr("in place")}</span> {at} ": " {live.words()}
         </p>
     };
     one(&live.change, &live.answers, how.into_any())
 }
 
 fn line(diff: &KnobDiff) -> AnyView {
-    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "as in the script".into());
+    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| tr("as in the script").into());
     let class = if diff.how == How::Injected {
         "badge badge-sm badge-warning"
     } else {
@@ -98,9 +99,9 @@ fn note(text: &str) -> AnyView {
 
 fn answer(answer: &KnobAnswer) -> AnyView {
     let state = if answer.applied {
-        "in the script"
+        tr("in the script")
     } else {
-        "not applied"
+        tr("not applied")
     };
     note(&format!(
         "{}={} {state}: {}",

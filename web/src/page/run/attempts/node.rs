@@ -6,6 +6,7 @@ use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
 use super::followed::followed;
+use crate::language::{tr, tr_with};
 use crate::live::{Row, each};
 use crate::ui::{When, text};
 
@@ -22,15 +23,15 @@ pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl Int
     let node = row.signal();
     let ranks = followed(move || node.with(|node| node.ranks.clone()));
     let command = text(move || node.with(|node| node.command.clone()));
-    let copied = RwSignal::new("Copy");
+    let copied = RwSignal::new(tr("Copy"));
     let copy = move |_| {
         copied.set(if copy(&command.get_untracked()) {
-            "Copied"
+            tr("Copied")
         } else {
-            "Select and copy it"
+            tr("Select and copy it")
         })
     };
-    let label = format!("Copy the command line of {}", row.key);
+    let label = tr_with("Copy the command line of {node}", &[("node", &row.key)]);
     view! {
         <div class="mt-2">
             <p class="font-mono text-sm">{row.key.clone()}</p>
@@ -41,7 +42,7 @@ pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl Int
                 </p>
             </When>
             <table class="table table-xs w-auto" data-testid="ranks">
-                <thead><tr><th>"Rank"</th><th>"PID"</th><th>"Step"</th><th>"End"</th></tr></thead>
+                <thead><tr><th>{tr("Rank")}</th><th>{tr("PID")}</th><th>{tr("Step")}</th><th>{tr("End")}</th></tr></thead>
                 <tbody>{each(move || ranks.rows(), move |row| view! { <RankRow row root /> }.into_any())}</tbody>
             </table>
         </div>
@@ -61,8 +62,8 @@ fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
             <td>{of(|rank| rank.pid.map(u64::from))}</td>
             <td>{of(|rank| rank.step.or(rank.exit.as_ref().and_then(|exit| exit.last_step)))}</td>
             <td class="break-words">
-                <span class="badge badge-xs badge-error" hidden=move || !is_root.get()>"failed first"</span>
-                <span class="badge badge-xs badge-ghost" hidden=move || !fell.get()>"fell with it"</span>
+                <span class="badge badge-xs badge-error" hidden=move || !is_root.get()>{tr("failed first")}</span>
+                <span class="badge badge-xs badge-ghost" hidden=move || !fell.get()>{tr("fell with it")}</span>
                 " " {text(move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ToString::to_string)))}
             </td>
         </tr>

@@ -3,12 +3,14 @@
 use domain::api::runs::Provenance;
 use leptos::prelude::*;
 
+use crate::language::tr;
+
 /// Renders the provenance as a disclosure.
 pub(super) fn shown(provenance: &Provenance) -> AnyView {
     let facts = [
-        ("Commit", &provenance.commit),
-        ("Image", &provenance.image_digest),
-        ("Seed", &provenance.seed),
+        (tr("Commit"), &provenance.commit),
+        (tr("Image"), &provenance.image_digest),
+        (tr("Seed"), &provenance.seed),
     ];
     let facts = facts
         .iter()
@@ -20,14 +22,14 @@ pub(super) fn shown(provenance: &Provenance) -> AnyView {
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let lists = [
-        ("Environment", env.join("\n")),
-        ("Packages", provenance.packages.join("\n")),
+        (tr("Environment"), env.join("\n")),
+        (tr("Packages"), provenance.packages.join("\n")),
     ];
     let lists = lists.into_iter().filter(|(_, lines)| !lines.is_empty());
     let lists: Vec<AnyView> = lists.map(|(name, lines)| list(name, lines)).collect();
     view! {
         <details class="mt-2" data-testid="provenance">
-            <summary class="cursor-pointer text-sm">"Provenance: commit, packages, environment"</summary>
+            <summary class="cursor-pointer text-sm">{tr("Provenance: commit, packages, environment")}</summary>
             {facts}
             {lists}
         </details>

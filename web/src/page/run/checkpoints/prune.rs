@@ -5,6 +5,7 @@ use leptos::prelude::*;
 
 use super::super::checkpoint_list::CheckpointList;
 use crate::json;
+use crate::language::{tr, tr_with};
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, bytes, dynamic_view, empty_view, text};
 
 /// The button, and the dialog that shows a dry run before anything is removed.
@@ -48,16 +49,16 @@ pub(super) fn PruneButton(
     let count =
         Memo::new(move |_| answer.with(|answer| answer.as_ref().map_or(0, |answer| answer.removed.len())));
     view! {
-        <button class="btn btn-sm" data-testid="prune" on:click=open>"Prune…"</button>
-        <Modal dialog title="Remove checkpoints?" leave="Cancel">
-            <label class="flex flex-wrap gap-2 items-center text-sm py-2">"Keep the last"
-                <input class="input input-sm w-20" inputmode="numeric" name="keep-last" placeholder="as set" bind:value=keep on:change=move |_| look() />
+        <button class="btn btn-sm" data-testid="prune" on:click=open>{tr("Prune…")}</button>
+        <Modal dialog title=tr("Remove checkpoints?") leave=tr("Cancel")>
+            <label class="flex flex-wrap gap-2 items-center text-sm py-2">{tr("Keep the last")}
+                <input class="input input-sm w-20" inputmode="numeric" name="keep-last" placeholder=tr("as set") bind:value=keep on:change=move |_| look() />
             </label>
             <div class="max-h-80 overflow-y-auto" aria-live="polite" data-testid="prune-preview">{shown()}</div>
             <ErrorMessage what=request.problem />
             <div class="text-right mt-2">
                 <button class="btn btn-error" data-testid="confirm-prune" disabled=move || request.busy.get() || count.get() == 0 on:click=move |_| send(false)>
-                    {text(move || format!("Remove {}", count.get()))}
+                    {text(move || tr_with("Remove {count}", &[("count", &count.get())]))}
                 </button>
             </div>
         </Modal>
@@ -67,10 +68,15 @@ pub(super) fn PruneButton(
 fn preview(answer: &PruneAnswer) -> AnyView {
     let freed = answer.removed.iter().map(|line| line.own_bytes).sum();
     let (gone, stays) = (lines(&answer.removed), lines(&answer.kept));
+    let to_remove = tr_with(
+        "To remove: {count}, which frees {size}",
+        &[("count", &answer.removed.len()), ("size", &bytes(freed))],
+    );
+    let to_keep = tr_with("To keep: {count}", &[("count", &answer.kept.len())]);
     view! {
-        <h3 class="font-semibold">{format!("To remove: {}, which frees {}", answer.removed.len(), bytes(freed))}</h3>
+        <h3 class="font-semibold">{to_remove}</h3>
         <ul class="text-sm">{gone}</ul>
-        <h3 class="font-semibold mt-2">{format!("To keep: {}", answer.kept.len())}</h3>
+        <h3 class="font-semibold mt-2">{to_keep}</h3>
         <ul class="text-sm">{stays}</ul>
     }
     .into_any()

@@ -5,6 +5,7 @@ use domain::ident::Rank;
 use leptos::prelude::*;
 
 use super::super::run_signal::RunSignal;
+use crate::language::tr_with;
 use crate::live::Run;
 
 /// Returns the numbers of the attempts, oldest first; tracked.
@@ -42,7 +43,10 @@ pub(super) fn sources(run: &Run, number: u32) -> Vec<LogSource> {
 pub(super) fn title(source: &LogSource) -> String {
     match source.rank {
         Some(rank) => format!("rank {rank} {} ({})", source.stream, source.node),
-        None => format!("launcher {} ({})", source.stream, source.node),
+        None => tr_with(
+            "launcher {stream} ({node})",
+            &[("stream", &source.stream), ("node", &source.node)],
+        ),
     }
 }
 

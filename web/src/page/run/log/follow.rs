@@ -8,6 +8,7 @@ use leptos::prelude::*;
 use super::display::LogDisplay;
 use super::plain::plain;
 use super::tail::Tail;
+use crate::language::{tr, tr_with};
 use crate::live::{Live, StreamMessage};
 use crate::ui::{ErrorMessage, When, effect, text};
 
@@ -59,8 +60,8 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
         }
     };
     let button = text(move || match new_lines.get() {
-        Some(1) => "1 new line ↓".to_owned(),
-        new => format!("{} new lines ↓", new.unwrap_or_default()),
+        Some(1) => tr("1 new line ↓").to_owned(),
+        new => tr_with("{count} new lines ↓", &[("count", &new.unwrap_or_default())]),
     });
     effect(move || {
         tail.track();
@@ -76,7 +77,7 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
             tabindex="0"
             role="log"
             aria-live="off"
-            aria-label="Log"
+            aria-label=tr("Log")
             data-testid="log"
             on:scroll=scrolled
         >{text(move || tail.with(|tail| plain(tail.text())))}</pre>

@@ -8,6 +8,7 @@ use super::choice::{query, title};
 use super::display::LogDisplay;
 use super::plain::plain;
 use super::position::LogPosition;
+use crate::language::{tr, tr_with};
 use crate::session::UserSession;
 use crate::ui::{ErrorMessage, text};
 
@@ -37,10 +38,13 @@ pub(super) fn LogPart(
             Err(error) => problem.try_set(Some(error.message)).is_some(),
         };
     });
-    let words = format!(
-        "attempt {}, {}, from byte {offset}",
-        source.attempt,
-        title(&source)
+    let words = tr_with(
+        "attempt {number}, {log}, from byte {offset}",
+        &[
+            ("number", &source.attempt),
+            ("log", &title(&source)),
+            ("offset", &offset),
+        ],
     );
     let at = StoredValue::new(source);
     let go = move |offset: Option<u64>| {
@@ -60,13 +64,13 @@ pub(super) fn LogPart(
     view! {
         <p class="text-sm flex flex-wrap gap-2 items-center mb-1">
             <span class="min-w-0 break-words">{words}</span>
-            <button class="btn btn-xs" disabled=offset == 0 on:click=move |_| go(Some(offset.saturating_sub(PIECE_BYTES)))>"Earlier"</button>
-            <button class="btn btn-xs" disabled=is_last on:click=next>"Later"</button>
-            <button class="btn btn-xs" data-testid="log-follow" on:click=move |_| go(None)>"Follow live"</button>
+            <button class="btn btn-xs" disabled=offset == 0 on:click=move |_| go(Some(offset.saturating_sub(PIECE_BYTES)))>{tr("Earlier")}</button>
+            <button class="btn btn-xs" disabled=is_last on:click=next>{tr("Later")}</button>
+            <button class="btn btn-xs" data-testid="log-follow" on:click=move |_| go(None)>{tr("Follow live")}</button>
         </p>
         <ErrorMessage what=problem />
-        <pre class=display.class() tabindex="0" role="region" aria-label="Log" data-testid="log">
-            {text(move || piece.with(|piece| piece.as_ref().map_or("Loading…".to_owned(), |piece| plain(&piece.text))))}
+        <pre class=display.class() tabindex="0" role="region" aria-label=tr("Log") data-testid="log">
+            {text(move || piece.with(|piece| piece.as_ref().map_or(tr("Loading…").to_owned(), |piece| plain(&piece.text))))}
         </pre>
     }
 }

@@ -8,6 +8,7 @@ use leptos::task::spawn_local;
 use super::choice::title;
 use super::plain::plain;
 use super::position::LogPosition;
+use crate::language::{tr, tr_with};
 use crate::session::UserSession;
 use crate::ui::{ErrorMessage, dynamic_view, empty_view};
 
@@ -52,9 +53,9 @@ pub(super) fn Search(run: String, position: RwSignal<LogPosition>) -> impl IntoV
     });
     view! {
         <form class="flex flex-wrap gap-2 items-center mb-2" role="search" on:submit=search>
-            <input class="input input-sm grow" type="search" name="q" placeholder="Search all ranks" aria-label="Search the logs of all ranks" bind:value=words />
-            <label class="text-sm flex gap-1 items-center"><input type="checkbox" name="regex" bind:checked=regex /> "pattern"</label>
-            <button class="btn btn-sm" type="submit" disabled=busy>"Search"</button>
+            <input class="input input-sm grow" type="search" name="q" placeholder=tr("Search all ranks") aria-label=tr("Search the logs of all ranks") bind:value=words />
+            <label class="text-sm flex gap-1 items-center"><input type="checkbox" name="regex" bind:checked=regex /> {tr("pattern")}</label>
+            <button class="btn btn-sm" type="submit" disabled=busy>{tr("Search")}</button>
         </form>
         <ErrorMessage what=problem />
         <div aria-live="polite">{lines}</div>
@@ -63,10 +64,10 @@ pub(super) fn Search(run: String, position: RwSignal<LogPosition>) -> impl IntoV
 
 fn shown(found: &LogMatches, position: RwSignal<LogPosition>) -> AnyView {
     let count = match found.matches.len() {
-        0 => "No line matches.".to_owned(),
-        1 => "1 line:".to_owned(),
-        many if found.truncated => format!("First {many} matches; there are more:"),
-        many => format!("{many} lines:"),
+        0 => tr("No line matches.").to_owned(),
+        1 => tr("1 line:").to_owned(),
+        many if found.truncated => tr_with("First {count} matches; there are more:", &[("count", &many)]),
+        many => tr_with("{count} lines:", &[("count", &many)]),
     };
     let lines: Vec<AnyView> = found.matches.iter().map(|one| line(one, position)).collect();
     view! {
@@ -81,7 +82,10 @@ fn line(one: &LogMatch, position: RwSignal<LogPosition>) -> AnyView {
         source: Some(one.source.clone()),
         offset: Some(one.offset),
     };
-    let of = format!("attempt {}, {}: ", one.source.attempt, title(&one.source));
+    let of = tr_with(
+        "attempt {number}, {log}: ",
+        &[("number", &one.source.attempt), ("log", &title(&one.source))],
+    );
     view! {
         <li>
             <button class="link text-left text-xs break-all" on:click=move |_| position.set(there.clone())>

@@ -6,6 +6,8 @@ use domain::api::runs::{AttemptView, RankView};
 use domain::ident::Rank;
 use domain::run::state::{Cause, RankExit};
 
+use crate::language::tr;
+
 /// From worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
@@ -52,15 +54,15 @@ pub(super) struct RankStatus {
 impl State {
     pub(super) fn word(self) -> &'static str {
         match self {
-            Self::Failed => "failed",
-            Self::Cascaded => "fell with it",
-            Self::Stopped => "stopped",
-            Self::Lost => "lost",
-            Self::Stuck => "stuck",
-            Self::Late => "late",
-            Self::NotStarted => "not there yet",
-            Self::Running => "runs",
-            Self::Done => "done",
+            Self::Failed => tr("failed"),
+            Self::Cascaded => tr("fell with it"),
+            Self::Stopped => tr("stopped"),
+            Self::Lost => tr("lost"),
+            Self::Stuck => tr("stuck"),
+            Self::Late => tr("late"),
+            Self::NotStarted => tr("not there yet"),
+            Self::Running => tr("runs"),
+            Self::Done => tr("done"),
         }
     }
 
