@@ -19,7 +19,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::answers::answers;
 use crate::attempt::NodeIndex;
 use crate::node::Node;
-use crate::world::{NodeOutput, World};
+use crate::scenario::Scenario;
+use crate::world::{FaultBegun, NodeOutput, World};
 
 /// The maximum number of waiting orders of all nodes. A run on all nodes is prepared and started with two orders per node.
 const ORDERS_MAX: usize = 256;
@@ -34,12 +35,18 @@ pub struct Cluster {
     pub url: String,
     /// The join token, which all nodes use.
     pub join: String,
-    /// The number of nodes. Each has eight GPUs.
+    /// The number of nodes.
     pub nodes: u32,
+    /// True if each node has eight GPUs, false if it has none.
+    pub has_gpus: bool,
     /// The beginning of the nodes' names: `demo` for `demo-00`.
     pub prefix: &'static str,
     /// What the collector shows as the specification of the simulation.
     pub simulated: String,
+    /// What runs with these names play. All other runs play those of the demo.
+    pub scenarios: Vec<Scenario>,
+    /// Where the beginning of each fault is reported. If the queue is full, the report is lost, and the log says so.
+    pub faults: Option<mpsc::Sender<FaultBegun>>,
 }
 
 /// An order from a node to the world.
@@ -61,7 +68,7 @@ pub(crate) enum ToNode {
     Answers { id: u64, answers: Vec<Answer> },
 }
 
-/// Joins all nodes. They run until the set is dropped. A task that ends has failed.
+/// Joins all nodes. They run until the set is dropped. A task that ends has failed, unless a fault has ended its node.
 ///
 /// # Errors
 /// Fails if a node cannot join within some seconds.
@@ -74,7 +81,8 @@ pub async fn start(cluster: &Cluster) -> Result<JoinSet<Result<()>>> {
         tasks.spawn(node.run(from_world));
         nodes.push(to_node);
     }
-    tasks.spawn(run(World::new(nodes.len()), inbox, nodes));
+    let world = World::new(nodes.len(), cluster.has_gpus, &cluster.scenarios);
+    tasks.spawn(run(world, inbox, nodes, cluster.faults.clone()));
     Ok(tasks)
 }
 
@@ -82,7 +90,9 @@ async fn run(
     mut world: World,
     mut inbox: mpsc::Receiver<Order>,
     nodes: Vec<mpsc::Sender<ToNode>>,
+    faults: Option<mpsc::Sender<FaultBegun>>,
 ) -> Result<()> {
+    let mut nodes: Vec<Option<mpsc::Sender<ToNode>>> = nodes.into_iter().map(Some).collect();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -93,7 +103,14 @@ async fn run(
                 send(&nodes, order.node, to_node);
             }
             _ = ticks.tick() => {
-                for (node, output) in world.advance(now_ms()).into_iter().enumerate() {
+                let outputs = world.advance(now_ms());
+                for begun in world.take_begun() {
+                    report(faults.as_ref(), begun);
+                }
+                for (node, output) in outputs.into_iter().enumerate() {
+                    if world.is_lost(node) {
+                        nodes[node] = None;
+                    }
                     send(&nodes, node, ToNode::Output(output));
                 }
             }
@@ -109,14 +126,26 @@ fn carry_out(world: &mut World, order: &Order) -> ToNode {
         }
         OrderKind::Question { id, question } => {
             let of = world.attempt(attempt);
-            let answers = of.map(|of| answers(of, order.node, question)).unwrap_or_default();
+            let answers = of.map(|of| answers(of, order.node, question, now_ms()));
+            let answers = answers.unwrap_or_default();
             ToNode::Answers { id: *id, answers }
         }
     }
 }
 
-fn send(nodes: &[mpsc::Sender<ToNode>], node: NodeIndex, to_node: ToNode) {
-    if nodes[node].try_send(to_node).is_err() {
+fn report(faults: Option<&mpsc::Sender<FaultBegun>>, begun: FaultBegun) {
+    if let Some(faults) = faults
+        && let Err(error) = faults.try_send(begun)
+    {
+        tracing::warn!(%error, "the beginning of a simulated fault is not reported");
+    }
+}
+
+/// Sends a message to a node that is not lost.
+fn send(nodes: &[Option<mpsc::Sender<ToNode>>], node: NodeIndex, to_node: ToNode) {
+    if let Some(queue) = &nodes[node]
+        && queue.try_send(to_node).is_err()
+    {
         tracing::warn!(node, "a simulated node is behind; its measurements are dropped");
     }
 }

@@ -34,7 +34,7 @@ impl Node {
     /// Opens both streams.
     pub(crate) async fn join(cluster: &Cluster, index: u32, orders: mpsc::Sender<Order>) -> Result<Self> {
         let name = node_name(cluster.prefix, index, cluster.nodes);
-        let hello = hello(&name, index, &cluster.simulated);
+        let hello = hello(&name, index, cluster);
         let endpoint = Endpoint::new(&cluster.url, None)?;
         let opened = endpoint.open(&cluster.join).await;
         let (mut sending, mut receiving) = opened.with_context(|| format!("{name} cannot connect"))?;
@@ -77,17 +77,22 @@ impl Node {
     }
 }
 
-fn hello(name: &str, index: u32, simulated: &str) -> Hello {
+fn hello(name: &str, index: u32, cluster: &Cluster) -> Hello {
+    let of_gpus = |version: &str| cluster.has_gpus.then(|| version.to_owned()).unwrap_or_default();
     let inventory = Inventory {
         hostname: name.to_owned(),
         addresses: vec![address(index as NodeIndex)],
         os: "simulated".to_owned(),
         cpus: CPUS,
         memory_bytes: 2_000_000_000_000,
-        driver_version: gpu::driver().to_owned(),
-        cuda_version: "12.8".to_owned(),
-        simulated: Some(simulated.to_owned()),
-        gpus: gpu::inventory(index),
+        driver_version: of_gpus(gpu::driver()),
+        cuda_version: of_gpus("12.8"),
+        simulated: Some(cluster.simulated.clone()),
+        gpus: if cluster.has_gpus {
+            gpu::inventory(index)
+        } else {
+            Vec::new()
+        },
         accepts_runs: true,
         sources: vec![Source {
             name: "processes".to_owned(),

@@ -114,13 +114,13 @@ impl Workload {
         &self.trace
     }
 
-    /// Returns the factor by which a step is longer than in the recording.
-    pub(crate) fn stretch(&self) -> f64 {
-        self.step_s / self.trace().median_step_s()
+    /// Returns the factor by which a step of this length is longer than in the recording.
+    pub(crate) fn stretch(&self, step_s: f64) -> f64 {
+        step_s / self.trace().median_step_s()
     }
 }
 
-/// Returns the runs of `lockstep demo`.
+/// Returns the runs of `lockstep demo`. Other scenarios use their recordings.
 #[must_use]
 pub fn workloads() -> &'static [Workload] {
     &WORKLOADS
@@ -212,7 +212,7 @@ mod tests {
                 workload.name,
                 trace.steps.len()
             );
-            let stretched = trace.median_step_s() * workload.stretch();
+            let stretched = trace.median_step_s() * workload.stretch(workload.step_s);
             assert!((stretched - workload.step_s).abs() < 1e-9);
             assert!(
                 trace

@@ -8,17 +8,20 @@ mod faults;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use domain::event::Event;
 use domain::run::state::NodeReport;
 use domain::time::TimestampMs;
 
 use self::checkpoints::Storage;
-use crate::attempt::{Attempt, AttemptPhase, NodeIndex};
-use crate::gpu::{self, BRAKED_SLOWDOWN, GPUS, GpuState};
+use crate::attempt::{Attempt, AttemptPhase, NodeIndex, seconds};
+use crate::gpu::{self, GPUS, GpuState};
 use crate::noise::mix;
 use crate::reading::{Readings, Snapshot};
-use crate::training::{Pool, Slowdown, Training};
+use crate::scenario::Scenario;
+use crate::slowdown::Slowdowns;
+use crate::training::{Pool, Training};
 
 const HOST_MEMORY_BYTES: f64 = 2e12;
 const ROOT_DISK_BYTES: f64 = 1.9e12;
@@ -27,13 +30,27 @@ pub(crate) const CPUS: u32 = 96;
 
 /// The cluster.
 pub(crate) struct World {
-    /// GPUs by node.
+    /// GPUs by node; none if the nodes have no GPUs.
     gpus: Vec<Vec<GpuState>>,
     attempts: BTreeMap<(String, u32), Attempt>,
     /// Checkpoints by run.
     storage: BTreeMap<String, Storage>,
-    /// By workload: the run that has its faults, and which of them have begun. A clone of a run has none.
-    with_faults: BTreeMap<&'static str, (String, BTreeSet<usize>)>,
+    scenarios: BTreeMap<String, Arc<Scenario>>,
+    /// By scenario: the run that has its faults, and which of them have begun. A clone of a run has none.
+    with_faults: BTreeMap<String, (String, BTreeSet<usize>)>,
+    /// Faults that have begun since the last call of [`World::take_begun`].
+    begun: Vec<FaultBegun>,
+    /// Nodes whose processes have all ended.
+    lost: BTreeSet<NodeIndex>,
+}
+
+/// A fault of a scenario has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultBegun {
+    /// The name of the scenario.
+    pub scenario: String,
+    /// When it began.
+    pub at_ms: TimestampMs,
 }
 
 /// What happened on a node.
@@ -64,18 +81,35 @@ pub(crate) struct LogLine {
 }
 
 impl World {
-    pub(crate) fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize, has_gpus: bool, scenarios: &[Scenario]) -> Self {
+        let gpus = if has_gpus { GPUS as usize } else { 0 };
+        let scenarios = scenarios.iter().cloned().map(Arc::new);
         Self {
-            gpus: vec![vec![GpuState::default(); GPUS as usize]; nodes],
+            gpus: vec![vec![GpuState::default(); gpus]; nodes],
             attempts: BTreeMap::new(),
             storage: BTreeMap::new(),
+            scenarios: scenarios
+                .map(|scenario| (scenario.name.clone(), scenario))
+                .collect(),
             with_faults: BTreeMap::new(),
+            begun: Vec::new(),
+            lost: BTreeSet::new(),
         }
     }
 
     /// Returns an attempt, or `None` if the cluster does not have it.
     pub(crate) fn attempt(&self, (run, attempt): (&str, u32)) -> Option<&Attempt> {
         self.attempts.get(&(run.to_owned(), attempt))
+    }
+
+    /// Returns the faults that have begun since the last call.
+    pub(crate) fn take_begun(&mut self) -> Vec<FaultBegun> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// Returns true if all processes on a node have ended.
+    pub(crate) fn is_lost(&self, node: NodeIndex) -> bool {
+        self.lost.contains(&node)
     }
 
     /// Advances the time. Returns what happened, by node.
@@ -103,34 +137,50 @@ impl World {
         {
             self.begin_training(attempt, at_ms, outputs);
         }
-        self.begin_faults(attempt, now_ms, outputs);
-        let slowdowns = self.slowdowns(attempt);
+        for fault in self.due_faults(attempt, now_ms) {
+            self.train(attempt, fault.at_ms, outputs);
+            self.begin(fault, attempt, outputs);
+        }
+        self.train(attempt, now_ms, outputs);
+        if !attempt.is_over() {
+            attempt.account(now_ms);
+        }
+    }
+
+    /// Trains up to a time.
+    fn train(&mut self, attempt: &mut Attempt, until_ms: TimestampMs, outputs: &mut [NodeOutput]) {
+        let AttemptPhase::Training { since_ms, .. } = attempt.phase else {
+            return;
+        };
+        let slowdowns = self.slowdowns(attempt, since_ms);
         let AttemptPhase::Training { training, .. } = &mut attempt.phase else {
             return;
         };
-        let pools = training.advance(now_ms, |rank| slowdowns[rank]);
+        let pools = training.advance(until_ms, |rank, time| slowdowns.of(rank, time));
         let step = training.step();
         for pool in &pools {
             self.take_pool(attempt, pool, outputs);
         }
-        if attempt.stop_after.is_some_and(|last| step >= last) {
-            commands::end_after_step(attempt, step, now_ms, outputs);
+        let is_asked = attempt.stop_after.is_some_and(|last| step >= last);
+        let trained_s = seconds(until_ms - since_ms);
+        let is_done = attempt
+            .scenario
+            .ends_after_s
+            .is_some_and(|end_s| trained_s >= end_s);
+        if is_asked || is_done {
+            commands::end_after_step(attempt, (step, is_asked), until_ms, outputs);
         }
     }
 
     fn begin_training(&self, attempt: &mut Attempt, at_ms: TimestampMs, outputs: &mut [NodeOutput]) {
-        let slowdowns = self.slowdowns(attempt);
-        let seed = attempt
-            .run
-            .bytes()
-            .fold(u64::from(attempt.no), |seed, byte| mix(seed ^ u64::from(byte)));
+        let slowdowns = self.slowdowns(attempt, at_ms);
         let training = Training::new(
-            attempt.workload,
-            seed,
+            Arc::clone(&attempt.scenario),
+            seed(attempt),
             attempt.ranks() as usize,
             attempt.resume_step,
             at_ms,
-            |rank| slowdowns[rank],
+            |rank, time| slowdowns.of(rank, time),
         );
         attempt.phase = AttemptPhase::Training {
             training,
@@ -164,16 +214,21 @@ impl World {
         self.save(attempt, pool, &mut outputs[first]);
     }
 
-    fn slowdowns(&self, attempt: &Attempt) -> Vec<Slowdown> {
-        let of_rank = |rank: u32| {
-            let place = attempt.place(rank);
-            let is_braked = place.is_some_and(|(node, gpu)| self.gpus[node][gpu as usize].is_braked);
-            Slowdown {
-                compute: if is_braked { BRAKED_SLOWDOWN } else { 1.0 },
-                data: attempt.slow_data,
-            }
+    fn slowdowns(&self, attempt: &Attempt, since_ms: TimestampMs) -> Slowdowns {
+        let is_braked = |rank: u32| {
+            let gpu = attempt
+                .place(rank)
+                .and_then(|(node, gpu)| self.gpus[node].get(gpu as usize));
+            gpu.is_some_and(|gpu| gpu.is_braked)
         };
-        (0..attempt.ranks()).map(of_rank).collect()
+        Slowdowns {
+            scenario: Arc::clone(&attempt.scenario),
+            seed: seed(attempt),
+            since_ms,
+            slow_data: attempt.slow_data,
+            braked: (0..attempt.ranks()).map(is_braked).collect(),
+            begun: attempt.begun.clone(),
+        }
     }
 
     /// Returns what the agent of a node measures once per second.
@@ -217,6 +272,18 @@ impl World {
             at_ms: now_ms,
             readings,
         }
+    }
+}
+
+/// Returns the seed of an attempt.
+fn seed(attempt: &Attempt) -> u64 {
+    let no = u64::from(attempt.no);
+    match attempt.scenario.seed {
+        Some(seed) => mix(seed ^ no),
+        None => attempt
+            .run
+            .bytes()
+            .fold(no, |seed, byte| mix(seed ^ u64::from(byte))),
     }
 }
 

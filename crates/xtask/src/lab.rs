@@ -9,6 +9,7 @@ mod hang;
 pub(crate) mod hardware;
 mod knobs;
 mod recipes;
+mod simulated;
 mod trials;
 mod upgrade;
 
@@ -54,6 +55,9 @@ enum What {
     Knobs(knobs::Options),
     /// Trains every recipe on two nodes of two ranks, with the PyTorch of the tests or another release.
     Recipes(recipes::Options),
+    /// Plays runs that go wrong on a simulated cluster, many at the same time, and hours of healthy runs. Scores them like the real ones.
+    /// Continues after an interruption.
+    Simulated(simulated::Options),
     /// Runs training with an old agent and a new collector, with a new agent and an old collector, and through both upgrades. Writes the
     /// table to docs/upgrade.md.
     Upgrade(upgrade::Options),
@@ -70,6 +74,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         What::Hardware(options) => hardware::run(layout, options),
         What::Knobs(options) => knobs::run(layout, options),
         What::Recipes(options) => recipes::run(layout, options),
+        What::Simulated(options) => simulated::run(layout, options),
         What::Upgrade(options) => upgrade::run(layout, options),
     }
 }
@@ -93,7 +98,28 @@ impl Matrix {
         venv: &Path,
         settings: &[(&str, String)],
     ) -> Result<(String, bool)> {
-        let mut child = ignored_test(layout, self.step, (self.binary, self.test), self.limit, venv)?;
+        let test = (self.binary, self.test);
+        let child = ignored_test(layout, self.step, test, self.limit, venv)?;
+        self.end(child, settings)
+    }
+
+    /// Runs the test in a release build. It does not need PyTorch.
+    pub(crate) fn run_optimised(
+        &self,
+        layout: &Layout,
+        settings: &[(&str, String)],
+    ) -> Result<(String, bool)> {
+        let child = test_command(
+            layout,
+            self.step,
+            (self.binary, self.test),
+            self.limit,
+            &["--release"],
+        )?;
+        self.end(child, settings)
+    }
+
+    fn end(&self, mut child: Child, settings: &[(&str, String)]) -> Result<(String, bool)> {
         for (name, value) in settings {
             child = child.env(name, value);
         }
@@ -119,12 +145,23 @@ fn ignored_test(
     limit: Duration,
     venv: &Path,
 ) -> Result<Child> {
+    Ok(test_command(layout, step, (binary, test), limit, &[])?.env("LOCKSTEP_TEST_VENV", venv))
+}
+
+/// Like `ignored_test`, with more arguments for cargo and without PyTorch.
+fn test_command(
+    layout: &Layout,
+    step: &str,
+    (binary, test): (&str, &str),
+    limit: Duration,
+    more: &[&str],
+) -> Result<Child> {
     web::ensure_folder(layout)?;
     Ok(Child::new(layout, step, "cargo", limit)
         .args(["test", "--locked", "--package", "lockstep"])
+        .args(more)
         .args(["--test", binary, "--", "--exact", test])
-        .args(["--ignored", "--nocapture"])
-        .env("LOCKSTEP_TEST_VENV", venv))
+        .args(["--ignored", "--nocapture"]))
 }
 
 fn framed<'a>(printed: &'a str, begin: &str) -> Option<&'a str> {

@@ -72,8 +72,11 @@ impl Demo {
             url: url.clone(),
             join: running.join_token().await.map_err(anyhow::Error::from)?,
             nodes: self.nodes,
+            has_gpus: true,
             prefix: "demo",
             simulated: "demo".to_owned(),
+            scenarios: Vec::new(),
+            faults: None,
         };
         let mut nodes = sim_cluster::start(&cluster).await?;
         self.announce(&url, &token);

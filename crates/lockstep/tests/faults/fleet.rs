@@ -255,7 +255,8 @@ impl Drop for Fleet {
     }
 }
 
-fn collector(program: &Path, folder: &Path, listen: &str) -> Command {
+/// Returns the command of a collector whose data folder is `collector` in this folder.
+pub(crate) fn collector(program: &Path, folder: &Path, listen: &str) -> Command {
     let mut command = Command::new(program);
     command
         .args(["collector", "--listen", listen, "--insecure-public", "--data"])

@@ -12,11 +12,12 @@
 //! hang.rs       a rank that stops taking part, and which rank is named
 //! detection.rs  how fast a degraded training is found, by this program and by an earlier one
 //! diagnosis/    all kinds of runs that go wrong, and who is named: cargo xtask lab diagnosis
+//! diagnosis/simulated/   the same on a simulated cluster: cargo xtask lab simulated
 //! trials.rs     finished trials, so that an interrupted command continues
 //! ```
 //! Some of them run with every change. `cargo xtask lab faults` runs all of them and writes the table in docs/faults.md.
 //!
-//! Needs PyTorch: a virtual environment at `LOCKSTEP_TEST_VENV`, or where `cargo xtask test` makes it. Network namespaces and small file
+//! Needs PyTorch: a virtual environment at `LOCKSTEP_TEST_VENV`, or where `cargo xtask test` makes it. Simulated trials do not. Network namespaces and small file
 //! systems need root.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

@@ -75,9 +75,12 @@ impl Storage {
 }
 
 impl World {
-    /// Creates the storage of a run at its first attempt.
+    /// Creates the storage of a run at its first attempt, if its scenario has one.
     pub(super) fn open_storage(&mut self, attempt: &Attempt, folder: Option<&str>, now_ms: TimestampMs) {
-        let workload = attempt.workload;
+        if !attempt.scenario.has_storage {
+            return;
+        }
+        let workload = attempt.scenario.workload;
         self.storage
             .entry(attempt.run.clone())
             .or_insert_with(|| Storage {
@@ -90,7 +93,7 @@ impl World {
 
     /// Saves a checkpoint after the steps of a pool, if one is due.
     pub(super) fn save(&mut self, attempt: &mut Attempt, pool: &Pool, output: &mut NodeOutput) {
-        let every = attempt.workload.checkpoint_every;
+        let every = attempt.scenario.workload.checkpoint_every;
         let before = pool.last_step - pool.steps;
         if pool.last_step / every == before / every {
             return;
@@ -101,7 +104,7 @@ impl World {
         let saved = Saved {
             step: pool.last_step / every * every,
             at_ms: pool.at_ms,
-            bytes: attempt.workload.checkpoint_bytes,
+            bytes: attempt.scenario.workload.checkpoint_bytes,
         };
         if storage.saved.iter().any(|known| known.step == saved.step) {
             return;
@@ -159,9 +162,12 @@ impl World {
         out.push("run_checkpoint_age_seconds", seconds(now_ms - last_ms));
         out.push(
             "run_checkpoint_interval_seconds",
-            attempt.workload.checkpoint_every as f64 * attempt.workload.step_s,
+            attempt.scenario.workload.checkpoint_every as f64 * attempt.scenario.step_s,
         );
-        out.push("run_checkpoint_bytes", attempt.workload.checkpoint_bytes as f64);
+        out.push(
+            "run_checkpoint_bytes",
+            attempt.scenario.workload.checkpoint_bytes as f64,
+        );
         out.push("run_checkpoint_free_bytes", storage.free_bytes() as f64);
         out.push("run_checkpoints_incomplete_total", 0.0);
     }

@@ -1,5 +1,7 @@
 //! How a node carries out commands of the collector.
 
+use std::sync::Arc;
+
 use domain::ident::Rank;
 use domain::run::spec::Spec;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, Prepared, RankExit, Start};
@@ -9,6 +11,7 @@ use super::{NodeOutput, World};
 use crate::attempt::{Attempt, AttemptPhase, NodeIndex};
 use crate::gpu::{self, GPUS};
 use crate::identity::address;
+use crate::scenario::Scenario;
 use crate::workload::{Workload, workloads};
 
 /// The time from the start of the last node to the first step: PyTorch is imported, the model is built.
@@ -30,11 +33,13 @@ impl World {
         let key = (run.to_owned(), attempt);
         match command {
             NodeCommand::Prepare { spec, nnodes, .. } => {
+                let scenario = self.scenario(&spec);
+                let gpus = u32::try_from(self.gpus[node].len()).unwrap_or(GPUS);
                 let of = self
                     .attempts
                     .entry(key)
-                    .or_insert_with(|| Attempt::new(run, attempt, workload(&spec), nnodes));
-                output.report(of, NodeReport::Prepared(prepared(node)));
+                    .or_insert_with(|| Attempt::new(run, attempt, scenario, nnodes));
+                output.report(of, NodeReport::Prepared(prepared(node, gpus)));
             }
             NodeCommand::Start(start) => {
                 if let Some(mut of) = self.attempts.remove(&key) {
@@ -68,6 +73,12 @@ impl World {
         output
     }
 
+    /// Returns the scenario with the name of the run, otherwise that of the demo.
+    fn scenario(&self, spec: &Spec) -> Arc<Scenario> {
+        let known = self.scenarios.get(&spec.name).cloned();
+        known.unwrap_or_else(|| Arc::new(Scenario::demo(workload(spec))))
+    }
+
     fn start(
         &mut self,
         of: &mut Attempt,
@@ -78,7 +89,7 @@ impl World {
     ) {
         of.nproc = start.nproc.min(GPUS);
         of.resume_step = start.resume_step.unwrap_or_default();
-        of.slow_data = slow_data(of.workload, &start.spec);
+        of.slow_data = slow_data(of.scenario.slow_data, &start.spec);
         of.nodes.insert(start.node_rank, node);
         self.open_storage(of, start.spec.checkpoint_dir.as_deref(), now_ms);
         output.report(
@@ -102,7 +113,11 @@ impl World {
                     pid,
                 },
             );
-            let device = format!("cuda:{local_rank}");
+            let device = if of.scenario.has_gpus() {
+                format!("cuda:{local_rank}")
+            } else {
+                "cpu".to_owned()
+            };
             let world = of.ranks();
             output.line(
                 of,
@@ -135,7 +150,7 @@ fn workload(spec: &Spec) -> &'static Workload {
     by_name.or_else(by_recipe).unwrap_or(&all[0])
 }
 
-fn slow_data(workload: &Workload, spec: &Spec) -> f64 {
+fn slow_data(usual: f64, spec: &Spec) -> f64 {
     let workers = spec
         .set
         .get("num_workers")
@@ -143,7 +158,7 @@ fn slow_data(workload: &Workload, spec: &Spec) -> f64 {
     if workers.is_some_and(|workers| workers >= WORKERS_ENOUGH) {
         1.0
     } else {
-        workload.slow_data
+        usual
     }
 }
 
@@ -179,13 +194,20 @@ fn stop(of: &mut Attempt, node: NodeIndex, now_ms: TimestampMs, output: &mut Nod
     of.phase = AttemptPhase::Over;
 }
 
-/// Ends all ranks normally after a step.
-pub(super) fn end_after_step(of: &mut Attempt, step: u64, now_ms: TimestampMs, outputs: &mut [NodeOutput]) {
+/// Ends all ranks normally after a step, because they are asked to or because the script is done.
+pub(super) fn end_after_step(
+    of: &mut Attempt,
+    (step, is_asked): (u64, bool),
+    now_ms: TimestampMs,
+    outputs: &mut [NodeOutput],
+) {
     for node in of.nodes.values() {
         let output = &mut outputs[*node];
         for (rank, _) in of.ranks_on(*node) {
             let rank = Rank(rank);
-            output.report(of, NodeReport::StopStep { rank, step });
+            if is_asked {
+                output.report(of, NodeReport::StopStep { rank, step });
+            }
             output.report(
                 of,
                 NodeReport::RankExited(RankExit {
@@ -210,18 +232,19 @@ pub(super) fn end_after_step(of: &mut Attempt, step: u64, now_ms: TimestampMs, o
     of.phase = AttemptPhase::Over;
 }
 
-fn prepared(node: NodeIndex) -> Prepared {
+fn prepared(node: NodeIndex, gpus: u32) -> Prepared {
+    let of_gpus = |version: &str| (gpus > 0).then(|| version.to_owned()).unwrap_or_default();
     Prepared {
         address: address(node),
         port: 29_500,
         python: "/usr/bin/python3".to_owned(),
         python_version: "3.11.2".to_owned(),
         torch_version: "2.10.0".to_owned(),
-        gpus: GPUS,
+        gpus,
         nproc_default: GPUS,
-        driver: gpu::driver().to_owned(),
-        cuda: "12.8".to_owned(),
-        nccl: "2.27.3".to_owned(),
+        driver: of_gpus(gpu::driver()),
+        cuda: of_gpus("12.8"),
+        nccl: of_gpus("2.27.3"),
         ..Prepared::default()
     }
 }

@@ -1,9 +1,12 @@
+use domain::diagnosis::input::Phase;
 use domain::ident::Rank;
 use domain::run::checkpoint::{RemovalOrder, RequiredCheckpoint};
 use domain::run::spec::Spec;
 use domain::run::state::{NodeCommand, NodeReport, Start};
 
-use super::{NodeOutput, World};
+use super::{FaultBegun, NodeOutput, World};
+use crate::fault::{Exit, Fault, FaultKind, Hold, LearnedValue, Part};
+use crate::scenario::Scenario;
 use crate::workload::{Workload, workloads};
 
 const SECOND_MS: i64 = 1_000;
@@ -16,35 +19,39 @@ struct Simulation {
 impl Simulation {
     fn new() -> Self {
         Self {
-            world: World::new(8),
+            world: World::new(8, true, &[]),
             now_ms: 0,
         }
     }
 
     fn start(&mut self, workload: &Workload, run: &str, attempt: u32, set: &[(&str, &str)]) {
+        self.start_named((workload.name, workload.nodes), run, attempt, set);
+    }
+
+    fn start_named(&mut self, (name, nodes): (&str, u32), run: &str, attempt: u32, set: &[(&str, &str)]) {
         let spec = Spec {
-            name: workload.name.to_owned(),
+            name: name.to_owned(),
             set: set
                 .iter()
                 .map(|(name, value)| ((*name).into(), (*value).into()))
                 .collect(),
             ..Spec::default()
         };
-        for node in 0..workload.nodes {
+        for node in 0..nodes {
             let prepare = NodeCommand::Prepare {
                 spec: Box::new(spec.clone()),
                 node_rank: node,
-                nnodes: workload.nodes,
+                nnodes: nodes,
                 resume_from: None,
             };
             let output = self.command(node as usize, run, attempt, prepare);
             assert!(matches!(&output.reports[0].what, NodeReport::Prepared(_)));
         }
-        for node in 0..workload.nodes {
+        for node in 0..nodes {
             let start = NodeCommand::Start(Box::new(Start {
                 spec: spec.clone(),
                 node_rank: node,
-                nnodes: workload.nodes,
+                nnodes: nodes,
                 nproc: 8,
                 ..Start::default()
             }));
@@ -231,4 +238,134 @@ fn ranks_end_after_a_step_when_they_are_asked_to() {
     let ends = outputs.iter().flat_map(|output| &output.reports);
     let ends = ends.filter(|report| matches!(&report.what, NodeReport::Ended(end) if end.code == Some(0)));
     assert_eq!(ends.count(), 2);
+}
+
+// === Scenarios ===
+
+fn scenario(kind: FaultKind) -> Scenario {
+    Scenario {
+        seed: Some(7),
+        step_s: 0.5,
+        faults: vec![Fault { after_s: 10.25, kind }],
+        ..Scenario::even("trial".to_owned(), named("vit-l-ddp"))
+    }
+}
+
+/// Starts a scenario on two nodes with eight ranks each, without GPUs.
+fn played(scenario: Scenario) -> Simulation {
+    let mut simulation = Simulation {
+        world: World::new(2, false, &[scenario]),
+        now_ms: 0,
+    };
+    simulation.start_named(("trial", 2), "r", 1, &[]);
+    simulation
+}
+
+#[test]
+fn a_fault_begins_at_its_time_and_not_at_the_next_tick() {
+    let slow = FaultKind::Slow {
+        rank: Some(3),
+        part: Part::Forward,
+        ratio: 0.6,
+    };
+    let mut simulation = played(scenario(slow));
+    simulation.pass(30);
+    let begun = simulation.world.take_begun();
+    assert_eq!(
+        begun,
+        [FaultBegun {
+            scenario: "trial".to_owned(),
+            at_ms: 12_250
+        }],
+        "two seconds after the start comes the first step"
+    );
+    let outputs = simulation.pass(20);
+    let forward = |rank: &str| mean(&values(&outputs, "train_forward_seconds", rank));
+    let wait = |rank: &str| mean(&values(&outputs, "train_sync_seconds", rank));
+    assert!(forward("3") > forward("2") + 0.2);
+    assert!(wait("2") > wait("3") + 0.2);
+    let mut snapshots = outputs.iter().flat_map(|output| &output.snapshots);
+    assert!(snapshots.all(|snapshot| snapshot.readings.iter().all(|reading| reading.metric != "gpu_up")));
+}
+
+#[test]
+fn peers_of_a_rank_in_an_endless_loop_wait_in_their_backward_pass_under_ddp() {
+    let spin = FaultKind::Hold {
+        rank: 5,
+        phase: Phase::Forward,
+        hold: Hold::Spins,
+    };
+    let mut simulation = played(scenario(spin));
+    simulation.pass(20);
+    let outputs = simulation.pass(5);
+    let all_are = |metric: &str, rank: &str, expected: f64| {
+        let values = values(&outputs, metric, rank);
+        assert!(!values.is_empty() && values.iter().all(|value| *value == expected));
+    };
+    all_are("train_phase", "5", f64::from(Phase::Forward as u8));
+    all_are("train_phase", "4", f64::from(Phase::Backward as u8));
+    all_are("train_process_state", "5", 0.0);
+    let used = |rank: &str| {
+        let values = values(&outputs, "train_cpu_seconds_total", rank);
+        values[4] - values[0]
+    };
+    assert!((used("5") - 4.0).abs() < 1e-6);
+    assert!(used("4") < 0.5);
+    assert!(values(&outputs, "train_step", "4").is_empty());
+}
+
+#[test]
+fn a_rank_has_a_loss_that_is_not_finite_one_step_before_all_others() {
+    let mut simulation = played(scenario(FaultKind::NotFinite {
+        rank: 9,
+        value: LearnedValue::Loss,
+    }));
+    let before = simulation.pass(10);
+    assert!(!values(&before, "train_loss", "9").is_empty());
+    simulation.pass(10);
+    let outputs = simulation.pass(5);
+    assert!(values(&outputs, "train_loss", "9").is_empty());
+    let since = |rank: &str| {
+        let of_rank = values(&outputs, "train_nonfinite_since_step", rank);
+        (of_rank[0], of_rank[1])
+    };
+    let (culprit, peer) = (since("9"), since("8"));
+    assert_eq!(peer.0, culprit.0 + 1.0, "the loss");
+    assert_eq!(peer.1, culprit.1, "the gradients");
+}
+
+#[test]
+fn a_killed_rank_and_a_lost_node_stop_all_ranks() {
+    let killed = FaultKind::Exit {
+        rank: 2,
+        exit: Exit::Killed,
+    };
+    let mut simulation = played(scenario(killed));
+    let outputs = simulation.pass(20);
+    let exits = outputs.iter().flat_map(|output| &output.reports);
+    let exits = exits.filter_map(|report| match &report.what {
+        NodeReport::RankExited(exit) => Some((exit.rank, exit.signal)),
+        _ => None,
+    });
+    assert_eq!(exits.collect::<Vec<_>>(), [(Rank(2), Some(9))]);
+
+    let mut simulation = played(scenario(FaultKind::LoseNode { rank: 9 }));
+    simulation.pass(20);
+    assert!(simulation.world.is_lost(1) && !simulation.world.is_lost(0));
+    assert!(values(&simulation.pass(5), "train_step", "0").is_empty());
+}
+
+#[test]
+fn a_script_that_is_done_ends_by_itself() {
+    let mut simulation = played(Scenario {
+        faults: Vec::new(),
+        ends_after_s: Some(15.0),
+        ..scenario(FaultKind::FailSaves { rank: 0 })
+    });
+    let outputs = simulation.pass(20);
+    let reports = || outputs.iter().flat_map(|output| &output.reports);
+    let ended =
+        reports().filter(|report| matches!(&report.what, NodeReport::Ended(end) if end.code == Some(0)));
+    assert_eq!(ended.count(), 2);
+    assert!(!reports().any(|report| matches!(report.what, NodeReport::StopStep { .. })));
 }

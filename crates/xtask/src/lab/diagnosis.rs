@@ -37,14 +37,17 @@ change to be watched.
 - *named by `run why`*: `lockstep run why RUN` names the culprit at the end of the trial.
 - *TraceML*: TraceML on the same script with the same seed, for stragglers; three lines of the script are enabled for it. It is right if its summary at the end of the run
   names exactly the culprits as stragglers.
-- *alerts besides*: other rules of severity warning or above that fired in any of the trials.
+- *alerts besides*: other rules of severity warning or above whose alerts were sent in any of the trials. Each such alert is a false alarm, although it may be true.
+- *targets*: at p95, hangs are named within 12 s or 3 steps and 3 s, stragglers within 20 s or 20 steps, whichever is longer.
 
 Rules that need ten minutes or more have no trials: `LossPlateau`, `HostMemoryGrows`, `CheckpointOverdue` and `RunStuckQueued`.
+
+`cargo xtask lab simulated` writes the sections about simulated runs. Its definitions are the same. Simulated trials are never added to real ones.
 
 Thresholds are tuned with seeds below 1000. This page contains only seeds from 1000 on. No threshold may be changed because of these results.
 ";
 /// Seeds below this are for setting thresholds.
-const SCORING_SEEDS_FROM: u64 = 1000;
+pub(super) const SCORING_SEEDS_FROM: u64 = 1000;
 const HEALTHY_MINUTES_DEFAULT: u32 = 120;
 const MATRIX: Matrix = Matrix {
     step: "lab-diagnosis",
@@ -178,7 +181,7 @@ fn is_quiet(layout: &Layout, options: &Options, revision: &str, done: &Path, ven
     Ok(well)
 }
 
-fn keep(layout: &Layout, name: &str, well: bool, text: &str) -> Result<()> {
+pub(super) fn keep(layout: &Layout, name: &str, well: bool, text: &str) -> Result<()> {
     let heading = format!("{name}: {}", if well { "passed" } else { "failed" });
     section::keep(&layout.root.join("docs/lab.md"), INTRODUCTION, &heading, text)
 }

@@ -17,8 +17,11 @@ pub(super) async fn run(simulation: &Simulation, url: String, running: &mut Runn
         url,
         join: running.join_token().await.map_err(anyhow::Error::from)?,
         nodes: simulation.nodes(),
+        has_gpus: true,
         prefix: NODE_PREFIX,
         simulated: simulation.to_string(),
+        scenarios: Vec::new(),
+        faults: None,
     };
     info!(
         nodes = cluster.nodes,

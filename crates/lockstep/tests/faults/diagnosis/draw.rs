@@ -112,32 +112,32 @@ pub(super) fn burnt_core() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from) - 1
 }
 
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
 /// A random number generator (SplitMix64) whose numbers do not depend on the version of a library.
-struct Chance(u64);
+pub(super) struct Chance(u64);
 
 impl Chance {
     /// Starts with the FNV-1a hash of a name.
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Self(name.bytes().fold(0xcbf2_9ce4_8422_2325, hash))
     }
 
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, count: usize) -> usize {
+    pub(super) fn below(&mut self, count: usize) -> usize {
         (self.between((0.0, count as f64)) as usize).min(count - 1)
     }
 
-    fn between(&mut self, (low, high): Range) -> f64 {
+    pub(super) fn between(&mut self, (low, high): Range) -> f64 {
         let part = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         low + part * (high - low)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(super) type Range = (f64, f64);
 
 /// One kind of fault.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Kind {
     /// Name of the kind: the value of `--only`, and the row in the table.
     pub(super) name: &'static str,

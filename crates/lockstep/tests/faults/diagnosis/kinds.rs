@@ -247,14 +247,14 @@ const fn kind(name: &'static str, family: Family, rules: &'static [&'static str]
     }
 }
 
-const fn soon(name: &'static str, family: Family, rules: &'static [&'static str]) -> Kind {
+pub(super) const fn soon(name: &'static str, family: Family, rules: &'static [&'static str]) -> Kind {
     Kind {
         even_s: SOON_S,
         ..kind(name, family, rules)
     }
 }
 
-const fn hang(name: &'static str, sizes: &'static [(u32, u32)]) -> Kind {
+pub(super) const fn hang(name: &'static str, sizes: &'static [(u32, u32)]) -> Kind {
     Kind {
         sizes,
         // Some hangs end the run.
@@ -262,7 +262,11 @@ const fn hang(name: &'static str, sizes: &'static [(u32, u32)]) -> Kind {
     }
 }
 
-const fn straggler(name: &'static str, how: &'static str, strategies: &'static [Strategy]) -> Kind {
+pub(super) const fn straggler(
+    name: &'static str,
+    how: &'static str,
+    strategies: &'static [Strategy],
+) -> Kind {
     Kind {
         how,
         strategies,
@@ -270,14 +274,14 @@ const fn straggler(name: &'static str, how: &'static str, strategies: &'static [
     }
 }
 
-const fn slow_data(name: &'static str, strategies: &'static [Strategy]) -> Kind {
+pub(super) const fn slow_data(name: &'static str, strategies: &'static [Strategy]) -> Kind {
     Kind {
         rules: &["DataLoadingSlow"],
         ..straggler(name, "slow-data", strategies)
     }
 }
 
-const fn slower_run(
+pub(super) const fn slower_run(
     name: &'static str,
     strategies: &'static [Strategy],
     rules: &'static [&'static str],

@@ -8,10 +8,12 @@
 //! draw.rs       what a trial draws from its seed: strategy, ranks, culprit, time, magnitude
 //! lab.rs        all trials; continues after an interruption
 //! trial.rs      one trial, from the start of the collector to the last alert
+//! watch.rs      the alerts of one run
 //! outside.rs    faults that the test causes: signals, a full disk, a node that is gone
 //! score.rs      whether only the culprit was named, and when
 //! table.rs      all trials as tables, with intervals, and which targets are met
 //! peer.rs       TraceML with the same script and the same draw
+//! simulated/    trials on a simulated cluster
 //! ```
 //! `LOCKSTEP_DIAGNOSIS_ONLY` (names, separated by commas), `LOCKSTEP_DIAGNOSIS_TRIALS` (per kind), `LOCKSTEP_DIAGNOSIS_SEED` and
 //! `LOCKSTEP_DIAGNOSIS_JOBS` (trials at the same time) control what `all` runs. `LOCKSTEP_DIAGNOSIS_RESULTS` is a file to which each trial
@@ -29,8 +31,10 @@ mod lab;
 mod outside;
 mod peer;
 mod score;
+mod simulated;
 mod table;
 mod trial;
+mod watch;
 
 use std::path::{Path, PathBuf};
 

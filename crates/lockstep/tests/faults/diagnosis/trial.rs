@@ -1,6 +1,5 @@
 //! One trial, from the start of the collector to the last alert.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +14,7 @@ use super::kind::{Culprit, Kind};
 use super::outside::OutsideFault;
 use super::peer::Verdict;
 use super::score::{Outcome, outcome};
-use crate::fault_run::now_ms;
+use super::watch::Watch;
 use crate::fleet::Fleet;
 use crate::product::api::Api;
 use crate::product::environment::program;
@@ -23,7 +22,7 @@ use crate::product::environment::program;
 /// Eight ranks import PyTorch at the same time, and then train evenly for up to a minute and a half.
 const FAULT_WITHIN: Duration = Duration::from_secs(360);
 /// For this long after the culprit was named, no other rank may be named.
-const WATCHED_AFTER: Duration = Duration::from_secs(12);
+pub(super) const WATCHED_AFTER: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(250);
 
 /// The observations of a trial. They are stored unchanged, so that trials can be scored again.
@@ -120,11 +119,8 @@ pub(super) fn run_trial(kind: &Kind, draw: &Draw) -> Result<Trial> {
     let run = submitted["id"]
         .as_str()
         .with_context(|| format!("not submitted: {submitted}"))?;
-    let mut watch = Watch {
-        run,
-        seen: BTreeMap::new(),
-    };
-    let noted_ms = watch.until_fault(&fleet.api, &folder)?;
+    let mut watch = Watch::new(run);
+    let noted_ms = until_fault(&mut watch, &fleet.api, &folder)?;
     let nodes: Vec<String> = draw
         .culprits
         .iter()
@@ -143,14 +139,14 @@ pub(super) fn run_trial(kind: &Kind, draw: &Draw) -> Result<Trial> {
     };
     let (began, mut named) = (Instant::now(), None);
     while began.elapsed() < kind.watched && named.is_none_or(|at: Instant| at.elapsed() < WATCHED_AFTER) {
-        watch.look(&fleet.api);
+        look(&mut watch, &fleet.api);
         trial.alerts = watch.alerts(fault_ms);
         if let Outcome::Right { .. } = trial.outcome(kind) {
             named.get_or_insert_with(Instant::now);
         }
         std::thread::sleep(POLL);
     }
-    trial.why = why(&fleet, run)?;
+    trial.why = why(&fleet.api, &fleet.folder().join("collector"), run)?;
     Ok(trial)
 }
 
@@ -168,82 +164,26 @@ pub(super) fn script() -> PathBuf {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/diagnosis/faulty.py").into()
 }
 
-/// Collects alerts while the run goes on.
-struct Watch<'a> {
-    run: &'a str,
-    /// Alerts by fingerprint and rank, with the time at which each fired.
-    seen: BTreeMap<String, (i64, Alert)>,
-}
-
-impl Watch<'_> {
-    /// Watches until the script has recorded its fault. Returns that time in milliseconds.
-    fn until_fault(&mut self, api: &Api, folder: &Path) -> Result<i64> {
-        let began = Instant::now();
-        loop {
-            self.look(api);
-            if let Some(noted) = noted_ms(folder) {
-                return Ok(noted);
-            }
-            let view = api.get(&format!("/api/runs/{}", self.run));
-            let ended =
-                ["failed", "stopped", "succeeded"].contains(&view["state"].as_str().unwrap_or_default());
-            if ended || began.elapsed() > FAULT_WITHIN {
-                bail!("no fault came; the run is {}: {}", view["state"], view["outcome"]);
-            }
-            std::thread::sleep(POLL);
+/// Watches until the script has recorded its fault. Returns that time in milliseconds.
+fn until_fault(watch: &mut Watch, api: &Api, folder: &Path) -> Result<i64> {
+    let began = Instant::now();
+    loop {
+        look(watch, api);
+        if let Some(noted) = noted_ms(folder) {
+            return Ok(noted);
         }
-    }
-
-    fn look(&mut self, api: &Api) {
-        let all = api.get("/api/diagnoses");
-        for alert in all
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter(|alert| is_sent(alert))
-        {
-            let labels = &alert["labels"];
-            let text = |value: &Value| value.as_str().map(str::to_owned);
-            let seen = Alert {
-                rule: text(&alert["rule"]).unwrap_or_default(),
-                rank: labels["rank"].as_str().and_then(|rank| rank.parse().ok()),
-                node: text(&labels["node"]),
-                of_run: labels["run"] == self.run,
-                rank_state: text(&alert["annotations"]["rank_state"]),
-                after_s: 0.0,
-            };
-            let fired_ms = alert["fired_ms"].as_i64().unwrap_or_else(now_ms);
-            self.seen
-                .entry(alert["fingerprint"].to_string())
-                .or_insert((fired_ms, seen));
+        let view = api.get(&format!("/api/runs/{}", watch.run()));
+        let ended = ["failed", "stopped", "succeeded"].contains(&view["state"].as_str().unwrap_or_default());
+        if ended || began.elapsed() > FAULT_WITHIN {
+            bail!("no fault came; the run is {}: {}", view["state"], view["outcome"]);
         }
-    }
-
-    fn alerts(&self, fault_ms: i64) -> Vec<Alert> {
-        let mut alerts: Vec<Alert> = self
-            .seen
-            .values()
-            .map(|(fired_ms, alert)| Alert {
-                after_s: (fired_ms - fault_ms) as f64 / 1_000.0,
-                ..alert.clone()
-            })
-            .collect();
-        alerts.sort_by(|a, b| a.after_s.total_cmp(&b.after_s));
-        alerts
+        std::thread::sleep(POLL);
     }
 }
 
-/// Returns true if a notification is sent for the alert: its severity is not info, and no other alert inhibits it.
-fn is_sent(alert: &Value) -> bool {
-    let inhibited = |field: &str| match &alert[field] {
-        Value::Null | Value::Bool(false) => false,
-        Value::Array(by) => !by.is_empty(),
-        _ => true,
-    };
-    alert["severity"] != "info"
-        && alert["state"] == "firing"
-        && !inhibited("inhibited")
-        && !inhibited("inhibited_by")
+/// Takes all alerts: the collector has no other run.
+fn look(watch: &mut Watch, api: &Api) {
+    watch.take(&api.get("/api/diagnoses"), |_| true);
 }
 
 fn noted_ms(folder: &Path) -> Option<i64> {
@@ -251,7 +191,7 @@ fn noted_ms(folder: &Path) -> Option<i64> {
     Some((seconds * 1_000.0) as i64)
 }
 
-fn node_of(api: &Api, run: &str, rank: u32) -> Option<String> {
+pub(super) fn node_of(api: &Api, run: &str, rank: u32) -> Option<String> {
     let view = api.get(&format!("/api/runs/{run}"));
     let nodes = view["attempts"].as_array()?.last()?["nodes"].as_array()?.clone();
     let holds = |node: &&Value| {
@@ -261,11 +201,12 @@ fn node_of(api: &Api, run: &str, rank: u32) -> Option<String> {
     Some(nodes.iter().find(holds)?["node"].as_str()?.to_owned())
 }
 
-fn why(fleet: &Fleet, run: &str) -> Result<String> {
+/// Returns the output of `lockstep run why` with the collector whose data folder is `data`.
+pub(super) fn why(api: &Api, data: &Path, run: &str) -> Result<String> {
     let said = Command::new(program())
         .args(["run", "why", run])
-        .env("LOCKSTEP_URL", &fleet.api.url)
-        .env("LOCKSTEP_DATA", fleet.folder().join("collector"))
+        .env("LOCKSTEP_URL", &api.url)
+        .env("LOCKSTEP_DATA", data)
         .env_remove("LOCKSTEP_TOKEN")
         .output()?;
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
