@@ -98,7 +98,7 @@ class Chart {
     this.marks = [];
     this.levels = [];
     this.isNear = false;
-    this.legend = small ? null : new window.LockstepLegend(element, (name) => this.isolate(name));
+    this.legend = small ? null : new window.LockstepLegend(element, (name) => this.isolate(name), axis === "steps");
     this.isolated = null;
     this.observer = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.observer.observe(element);

@@ -5,8 +5,10 @@
 const HIDDEN = new Set(["low", "high"]);
 
 class LockstepLegend {
-  constructor(chart, isolate) {
+  // bySteps: the lines may have values at different steps.
+  constructor(chart, isolate, bySteps) {
     this.isolate = isolate;
+    this.bySteps = bySteps;
     this.isolated = null;
     this.rows = new Map();
     this.element = document.createElement("div");
@@ -74,7 +76,11 @@ class LockstepLegend {
 
   valueAt(n) {
     const column = this.lines.columns[n];
-    const value = this.index === null ? column.findLast((one) => !Number.isNaN(one)) : column[this.index];
+    const isValue = (one) => !Number.isNaN(one);
+    if (this.index === null) return column.findLast(isValue);
+    // Between two of its values, a line by steps has the one before. It has none before its first and after its last.
+    const isInside = this.bySteps && column.subarray(this.index).some(isValue);
+    const value = isInside ? column.subarray(0, this.index + 1).findLast(isValue) : column[this.index];
     return Number.isNaN(value) ? undefined : value;
   }
 

@@ -64,6 +64,8 @@ fn Shell() -> impl IntoView {
         zone.get().apply();
         match page.get() {
             Page::Overview => view! { <Overview /> }.into_any(),
+            Page::Runs => lazy::runs(),
+            Page::Compare => lazy::compare(),
             Page::NewRun => lazy::new_run(),
             Page::Diagnoses => lazy::diagnoses(),
             Page::Diagnosis(id) => lazy::diagnosis(id),

@@ -2,6 +2,7 @@
 //!
 //! A chart of a past period sends one request instead.
 
+mod by_step;
 mod lines;
 mod multiples;
 mod naming;
@@ -30,6 +31,7 @@ use crate::ui::{When, chart_unit, effect, text};
 use lines::Lines;
 use role::{Drawn, Role};
 
+pub(crate) use by_step::{StepChart, StepLines};
 pub(crate) use multiples::Multiples;
 pub(crate) use naming::Naming;
 pub(crate) use window::Window;
@@ -174,8 +176,9 @@ fn put_levels(canvas: &JsValue, levels: &Levels) {
 
 /// The result of a range query; always of type `matrix`.
 #[derive(Deserialize)]
-struct Matrix {
-    result: Vec<MatrixSeries>,
+pub(crate) struct Matrix {
+    /// The series.
+    pub(crate) result: Vec<MatrixSeries>,
 }
 
 /// The lines of a chart and their canvas.

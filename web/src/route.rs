@@ -15,6 +15,10 @@ use crate::ui::{focus, text};
 pub(crate) enum Page {
     /// The overview.
     Overview,
+    /// All runs.
+    Runs,
+    /// The comparison of two runs or attempts.
+    Compare,
     /// The form for a new run.
     NewRun,
     /// Rules and alerts.
@@ -34,7 +38,9 @@ impl Page {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
         match (parts.next(), parts.next(), parts.next()) {
             (None, ..) => Self::Overview,
+            (Some("runs"), None, _) => Self::Runs,
             (Some("runs"), Some("new"), None) => Self::NewRun,
+            (Some("runs"), Some("compare"), None) => Self::Compare,
             (Some("diagnoses"), None, _) => Self::Diagnoses,
             (Some("diagnoses"), Some(id), None) => Self::Diagnosis(id.to_owned()),
             (Some("runs"), Some(id), None) => Self::Run(id.to_owned()),
@@ -186,6 +192,7 @@ mod tests {
             ("/rules", "/rules/", true),
             ("/runs", "/runs/ddp-1", true),
             ("/runs", "/runs/new", false),
+            ("/runs", "/runs/compare", true),
             ("/runs/new", "/runs/new", true),
             ("/run", "/runs", false),
         ] {
@@ -202,7 +209,9 @@ mod tests {
             ("/rules", Page::Rules),
             ("/rules/", Page::Rules),
             ("/rules/x", Page::Unknown),
-            ("/runs", Page::Unknown),
+            ("/runs", Page::Runs),
+            ("/runs/compare", Page::Compare),
+            ("/runs/compare/x", Page::Unknown),
             ("/diagnoses", Page::Diagnoses),
             ("/diagnoses/d-1", Page::Diagnosis("d-1".to_owned())),
             ("/diagnoses/d-1/x", Page::Unknown),

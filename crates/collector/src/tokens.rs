@@ -247,6 +247,16 @@ impl Tokens {
         })
     }
 
+    /// Returns the name by which people know the user of a token: its note, or its id if it has none.
+    #[must_use]
+    pub fn name(&self, id: &str) -> String {
+        let known = self.read();
+        let note = known.by_id(id).map(|token| token.view.note.trim());
+        // The note of the admin token says where the token comes from, not who uses it.
+        let note = note.filter(|note| !note.is_empty() && !is_admin_id(id));
+        note.unwrap_or(id).to_owned()
+    }
+
     /// Returns all tokens, without their secrets.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ pub(super) fn Header(
             <a href="/" class="text-base font-bold">"Lockstep"</a>
             <nav class="off-wall flex flex-wrap order-last sm:order-none sm:gap-1 w-full sm:w-auto -ml-2 sm:ml-0" aria-label=tr("Pages")>
                 <NavLink href="/" name=tr("Overview") />
+                <NavLink href="/runs" name=tr("Runs") />
                 <NavLink href="/diagnoses" name=tr("Diagnoses") />
                 <NavLink href="/runs/new" name=tr("New run") />
                 <NavLink href="/rules" name=tr("Rules") />

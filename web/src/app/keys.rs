@@ -23,8 +23,9 @@ pub(super) enum Command {
 }
 
 /// The second key of a sequence that starts with `g`, the page that it opens, and the page's name.
-pub(super) const PAGES: [(&str, &str, &str); 4] = [
+pub(super) const PAGES: [(&str, &str, &str); 5] = [
     ("o", "/", marked("Overview")),
+    ("r", "/runs", marked("Runs")),
     ("d", "/diagnoses", marked("Diagnoses")),
     ("n", "/runs/new", marked("New run")),
     ("a", "/rules", marked("Rules and alerts")),
@@ -94,6 +95,8 @@ mod tests {
             (key("g"), 0, None),
             (key("o"), 1_000, Some(Command::Go("/"))),
             (key("o"), 1_100, None),
+            (key("g"), 1_200, None),
+            (key("r"), 1_300, Some(Command::Go("/runs"))),
             (key("g"), 2_000, None),
             (key("a"), 9_000, None),
             (key("?"), 9_100, Some(Command::Help)),

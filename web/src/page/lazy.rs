@@ -21,11 +21,13 @@ use leptos::task::spawn_local;
 use leptos::wasm_split::{SplitLoaderError, wasm_split};
 use wasm_bindgen::prelude::*;
 
+use super::compare::ComparePage;
 use super::diagnoses::DiagnosesPage;
 use super::diagnosis::OneDiagnosis;
 use super::new_run::NewRun;
 use super::rules::RulesPage;
 use super::run::OneRun;
+use super::runs::RunsPage;
 use crate::language::{tr, tr_parts};
 use crate::ui::dynamic_view;
 
@@ -57,6 +59,8 @@ const RUN: Load = || Box::pin(async { with_charts(load_run()).await });
 const DIAGNOSES: Load = || Box::pin(async { with_charts(load_diagnoses()).await });
 const RULES: Load = || Box::pin(async { Ok(load_rules().await?) });
 const NEW_RUN: Load = || Box::pin(async { Ok(load_new_run().await?) });
+const RUNS: Load = || Box::pin(async { Ok(load_run_list().await?) });
+const COMPARE: Load = || Box::pin(async { with_charts(load_compare()).await });
 
 async fn with_charts(page: impl Future<Output = Result<(), SplitLoaderError>>) -> Result<(), NotLoaded> {
     let (page, charts) = futures::join!(page, charts());
@@ -96,6 +100,16 @@ fn build_new_run() -> Built {
     Ok(view! { <NewRun /> }.into_any())
 }
 
+#[wasm_split(run_list, wasm_split_path = leptos::wasm_split, preload(load_run_list), fallible)]
+fn build_run_list() -> Built {
+    Ok(view! { <RunsPage /> }.into_any())
+}
+
+#[wasm_split(compare, wasm_split_path = leptos::wasm_split, preload(load_compare), fallible)]
+fn build_compare() -> Built {
+    Ok(view! { <ComparePage /> }.into_any())
+}
+
 /// The page of the run with this id.
 pub(crate) fn run(id: String) -> AnyView {
     lazy(RUN, move || Box::pin(build_run(id.clone())))
@@ -121,12 +135,22 @@ pub(crate) fn new_run() -> AnyView {
     lazy(NEW_RUN, || Box::pin(build_new_run()))
 }
 
+/// The table of all runs.
+pub(crate) fn runs() -> AnyView {
+    lazy(RUNS, || Box::pin(build_run_list()))
+}
+
+/// The comparison of two runs or attempts.
+pub(crate) fn compare() -> AnyView {
+    lazy(COMPARE, || Box::pin(build_compare()))
+}
+
 /// Loads all pages once the first one had time to load, so that they open at once. A page that cannot be loaded is tried again when it is
 /// opened.
 pub(crate) fn preload() {
     spawn_local(async {
         TimeoutFuture::new(PRELOAD_AFTER_MS).await;
-        for load in [RUN, DIAGNOSES, RULES, NEW_RUN] {
+        for load in [RUN, RUNS, DIAGNOSES, COMPARE, RULES, NEW_RUN] {
             let _tried_again_later = load().await;
         }
     });

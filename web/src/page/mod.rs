@@ -1,5 +1,6 @@
 //! The pages, one file each.
 
+mod compare;
 mod diagnoses;
 mod diagnosis;
 pub(crate) mod lazy;
@@ -9,6 +10,7 @@ mod not_found;
 mod overview;
 mod rules;
 mod run;
+mod runs;
 
 pub(crate) use login::Login;
 pub(crate) use not_found::NotFound;

@@ -26,6 +26,7 @@ use crate::app::App;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::runs::{CompareError, KnobError, ResumeError, RunError};
+use crate::tokens::Tokens;
 
 /// Number of runs in a list: the default and the maximum.
 const LIST_DEFAULT: u32 = 200;
@@ -121,6 +122,7 @@ struct SubmitQuery {
 
 async fn submit(
     State(runs): State<Arc<Runs>>,
+    State(tokens): State<Arc<Tokens>>,
     State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Query(query): Query<SubmitQuery>,
@@ -136,7 +138,7 @@ async fn submit(
     events
         .audit(&caller.id, "run_submit", &spec.display_name())
         .await?;
-    let run = runs.submit(spec).await?;
+    let run = runs.submit(spec, tokens.name(&caller.id)).await?;
     Ok((StatusCode::CREATED, Json(run)))
 }
 

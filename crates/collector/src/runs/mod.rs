@@ -133,16 +133,17 @@ impl Runs {
         }
     }
 
-    /// Submits a run. The specification must be valid.
+    /// Submits a run in the name of `owner`. The specification must be valid.
     ///
     /// # Errors
     /// Returns an error if the store fails.
-    pub async fn submit(self: &Arc<Self>, mut spec: Spec) -> Result<RunView, RunError> {
+    pub async fn submit(self: &Arc<Self>, mut spec: Spec, owner: String) -> Result<RunView, RunError> {
         let now_ms = clock::now_ms();
         let id = new_id(&spec);
         let values = spec.take_secrets();
         self.secrets.keep(&id, &values).map_err(RunError::Secrets)?;
-        let (machine, actions) = Machine::submit(id, spec, now_ms);
+        let (mut machine, actions) = Machine::submit(id, spec, now_ms);
+        machine.owner = Some(owner);
         let record = record(&machine, 0)?;
         let stored = stored_actions(&actions);
         let insert = async { Ok(self.parts.state.insert_run(&record, &stored, now_ms).await?) };

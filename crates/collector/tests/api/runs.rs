@@ -16,7 +16,7 @@ use wire::proto::{
     Command, ControlDown, ControlUp, Held, Holding, LogChunk, RunEvent, control_down, control_up,
 };
 
-use crate::harness::{Agent, DEADLINE, Server, answer, until};
+use crate::harness::{ADMIN, Agent, DEADLINE, Server, answer, until};
 
 /// An agent's control stream, after its hello.
 pub(crate) struct Control {
@@ -294,6 +294,38 @@ async fn a_run_goes_from_the_form_to_its_end() {
     let view = run_is(&server, &run, RunState::Failed).await;
     let outcome = view.summary.outcome.unwrap();
     assert_eq!((outcome.cause.as_str(), outcome.rank), ("signal", Some(Rank(0))));
+}
+
+#[tokio::test]
+async fn a_run_has_an_owner_and_labels_and_nodes_get_no_labels() {
+    let server = Server::start().await;
+    let wanted = json!({"role": "operator", "note": " vision team "});
+    let (_, token) = answer(server.request(Method::POST, "/api/tokens").json(&wanted)).await;
+    let submit_as = async |token: &str, labels: serde_json::Value| {
+        let request = server.anonymous(Method::POST, "/api/runs").bearer_auth(token);
+        answer(request.json(&json!({"recipe": "ddp", "labels": labels}))).await
+    };
+    let operator = token["token"].as_str().unwrap();
+    let (status, problem) = submit_as(operator, json!({"a b": "x"})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(problem["errors"][0]["field"], "labels.a b", "{problem}");
+    let (status, first) = submit_as(operator, json!({"team": "vision"})).await;
+    assert_eq!(status, StatusCode::CREATED, "{first}");
+    let mut agent = Control::connect(&server, &credential(&server).await, &[]).await;
+    let (_, prepare) = agent.command().await;
+    assert!(matches!(prepare, NodeCommand::Prepare { spec, .. } if spec.labels.is_empty()));
+    let (_, second) = submit_as(ADMIN, json!({})).await;
+    drop(agent);
+    let server = server.restart().await;
+    let (_, list) = server.get("/api/runs").await;
+    for (run, owner, labels) in [
+        (&first, "vision team", json!({"team": "vision"})),
+        (&second, "admin", serde_json::Value::Null),
+    ] {
+        let listed = list.as_array().unwrap().iter().find(|one| one["id"] == run["id"]);
+        let listed = listed.unwrap();
+        assert_eq!((&listed["owner"], &listed["labels"]), (&json!(owner), &labels));
+    }
 }
 
 #[tokio::test]

@@ -43,6 +43,12 @@ pub struct RunSummary {
     pub nodes: Vec<String>,
     /// Total number of ranks; 0 until known.
     pub world_size: u32,
+    /// Who submitted the run: the note of the token that was used, or its id if it has no note. Absent if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Labels of the run, as in its specification.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// When the run was submitted.
     pub submitted_ms: TimestampMs,
     /// When its first rank started.

@@ -14,6 +14,8 @@ use crate::time::TimestampMs;
 
 /// Maximum number of watches of one tab. A client that needs more has a bug or is hostile.
 pub const WATCHES_MAX: usize = 64;
+/// Maximum number of runs in [`Push::Runs`].
+pub const RUNS_MAX: u32 = 200;
 
 /// Message from the browser.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -98,7 +100,7 @@ pub enum Push {
         /// All information about the run.
         run: Box<crate::api::runs::RunView>,
     },
-    /// All runs, newest first (at most 200).
+    /// The newest runs, at most [`RUNS_MAX`], newest first.
     Runs {
         /// The runs.
         runs: Vec<RunSummary>,

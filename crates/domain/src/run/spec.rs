@@ -33,6 +33,10 @@ pub const NODE_TIMEOUT_S: u32 = 120;
 pub const ARGS_MAX: usize = 512;
 /// Maximum size of a single argument, path or value, in bytes.
 pub const TEXT_BYTES_MAX: usize = 8_192;
+/// Maximum number of labels: a list of runs shows all of them in each row.
+pub const LABELS_MAX: usize = 16;
+/// Maximum length of the key and of the value of a label, in characters.
+pub const LABEL_CHARS_MAX: usize = 64;
 /// Maximum size of all arguments, variables and settings together, in bytes. The spec is sent to each of up to [`NODES_MAX`] nodes, twice.
 pub const SPEC_BYTES_MAX: usize = 128 << 10;
 
@@ -64,6 +68,10 @@ pub enum Backend {
 pub struct Spec {
     /// The run's name, shown to users; the run's id is made from it. Defaults to the name of the recipe or script.
     pub name: String,
+    /// Labels by which people find and group runs, for example `team = "vision"`. At most 16, with at most 64 characters in each key and
+    /// each value. They do not change what the run does, and nodes do not get them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Name of a built-in recipe. Give either this or `script`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe: Option<String>,

@@ -77,6 +77,8 @@ struct MachineV1 {
     unknown_attempt: Option<AttemptNo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     restored_ms: Option<TimestampMs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -278,5 +280,14 @@ mod tests {
             assert_eq!(written, document);
             assert_eq!(written.to_string(), text);
         }
+    }
+
+    #[test]
+    fn the_owner_is_stored() {
+        let (mut machine, _) = Machine::submit(RunId::new("r").expect("an id"), Spec::default(), 0);
+        machine.owner = Some("vision team".to_owned());
+        let text = serde_json::to_string(&V1::from(&machine)).expect("plain data");
+        let stored: V1<'_> = serde_json::from_str(&text).expect("a document of this version");
+        assert_eq!(Machine::from(stored), machine);
     }
 }

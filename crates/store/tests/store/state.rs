@@ -63,6 +63,8 @@ fn run(id: &str, state: RunState, submitted_ms: i64) -> RunRecord {
         attempt: AttemptNo(1),
         nodes: vec![],
         world_size: 0,
+        owner: None,
+        labels: std::collections::BTreeMap::new(),
         submitted_ms,
         started_ms: None,
         ended_ms: None,

@@ -85,6 +85,8 @@ mod tests {
             attempt: AttemptNo(1),
             nodes: vec![],
             world_size: 2,
+            owner: None,
+            labels: std::collections::BTreeMap::new(),
             submitted_ms: 0,
             started_ms: Some(10_000),
             ended_ms,

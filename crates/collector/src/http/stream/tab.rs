@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
-use domain::api::stream::{Push, Request};
+use domain::api::stream::{Push, RUNS_MAX, Request};
 use domain::ident::RunId;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -33,8 +33,6 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 const RECHECK_EVERY: Duration = Duration::from_secs(30);
 /// How long the close message to a slow tab may take.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
-/// Maximum number of runs in the list.
-const RUNS_MAX: u32 = 200;
 /// Maximum size of the log text in one message, in bytes.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 

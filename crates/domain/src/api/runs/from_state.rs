@@ -32,6 +32,8 @@ impl From<&Machine> for RunSummary {
                 .iter()
                 .map(|task| u32::try_from(task.ranks.len()).unwrap_or(u32::MAX))
                 .sum(),
+            owner: machine.owner.clone(),
+            labels: spec.labels.clone(),
             submitted_ms: machine.submitted_ms,
             started_ms: machine.started_ms,
             ended_ms: machine.ended_ms,

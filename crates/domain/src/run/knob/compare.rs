@@ -123,6 +123,9 @@ fn facts(machine: &Machine, attempt: &Attempt) -> BTreeMap<String, String> {
     for (name, value) in &at_launch {
         facts.insert(format!("knobs.{name}"), value.clone());
     }
+    // Nodes get no labels, so they are not in the spec above.
+    let labels = machine.spec.labels.iter();
+    facts.extend(labels.map(|(key, value)| (format!("labels.{key}"), value.clone())));
     for live in attempt.knobs.live.iter().filter(|live| live.is_made()) {
         turned_in_place(live, &mut facts);
     }
@@ -199,5 +202,40 @@ fn flatten(name: &str, value: &Value, facts: &mut BTreeMap<String, String>) {
         other => {
             facts.insert(name.into(), other.to_string());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::RunId;
+    use crate::run::spec::Spec;
+
+    fn run(set: &str, team: &str) -> Machine {
+        let spec = Spec {
+            recipe: Some("ddp".into()),
+            set: BTreeMap::from([("lr".to_owned(), set.to_owned())]),
+            labels: BTreeMap::from([("team".to_owned(), team.to_owned())]),
+            ..Spec::default()
+        };
+        Machine::submit(RunId::new("r").expect("an id"), spec, 0).0
+    }
+
+    fn names(a: &Machine, b: &Machine) -> Vec<String> {
+        let trace = Trace::default();
+        let [a, b] = [a, b].map(|run| ComparisonInput {
+            run,
+            attempt: run.current(),
+            trace: &trace,
+        });
+        let differences = compare(&a, &b).differences.into_iter();
+        differences.map(|difference| difference.what).collect()
+    }
+
+    #[test]
+    fn settings_and_labels_that_differ_are_named() {
+        let first = run("1", "vision");
+        assert_eq!(names(&first, &first), [""; 0]);
+        assert_eq!(names(&first, &run("2", "speech")), ["labels.team", "spec.set.lr"]);
     }
 }

@@ -91,10 +91,11 @@ impl Spec {
     }
 }
 
-/// Returns the spec for the nodes: every knob is in its place, and nodes need not know about knobs.
+/// Returns the spec for the nodes: every knob is in its place, and nodes need not know about knobs and labels.
 #[must_use]
 pub fn spec_with(spec: &Spec, knobs: &BTreeMap<String, String>) -> Spec {
     let mut placed = spec.clone();
+    placed.labels.clear();
     placed.knobs.clear();
     placed.auto_revert = None;
     placed.try_larger_batch = None;
@@ -272,6 +273,15 @@ mod tests {
                 assert_eq!(with(&spec, "num_workers", was).args, spec.args, "taken back");
             }
         }
+    }
+
+    #[test]
+    fn nodes_get_no_labels() {
+        let spec = Spec {
+            labels: BTreeMap::from([("team".to_owned(), "vision".to_owned())]),
+            ..script(&[])
+        };
+        assert_eq!(spec_with(&spec, &BTreeMap::new()), script(&[]));
     }
 
     #[test]

@@ -4,7 +4,10 @@ use crate::run::field_error::FieldError;
 use crate::run::knob;
 use crate::run::recipe::{RECIPES, Recipe};
 use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX};
-use crate::run::spec::{ARGS_MAX, NODES_MAX, NPROC_MAX, RESTARTS_MAX, SPEC_BYTES_MAX, Spec, TEXT_BYTES_MAX};
+use crate::run::spec::{
+    ARGS_MAX, LABEL_CHARS_MAX, LABELS_MAX, NODES_MAX, NPROC_MAX, RESTARTS_MAX, SPEC_BYTES_MAX, Spec,
+    TEXT_BYTES_MAX,
+};
 
 impl Spec {
     /// Returns all errors, field by field; empty if the run can be started.
@@ -12,6 +15,7 @@ impl Spec {
     pub fn problems(&self) -> Vec<FieldError> {
         let mut problems = Problems::default();
         self.check_program(&mut problems);
+        self.check_labels(&mut problems);
         self.check_sizes(&mut problems);
         self.check_texts(&mut problems);
         self.check_settings(&mut problems);
@@ -65,6 +69,31 @@ impl Spec {
             && !workdir.starts_with('/')
         {
             problems.add("workdir", "give an absolute path");
+        }
+    }
+
+    /// The key has no `=`, so that `KEY=VALUE` has one meaning on a command line.
+    fn check_labels(&self, problems: &mut Problems) {
+        if self.labels.len() > LABELS_MAX {
+            problems.add("labels", format!("at most {LABELS_MAX} labels"));
+        }
+        let key_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+        for (key, value) in &self.labels {
+            let field = format!("labels.{key}");
+            if !(1..=LABEL_CHARS_MAX).contains(&key.len()) || !key.chars().all(key_allowed) {
+                problems.add(
+                    &field,
+                    format!("use 1 to {LABEL_CHARS_MAX} letters, digits, '.', '_', '-' or '/' in the key"),
+                );
+            }
+            if value.chars().count() > LABEL_CHARS_MAX || value.contains(char::is_control) {
+                problems.add(
+                    &field,
+                    format!(
+                        "use at most {LABEL_CHARS_MAX} characters in the value, and no control characters"
+                    ),
+                );
+            }
         }
     }
 
@@ -346,6 +375,33 @@ mod tests {
         };
         assert_eq!(spec.problems(), []);
         assert_eq!((spec.display_name().as_str(), spec.node_count()), ("ddp", 1));
+    }
+
+    #[test]
+    fn labels_have_bounds() {
+        let with = |labels: Vec<(String, String)>| Spec {
+            recipe: Some("ddp".into()),
+            labels: labels.into_iter().collect(),
+            ..Spec::default()
+        };
+        let label = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+        let many = |count: usize| (0..count).map(|n| (format!("k{n}"), String::new())).collect();
+        for (labels, expected) in [
+            (label("team", "vision 显存"), vec![]),
+            (label(&"k".repeat(64), &"显".repeat(64)), vec![]),
+            (many(16), vec![]),
+            (many(17), vec!["labels".to_owned()]),
+            (label("", "x"), vec!["labels.".to_owned()]),
+            (label("a=b", "x"), vec!["labels.a=b".to_owned()]),
+            (
+                label(&"k".repeat(65), "x"),
+                vec![format!("labels.{}", "k".repeat(65))],
+            ),
+            (label("team", &"x".repeat(65)), vec!["labels.team".to_owned()]),
+            (label("team", "a\nb"), vec!["labels.team".to_owned()]),
+        ] {
+            assert_eq!(fields(&with(labels.clone())), expected, "{labels:?}");
+        }
     }
 
     #[test]

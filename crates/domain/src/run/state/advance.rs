@@ -50,6 +50,7 @@ impl Machine {
         let mut machine = Self {
             id,
             spec,
+            owner: None,
             desired: DesiredState::Run,
             state: RunState::Queued,
             submitted_ms: now_ms,

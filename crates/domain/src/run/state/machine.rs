@@ -32,6 +32,9 @@ pub struct Machine {
     pub id: RunId,
     /// The specification of the run.
     pub spec: Spec,
+    /// Who submitted it, in the words of the token that was used. `None` for a run that is only watched, and for one that was submitted
+    /// before this was recorded.
+    pub owner: Option<String>,
     /// The requested state.
     pub desired: DesiredState,
     /// The actual state; derived from the other fields.

@@ -7,6 +7,7 @@ mod compare;
 mod fix;
 mod flight;
 mod follow;
+mod list;
 mod logs;
 mod resume;
 mod revert;
@@ -19,7 +20,7 @@ mod unknown;
 mod why;
 
 use clap::{Args, Subcommand};
-use domain::api::runs::{RunSummary, RunView};
+use domain::api::runs::RunView;
 
 use crate::client::Target;
 use crate::command::token::path_part;
@@ -29,6 +30,7 @@ use crate::failure::Failure;
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep run submit --recipe ddp --wait
+  lockstep run list --label team=vision
   lockstep run logs -f RUN --rank 1
   lockstep run why RUN
   lockstep run fix RUN
@@ -53,7 +55,7 @@ enum Action {
     /// Start a run from a file or a recipe.
     Submit(submit::Submit),
     /// List runs, newest first.
-    List,
+    List(list::List),
     /// Show one run: its state, attempts and ranks, and how they ended.
     Show {
         /// ID of the run.
@@ -93,13 +95,7 @@ impl Run {
         let client = self.target.client()?;
         match self.action {
             Action::Submit(submit) => submit.execute(&client).await,
-            Action::List => {
-                show::list(&client.get::<Vec<RunSummary>>("/api/runs", &[]).await?);
-                for held in unknown::all(&client).await? {
-                    eprintln!("{}", unknown::words(&held));
-                }
-                Ok(())
-            }
+            Action::List(list) => list.execute(&client).await,
             Action::Show { run } => {
                 show::run(&client.get::<RunView>(&run_path(&run)?, &[]).await?);
                 show::goodput(&client, &run).await;

@@ -21,6 +21,8 @@ pub(super) fn list(runs: &[RunSummary]) {
                 run.id.clone(),
                 run.state.as_str().to_owned(),
                 run.program.clone(),
+                run.owner.clone().unwrap_or_else(|| "-".to_owned()),
+                labels(run),
                 run.nodes.join(","),
                 run.world_size.to_string(),
                 time(run.submitted_ms),
@@ -29,15 +31,37 @@ pub(super) fn list(runs: &[RunSummary]) {
         })
         .collect();
     table::print(
-        &["RUN", "STATE", "PROGRAM", "NODES", "RANKS", "SUBMITTED", "CAUSE"],
+        &[
+            "RUN",
+            "STATE",
+            "PROGRAM",
+            "OWNER",
+            "LABELS",
+            "NODES",
+            "RANKS",
+            "SUBMITTED",
+            "CAUSE",
+        ],
         &rows,
     );
+}
+
+/// Returns the labels as `KEY=VALUE,…`.
+fn labels(run: &RunSummary) -> String {
+    let pairs = run.labels.iter().map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(",")
 }
 
 /// Prints one run.
 pub(super) fn run(view: &RunView) {
     let summary = &view.summary;
     say!("{}  {}  {}", summary.id, summary.state.as_str(), summary.program);
+    if let Some(owner) = &summary.owner {
+        say!("owner {}", printable(owner));
+    }
+    if !summary.labels.is_empty() {
+        say!("labels {}", printable(&labels(summary)));
+    }
     if view.stop.is_some() {
         say!("{}", stop::stop_summary(view));
     }

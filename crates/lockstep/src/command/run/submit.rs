@@ -16,6 +16,7 @@ use crate::failure::Failure;
 #[derive(Args)]
 #[command(after_help = "Examples:
   lockstep run submit --recipe ddp --set steps=200 --wait
+  lockstep run submit --recipe ddp --label team=vision --label stage=pretrain
   lockstep run submit train.toml --nodes 2 --nproc-per-node 8
   lockstep run submit train.toml --container pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime
   lockstep run submit train.toml --secret HF_TOKEN --secret WANDB_API_KEY=@wandb.key
@@ -54,6 +55,9 @@ pub(super) struct Submit {
     /// Name of the run, for users.
     #[arg(long)]
     name: Option<String>,
+    /// Label by which people find and group the run, for example team=vision. Can be repeated. Added to the labels in the file.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = setting)]
+    labels: Vec<(String, String)>,
     /// Environment variable for the ranks with a secret value, which no user can see. The value comes from this command's environment, or
     /// with NAME=@FILE from a file. Can be repeated.
     #[arg(long = "secret", value_name = "NAME[=@FILE]", value_parser = secret)]
@@ -112,6 +116,7 @@ impl Submit {
             },
         };
         spec.set.extend(self.settings);
+        spec.labels.extend(self.labels);
         spec.secrets.extend(self.secrets);
         spec.nodes = self.nodes.or(spec.nodes);
         spec.nproc_per_node = self.nproc_per_node.or(spec.nproc_per_node);

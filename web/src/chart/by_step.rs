@@ -1,0 +1,83 @@
+//! A chart whose x axis counts training steps, for lines that its page has read and joined.
+
+use domain::metric::Unit;
+use leptos::html::Div;
+use leptos::prelude::*;
+use wasm_bindgen::JsValue;
+
+use super::role::{Drawn, Role};
+use super::{create, destroy, put_lines};
+use crate::ui::{When, chart_unit, effect, text};
+
+/// Lines on one axis of steps.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct StepLines {
+    /// The steps, in order.
+    pub(crate) steps: Vec<f64>,
+    /// Name and values of each line: one value per step, NaN if there is none.
+    pub(crate) lines: Vec<(String, Vec<f64>)>,
+    /// Steps at which a value was NaN or infinite.
+    pub(crate) not_finite: Vec<f64>,
+}
+
+/// A chart with a title. A line is drawn through all its values, because lines may have values at different steps.
+#[component]
+pub(crate) fn StepChart(
+    /// The title above the chart, in the reader's language.
+    title: &'static str,
+    /// A hint on how to read the chart, in the reader's language.
+    hint: &'static str,
+    /// The unit of the values.
+    unit: Unit,
+    /// The lines.
+    #[prop(into)]
+    lines: Signal<StepLines>,
+    /// The text if there is no value, in the reader's language.
+    #[prop(into)]
+    empty: Signal<String>,
+) -> AnyView {
+    let place = NodeRef::<Div>::new();
+    let canvas: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
+    on_cleanup(move || canvas.with_value(|canvas| canvas.iter().for_each(destroy)));
+    let is_there = RwSignal::new(false);
+    effect(move || {
+        if let Some(element) = place.get() {
+            canvas.set_value(Some(create(&element, chart_unit(unit), false, "steps")));
+            is_there.set(true);
+        }
+    });
+    effect(move || {
+        if is_there.get() {
+            lines.with(|lines| {
+                canvas.with_value(|canvas| canvas.iter().for_each(|canvas| put(canvas, lines)))
+            });
+        }
+    });
+    let has_no_value = move || lines.with(|lines| lines.steps.is_empty());
+    let points = text(move || lines.with(|lines| lines.steps.len().to_string()));
+    view! {
+        <section class="card bg-base-200 p-3 min-w-0" aria-label=title data-testid="step-chart" data-points=points>
+            <h3 class="font-semibold">{title}</h3>
+            <p class="text-xs opacity-70 mb-1">{hint}</p>
+            <div class="relative min-h-[240px]">
+                <div node_ref=place class="w-full"></div>
+                <When on=has_no_value><p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{empty}</p></When>
+            </div>
+        </section>
+    }
+    .into_any()
+}
+
+/// Sets the lines of a canvas.
+fn put(canvas: &JsValue, lines: &StepLines) {
+    let drawn: Vec<Drawn> = lines
+        .lines
+        .iter()
+        .map(|(name, values)| Drawn {
+            name: name.clone(),
+            role: Role::Line,
+            values: values.clone(),
+        })
+        .collect();
+    put_lines(canvas, &drawn, &lines.steps, &lines.not_finite);
+}
