@@ -22,6 +22,26 @@
     });
   };
 
+  // The colours of the theme as an element has them: two scales of 256 colours, and the inks.
+  const theme = (element, context) => {
+    const style = getComputedStyle(element);
+    // However the style sheet writes a colour, a canvas says it as #rrggbb.
+    const token = (name) => {
+      context.fillStyle = style.getPropertyValue(name).trim();
+      return context.fillStyle;
+    };
+    const texture = { diverging: scale([token("--below"), token("--level"), token("--above")]), sequential: scale(CIVIDIS) };
+    return {
+      texture,
+      diverging: Uint32Array.from(texture.diverging, pixel),
+      sequential: Uint32Array.from(texture.sequential, pixel),
+      base: pixel(channels(token("--color-base-200"))),
+      line: pixel(channels(token("--faint"))),
+      wrong: pixel(channels(token("--color-error"))),
+      inks: { text: token("--color-base-content"), muted: token("--muted"), ring: token("--color-error"), focus: token("--color-primary"), page: token("--color-base-100"), faint: token("--faint") },
+    };
+  };
+
   class Grid {
     constructor(element) {
       this.element = element;
@@ -116,25 +136,9 @@
     // The theme's colours, read once per theme.
     palette() {
       if (this.style) return;
-      const style = getComputedStyle(this.element);
-      // However the style sheet writes a colour, a canvas says it as #rrggbb.
-      const context = this.above.getContext("2d");
-      const token = (name) => {
-        context.fillStyle = style.getPropertyValue(name).trim();
-        return context.fillStyle;
-      };
-      const diverging = scale([token("--below"), token("--level"), token("--above")]);
-      const sequential = scale(CIVIDIS);
-      const pixels = (colours) => Uint32Array.from(colours, pixel);
-      this.texture = { diverging, sequential };
-      this.style = {
-        diverging: pixels(diverging),
-        sequential: pixels(sequential),
-        base: pixel(channels(token("--color-base-200"))),
-        line: pixel(channels(token("--faint"))),
-        wrong: pixel(channels(token("--color-error"))),
-      };
-      this.inks = { text: token("--color-base-content"), muted: token("--muted"), ring: token("--color-error"), focus: token("--color-primary"), page: token("--color-base-100"), faint: token("--faint") };
+      this.style = theme(this.element, this.above.getContext("2d"));
+      this.texture = this.style.texture;
+      this.inks = this.style.inks;
     }
 
     drawAbove() {
@@ -187,6 +191,7 @@
   }
 
   window.lockstepGrid = {
+    theme,
     create: (element) => new Grid(element),
     layout: (grid, ...place) => grid.layout(...place),
     paint: (grid, colours, diverging, texts) => grid.paint(colours, diverging, texts),

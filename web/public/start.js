@@ -27,11 +27,12 @@ const addScript = (src) =>
     document.head.append(script);
   });
 
-// Charts are loaded by the first page that has some. A failed attempt is not kept: the next one starts from the beginning.
+// Charts, and the map of ranks, are loaded by the first page that has some. A failed attempt is not kept: the next one starts from the beginning.
 let charts;
 globalThis.lockstepLoadCharts = () => {
   charts ??= addScript("/uplot.js")
     .then(() => import("/legend.js"))
+    .then(() => import("/map.js"))
     .then(() => import("/chart.js"))
     .catch((error) => {
       charts = undefined;

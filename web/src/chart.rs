@@ -32,9 +32,10 @@ use lines::Lines;
 use role::{Drawn, Role};
 
 pub(crate) use by_step::{StepChart, StepLines};
+pub(crate) use lines::on_grid;
 pub(crate) use multiples::Multiples;
 pub(crate) use naming::Naming;
-pub(crate) use window::Window;
+pub(crate) use window::{Window, range_path};
 
 #[wasm_bindgen]
 extern "C" {

@@ -184,7 +184,8 @@ fn join(line: &mut [f64], other: &[f64]) {
     }
 }
 
-fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: usize) -> Vec<f64> {
+/// Returns the values of a series at the times of a request; NaN where there is none.
+pub(crate) fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: usize) -> Vec<f64> {
     let mut line = vec![f64::NAN; length];
     for (time_s, value) in &series.values {
         #[expect(

@@ -1,6 +1,8 @@
-//! One run: its state, diagnoses, charts, checkpoints, attempts and logs.
+//! One run: its state, diagnoses, time axis, charts, ranks, checkpoints, attempts and logs.
 
+mod address;
 mod attempts;
+mod axis;
 mod charts;
 mod checkpoint_list;
 mod checkpoints;
@@ -9,6 +11,7 @@ mod gpus;
 mod head;
 mod log;
 mod logged;
+mod map;
 mod memory;
 mod network;
 mod resume;
@@ -28,6 +31,7 @@ use crate::language::{tr, tr_with};
 use crate::live::{Live, Run, StreamMessage, each};
 use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
+use axis::TimeAxis;
 use charts::{Charts, ChooseSpan, View};
 use checkpoint_list::CheckpointList;
 use checkpoints::Checkpoints;
@@ -35,6 +39,7 @@ use findings::Findings;
 use gpus::Gpus;
 use head::Head;
 use log::Log;
+use map::RankMap;
 use memory::Memory;
 use network::Network;
 use run_signal::RunSignal;
@@ -74,8 +79,13 @@ fn Shown(id: String, run: RunSignal) -> impl IntoView {
     let part = dynamic_view(move || {
         let id = inside.clone();
         match chosen.get() {
-            Tab::Summary => view! { <Charts id view /> }.into_any(),
+            Tab::Summary => view! {
+                <TimeAxis id=id.clone() run checkpoints />
+                <Charts id view />
+            }
+            .into_any(),
             Tab::Ranks => view! {
+                <RankMap id=id.clone() run view />
                 <Topology id run />
             }
             .into_any(),

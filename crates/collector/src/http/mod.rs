@@ -23,6 +23,7 @@ mod handling;
 pub mod inspect;
 pub mod logs;
 pub mod nodes;
+mod run_actions;
 pub mod runs;
 pub mod session;
 mod silences;
@@ -88,6 +89,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(nodes::routes())
         .merge(events::routes())
         .merge(runs::routes())
+        .merge(run_actions::routes())
         .merge(checkpoints::routes())
         .merge(findings::routes())
         .merge(goodput::routes())

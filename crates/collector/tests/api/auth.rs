@@ -15,7 +15,7 @@ const ROLES: [Role; 5] = [
 ];
 
 /// Method, path, and the required role. The paths name things that do not exist, so that no request changes anything.
-const ROUTES: [(&str, &str, Role); 34] = [
+const ROUTES: [(&str, &str, Role); 35] = [
     ("GET", "/metrics", Role::Scrape),
     ("GET", "/api/session", Role::Viewer),
     ("GET", "/api/nodes", Role::Viewer),
@@ -23,6 +23,7 @@ const ROUTES: [(&str, &str, Role); 34] = [
     ("GET", "/api/events", Role::Viewer),
     ("GET", "/api/runs", Role::Viewer),
     ("GET", "/api/runs/none", Role::Viewer),
+    ("GET", "/api/runs/none/actions", Role::Viewer),
     ("POST", "/api/runs/none/stop", Role::Operator),
     ("GET", "/api/rules", Role::Viewer),
     ("GET", "/api/alerts", Role::Viewer),

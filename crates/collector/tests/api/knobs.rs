@@ -92,6 +92,15 @@ async fn each_change_makes_one_attempt_and_is_reverted_once() {
         .filter_map(|line| line["what"].as_str())
         .collect();
     assert_eq!(audited, ["run_revert", "run_apply", "run_submit"], "{audit}");
+    let (status, actions) = server.get(&format!("/api/runs/{run}/actions")).await;
+    assert_eq!(status, StatusCode::OK, "{actions}");
+    let told: Vec<&str> = actions
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|action| action["text"].as_str())
+        .collect();
+    assert_eq!(told, ["run revert", "run apply: num_workers=02"], "{actions}");
     let (status, compared) = server
         .get(&format!("/api/runs/compare?a={run}@1&b={run}@2"))
         .await;

@@ -345,6 +345,19 @@ pub struct RankView {
     pub cascade: bool,
 }
 
+/// What a person did to a run: `GET /api/runs/{id}/actions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunAction {
+    /// When the person did it.
+    pub at_ms: TimestampMs,
+    /// Id of the person's token.
+    pub who: String,
+    /// Kind of the action, as in the audit log: `run_stop`, `run_apply`, `diagnosis_act`, …
+    pub kind: String,
+    /// Kind and details in words.
+    pub text: String,
+}
+
 /// Request body of `POST /api/runs/{id}/stop`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

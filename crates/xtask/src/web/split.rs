@@ -68,7 +68,7 @@ pub(crate) fn rename(stage: &Path, pages: &[PathBuf]) -> Result<()> {
 }
 
 /// What pages with charts load.
-const CHARTS: [&str; 3] = ["uplot.js", "legend.js", "chart.js"];
+const CHARTS: [&str; 4] = ["uplot.js", "legend.js", "map.js", "chart.js"];
 /// The texts of another language, which only its readers load.
 const TEXTS: &str = "zh.json";
 

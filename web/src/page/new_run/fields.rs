@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use domain::run::recipe::RECIPES;
 use domain::run::spec::{FieldError, Spec};
 use leptos::prelude::*;
 
+use super::form_spec::FormSpec;
 use crate::language::{tr, tr_with};
 
 /// The recipe field's value for "your own script".
@@ -24,24 +24,46 @@ pub(super) struct Fields {
     pub(super) python: RwSignal<String>,
     pub(super) workdir: RwSignal<String>,
     pub(super) max_restarts: RwSignal<String>,
+    pub(super) checkpoint_dir: RwSignal<String>,
 }
 
 impl Fields {
     /// Creates a form whose values are a valid run.
     pub(super) fn new() -> Self {
-        let text = |value: &str| RwSignal::new(value.to_owned());
-        Self {
-            name: text(""),
-            recipe: text(RECIPES[0].name),
-            script: text(""),
-            args: text(""),
-            settings: text("steps=200"),
-            nodes: text("1"),
-            nproc: text(""),
-            python: text(""),
-            workdir: text(""),
-            max_restarts: text("0"),
-        }
+        let text = || RwSignal::new(String::new());
+        let fields = Self {
+            name: text(),
+            recipe: text(),
+            script: text(),
+            args: text(),
+            settings: text(),
+            nodes: text(),
+            nproc: text(),
+            python: text(),
+            workdir: text(),
+            max_restarts: text(),
+            checkpoint_dir: text(),
+        };
+        fields.show(&FormSpec::of_a_new_run());
+        fields
+    }
+
+    /// Shows these values in place of the current ones.
+    pub(super) fn show(self, form: &FormSpec) {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+        self.name.set(form.name.clone());
+        self.recipe
+            .set(form.recipe.clone().unwrap_or_else(|| OWN_SCRIPT.to_owned()));
+        self.script.set(text(&form.script));
+        self.args.set(form.arg_lines());
+        self.settings.set(form.setting_lines());
+        self.nodes.set(number(form.nodes));
+        self.nproc.set(number(form.nproc_per_node));
+        self.python.set(text(&form.python));
+        self.workdir.set(text(&form.workdir));
+        self.max_restarts.set(form.max_restarts.to_string());
+        self.checkpoint_dir.set(text(&form.checkpoint_dir));
     }
 
     /// Returns true if the user has chosen a script instead of a recipe; tracked.
@@ -68,6 +90,7 @@ impl Fields {
             max_restarts: number("max_restarts", self.max_restarts).unwrap_or(0),
             python: optional(self.python),
             workdir: optional(self.workdir),
+            checkpoint_dir: optional(self.checkpoint_dir),
             ..Spec::default()
         };
         if self.is_own_script() {

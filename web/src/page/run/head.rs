@@ -50,7 +50,7 @@ pub(super) fn Head(
     let can_stop = move || may.get() && !state.get().is_final() && state.get() != RunState::Stopping;
     let can_resume = move || may.get() && state.get().is_final();
     let can_ask = move || session.may(Role::Operator) && state.get() == RunState::Running;
-    let (stopped, resumed, inspected) = (id.clone(), id.clone(), id.clone());
+    let (stopped, resumed, inspected, copied) = (id.clone(), id.clone(), id.clone(), id.clone());
     let [submitted, ago] = tr_parts("submitted {time}");
     view! {
         <section class="flex flex-wrap gap-x-3 gap-y-1 items-center">
@@ -59,6 +59,7 @@ pub(super) fn Head(
             <When on=can_stop><StopButton id=stopped.clone() run checkpoints /></When>
             <When on=can_ask><StacksButton id=inspected.clone() /></When>
             <When on=can_resume><ResumeButton id=resumed.clone() checkpoints /></When>
+            <When on=move || may.get()><a class="btn btn-sm" href=format!("/runs/new?from={copied}") data-testid="clone">{tr("Clone")}</a></When>
             <p class="w-full text-sm opacity-80">{words(run, |run| Some(detail(run)))} {submitted} <Ago at_ms=submitted_ms /> {ago}</p>
             <p class="w-full break-words empty:hidden" data-testid="run-outcome">{why}</p>
             <p class="w-full break-words empty:hidden" role="status" data-testid="stop-progress">{stopping}</p>

@@ -14,8 +14,9 @@ use leptos::prelude::*;
 
 use super::run_signal::RunSignal;
 use crate::language::{tr, tr_with};
-use crate::ui::{Heading, When, dynamic_view, empty_view};
-use choice::{attempts, sources, title};
+use crate::route::Route;
+use crate::ui::{Heading, When, dynamic_view, effect, empty_view};
+use choice::{attempts, first_of, sources, title};
 use display::LogDisplay;
 use follow::Follow;
 use part::LogPart;
@@ -34,8 +35,20 @@ pub(super) fn Log(
     let display = LogDisplay {
         wrapped: RwSignal::new(true),
     };
+    // The attempt and the rank in the address, if a link led here.
+    let route = expect_context::<Route>();
+    let (wanted_number, wanted_rank) = (route.param("attempt"), route.param("rank"));
+    let wanted_attempt = move || {
+        let number = wanted_number.get();
+        number.and_then(|number| number.parse().ok()).unwrap_or(0_u32)
+    };
     // The chosen attempt; 0 for the last one.
-    let attempt = RwSignal::new(0_u32);
+    let attempt = RwSignal::new(untrack(wanted_attempt));
+    effect(move || {
+        wanted_rank.track();
+        attempt.set(wanted_attempt());
+        position.set(LogPosition::default());
+    });
     let sources = Memo::new(move |_| {
         run.with(|run| {
             run.as_ref()
@@ -47,7 +60,7 @@ pub(super) fn Log(
         let chosen = position.get();
         let source = chosen
             .source
-            .or_else(|| sources.with(|all| all.first().cloned()))?;
+            .or_else(|| sources.with(|all| wanted_rank.with(|rank| first_of(all, rank.as_deref()))))?;
         Some((source, chosen.offset))
     });
     let choose = move |event| {
@@ -73,7 +86,8 @@ pub(super) fn Log(
     let of_attempt = move || {
         let option = |number: u32| {
             let words = tr_with("attempt {number}", &[("number", &number)]);
-            view! { <option value=number.to_string()>{words}</option> }.into_any()
+            let selected = Signal::derive(move || attempt.get() == number);
+            view! { <option value=number.to_string() prop:selected=selected>{words}</option> }.into_any()
         };
         let earlier: Vec<AnyView> = numbers.get().into_iter().rev().skip(1).map(option).collect();
         view! {

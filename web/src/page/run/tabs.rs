@@ -41,7 +41,7 @@ impl Tab {
     }
 
     /// Returns the name in the address.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Summary => "summary",
             Self::Ranks => "ranks",

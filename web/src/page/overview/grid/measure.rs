@@ -3,7 +3,7 @@
 use domain::metric::{Unit, unit_of};
 
 use crate::language::{marked, tr_with};
-use crate::ui::{fixed, show};
+use crate::ui::{fixed, shade, show};
 
 /// A measure of each GPU.
 pub(super) struct Measure {
@@ -30,23 +30,19 @@ pub(super) enum Shows {
     Value,
 }
 
-/// The colour number of a GPU without a value.
-pub(super) const UNMEASURED: u8 = 0;
 /// The colour number of a GPU whose node is down.
 pub(super) const DOWN: u8 = 255;
-/// The number of colours between these two.
-const COLOURS: f64 = 253.0;
 
 impl Measure {
     /// Returns the colour number of a value.
     pub(super) fn shade(&self, value: f64) -> u8 {
         let (low, high) = self.scale;
-        number((value - low) / (high - low))
+        shade((value - low) / (high - low))
     }
 
     /// Returns the colour number of a difference; the middle colour means no difference.
     pub(super) fn shade_difference(&self, difference: f64) -> u8 {
-        number(0.5 + difference / (2.0 * self.span))
+        shade(0.5 + difference / (2.0 * self.span))
     }
 
     /// Returns a difference as text: `38.0 points below`.
@@ -70,20 +66,6 @@ impl Measure {
             unit => format!("{sign}{}", show(size, unit)),
         }
     }
-}
-
-/// Returns the colour number for a share of the scale; unmeasured if it is NaN.
-fn number(share: f64) -> u8 {
-    if share.is_nan() {
-        return UNMEASURED;
-    }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "between 1 and 254"
-    )]
-    let number = (share.clamp(0.0, 1.0) * COLOURS).round() as u8 + 1;
-    number
 }
 
 /// Returns the measure with this name, else the default.
@@ -155,6 +137,7 @@ pub(super) static MEASURES: [Measure; 7] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ui::UNMEASURED;
 
     #[test]
     fn values_beyond_the_scale_have_its_end_colours() {

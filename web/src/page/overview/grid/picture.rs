@@ -238,8 +238,9 @@ impl Drop for Canvas {
 #[cfg(test)]
 mod tests {
     use super::super::fleet::tests::{culprit, nodes, rank};
-    use super::super::measure::{UNMEASURED, measure};
+    use super::super::measure::measure;
     use super::*;
+    use crate::ui::UNMEASURED;
 
     #[test]
     fn a_rank_has_a_ring_around_its_own_gpus_or_around_its_node_if_they_are_unknown() {

@@ -39,6 +39,13 @@ pub(super) fn sources(run: &Run, number: u32) -> Vec<LogSource> {
     all
 }
 
+/// Returns the first log of a rank, or the first of all if the rank is unknown.
+pub(super) fn first_of(all: &[LogSource], rank: Option<&str>) -> Option<LogSource> {
+    let rank = rank.and_then(|rank| rank.parse().ok()).map(Rank);
+    let of_rank = all.iter().find(|source| rank.is_some() && source.rank == rank);
+    of_rank.or(all.first()).cloned()
+}
+
 /// Returns `rank 0 stdout (node-1)`.
 pub(super) fn title(source: &LogSource) -> String {
     match source.rank {
@@ -58,4 +65,36 @@ pub(super) fn query(source: &LogSource) -> String {
         "attempt={}&node={node}{rank}&stream={}",
         source.attempt, source.stream
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::ident::AttemptNo;
+
+    use super::*;
+
+    #[test]
+    fn the_log_of_a_rank_is_its_first_one() {
+        let source = |rank: Option<u32>, stream: &str| LogSource {
+            attempt: AttemptNo(1),
+            node: "a".to_owned(),
+            rank: rank.map(Rank),
+            stream: stream.to_owned(),
+        };
+        let all = [
+            source(Some(0), "stdout"),
+            source(Some(1), "stdout"),
+            source(Some(1), "stderr"),
+            source(None, "stdout"),
+        ];
+        for (rank, expected) in [
+            (Some("1"), Some(&all[1])),
+            (Some("7"), Some(&all[0])),
+            (Some("x"), Some(&all[0])),
+            (None, Some(&all[0])),
+        ] {
+            assert_eq!(first_of(&all, rank).as_ref(), expected, "{rank:?}");
+        }
+        assert_eq!(first_of(&[], Some("1")), None);
+    }
 }

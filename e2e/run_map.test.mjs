@@ -1,0 +1,193 @@
+// The page of a run over time: the time axis, and the map of ranks. And a new run that is copied from another one.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, startBrowser, startDemo, startLockstep, waitFor } from "./harness.mjs";
+
+/** A GPU slows down 12 s after the first step, and the diagnosis names the rank some seconds later. */
+const DIAGNOSED_MS = 90_000;
+const RUN = "llama-8b-fsdp";
+const RANKS = 1_024;
+/** Columns of ten minutes. */
+const COLUMNS = 301;
+const STEP_MS = 2_000;
+const LATE_RANK = 700;
+/** The colour of a rank that is a quarter of a step late: `--above`. */
+const LATE_COLOUR = "213,94,0,255";
+const SECRET = "hf_not_for_browsers";
+
+test("a run over time", async (t) => {
+  const lockstep = await startDemo(t);
+  const browser = await startBrowser(t);
+  const run = await waitFor("the run was submitted", DIAGNOSED_MS, async () => (await lockstep.call("GET", "/api/runs")).find(({ name }) => name === RUN));
+  const open = async (page, tab) => {
+    await page.goto(`${lockstep.url}/runs/${run.id}?tab=${tab}`);
+    await page.getByRole("heading", { name: run.id }).waitFor();
+  };
+
+  await t.test("the time axis leads to what happened, with keys too, and is also a list", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await open(page, "summary");
+    const axis = page.getByTestId("time-axis");
+    const marks = (lane) => axis.locator(`[data-testid=axis-lane][data-lane=${lane}]`).getByTestId("axis-mark");
+    await marks("attempts").first().waitFor();
+    assert.match(await marks("attempts").first().getAttribute("title"), /^since \S.* Attempt 1 /);
+    await marks("states").first().waitFor();
+    await axis.getByTestId("axis-as-list").click();
+    await axis.getByTestId("axis-list").getByRole("link", { name: /Rank 17/ }).first().waitFor({ timeout: DIAGNOSED_MS });
+    await marks("attempts").first().focus();
+    await page.keyboard.press("ArrowDown");
+    await waitFor("a mark of the next lane has the focus", SHOWN_MS, () => page.evaluate(() => document.activeElement.closest("[data-testid=axis-lane]")?.dataset.lane === "states"));
+    assert.equal(await axis.locator("[data-axis][tabindex='0']").count(), 1, "the tab key reaches one mark");
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await picture(page, "run-time-axis");
+    await marks("diagnoses").first().press("Enter");
+    await page.waitForURL(/\/diagnoses\/./);
+  });
+
+  await t.test("the map requests only new columns, and a value leads to the log of its rank", async (t) => {
+    const page = await openPage(t, browser);
+    const frames = [];
+    let watch = {};
+    await page.routeWebSocket("**/api/stream", (socket) => {
+      const server = socket.connectToServer();
+      socket.onMessage((text) => {
+        const request = JSON.parse(text);
+        if (isMap(request)) watch = request;
+        server.send(text);
+      });
+      server.onMessage((text) => {
+        const { type, id, reset, times_ms } = JSON.parse(text);
+        if (type === "frame" && id === watch.id) frames.push({ reset, columns: times_ms.length });
+        socket.send(text);
+      });
+    });
+    await logIn(page, lockstep);
+    await open(page, "ranks");
+    const map = page.getByTestId("rank-map");
+    await waitFor("some columns are measured", DIAGNOSED_MS, async () => Number(await map.getAttribute("data-measured")) > 2);
+    assert.ok(Number(await map.getAttribute("data-ranks")) > 17);
+    await waitFor("columns arrived", SHOWN_MS, () => frames.length > 2);
+    assert.deepEqual(frames[0], { reset: true, columns: COLUMNS });
+    for (const frame of frames.slice(1, 3)) assert.ok(!frame.reset && frame.columns < 10, JSON.stringify(frame));
+    const words = page.getByTestId("map-words");
+    await page.getByTestId("map-cells").focus();
+    await page.keyboard.press("ArrowLeft");
+    await page.keyboard.press("ArrowDown");
+    await waitFor("a value is described", SHOWN_MS, async () => {
+      await page.keyboard.press("ArrowLeft");
+      return /^rank 1 · \d\d:\d\d:\d\d · step \d+ · [\d.]+ m?s · [\d.]+ m?s (above|below) the median of the ranks$/.test(await words.innerText());
+    });
+    assert.equal(await page.locator("#map-pointed").innerText(), await words.innerText(), "a screen reader hears the same");
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await picture(page, "run-map");
+    await page.keyboard.press("Enter");
+    await page.waitForURL(/\?tab=log&attempt=\d+&rank=1$/);
+    const chosen = page.getByTestId("log-of").locator("option:checked");
+    await waitFor("the log of the rank is chosen", SHOWN_MS, async () => /^rank 1 stdout/.test(await chosen.innerText()));
+    await page.goBack();
+    await map.waitFor();
+    await page.getByTestId("map-measure").selectOption("data");
+    assert.match(page.url(), /map=data/);
+    await waitFor("the other measure is requested", SHOWN_MS, () => watch.query.startsWith("train_data_seconds"));
+  });
+
+  await t.test("the map of 1,024 ranks fits the screen, and the late rank is visible", async (t) => {
+    const page = await openPage(t, browser, { width: 1440, height: 900 });
+    const begin = Date.now() - COLUMNS * STEP_MS;
+    const times = Array.from({ length: COLUMNS }, (_, n) => begin + n * STEP_MS);
+    let push;
+    await page.routeWebSocket("**/api/stream", (socket) => {
+      const server = socket.connectToServer();
+      socket.onMessage((text) => {
+        const request = JSON.parse(text);
+        if (!isMap(request)) return server.send(text);
+        push = (frame) => socket.send(JSON.stringify({ type: "frame", id: request.id, ...frame }));
+        push({ reset: true, times_ms: times, series: measured(COLUMNS, 0.5) });
+      });
+    });
+    await logIn(page, lockstep);
+    await open(page, "ranks");
+    const cells = page.getByTestId("map-cells");
+    await cells.waitFor();
+    assert.equal((await cells.boundingBox()).height, RANKS / 2, "two ranks share a row");
+    const row = LATE_RANK / 2;
+    const colour = (x, y) => cells.locator("canvas").evaluate((canvas, [x, y]) => [...canvas.getContext("2d").getImageData(x < 0 ? canvas.width + x : x, y, 1, 1).data].join(), [x, y]);
+    await waitFor("the late rank is drawn", SHOWN_MS, async () => (await colour(200, row)) === LATE_COLOUR);
+    assert.equal(await colour(-1, row), LATE_COLOUR);
+    const usual = await colour(200, 100);
+    assert.notEqual(usual, LATE_COLOUR);
+    await cells.hover({ position: { x: 200, y: row + 0.5 } });
+    await page.getByTestId("map-words").getByText(/^ranks 700 to 701, most different: rank 700 · .* · step \d+ · 500\.0 ms · 100\.0 ms above the median of the ranks$/).waitFor();
+    push({ reset: false, times_ms: [times.at(-1) + STEP_MS], series: measured(1, 0.4) });
+    await waitFor("the new column is drawn", SHOWN_MS, async () => (await colour(-1, row)) === usual);
+    assert.equal(await colour(20, row), LATE_COLOUR, "the older columns stay");
+  });
+
+  await t.test("in dark mode the page is readable, and on a phone it is not cut off", async (t) => {
+    const page = await openPage(t, browser, { dark: true, width: 390, height: 844 });
+    await logIn(page, lockstep);
+    for (const tab of ["summary", "ranks"]) {
+      await open(page, tab);
+      await page.getByTestId(tab === "ranks" ? "map-cells" : "axis-mark").first().waitFor();
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0, tab);
+      assert.deepEqual(await accessibilityFaults(page), [], tab);
+    }
+  });
+});
+
+test("a copy of a run", async (t) => {
+  const lockstep = await startLockstep(t);
+  const browser = await startBrowser(t);
+  // Two nodes, so that the run waits for the second one and starts no process.
+  const spec = { name: "original", recipe: "ddp", set: { steps: "7" }, nodes: 2, env: { NCCL_DEBUG: "INFO" }, secrets: { HF_TOKEN: SECRET }, checkpoint_dir: "/srv/shared", checkpoint_dir_is_mine: true };
+  const { id } = await lockstep.call("POST", "/api/runs", spec);
+
+  await t.test("the form has the values of the copied run, and no secrets", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/runs/${id}`);
+    await page.getByTestId("clone").click();
+    await page.waitForURL(/\/runs\/new\?from=original-/);
+    const notice = page.getByTestId("copied-from");
+    await notice.getByText(/not shown here: env, secrets\./).waitFor();
+    const value = (name) => page.locator(`[name=${name}]`).inputValue();
+    assert.equal(await value("set"), "steps=7");
+    assert.equal(await value("nodes"), "2");
+    assert.equal(await value("name"), "original");
+    assert.equal(await value("checkpoint_dir"), "/srv/shared");
+    assert.ok(!(await page.content()).includes(SECRET));
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await page.locator("[name=set]").fill("steps=8");
+    await page.getByTestId("submit-run").click();
+    await page.waitForURL(/\/runs\/original-/);
+    const copy = await lockstep.call("GET", `/api/runs/${new URL(page.url()).pathname.split("/").at(-1)}`);
+    assert.notEqual(copy.id, id);
+    const { set, nodes, env, secrets, checkpoint_dir } = copy.spec;
+    assert.deepEqual({ set, nodes, env, checkpoint_dir }, { set: { steps: "8" }, nodes: 2, env: spec.env, checkpoint_dir: "/srv/shared" });
+    assert.deepEqual(Object.keys(secrets), ["HF_TOKEN"]);
+    assert.equal(copy.spec.checkpoint_dir_is_mine, undefined, "a copy does not own a folder that it shares");
+  });
+
+  await t.test("the link to a new run empties the form", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/runs/new?from=${id}`);
+    await page.getByTestId("copied-from").getByRole("link", { name: id }).waitFor();
+    await page.getByRole("navigation").getByRole("link", { name: "New run" }).click();
+    await page.getByTestId("copied-from").waitFor({ state: "detached" });
+    assert.equal(await page.locator("[name=set]").inputValue(), "steps=200");
+  });
+});
+
+/** Returns true for the request of the map's values. */
+const isMap = ({ op, query }) => op === "watch_range" && query.includes('"of", "typical"');
+
+/** The values of all ranks in some columns; one rank takes `late` seconds. */
+function measured(columns, late) {
+  const column = (labels, value) => ({ labels, values: Array(columns).fill(value) });
+  const ranks = Array.from({ length: RANKS }, (_, rank) => column({ rank: String(rank), node: `node-${rank >> 3}` }, rank === LATE_RANK ? late : 0.4));
+  return [...ranks, column({ of: "typical" }, 0.4), column({ of: "step" }, 1_200)];
+}

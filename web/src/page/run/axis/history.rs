@@ -1,0 +1,97 @@
+//! What happened to a run besides its attempts and checkpoints. It is requested while the page is open, because the stream does not
+//! contain it.
+
+use domain::api::runs::RunAction;
+use domain::event::{Event, Severity};
+use domain::run::state::RunState;
+use domain::time::TimestampMs;
+use gloo_timers::future::TimeoutFuture;
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+use serde::Deserialize;
+
+use super::super::run_signal::RunSignal;
+use crate::api::ApiError;
+use crate::live::Live;
+use crate::session::UserSession;
+use crate::ui::effect;
+
+/// Interval between requests. Changes of the run's state and of its diagnoses are requested at once.
+const AGAIN_MS: u32 = 10_000;
+/// Maximum number of entries of each kind, the newest ones.
+const ENTRIES_MAX: u32 = 500;
+
+/// The history of a run, newest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct RunHistory {
+    /// Changes of the run's state.
+    pub(super) states: Vec<Event>,
+    /// Errors of its GPUs.
+    pub(super) gpu_errors: Vec<Event>,
+    /// Its diagnoses.
+    pub(super) diagnoses: Vec<RunDiagnosis>,
+    /// What people did to it.
+    pub(super) actions: Vec<RunAction>,
+}
+
+/// The fields of a [`Diagnosis`](domain::api::alerts::Diagnosis) that are read.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct RunDiagnosis {
+    pub(super) id: String,
+    pub(super) summary: String,
+    pub(super) severity: Severity,
+    pub(super) active_ms: TimestampMs,
+    #[serde(default)]
+    pub(super) fired_ms: Option<TimestampMs>,
+    #[serde(default)]
+    pub(super) resolved_ms: Option<TimestampMs>,
+}
+
+/// Requests the history while the current owner lives and the run can change.
+pub(super) fn followed(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
+    let (history, request_count) = (RwSignal::new(RunHistory::default()), RwSignal::new(0_u32));
+    let session = expect_context::<UserSession>();
+    let live = expect_context::<Live>();
+    let state =
+        Memo::new(move |_| run.with(|run| run.as_ref().map(|run| (run.summary.state, run.summary.attempt))));
+    let id = id.to_owned();
+    effect(move || {
+        request_count.track();
+        state.track();
+        live.connected.track();
+        let _changes = live.diagnoses.rows();
+        let id = id.clone();
+        spawn_local(async move {
+            // Another part of the page shows when the collector does not respond.
+            if let Ok(fresh) = request(session, &id).await
+                && history.try_get_untracked().is_some_and(|shown| shown != fresh)
+            {
+                history.set(fresh);
+            }
+        });
+    });
+    spawn_local(async move {
+        loop {
+            TimeoutFuture::new(AGAIN_MS).await;
+            // The page is gone.
+            let Some(state) = state.try_get_untracked() else {
+                return;
+            };
+            if !state.is_some_and(|(state, _)| RunState::is_final(state)) {
+                request_count.try_update(|request_count| *request_count = request_count.wrapping_add(1));
+            }
+        }
+    });
+    history
+}
+
+async fn request(session: UserSession, run: &str) -> Result<RunHistory, ApiError> {
+    let events = |kind: &str| format!("/api/events?run={run}&kind={kind}&limit={ENTRIES_MAX}");
+    let diagnoses = format!("/api/diagnoses?run={run}&state=all&limit={ENTRIES_MAX}");
+    Ok(RunHistory {
+        states: session.get(&events("run_state")).await?,
+        gpu_errors: session.get(&events("xid")).await?,
+        diagnoses: session.get(&diagnoses).await?,
+        actions: session.get(&format!("/api/runs/{run}/actions")).await?,
+    })
+}

@@ -1,0 +1,343 @@
+//! The map of ranks over time: one row per rank, one column per time, coloured by the difference to the median of the ranks.
+//!
+//! Values are not stored in signals. They are in plain lists in [`Matrix`], and `map.js` paints the columns that are new.
+
+mod canvas;
+mod layout;
+mod matrix;
+mod measure;
+mod pointer;
+
+use domain::api::prometheus::{Answer, MatrixSeries};
+use domain::api::stream::{Column, Request};
+use domain::time::TimestampMs;
+use leptos::html::Div;
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+
+use super::address::{attempt_at, of_log};
+use super::charts::{ChooseSpan, View};
+use super::run_signal::RunSignal;
+use crate::api::ApiError;
+use crate::chart::{Matrix as RangeResult, Window, on_grid, range_path};
+use crate::language::{tr, tr_with};
+use crate::live::{Live, StreamMessage};
+use crate::route::Route;
+use crate::session::UserSession;
+use crate::ui::{ErrorMessage, Heading, When, clock, effect, fixed, text};
+use canvas::Canvas;
+use layout::{Layout, step_ms};
+use matrix::{Matrix, Moment, PEERS_MIN, SPAN};
+use measure::Measure;
+use pointer::Pointer;
+
+/// The section with the map.
+#[component]
+pub(super) fn RankMap(
+    /// The run's id.
+    id: String,
+    /// The run.
+    run: RunSignal,
+    /// The period shown.
+    view: View,
+) -> impl IntoView {
+    let chosen = expect_context::<Route>().param("map");
+    let measure = Memo::new(move |_| chosen.with(|name| Measure::of(name.as_deref())));
+    let map = RankMapState::new(id, run);
+    map.follow(measure, view.window);
+    let ranks = Memo::new(move |_| {
+        map.version.track();
+        map.matrix.with_value(Matrix::ranks)
+    });
+    let measured = move || {
+        map.version.track();
+        map.matrix.with_value(Matrix::measured)
+    };
+    let compares = move || ranks.get() >= PEERS_MIN;
+    let why_not = text(move || match (map.answered.get(), ranks.get()) {
+        (false, _) => tr("Loading…"),
+        (true, 0) => tr("No data in this period."),
+        (true, _) => tr("The map needs at least three ranks: with two, neither is the usual one."),
+    });
+    view! {
+        <section class="min-w-0" aria-label=tr("Ranks over time") data-testid="rank-map" data-ranks=move || ranks.get() data-measured=measured>
+            <Heading text=tr("Ranks over time") hint=tr("One row per rank, one column per time. Ranks that behave alike have one colour; a rank that is late, or waits less than the others, stands out.")>
+                <div class="flex flex-wrap gap-2 items-center">{choice(measure)} <ChooseSpan view /></div>
+            </Heading>
+            <ErrorMessage what=map.problem />
+            <When on=move || !compares() && map.problem.with(Option::is_none)><p class="text-muted" data-testid="map-empty">{why_not}</p></When>
+            <When on=compares><Cells map ranks /></When>
+        </section>
+    }
+}
+
+/// The choice of the measure, stored in the address.
+fn choice(measure: Memo<Measure>) -> AnyView {
+    let route = expect_context::<Route>();
+    let option = |one: Measure| {
+        let selected = Signal::derive(move || measure.get() == one);
+        view! { <option value=one.name() prop:selected=selected>{one.title()}</option> }.into_any()
+    };
+    let options: Vec<AnyView> = Measure::ALL.into_iter().map(option).collect();
+    let choose = move |event| {
+        let name = event_target_value(&event);
+        let name = Some(name.as_str()).filter(|name| *name != Measure::Step.name());
+        route.set_param("map", name);
+    };
+    view! {
+        <select class="select select-sm w-auto max-w-full" aria-label=tr("Measure") on:change=choose data-testid="map-measure">{options}</select>
+    }
+    .into_any()
+}
+
+/// The data of the map. Cheap to copy.
+#[derive(Clone, Copy)]
+struct RankMapState {
+    id: StoredValue<String>,
+    run: RunSignal,
+    matrix: StoredValue<Matrix, LocalStorage>,
+    /// Counts changes of the matrix, for the parts outside the canvas.
+    version: RwSignal<u32>,
+    /// Whether the values are those of the chosen measure and period.
+    answered: RwSignal<bool>,
+    problem: RwSignal<Option<String>>,
+}
+
+impl RankMapState {
+    fn new(id: String, run: RunSignal) -> Self {
+        Self {
+            id: StoredValue::new(id),
+            run,
+            matrix: StoredValue::new_local(Matrix::default()),
+            version: RwSignal::new(0),
+            answered: RwSignal::new(false),
+            problem: RwSignal::new(None),
+        }
+    }
+
+    /// Requests the values of the period, and again whenever the measure or the period changes.
+    fn follow(self, measure: Memo<Measure>, window: Memo<Window>) {
+        let live = expect_context::<Live>();
+        let session = expect_context::<UserSession>();
+        // One owner per request: the next one ends the watch of this one.
+        effect(move || {
+            let (measured, period) = (measure.get(), window.get());
+            self.expect_answer();
+            match period {
+                Window::Last { range_ms } => {
+                    let step_ms = step_ms(range_ms);
+                    let query = self.query(measured, step_ms);
+                    live.watch(
+                        |id| Request::WatchRange {
+                            id,
+                            query,
+                            range_ms,
+                            step_ms,
+                        },
+                        move |message| self.take(message),
+                    );
+                }
+                Window::Past { start_ms, end_ms } => spawn_local(async move {
+                    let step_ms = step_ms(end_ms - start_ms);
+                    let path = range_path(&self.query(measured, step_ms), start_ms, end_ms, step_ms);
+                    let answer = session.get::<Answer<RangeResult>>(&path).await;
+                    // The choice may have changed, or the page may be gone.
+                    let now = (measure.try_get_untracked(), window.try_get_untracked());
+                    if now == (Some(measured), Some(period)) {
+                        self.take_past(answer, start_ms, end_ms, step_ms);
+                    }
+                }),
+            }
+        });
+    }
+
+    fn query(self, measure: Measure, step_ms: i64) -> String {
+        self.id
+            .try_with_value(|run| measure.query(run, step_ms))
+            .unwrap_or_default()
+    }
+
+    fn take(self, message: StreamMessage) {
+        match message {
+            StreamMessage::Frame {
+                reset,
+                times_ms,
+                series,
+                ..
+            } => self.change(|matrix| matrix.take(reset, &times_ms, &series)),
+            StreamMessage::Failed { message, .. } => self.problem.set(Some(message)),
+            _ => {}
+        }
+    }
+
+    fn take_past(
+        self,
+        answer: Result<Answer<RangeResult>, ApiError>,
+        start_ms: TimestampMs,
+        end_ms: TimestampMs,
+        step_ms: i64,
+    ) {
+        match answer {
+            Ok(answer) => {
+                let times_ms: Vec<TimestampMs> = (0..=(end_ms - start_ms).max(0) / step_ms)
+                    .map(|n| start_ms + n * step_ms)
+                    .collect();
+                let series = answer.data.map(|data| data.result).unwrap_or_default();
+                let columns: Vec<Column> = series
+                    .iter()
+                    .map(|one| column(one, start_ms, step_ms, times_ms.len()))
+                    .collect();
+                self.change(|matrix| matrix.take(true, &times_ms, &columns));
+            }
+            Err(error) => self.problem.set(Some(error.message)),
+        }
+    }
+
+    fn change(self, change: impl FnOnce(&mut Matrix)) {
+        self.matrix.update_value(change);
+        self.problem.set(None);
+        if !self.answered.get_untracked() {
+            self.answered.set(true);
+        }
+        self.version.update(|version| *version = version.wrapping_add(1));
+    }
+
+    /// Marks the values as those of another measure or period. They stay, dimmed, until the answer replaces them.
+    fn expect_answer(self) {
+        self.problem.set(None);
+        self.answered.set(false);
+    }
+
+    /// Returns the address of a rank's log in the attempt that ran at a time.
+    fn log_of(self, rank: u32, at_ms: TimestampMs) -> String {
+        let attempt = self
+            .run
+            .with_untracked(|run| attempt_at(&run.as_ref()?.more.attempts, at_ms));
+        self.id.with_value(|id| of_log(id, attempt, Some(rank)))
+    }
+
+    /// Returns the time of the first or the last column; tracked.
+    fn time(self, of: fn(&[Moment]) -> Option<&Moment>) -> Signal<String> {
+        text(move || {
+            self.version.track();
+            let at_ms = self
+                .matrix
+                .with_value(|matrix| of(matrix.moments()).map(|moment| moment.at_ms));
+            at_ms.map(clock).unwrap_or_default()
+        })
+    }
+}
+
+/// Returns the values of a series in a past period.
+fn column(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: usize) -> Column {
+    let values = on_grid(series, start_ms, step_ms, length);
+    Column {
+        labels: series.metric.clone(),
+        values: values
+            .into_iter()
+            .map(|value| Some(value).filter(|value| !value.is_nan()))
+            .collect(),
+        not_finite: vec![],
+    }
+}
+
+/// The canvas, with mouse and keyboard control.
+#[component]
+fn Cells(map: RankMapState, ranks: Memo<usize>) -> impl IntoView {
+    let place = NodeRef::<Div>::new();
+    let pointer = Pointer::new(map);
+    let canvas = StoredValue::new_local(None::<Canvas>);
+    let width = RwSignal::new(0);
+    let measure_width = move || {
+        if let Some(element) = place.get_untracked() {
+            width.set(element.client_width());
+        }
+    };
+    let resized = window_event_listener(leptos::ev::resize, move |_| measure_width());
+    on_cleanup(move || {
+        resized.remove();
+        canvas.update_value(|canvas| *canvas = None);
+    });
+    effect(move || {
+        if let Some(element) = place.get() {
+            canvas.set_value(Some(Canvas::on(&element)));
+            measure_width();
+        }
+    });
+    effect(move || {
+        map.version.track();
+        let (width, pointed) = (width.get(), pointer.cell());
+        if width == 0 {
+            return;
+        }
+        map.matrix.with_value(|matrix| {
+            canvas.update_value(|canvas| {
+                if let Some(canvas) = canvas {
+                    canvas.show(matrix, width, pointed);
+                }
+            });
+        });
+    });
+    let (begin, end) = (map.time(<[Moment]>::first), map.time(<[Moment]>::last));
+    let height = text(move || format!("{}px", Layout::of(ranks.get(), 0).height));
+    let class = text(move || {
+        if map.answered.get() {
+            "relative unmeasured focus-visible:outline-2 outline-primary"
+        } else {
+            "relative unmeasured focus-visible:outline-2 outline-primary opacity-40"
+        }
+    });
+    let ends = move |last: bool| {
+        text(move || {
+            map.version.track();
+            let ends = map.matrix.with_value(Matrix::first_and_last);
+            let rank = ends.map(|(low, high)| if last { high } else { low });
+            rank.map(|rank| tr_with("rank {rank}", &[("rank", &rank)]))
+                .unwrap_or_default()
+        })
+    };
+    view! {
+        <div class="grid grid-cols-[auto_minmax(0,1fr)] gap-x-2 text-xs text-muted">
+            <div class="flex flex-col justify-between whitespace-nowrap" aria-hidden="true"><span>{ends(false)}</span><span>{ends(true)}</span></div>
+            <div
+                node_ref=place
+                class=class
+                style:height=height
+                role="grid"
+                tabindex="0"
+                aria-label=tr("Ranks over time. Arrow keys select a value, Enter opens the log of its rank.")
+                aria-activedescendant="map-pointed"
+                data-testid="map-cells"
+                data-version=move || map.version.get()
+                on:pointermove=move |event| pointer.over(event.offset_x(), event.offset_y(), width.get_untracked())
+                on:pointerleave=move |_| pointer.leave()
+                on:click=move |event| pointer.pressed(event.offset_x(), event.offset_y(), width.get_untracked())
+                on:keydown=move |event| pointer.key(&event)
+            >
+                <div role="row" class="sr-only"><div role="gridcell" id="map-pointed" aria-live="polite">{pointer.words}</div></div>
+            </div>
+            <span></span>
+            <div class="flex justify-between"><span>{begin}</span><span>{end}</span></div>
+        </div>
+        <p class="text-xs min-h-5 mt-1" data-testid="map-words">{pointer.words}</p>
+        {legend()}
+    }
+}
+
+/// The meaning of colours and patterns.
+fn legend() -> AnyView {
+    let share = fixed(SPAN * 100.0, 0);
+    let below = tr_with("{share} % of a step time below the median", &[("share", &share)]);
+    let above = tr_with("{share} % of a step time above it", &[("share", &share)]);
+    view! {
+        <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-xs text-muted">
+            <span class="inline-flex flex-wrap gap-1 items-center">
+                <span>{below}</span>
+                <span class="inline-block h-2 w-24 bg-gradient-to-r from-(--below) via-(--level) to-(--above)" aria-hidden="true"></span>
+                <span>{above}</span>
+            </span>
+            <span class="inline-flex gap-1 items-center"><span class="inline-block size-3 unmeasured" aria-hidden="true"></span>{tr("not measured, or by fewer than three ranks")}</span>
+        </p>
+    }
+    .into_any()
+}
