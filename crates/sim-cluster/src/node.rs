@@ -78,7 +78,13 @@ impl Node {
 }
 
 fn hello(name: &str, index: u32, cluster: &Cluster) -> Hello {
-    let of_gpus = |version: &str| cluster.has_gpus.then(|| version.to_owned()).unwrap_or_default();
+    let of_gpus = |version: &str| {
+        if cluster.has_gpus {
+            version.to_owned()
+        } else {
+            String::new()
+        }
+    };
     let inventory = Inventory {
         hostname: name.to_owned(),
         addresses: vec![address(index as NodeIndex)],

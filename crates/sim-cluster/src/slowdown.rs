@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::time::TimestampMs;
 
-use crate::fault::{FaultKind, Part};
+use crate::fault::FaultKind;
 use crate::gpu::BRAKED_SLOWDOWN;
 use crate::scenario::Scenario;
 use crate::training::{Parts, Slowdown, StepTime};
@@ -71,10 +71,8 @@ impl Slowdowns {
                 part,
                 stall_s,
                 period_s,
-            } if is(culprit) => {
-                if occurrence(fault.at_ms, 0.0, period_s, time).is_some() {
-                    slow.more.add(part, stall_s);
-                }
+            } if is(culprit) && occurrence(fault.at_ms, 0.0, period_s, time).is_some() => {
+                slow.more.add(part, stall_s);
             }
             FaultKind::LargerBatch { rank: culprit, ratio } if is(culprit) => slow.compute *= 1.0 + ratio,
             FaultKind::BusyProcessor { rank: culprit, share } if is(culprit) => {
@@ -109,6 +107,7 @@ fn occurrence(since_ms: TimestampMs, first_s: f64, every_s: f64, time: StepTime)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::Part;
     use crate::scenario::Pause;
     use crate::workload::workloads;
 

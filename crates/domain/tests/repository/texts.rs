@@ -118,7 +118,7 @@ fn add_sources(folder: &Path, sources: &mut Vec<String>) {
     }
 }
 
-/// Returns the string literals that follow `call`, which is not the end of a longer name.
+/// Returns the string literals that follow `call`, which is not the end of a longer name or of the arrow of a match.
 fn first_arguments(source: &str, call: &str) -> Vec<String> {
     let is_name = call.starts_with(char::is_alphabetic);
     let follows_name =
@@ -126,6 +126,7 @@ fn first_arguments(source: &str, call: &str) -> Vec<String> {
     let calls = source.match_indices(call);
     calls
         .filter(|(at, _)| !is_name || !follows_name(*at))
+        .filter(|(at, _)| !(call == ">" && source[..*at].ends_with('=')))
         .filter_map(|(at, _)| source[at + call.len()..].trim_start().strip_prefix('"'))
         .map(literal)
         .collect()
@@ -157,7 +158,7 @@ fn placeholders(text: &str) -> Vec<&str> {
 #[test]
 fn texts_are_found_where_they_are_used() {
     let source = r#"view! { <p title=tr("a \"b\"")>{tr_with(
-        "{n} of c", &[])}</p> <b>"d"</b> } str("e") tr(name)"#;
+        "{n} of c", &[])}</p> <b>"d"</b> } str("e") tr(name) m => "f","#;
     assert_eq!(first_arguments(source, "tr("), ["a \"b\""]);
     assert_eq!(first_arguments(source, "tr_with("), ["{n} of c"]);
     assert_eq!(first_arguments(source, ">"), ["d"]);

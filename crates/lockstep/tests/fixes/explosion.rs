@@ -31,7 +31,7 @@ fn a_run_that_explodes_goes_on_from_before_the_explosion_at_a_lower_rate() {
     assert!((jump - 16..jump + 40).contains(&last_good), "{last_good}, {jump}");
     let diverged = cluster.wait_for("a checkpoint that was saved too late", || {
         let all = repair.checkpoint_list();
-        all.into_iter().find(|checkpoint| is_diverged(checkpoint))
+        all.into_iter().find(is_diverged)
     });
     assert_eq!(diverged["complete"], false, "{diverged}");
     assert!(diverged["step"].as_u64().unwrap() > last_good, "{diverged}");

@@ -233,7 +233,13 @@ pub(super) fn end_after_step(
 }
 
 fn prepared(node: NodeIndex, gpus: u32) -> Prepared {
-    let of_gpus = |version: &str| (gpus > 0).then(|| version.to_owned()).unwrap_or_default();
+    let of_gpus = |version: &str| {
+        if gpus > 0 {
+            version.to_owned()
+        } else {
+            String::new()
+        }
+    };
     Prepared {
         address: address(node),
         port: 29_500,

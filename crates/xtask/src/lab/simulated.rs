@@ -127,16 +127,25 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 impl Options {
     fn tables(&self) -> Vec<Table> {
         let command = |what: String| format!("cargo xtask lab simulated {what} --seed {}", self.seed);
+        let names = self.only.iter().map(String::as_str);
+        let (replayed, simulated): (Vec<&str>, Vec<&str>) = names.partition(|name| name.starts_with("nccl-"));
+        let is_any = |of_table: &[&str]| self.only.is_empty() || !of_table.is_empty();
+        let has_trials = self.count > 0 && is_any(&simulated);
+        let has_replay = self.replayed > 0 && is_any(&replayed);
+        let has_hours = self.healthy_hours > 0 && self.only.is_empty();
         let trials = Table {
             matrix: TRIALS,
             heading: "Simulated trials",
             about: OF_TRIALS,
             file: "simulated",
             command: command(format!("--trials {} --large {}", self.count, self.large)),
-            settings: self.of_trials(&[
-                ("LOCKSTEP_SIMULATED_TRIALS", self.count),
-                ("LOCKSTEP_SIMULATED_LARGE", self.large),
-            ]),
+            settings: self.of_trials(
+                &simulated,
+                &[
+                    ("LOCKSTEP_SIMULATED_TRIALS", self.count),
+                    ("LOCKSTEP_SIMULATED_LARGE", self.large),
+                ],
+            ),
         };
         let replay = Table {
             matrix: REPLAY,
@@ -144,7 +153,7 @@ impl Options {
             about: OF_REPLAY,
             file: "replayed",
             command: command(format!("--replayed {}", self.replayed)),
-            settings: self.of_trials(&[("LOCKSTEP_SIMULATED_TRIALS", self.replayed)]),
+            settings: self.of_trials(&replayed, &[("LOCKSTEP_SIMULATED_TRIALS", self.replayed)]),
         };
         let hours = Table {
             matrix: HOURS,
@@ -154,25 +163,17 @@ impl Options {
             command: command(format!("--healthy-hours {}", self.healthy_hours)),
             settings: vec![("LOCKSTEP_SIMULATED_HOURS", self.healthy_hours.to_string())],
         };
-        let has_hours = self.healthy_hours > 0 && self.only.is_empty();
-        let of_kinds = |name: &str| name.starts_with("nccl-");
-        let has_trials = self.count > 0 && self.is_any(|name| !of_kinds(name));
-        let has_replay = self.replayed > 0 && self.is_any(of_kinds);
         [(has_trials, trials), (has_replay, replay), (has_hours, hours)]
             .into_iter()
             .filter_map(|(is_wanted, table)| is_wanted.then_some(table))
             .collect()
     }
 
-    /// Returns true if kinds with such names are wanted.
-    fn is_any(&self, is_of_table: impl Fn(&str) -> bool) -> bool {
-        self.only.is_empty() || self.only.iter().any(|name| is_of_table(name))
-    }
-
-    fn of_trials(&self, numbers: &[(&'static str, u32)]) -> Vec<(&'static str, String)> {
+    /// Returns the settings of trials of these kinds; of all kinds of the table if none is given.
+    fn of_trials(&self, only: &[&str], numbers: &[(&'static str, u32)]) -> Vec<(&'static str, String)> {
         let numbers = numbers.iter().map(|(name, number)| (*name, number.to_string()));
         let mut settings: Vec<_> = numbers.collect();
-        settings.push(("LOCKSTEP_SIMULATED_ONLY", self.only.join(",")));
+        settings.push(("LOCKSTEP_SIMULATED_ONLY", only.join(",")));
         settings.push(("LOCKSTEP_SIMULATED_RUNS", self.runs.to_string()));
         settings.push(("LOCKSTEP_SIMULATED_NODES", self.nodes.to_string()));
         settings

@@ -5,7 +5,7 @@ use leptos::prelude::*;
 
 use super::side::Side;
 use super::state::State;
-use crate::language::{tr, tr_with};
+use crate::language::tr_with;
 use crate::ui::{StateBadge, dynamic_view, text};
 
 /// The colours of the lines of both sides, as the charts have them.

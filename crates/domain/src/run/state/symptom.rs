@@ -8,7 +8,7 @@ use crate::run::state::machine::Machine;
 impl Machine {
     /// Returns what a change of the current attempt repairs. Excluding a node repairs neither memory nor learning.
     pub(super) fn repaired_by(&self, change: &Change) -> Option<Symptom> {
-        if !change.without.is_empty() {
+        if !change.without.is_empty() || change.reverts.is_some() {
             return None;
         }
         self.divergence().or_else(|| self.out_of_memory())

@@ -192,7 +192,9 @@ async fn wait_for_verdict(client: &Client, run: &str, id: ChangeId) -> Result<()
         Err(refused) => return Err(Failure::Failed(anyhow::anyhow!("{refused}"))),
     };
     say!("{}", words(&verdict));
-    if verdict.decision.is_against() || verdict.decision == Decision::NotApplied {
+    if verdict.decision.is_against()
+        || matches!(verdict.decision, Decision::NotApplied | Decision::NotRecovered)
+    {
         return Err(Failure::Failed(anyhow::anyhow!(
             "{}; `lockstep run revert {run}` reverts the change",
             verdict.decision.words()
