@@ -23,7 +23,7 @@ test("a run over time", async (t) => {
   const run = await waitFor("the run was submitted", DIAGNOSED_MS, async () => (await lockstep.call("GET", "/api/runs")).find(({ name }) => name === RUN));
   const open = async (page, tab) => {
     await page.goto(`${lockstep.url}/runs/${run.id}?tab=${tab}`);
-    await page.getByRole("heading", { name: run.id }).waitFor();
+    await page.getByRole("heading", { name: run.id, exact: true }).waitFor();
   };
 
   await t.test("the time axis leads to what happened, with keys too, and is also a list", async (t) => {
