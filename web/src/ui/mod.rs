@@ -1,5 +1,6 @@
 //! Small components that several pages use.
 
+mod canvas;
 mod copy;
 mod diagnosis;
 mod diagnosis_link;
@@ -18,6 +19,7 @@ mod unknown;
 mod when;
 mod zone;
 
+pub(crate) use canvas::canvas_in;
 pub(crate) use copy::CopyLink;
 pub(crate) use diagnosis::{DiagnosisCard, MeasuredValues};
 pub(crate) use diagnosis_link::diagnosis_href;

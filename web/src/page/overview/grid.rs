@@ -22,7 +22,7 @@ use leptos::prelude::*;
 use crate::language::tr;
 use crate::live::{Live, StreamMessage};
 use crate::route::Route;
-use crate::ui::{When, dynamic_view, effect, empty_view, text};
+use crate::ui::{When, canvas_in, dynamic_view, effect, empty_view, text};
 use controls::{Controls, Legend};
 use fleet::{Culprit, GpuKey, Grouping, Node, RankKey};
 use measure::{Measure, Shows, measure};
@@ -221,24 +221,7 @@ fn gpu(column: &Column) -> Option<GpuKey> {
 fn Cells(grid: Grid) -> impl IntoView {
     let place = NodeRef::<Div>::new();
     let pointer = Pointer::new(grid);
-    let canvas = StoredValue::new_local(None::<Canvas>);
-    let width = RwSignal::new(0);
-    let measure_width = move || {
-        if let Some(element) = place.get_untracked() {
-            width.set(element.client_width());
-        }
-    };
-    let resized = window_event_listener(leptos::ev::resize, move |_| measure_width());
-    on_cleanup(move || {
-        resized.remove();
-        canvas.update_value(|canvas| *canvas = None);
-    });
-    effect(move || {
-        if let Some(element) = place.get() {
-            canvas.set_value(Some(Canvas::on(&element)));
-            measure_width();
-        }
-    });
+    let (canvas, width) = canvas_in(place, Canvas::on);
     let height = RwSignal::new(0);
     effect(move || {
         grid.version.track();

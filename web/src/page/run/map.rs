@@ -24,7 +24,7 @@ use crate::language::{tr, tr_with};
 use crate::live::{Live, StreamMessage};
 use crate::route::Route;
 use crate::session::UserSession;
-use crate::ui::{ErrorMessage, Heading, When, clock, effect, fixed, text};
+use crate::ui::{ErrorMessage, Heading, When, canvas_in, clock, effect, fixed, text};
 use canvas::Canvas;
 use layout::{Layout, step_ms};
 use matrix::{Matrix, Moment, PEERS_MIN, SPAN};
@@ -246,24 +246,7 @@ fn column(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: us
 fn Cells(map: RankMapState, ranks: Memo<usize>) -> impl IntoView {
     let place = NodeRef::<Div>::new();
     let pointer = Pointer::new(map);
-    let canvas = StoredValue::new_local(None::<Canvas>);
-    let width = RwSignal::new(0);
-    let measure_width = move || {
-        if let Some(element) = place.get_untracked() {
-            width.set(element.client_width());
-        }
-    };
-    let resized = window_event_listener(leptos::ev::resize, move |_| measure_width());
-    on_cleanup(move || {
-        resized.remove();
-        canvas.update_value(|canvas| *canvas = None);
-    });
-    effect(move || {
-        if let Some(element) = place.get() {
-            canvas.set_value(Some(Canvas::on(&element)));
-            measure_width();
-        }
-    });
+    let (canvas, width) = canvas_in(place, Canvas::on);
     effect(move || {
         map.version.track();
         let (width, pointed) = (width.get(), pointer.cell());
