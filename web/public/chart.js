@@ -100,6 +100,7 @@ class Chart {
     this.isNear = false;
     this.legend = small ? null : new window.LockstepLegend(element, (name) => this.isolate(name), axis === "steps");
     this.isolated = null;
+    this.ended = new AbortController();
     this.observer = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.observer.observe(element);
     this.near = new IntersectionObserver(([entry]) => this.moved(entry.isIntersecting), { rootMargin: NEAR });
@@ -310,7 +311,7 @@ class Chart {
     this.element.tabIndex = 0;
     this.element.setAttribute("role", "group");
     this.element.setAttribute("aria-label", lockstepText("Chart. Arrow keys move the cursor, plus and minus zoom, 0 shows everything."));
-    this.element.addEventListener("keydown", (event) => {
+    const press = (event) => {
       if (event.target !== this.element || !this.plot || event.ctrlKey || event.metaKey || event.altKey) return;
       const steps = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       const factor = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity }[event.key];
@@ -318,7 +319,8 @@ class Chart {
       else if (factor) charts.forEach((chart) => chart.scale(factor, this));
       else return;
       event.preventDefault();
-    });
+    };
+    this.element.addEventListener("keydown", press, { signal: this.ended.signal });
   }
 
   step(steps) {
@@ -339,7 +341,11 @@ class Chart {
     this.plot.setScale("x", { min: Math.max(centre - half, first), max: Math.min(centre + half, last) });
   }
 
+  // Leaves the element as it was: another part of the page may get it, with a chart of its own.
   destroy() {
+    this.ended.abort();
+    this.legend?.element.remove();
+    if (!this.small) ["tabindex", "role", "aria-label"].forEach((name) => this.element.removeAttribute(name));
     charts.delete(this);
     queue.delete(this);
     dark.removeEventListener("change", this.recolour);

@@ -186,6 +186,8 @@
     }
 
     destroy() {
+      this.cells.remove();
+      this.above.remove();
       dark.removeEventListener("change", this.recolour);
     }
   }

@@ -92,6 +92,7 @@ class RankMap {
   }
 
   destroy() {
+    this.canvas.remove();
     dark.removeEventListener("change", this.recolour);
   }
 }
