@@ -30,7 +30,7 @@ fn the_reference_of_the_api_is_made_from_the_endpoints() {
 
 fn table() -> String {
     let document = serde_json::to_value(endpoints().1).unwrap();
-    let mut table = "| endpoint | role | takes | answers | |\n|---|---|---|---|---|\n".to_owned();
+    let mut table = "| endpoint | role | request | response | |\n|---|---|---|---|---|\n".to_owned();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in ["get", "post", "put", "delete"] {
             let operation = &item[method];
