@@ -7,6 +7,7 @@ pub mod alerts;
 pub mod checkpoints;
 pub mod diagnoses;
 pub mod findings;
+pub mod frames;
 pub mod goodput;
 pub mod inspect;
 pub mod nodes;

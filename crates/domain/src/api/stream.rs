@@ -1,4 +1,5 @@
-//! `GET /api/stream`: one WebSocket per browser tab, with JSON text messages in both directions.
+//! `GET /api/stream`: one WebSocket per browser tab, with JSON text messages in both directions. A client may request frames of queries as
+//! binary messages instead: see [`frames`](crate::api::frames).
 //!
 //! The client watches queries and logs under ids that it chooses; the server sends what changed. The server sends the lists that every page
 //! shows (runs, diagnoses, nodes) without a request: the whole list at the start and after each change.
@@ -16,6 +17,17 @@ use crate::time::TimestampMs;
 pub const WATCHES_MAX: usize = 64;
 /// Maximum number of runs in [`Push::Runs`].
 pub const RUNS_MAX: u32 = 200;
+
+/// How the collector sends the frames of queries: the parameter `frames` of the URL.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FrameEncoding {
+    /// As [`Push::Frame`] in JSON.
+    #[default]
+    Json,
+    /// As [binary messages](crate::api::frames).
+    Binary,
+}
 
 /// Message from the browser.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
