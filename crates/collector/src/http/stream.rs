@@ -19,10 +19,12 @@ mod watch;
 
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{Extension, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::any;
+use domain::api::stream::FrameEncoding;
+use serde::Deserialize;
 
 use self::credential::Credential;
 use self::slots::StreamSlots;
@@ -42,11 +44,18 @@ pub(super) fn routes() -> Router<App> {
         .layer(Extension(Coalesced::default()))
 }
 
+#[derive(Deserialize)]
+struct StreamQuery {
+    #[serde(default)]
+    frames: FrameEncoding,
+}
+
 async fn open(
     State(sources): State<Sources>,
     Extension(slots): Extension<StreamSlots>,
     Extension(caller): Extension<Caller>,
     Extension(coalesced): Extension<Coalesced>,
+    Query(query): Query<StreamQuery>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> ApiResult<Response> {
@@ -56,7 +65,7 @@ async fn open(
         .max_message_size(REQUEST_BYTES_MAX)
         .max_frame_size(REQUEST_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        tab::serve(sources, coalesced, credential, socket).await;
+        tab::serve(sources, coalesced, credential, query.frames, socket).await;
         drop(slot);
     }))
 }

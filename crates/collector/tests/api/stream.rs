@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use domain::api::frames::{Decoder, Frame};
 use domain::api::runs::LogSource;
 use domain::api::session::Role;
 use domain::api::stream::{Push, Request};
@@ -25,8 +26,16 @@ struct Tab(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Tab {
     async fn open(server: &Server, headers: &[(&'static str, &str)]) -> Result<Self, StatusCode> {
+        Self::open_at(server, "/api/stream", headers).await
+    }
+
+    async fn open_at(
+        server: &Server,
+        path: &str,
+        headers: &[(&'static str, &str)],
+    ) -> Result<Self, StatusCode> {
         let mut request = server
-            .url("/api/stream")
+            .url(path)
             .replace("http://", "ws://")
             .into_client_request()
             .unwrap();
@@ -59,6 +68,17 @@ impl Tab {
             match tokio::time::timeout(DEADLINE, self.0.next()).await.unwrap() {
                 Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).unwrap()),
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// Returns the next binary message.
+    async fn next_binary(&mut self) -> Vec<u8> {
+        loop {
+            match tokio::time::timeout(DEADLINE, self.0.next()).await.unwrap() {
+                Some(Ok(Message::Binary(bytes))) => return bytes.to_vec(),
+                Some(Ok(Message::Close(_)) | Err(_)) | None => panic!("the stream goes on"),
                 Some(Ok(_)) => {}
             }
         }
@@ -166,6 +186,79 @@ async fn a_watched_range_grows_step_by_step() {
         _ => None,
     });
     assert_eq!(values.await, [Some(1.0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tab_with_binary_frames_gets_labels_once_and_then_what_changes() {
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    let quiet = |n: usize| {
+        let labels = [("__name__", "quiet"), ("n", &n.to_string())];
+        series(&labels, &[(now_ms, 0.1)])
+    };
+    assert_eq!(
+        push(&server, &(0..100).map(quiet).collect::<Vec<_>>()).await.0,
+        StatusCode::NO_CONTENT
+    );
+    let bearer = format!("Bearer {ADMIN}");
+    let path = "/api/stream?frames=binary";
+    let mut tab = Tab::open_at(&server, path, &[("authorization", &bearer)])
+        .await
+        .unwrap();
+    assert!(
+        matches!(tab.next().await, Some(Push::Welcome { .. })),
+        "everything else is JSON"
+    );
+    let watch = Request::WatchInstant {
+        id: 3,
+        query: "quiet".into(),
+    };
+    let check = |frame: &Frame| {
+        assert!(frame.reset && frame.times_ms.len() == 1, "{frame:?}");
+        assert_eq!(frame.series.len(), 100);
+        for column in &frame.series {
+            assert_eq!(column.labels.metric_name(), Some("quiet"));
+            assert_eq!(column.values, [Some(0.1)]);
+        }
+    };
+    let mut decoder = Decoder::default();
+    tab.ask(&watch).await;
+    // The samples may arrive after the first evaluation.
+    let first = loop {
+        let message = tab.next_binary().await;
+        let frame = decoder.decode(&message).unwrap();
+        if !frame.series.is_empty() {
+            check(&frame);
+            break message;
+        }
+    };
+    assert!(first.len() > 2_000, "{} bytes", first.len());
+    let second = tab.next_binary().await;
+    check(&decoder.decode(&second).unwrap());
+    assert_eq!(second.len(), 38, "nothing has changed");
+
+    // A watch that replaces another gets all labels again.
+    tab.ask(&watch).await;
+    loop {
+        let message = tab.next_binary().await;
+        check(&decoder.decode(&message).unwrap());
+        if message.len() > 38 {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_encoding_of_frames_is_refused() {
+    let server = Server::start().await;
+    let bearer = format!("Bearer {ADMIN}");
+    let path = "/api/stream?frames=cbor";
+    let refused = Tab::open_at(&server, path, &[("authorization", &bearer)]).await;
+    assert_eq!(refused.err(), Some(StatusCode::BAD_REQUEST));
+    let (status, body) = answer(server.request(Method::GET, path)).await;
+    assert!(is_problem(&body, status), "{body}");
+    let detail = body["detail"].as_str().unwrap();
+    assert!(detail.contains("cbor") && detail.contains("`binary`"), "{detail}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,17 +1,18 @@
 //! Converts the result of a query to the columns that a chart shows.
 
-use domain::api::stream::{Column, Push};
+use domain::api::frames::Frame;
+use domain::api::stream::Column;
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::{Output, Params, Value};
 
 /// Maximum number of columns in one frame: a grid of 10,000 GPUs with room to spare.
 const COLUMNS_MAX: usize = 20_000;
-/// Maximum number of values in one frame, about 10 MB of JSON: less than a tab's outbox holds.
+/// Maximum number of values in one frame, about 10 MB of JSON or 4 MB of binary: less than a tab's outbox holds.
 const CELLS_MAX: usize = 500_000;
 
 /// Returns the frame, or a sentence that says why there is none.
-pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Result<Push, String> {
+pub(super) fn frame(reset: bool, when: &Params, output: &Output) -> Result<Frame, String> {
     let times_ms: Vec<TimestampMs> = match when.step_ms {
         0 => vec![when.start_ms],
         step_ms => (0..=(when.end_ms - when.start_ms) / step_ms)
@@ -48,8 +49,7 @@ pub(super) fn frame(id: u32, reset: bool, when: &Params, output: &Output) -> Res
             .collect(),
         Value::String(..) => vec![],
     };
-    Ok(Push::Frame {
-        id,
+    Ok(Frame {
         reset,
         times_ms,
         series,
@@ -113,15 +113,12 @@ mod tests {
             times: vec![20, 40],
             values: vec![2.0, f64::NAN],
         };
-        let push = frame(
-            7,
+        let frame = frame(
             true,
             &Params::range(10, 40, 10),
             &output(Value::Matrix(vec![series])),
         );
-        let Ok(Push::Frame { times_ms, series, .. }) = push else {
-            panic!("a frame")
-        };
+        let Frame { times_ms, series, .. } = frame.expect("numbers");
         assert_eq!(times_ms, [10, 20, 30, 40]);
         assert_eq!(series[0].values, [None, Some(2.0), None, None]);
         assert_eq!(series[0].not_finite, [3]);
@@ -131,11 +128,10 @@ mod tests {
     fn too_many_columns_are_refused() {
         let many = (0..=COLUMNS_MAX).map(|_| (Labels::empty(), 0, 1.0)).collect();
         let refused =
-            frame(1, true, &Params::instant(0), &output(Value::Vector(many))).expect_err("too many");
+            frame(true, &Params::instant(0), &output(Value::Vector(many))).expect_err("too many");
         assert!(refused.contains("aggregate"), "{refused}");
         assert!(
             frame(
-                1,
                 true,
                 &Params::instant(0),
                 &output(Value::String(0, "x".into()))

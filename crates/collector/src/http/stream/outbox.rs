@@ -39,7 +39,8 @@ impl Outbox {
     pub(super) fn push(&self, message: Message) -> Result<(), Full> {
         let bytes = match &message {
             Message::Text(text) => text.len(),
-            _ => 0,
+            Message::Binary(bytes) => bytes.len(),
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => 0,
         };
         let bytes = u32::try_from(bytes).map_err(|_| Full)?;
         let room = Arc::clone(&self.room)
@@ -76,10 +77,11 @@ mod tests {
         assert!(outbox.push(Message::Ping(Default::default())).is_err());
         while outgoing.0.try_recv().is_ok() {}
 
-        let large = || Message::Text("x".repeat(BYTES_MAX / 2).into());
-        outbox.push(large()).expect("there is room");
-        outbox.push(large()).expect("just enough");
+        let (text, bytes) = ("x".repeat(BYTES_MAX / 2), vec![0_u8; BYTES_MAX / 2]);
+        outbox.push(Message::text(text)).expect("there is room");
+        outbox.push(Message::binary(bytes)).expect("just enough");
         assert!(outbox.push(Message::text("x")).is_err());
+        assert!(outbox.push(Message::binary(vec![0_u8])).is_err());
         drop(outgoing.0.try_recv());
         outbox.push(Message::text("x")).expect("what was sent makes room");
     }

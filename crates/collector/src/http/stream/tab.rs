@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
-use domain::api::stream::{Push, RUNS_MAX, Request};
+use domain::api::stream::{FrameEncoding, Push, RUNS_MAX, Request};
 use domain::ident::RunId;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -45,13 +45,20 @@ const AGAIN: u16 = 1013;
 type CloseReason = (u16, &'static str);
 
 /// Serves a tab until either side closes it.
-pub(super) async fn serve(sources: Sources, coalesced: Coalesced, credential: Credential, socket: WebSocket) {
+pub(super) async fn serve(
+    sources: Sources,
+    coalesced: Coalesced,
+    credential: Credential,
+    encoding: FrameEncoding,
+    socket: WebSocket,
+) {
     let (mut sink, mut requests) = socket.split();
     let (outbox, mut outgoing) = outbox();
     let mut tab = Tab {
         changes: sources.changes.subscribe(),
         logs: sources.changes.subscribe_logs(),
         coalesced,
+        encoding,
         outbox,
         watches: Watches::default(),
         answers: FuturesUnordered::new(),
@@ -86,6 +93,8 @@ struct Tab {
     coalesced: Coalesced,
     changes: broadcast::Receiver<Change>,
     logs: broadcast::Receiver<RunId>,
+    /// How frames are sent.
+    encoding: FrameEncoding,
     outbox: Outbox,
     watches: Watches,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
@@ -379,13 +388,26 @@ impl Tab {
         let Some(watch) = self.watches.same(id, serial) else {
             return Ok(());
         };
-        if let Kind::Query(query) = &mut watch.kind {
-            query.done(&when);
-        }
+        let Kind::Query(query) = &mut watch.kind else {
+            return Ok(());
+        };
+        query.done(&when);
         let made = answer
             .map_err(|error| error.to_string())
-            .and_then(|output| frame(id, reset, &when, &output));
-        self.push(&made.unwrap_or_else(|message| Push::Failed { id, message }))
+            .and_then(|output| frame(reset, &when, &output));
+        match (made, self.encoding) {
+            (Ok(frame), FrameEncoding::Binary) => {
+                let message = query.encoder.encode(id, &frame);
+                self.enqueue(Message::Binary(message.into()))
+            }
+            (Ok(frame), FrameEncoding::Json) => self.push(&Push::Frame {
+                id,
+                reset,
+                times_ms: frame.times_ms,
+                series: frame.series,
+            }),
+            (Err(message), _) => self.push(&Push::Failed { id, message }),
+        }
     }
 
     fn ping(&mut self) -> Result<(), CloseReason> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::api::frames::Encoder;
 use domain::api::runs::LogSource;
 use domain::api::stream::WATCHES_MAX;
 use domain::ident::RunId;
@@ -60,6 +61,8 @@ pub(super) struct QueryWatch {
     sent_ms: Option<TimestampMs>,
     refreshed_ms: TimestampMs,
     busy: bool,
+    /// What a tab with binary frames knows of the series.
+    pub(super) encoder: Encoder,
 }
 
 impl Watches {
@@ -188,6 +191,7 @@ impl QueryWatch {
             sent_ms: None,
             refreshed_ms: 0,
             busy: false,
+            encoder: Encoder::default(),
         }
     }
 
@@ -205,6 +209,7 @@ impl QueryWatch {
             sent_ms: None,
             refreshed_ms: 0,
             busy: false,
+            encoder: Encoder::default(),
         })
     }
 
