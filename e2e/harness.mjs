@@ -142,6 +142,12 @@ export async function logIn(page, lockstep, press = (place) => place.click()) {
   await page.getByTestId("connection").getByText("live").waitFor();
 }
 
+/** Reads a message of the collector's event stream: JSON, or the head of a binary frame (crates/domain/src/api/frames.rs). */
+export function readPush(message) {
+  if (typeof message === "string") return JSON.parse(message);
+  return { type: "frame", id: message.readUInt32LE(2), reset: (message[1] & 1) === 1, times: message.readUInt32LE(14) };
+}
+
 /** Saves a screenshot of the window if LOCKSTEP_TEST_IMAGES names a folder. */
 export async function picture(page, name) {
   const folder = process.env.LOCKSTEP_TEST_IMAGES;

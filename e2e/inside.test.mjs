@@ -146,7 +146,7 @@ async function openRun(t, browser, lockstep, attempts, { tab = "summary", ...loo
   let now = attempts;
   const summary = { id: RUN, name: "meshed", program: "/srv/train.py", state: "running", attempt: 1, nodes: NODES, world_size: 8, submitted_ms: BEGAN_MS, started_ms: BEGAN_MS };
   const send = ({ socket, id }) => socket.send(JSON.stringify({ type: "run", id, run: { ...summary, spec: { script: "/srv/train.py" }, attempts: now, ...more } }));
-  await page.routeWebSocket("**/api/stream", (socket) => {
+  await page.routeWebSocket("**/api/stream*", (socket) => {
     const server = socket.connectToServer();
     socket.onMessage((text) => {
       const request = JSON.parse(text);

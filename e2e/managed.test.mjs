@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, logIn, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { accessibilityFaults, logIn, openPage, picture, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const RUN = "mocked-1";
 const FOLDER = "/srv/checkpoints";
@@ -209,9 +209,9 @@ test("a managed run", async (t) => {
     const message = "node-b was lost; attempt 3 begins in 30 s";
     const runs = states.map((state, n) => ({ ...view().run, id: `run-${n}`, state, attempt: n + 1, ...(state === "restarting" && { outcome: { cause: "agent_lost", message } }) }));
     const page = await openPage(t, browser);
-    await page.routeWebSocket("**/api/stream", (socket) => {
+    await page.routeWebSocket("**/api/stream*", (socket) => {
       const server = socket.connectToServer();
-      server.onMessage((text) => socket.send(JSON.parse(text).type === "runs" ? JSON.stringify({ type: "runs", runs }) : text));
+      server.onMessage((message) => socket.send(readPush(message).type === "runs" ? JSON.stringify({ type: "runs", runs }) : message));
     });
     await logIn(page, lockstep);
     const table = page.getByTestId("runs");
@@ -234,7 +234,7 @@ async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "s
   const answers = {};
   const streams = [];
   let now = run;
-  await page.routeWebSocket("**/api/stream", (socket) => {
+  await page.routeWebSocket("**/api/stream*", (socket) => {
     const server = socket.connectToServer();
     socket.onMessage((text) => {
       const request = JSON.parse(text);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, accessibilityFaults, logIn, openPage, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, logIn, openPage, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const PHONE = { width: 390, height: 844 };
 const GPUS = 8;
@@ -43,11 +43,11 @@ test("pages", async (t) => {
     const page = await openPage(t, browser);
     let pushed = false;
     let push;
-    await page.routeWebSocket("**/api/stream", (socket) => {
+    await page.routeWebSocket("**/api/stream*", (socket) => {
       const server = socket.connectToServer();
       const nodes = { type: "nodes", nodes: [] };
       server.onMessage((text) => {
-        const message = JSON.parse(text);
+        const message = readPush(text);
         if (message.type === "nodes") {
           push = () => socket.send(text);
           socket.send(pushed ? text : JSON.stringify(nodes));
@@ -161,14 +161,14 @@ test("pages", async (t) => {
     const odd = { node: "node-0700", gpu: "3" };
     const value = (node, gpu) => (node === odd.node && gpu === odd.gpu ? 0.2 : 0.9);
     const series = () => nodes.flatMap((node) => gpus.map(({ index }) => ({ labels: { node, gpu: String(index) }, values: [value(node, String(index))] })));
-    await page.routeWebSocket("**/api/stream", (socket) => {
+    await page.routeWebSocket("**/api/stream*", (socket) => {
       const server = socket.connectToServer();
       socket.onMessage((text) => {
         const request = JSON.parse(text);
         if (request.op === "watch_instant" && request.query.startsWith("gpu_sm_active_ratio or")) socket.send(JSON.stringify({ type: "frame", id: request.id, reset: true, times_ms: [Date.now()], series: series() }));
         else server.send(text);
       });
-      server.onMessage((text) => socket.send(JSON.parse(text).type === "nodes" ? JSON.stringify({ type: "nodes", nodes: views }) : text));
+      server.onMessage((message) => socket.send(readPush(message).type === "nodes" ? JSON.stringify({ type: "nodes", nodes: views }) : message));
     });
     await logIn(page, lockstep);
     const grid = page.getByTestId("gpu-grid");
@@ -334,10 +334,13 @@ test("pages", async (t) => {
     let loads = 0;
     let upgraded = false;
     page.on("load", () => (loads += 1));
-    await page.routeWebSocket("**/api/stream", (socket) => {
+    await page.routeWebSocket("**/api/stream*", (socket) => {
       const server = socket.connectToServer();
       const first = !upgraded;
-      server.onMessage((message) => socket.send(!first ? message : message.replace(/("type":"welcome".*"version":)"[^"]*"/, '$1"99.0.0"')));
+      server.onMessage((message) => {
+        const push = readPush(message);
+        socket.send(first && push.type === "welcome" ? JSON.stringify({ ...push, version: "99.0.0" }) : message);
+      });
       upgraded = true;
     });
     await logIn(page, lockstep);
@@ -351,7 +354,7 @@ test("pages", async (t) => {
     await page.clock.install();
     let silent = false;
     let streams = 0;
-    await page.routeWebSocket("**/api/stream", (socket) => {
+    await page.routeWebSocket("**/api/stream*", (socket) => {
       const mine = (streams += 1);
       const server = socket.connectToServer();
       server.onMessage((message) => (silent && mine === 1 ? undefined : socket.send(message)));

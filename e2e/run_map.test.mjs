@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, startBrowser, startDemo, startLockstep, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, readPush, startBrowser, startDemo, startLockstep, waitFor } from "./harness.mjs";
 
 /** A GPU slows down 12 s after the first step, and the diagnosis names the rank some seconds later. */
 const DIAGNOSED_MS = 90_000;
@@ -51,17 +51,17 @@ test("a run over time", async (t) => {
     const page = await openPage(t, browser);
     const frames = [];
     let watch = {};
-    await page.routeWebSocket("**/api/stream", (socket) => {
+    await page.routeWebSocket("**/api/stream*", (socket) => {
       const server = socket.connectToServer();
       socket.onMessage((text) => {
         const request = JSON.parse(text);
         if (isMap(request)) watch = request;
         server.send(text);
       });
-      server.onMessage((text) => {
-        const { type, id, reset, times_ms } = JSON.parse(text);
-        if (type === "frame" && id === watch.id) frames.push({ reset, columns: times_ms.length });
-        socket.send(text);
+      server.onMessage((message) => {
+        const { type, id, reset, times } = readPush(message);
+        if (type === "frame" && id === watch.id) frames.push({ reset, columns: times });
+        socket.send(message);
       });
     });
     await logIn(page, lockstep);
@@ -99,7 +99,7 @@ test("a run over time", async (t) => {
     const begin = Date.now() - COLUMNS * STEP_MS;
     const times = Array.from({ length: COLUMNS }, (_, n) => begin + n * STEP_MS);
     let push;
-    await page.routeWebSocket("**/api/stream", (socket) => {
+    await page.routeWebSocket("**/api/stream*", (socket) => {
       const server = socket.connectToServer();
       socket.onMessage((text) => {
         const request = JSON.parse(text);

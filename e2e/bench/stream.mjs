@@ -36,7 +36,7 @@ export class StreamClient {
     socket.on("error", (error) => client.#end(error.message));
     socket.on("close", () => client.#end("the collector closed the connection"));
     socket.write(
-      `GET /api/stream HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n` +
+      `GET /api/stream?frames=binary HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n` +
         `Sec-WebSocket-Key: ${randomBytes(16).toString("base64")}\r\nAuthorization: Bearer ${token}\r\n\r\n`,
     );
     await client.#upgraded();

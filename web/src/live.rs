@@ -26,6 +26,7 @@ use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
+use crate::json::Unreadable;
 use crate::session::{Phase, UserSession};
 use watches::Watches;
 
@@ -195,13 +196,14 @@ impl Live {
         };
         let mut worked = false;
         let receiving = async {
-            while let Some(Ok(Message::Text(text))) = next_message(read.next(), &watches).await {
+            while let Some(Ok(message)) = next_message(read.next(), &watches).await {
                 worked = true;
-                match StreamMessage::read(&text) {
-                    Ok(message) => self.take(message, session),
-                    Err(error) => {
-                        leptos::logging::error!("cannot read a message of the stream: {error}")
-                    }
+                let message = match message {
+                    Message::Text(text) => StreamMessage::read(&text).map_err(report).ok(),
+                    Message::Bytes(frame) => watches.read_frame(&frame),
+                };
+                if let Some(message) = message {
+                    self.take(message, session);
                 }
             }
         };
@@ -249,6 +251,10 @@ async fn next_message<T>(next: impl Future<Output = Option<T>> + Unpin, watches:
     }
 }
 
+fn report(error: Unreadable) {
+    leptos::logging::error!("cannot read a message of the stream: {error}");
+}
+
 fn browser_ms() -> TimestampMs {
     #[expect(
         clippy::cast_possible_truncation,
@@ -265,5 +271,5 @@ fn stream_url() -> Option<String> {
     } else {
         "ws"
     };
-    Some(format!("{scheme}://{}/api/stream", location.host().ok()?))
+    Some(format!("{scheme}://{}/api/stream?frames=binary", location.host().ok()?))
 }

@@ -39,13 +39,13 @@ impl Lines {
         }
         let before = self.times_ms.len();
         self.times_ms.extend_from_slice(times_ms);
-        for column in series {
+        for (expected, column) in series.iter().enumerate() {
             let values = column.values.iter().map(|value| value.unwrap_or(f64::NAN));
             let places = column.not_finite.iter().map(|at| *at as usize);
             for at_ms in places.filter_map(|at| times_ms.get(at)) {
                 self.add_not_finite(*at_ms);
             }
-            if let Some(line) = self.line(&column.labels, before) {
+            if let Some(line) = self.line(&column.labels, before, expected) {
                 line.extend(values);
             }
         }
@@ -68,10 +68,10 @@ impl Lines {
                 .collect(),
             ..Self::default()
         };
-        for one in series {
+        for (expected, one) in series.iter().enumerate() {
             not_finite(one).for_each(|at_ms| all.add_not_finite(at_ms));
             let values = on_grid(one, start_ms, step_ms, all.times_ms.len());
-            if let Some(line) = all.line(&one.metric, 0) {
+            if let Some(line) = all.line(&one.metric, 0, expected) {
                 *line = values;
             }
         }
@@ -124,9 +124,15 @@ impl Lines {
         (times, lines)
     }
 
-    /// Returns the line with these labels; a new line starts with `before` gaps. `None` if the chart is full.
-    fn line(&mut self, labels: &Labels, before: usize) -> Option<&mut Vec<f64>> {
-        let known = self.lines.iter().position(|(known, _)| known == labels);
+    /// Returns the line with these labels; a new line starts with `before` gaps. `None` if the chart is full. `expected`: the position of
+    /// the line, if frames have their series in one order.
+    fn line(&mut self, labels: &Labels, before: usize, expected: usize) -> Option<&mut Vec<f64>> {
+        let is_it = |(known, _): &(Labels, Vec<f64>)| known == labels;
+        let known = if self.lines.get(expected).is_some_and(is_it) {
+            Some(expected)
+        } else {
+            self.lines.iter().position(is_it)
+        };
         if known.is_none() {
             if self.lines.len() >= LINES_MAX {
                 return None;

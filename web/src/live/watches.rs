@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use domain::api::frames::{DecodeError, Decoder, watch_id};
 use domain::api::stream::Request;
 use futures::channel::mpsc::UnboundedSender;
 
@@ -21,8 +22,16 @@ pub(crate) struct Watches(Rc<RefCell<Inner>>);
 #[derive(Default)]
 struct Inner {
     last_id: u32,
-    open: BTreeMap<u32, (Request, Handler)>,
+    open: BTreeMap<u32, Watch>,
     socket: Option<UnboundedSender<Request>>,
+}
+
+struct Watch {
+    request: Request,
+    handler: Handler,
+    decoder: Decoder,
+    /// Whether the watch was requested again because a frame could not be read. Cleared by the next readable frame.
+    is_renewed: bool,
 }
 
 impl Watches {
@@ -36,7 +45,13 @@ impl Watches {
         inner.last_id += 1;
         let id = inner.last_id;
         let request = request(id);
-        inner.open.insert(id, (request.clone(), Rc::new(handler)));
+        let watch = Watch {
+            request: request.clone(),
+            handler: Rc::new(handler),
+            decoder: Decoder::default(),
+            is_renewed: false,
+        };
+        inner.open.insert(id, watch);
         inner.send(request);
         id
     }
@@ -50,7 +65,7 @@ impl Watches {
 
     /// Returns true if a watch gets messages about every second.
     pub(super) fn expects_messages(&self) -> bool {
-        let frequent = |(request, _): &(Request, Handler)| match request {
+        let frequent = |watch: &Watch| match &watch.request {
             Request::WatchInstant { .. } => true,
             Request::WatchRange { step_ms, .. } => *step_ms <= FREQUENT_MS,
             _ => false,
@@ -62,15 +77,47 @@ impl Watches {
     pub(super) fn connected(&self, socket: UnboundedSender<Request>) {
         let mut inner = self.0.borrow_mut();
         inner.socket = Some(socket);
+        for watch in inner.open.values_mut() {
+            watch.decoder = Decoder::default();
+            watch.is_renewed = false;
+        }
         inner
             .open
             .values()
-            .for_each(|(request, _)| inner.send(request.clone()));
+            .for_each(|watch| inner.send(watch.request.clone()));
     }
 
     /// Removes the socket.
     pub(super) fn disconnected(&self) {
         self.0.borrow_mut().socket = None;
+    }
+
+    /// Reads a frame. `None` if its watch has just ended, or if it cannot be read: then the watch is requested again, so that the collector
+    /// sends all labels.
+    pub(super) fn read_frame(&self, message: &[u8]) -> Option<StreamMessage> {
+        let mut inner = self.0.borrow_mut();
+        let id = watch_id(message).map_err(report).ok()?;
+        let watch = inner.open.get_mut(&id)?;
+        match watch.decoder.decode(message) {
+            Ok(frame) => {
+                watch.is_renewed = false;
+                Some(StreamMessage::Frame {
+                    id,
+                    reset: frame.reset,
+                    times_ms: frame.times_ms,
+                    series: frame.series,
+                })
+            }
+            // Frames that were sent before the request arrived, or a frame that will never be readable: one request is enough.
+            Err(_) if watch.is_renewed => None,
+            Err(error) => {
+                report(error);
+                watch.is_renewed = true;
+                let request = watch.request.clone();
+                inner.send(request);
+                None
+            }
+        }
     }
 
     /// Passes a message to its watch. A watch that has just ended gets nothing.
@@ -81,7 +128,7 @@ impl Watches {
             .borrow()
             .open
             .get(&id)
-            .map(|(_, handler)| Rc::clone(handler));
+            .map(|watch| Rc::clone(&watch.handler));
         if let Some(handler) = handler {
             handler(message);
         }
@@ -94,5 +141,62 @@ impl Inner {
             // The socket has just closed: the next one requests the watch again.
             let _closed = socket.unbounded_send(request);
         }
+    }
+}
+
+fn report(error: DecodeError) {
+    leptos::logging::error!("cannot read a frame of the stream: {error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::api::frames::{Encoder, Frame};
+    use domain::api::stream::Column;
+    use domain::series::Labels;
+    use futures::channel::mpsc::unbounded;
+
+    use super::*;
+
+    fn frame(at_ms: i64) -> Frame {
+        Frame {
+            reset: true,
+            times_ms: vec![at_ms],
+            series: vec![Column {
+                labels: Labels::empty(),
+                values: vec![Some(0.5)],
+                not_finite: vec![],
+            }],
+        }
+    }
+
+    /// Regression guard: values must not be shown with labels of another connection, and the tab must not request in a loop.
+    #[test]
+    fn a_frame_that_cannot_be_read_requests_its_watch_again_once() {
+        let watches = Watches::default();
+        let query = "up".to_owned();
+        let id = watches.open(|id| Request::WatchInstant { id, query }, |_| {});
+        let (socket, mut requests) = unbounded();
+        watches.connected(socket);
+        assert!(requests.try_recv().is_ok(), "the watch is requested");
+
+        let mut encoder = Encoder::default();
+        let whole = encoder.encode(id, &frame(0));
+        let next = encoder.encode(id, &frame(1_000));
+        assert!(watches.read_frame(&next).is_none(), "its labels did not arrive");
+        assert_eq!(
+            requests.try_recv().expect("requested again"),
+            Request::WatchInstant {
+                id,
+                query: "up".to_owned()
+            }
+        );
+        assert!(watches.read_frame(&next).is_none());
+        assert!(requests.try_recv().is_err(), "not a second time");
+
+        assert!(watches.read_frame(&whole).is_some());
+        let read = watches.read_frame(&next);
+        assert!(matches!(read, Some(StreamMessage::Frame { times_ms, .. }) if times_ms == [1_000]));
+        watches.close(id);
+        assert!(watches.read_frame(&whole).is_none(), "the watch has ended");
     }
 }
