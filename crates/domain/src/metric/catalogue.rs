@@ -221,7 +221,7 @@ pub const CATALOGUE: &[Metric] = &[
     gauge("link_utilization_ratio", Ratio, LINK,
         "Bytes per second of the busier direction as a share of the link's maximum."),
     // host
-    counter("node_cpu_seconds_total", Seconds, &["mode"], "Processor time by mode, summed over processors."),
+    counter("node_cpu_seconds_total", Seconds, &["mode"], "CPU time by mode, summed over CPUs."),
     gauge("node_up", Flag, &[],
         "1 while the node's agent is connected, 0 while it is not; absent after a planned stop. Written by the collector."),
     gauge("node_cpus", Count, &[], "Logical processors."),
@@ -365,9 +365,9 @@ pub const CATALOGUE: &[Metric] = &[
         "Unused memory in blocks of the CUDA allocator that are partly in use: fragmentation."),
     counter("train_memory_alloc_retries_total", Count, RANK,
         "Times the CUDA allocator had to empty its cache to get memory."),
-    counter("train_cpu_seconds_total", Seconds, RANK, "Processor time of the rank's process, all its threads."),
+    counter("train_cpu_seconds_total", Seconds, RANK, "CPU time of the rank's process, all its threads."),
     counter("train_run_delay_seconds_total", Seconds, RANK,
-        "Time in which threads of the rank could run and had no processor, summed over its threads."),
+        "Time in which threads of the rank were ready to run but had no CPU, summed over its threads."),
     counter("train_major_faults_total", Count, RANK, "Page faults of the rank's process that had to read from a disk."),
     gauge("train_host_memory_bytes", Bytes, RANK, "Resident host memory of the rank's process."),
     counter("train_probe_dropped_total", Count, RANK,
@@ -540,7 +540,7 @@ pub const CATALOGUE: &[Metric] = &[
     gauge("lockstep_agent_clock_delay_seconds", Seconds, &[],
         "Time on the network of the exchange that measured the clock."),
     gauge("lockstep_agent_memory_bytes", Bytes, &[], "Resident memory of the agent."),
-    counter("lockstep_agent_cpu_seconds_total", Seconds, &[], "Processor time of the agent."),
+    counter("lockstep_agent_cpu_seconds_total", Seconds, &[], "CPU time of the agent."),
 ];
 
 /// Returns the metric with this name.

@@ -34,9 +34,7 @@ pub(super) enum AskError {
     )]
     NoServer,
     /// The time limit was reached.
-    #[error(
-        "did not answer within {0} s: its code may hold Python's interpreter lock (GIL) and not release it"
-    )]
+    #[error("did not answer within {0} s: its code may hold the GIL")]
     Silent(u64),
     /// This version of torch has no such handler.
     #[error("its PyTorch does not support this request")]

@@ -84,7 +84,7 @@ fn workers(present: Option<u32>, loading: &Loading) -> Option<Proposed> {
         return (room > 0).then(|| Proposed {
             value: room.to_string(),
             warning: Some(
-                "the current number of workers is unknown; this is what the processors can run".to_owned(),
+                "the current number of workers is unknown; this is what the CPUs can run".to_owned(),
             ),
         });
     };
@@ -103,7 +103,7 @@ fn workers(present: Option<u32>, loading: &Loading) -> Option<Proposed> {
         value: value.to_string(),
         warning: (value < needed).then(|| {
             format!(
-                "{needed} workers are needed, but {per_rank} processors per rank can run only {room}: some of the wait remains"
+                "{needed} workers are needed, but {per_rank} CPUs per rank can run only {room}: some of the wait remains"
             )
         }),
     })

@@ -15,7 +15,7 @@ use crate::table::printable;
 #[command(
     after_help = "Each rank answers through PyTorch's own worker server (torch 2.6 or later, for stacks), with the stacks of its Python \
 threads. Ranks whose main threads are in the same place are grouped, the smallest group last. A rank that does not answer within \
-5 s, because its process is stopped or holds Python's lock, is shown with what the kernel reports about it.
+5 s, because its process is stopped or holds the GIL, is shown with what the kernel reports about it.
 
 Examples:
   lockstep run stacks RUN
