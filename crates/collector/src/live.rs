@@ -264,7 +264,7 @@ fn transition(node: &NodeName, up: bool, at_ms: TimestampMs) -> Event {
     } else {
         let message = format!(
             "no message from the agent of {node} for {} s; runs on it continue, but are not monitored: check the \
-             machine, its network, and `systemctl status lockstep-agent`",
+             machine, its network, and the process and log of the agent",
             SILENT_MS / 1_000
         );
         ("agent_lost", Severity::Critical, message)

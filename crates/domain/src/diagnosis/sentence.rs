@@ -14,7 +14,7 @@ impl Finding {
             FindingKind::Straggler => "is slower than its peers",
             FindingKind::RareStalls => "stalls intermittently while the others wait",
             FindingKind::UnevenLearning => "learns differently from its peers",
-            FindingKind::ReplicasDiffer => "has other parameters than its replicas",
+            FindingKind::ReplicasDiffer => "has different parameters from the other replicas",
             FindingKind::NodeBlind => "sends no data; the state of its ranks is unknown",
             FindingKind::Other(kind) => kind,
         };
