@@ -13,6 +13,7 @@ const DASHED_FROM = 4;
 const DASH = [6, 3];
 const CRITICAL = { light: "#b42318", dark: "#ff8f85" };
 const GREY = "rgba(128,128,128,0.25)";
+const FAINT = "rgba(128,128,128,0.12)";
 const DAY_S = 86_400;
 const MINUTE_S = 60;
 // Charts this far outside the window are not drawn.
@@ -223,6 +224,9 @@ class Chart {
       case "low":
       case "high":
         return { ...base, stroke: GREY, width: 1, points: { show: false } };
+      case "least":
+      case "greatest":
+        return { ...base, stroke: "transparent", points: { show: false } };
       case "median":
         return { ...base, stroke: text, width: 1, dash: DASH, points: { show: false } };
       case "area":
@@ -232,12 +236,17 @@ class Chart {
     }
   }
 
-  // The space between the low and the high line, and between an area and the one below it.
+  // The space between the low and the high line, between the extremes of a line, and between an area and the one below it.
   bands(names, roles) {
     const [low, high] = [roles.indexOf("low"), roles.indexOf("high")];
     const bands = low >= 0 && high >= 0 ? [{ series: [high + 1, low + 1], fill: "rgba(128,128,128,0.22)" }] : [];
     roles.forEach((role, n) => {
       if (role === "area" && roles[n - 1] === "area") bands.push({ series: [n + 1, n], fill: `${this.colour(names[n], n)}b0` });
+      if (role === "greatest") {
+        // Its line has the same name, and comes first.
+        const of = names.indexOf(names[n]);
+        bands.push({ series: [n + 1, n], fill: roles[of] === "median" ? FAINT : `${this.colour(names[n], of)}30` });
+      }
     });
     return bands;
   }

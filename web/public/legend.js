@@ -1,8 +1,9 @@
-// The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest.
+// The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest. Where the
+// extremes within each step are known, the least and the greatest include them, and the value at the cursor has them in brackets.
 // A click on a name shows that line alone; a click on "Value" sorts the rows once. Rows never move by themselves.
 
 // Lines that only bound a band are named by it.
-const HIDDEN = new Set(["low", "high"]);
+const HIDDEN = new Set(["low", "high", "least", "greatest"]);
 
 class LockstepLegend {
   // bySteps: the lines may have values at different steps.
@@ -39,15 +40,26 @@ class LockstepLegend {
     }
     for (const [name, n] of shown) {
       const row = this.rows.get(name) ?? this.add(name);
-      Object.assign(row, { n });
+      const least = this.edge(n, "least");
+      const greatest = this.edge(n, "greatest");
+      Object.assign(row, { n, edges: least === n ? [] : [least, greatest] });
       row.swatch.style.background = lines.roles[n] === "median" ? "currentColor" : colour(name, n);
-      const [least, greatest] = extremes(lines.columns[n]);
-      row.cells[1].textContent = least === null ? "–" : format(least);
-      row.cells[2].textContent = greatest === null ? "–" : format(greatest);
+      [extremes(lines.columns[least])[0], extremes(lines.columns[greatest])[1]].forEach((value, cell) => {
+        row.cells[cell + 1].textContent = value === null ? "–" : format(value);
+      });
       row.element.classList.toggle("is-bold", lines.roles[n] === "bold");
     }
     this.element.hidden = shown.length === 0;
     this.point(this.index);
+  }
+
+  // The line with the extremes of a line; the line itself where they are unknown. The median has those of the lines that it stands for.
+  edge(n, role) {
+    const { names, roles } = this.lines;
+    // They come last. A chart of a thousand lines has none.
+    if (roles.at(-1) !== "greatest") return n;
+    const at = names.findIndex((name, other) => name === names[n] && roles[other] === role);
+    return at < 0 || roles[n] === "median" ? n : at;
   }
 
   add(name) {
@@ -68,9 +80,11 @@ class LockstepLegend {
   // The values at a place of the columns; the newest ones where it is null.
   point(index) {
     this.index = index ?? null;
-    for (const { n, cells } of this.rows.values()) {
+    for (const { n, edges, cells } of this.rows.values()) {
       const value = this.valueAt(n);
-      cells[0].textContent = value === undefined ? "–" : this.format(value);
+      const within = this.index === null ? [] : edges.map((edge) => this.valueAt(edge)).filter((one) => one !== undefined);
+      const range = within.length === 2 ? ` (${within.map(this.format).join(" – ")})` : "";
+      cells[0].textContent = value === undefined ? "–" : this.format(value) + range;
     }
   }
 

@@ -266,6 +266,7 @@ impl Drawing {
                         query,
                         range_ms,
                         step_ms: window::step_ms(range_ms),
+                        extremes: true,
                     },
                     move |message| self.take(message, range_ms),
                 ),

@@ -20,13 +20,21 @@ pub(super) struct Line {
     pub(super) is_bold: bool,
     /// The values of the line.
     pub(super) values: Vec<f64>,
+    /// The least and the greatest value within each step; empty if unknown.
+    pub(super) extremes: [Vec<f64>; 2],
 }
+
+/// The values of a line, one per time, NaN if there is none. Then the least and the greatest within each step; empty if unknown.
+type Parts = [Vec<f64>; 3];
+
+/// The position of the values in [`Parts`]. The extremes follow.
+const VALUES: usize = 0;
 
 /// The data of one chart.
 #[derive(Default)]
 pub(super) struct Lines {
     times_ms: Vec<TimestampMs>,
-    lines: Vec<(Labels, Vec<f64>)>,
+    lines: Vec<(Labels, Parts)>,
     /// Times at which a value was NaN or infinite.
     not_finite_ms: Vec<TimestampMs>,
 }
@@ -40,17 +48,26 @@ impl Lines {
         let before = self.times_ms.len();
         self.times_ms.extend_from_slice(times_ms);
         for (expected, column) in series.iter().enumerate() {
-            let values = column.values.iter().map(|value| value.unwrap_or(f64::NAN));
             let places = column.not_finite.iter().map(|at| *at as usize);
             for at_ms in places.filter_map(|at| times_ms.get(at)) {
                 self.add_not_finite(*at_ms);
             }
-            if let Some(line) = self.line(&column.labels, before, expected) {
-                line.extend(values);
+            let Some(parts) = self.line(&column.labels, expected) else {
+                continue;
+            };
+            for (part, values) in parts.iter_mut().zip([&column.values, &column.min, &column.max]) {
+                if !values.is_empty() {
+                    part.resize(before, f64::NAN);
+                    part.extend(values.iter().map(|value| value.unwrap_or(f64::NAN)));
+                }
             }
         }
-        for (_, line) in &mut self.lines {
-            line.resize(self.times_ms.len(), f64::NAN);
+        for (_, parts) in &mut self.lines {
+            for (n, part) in parts.iter_mut().enumerate() {
+                if n == VALUES || !part.is_empty() {
+                    part.resize(self.times_ms.len(), f64::NAN);
+                }
+            }
         }
         self.forget_older_than(range_ms);
     }
@@ -71,8 +88,8 @@ impl Lines {
         for (expected, one) in series.iter().enumerate() {
             not_finite(one).for_each(|at_ms| all.add_not_finite(at_ms));
             let values = on_grid(one, start_ms, step_ms, all.times_ms.len());
-            if let Some(line) = all.line(&one.metric, 0, expected) {
-                *line = values;
+            if let Some(parts) = all.line(&one.metric, expected) {
+                parts[VALUES] = values;
             }
         }
         all
@@ -80,7 +97,7 @@ impl Lines {
 
     /// Returns the number of times that have a value.
     pub(super) fn measured(&self) -> usize {
-        let has_value = |at: &usize| self.lines.iter().any(|(_, line)| !line[*at].is_nan());
+        let has_value = |at: &usize| self.lines.iter().any(|(_, parts)| !parts[VALUES][*at].is_nan());
         (0..self.times_ms.len()).filter(has_value).count()
     }
 
@@ -93,7 +110,8 @@ impl Lines {
     /// joined: a rank may have moved to another node, while the old node's last value arrives for a short time. Lines that have all labels
     /// of an entry of `bold` are bold.
     pub(super) fn named(&self, naming: &Naming, bold: &[Labels]) -> (Vec<f64>, Vec<Line>) {
-        let first_value = |(_, line): &(Labels, Vec<f64>)| line.iter().position(|value| !value.is_nan());
+        let first_value =
+            |(_, parts): &(Labels, Parts)| parts[VALUES].iter().position(|value| !value.is_nan());
         let begin = self
             .lines
             .iter()
@@ -105,29 +123,33 @@ impl Lines {
         let times = self.times_ms[begin..].iter().map(|time| seconds(*time)).collect();
         let common = naming.common(sorted.iter().map(|(labels, _)| labels));
         let mut lines: Vec<Line> = Vec::new();
-        for (labels, values) in sorted {
+        for (labels, parts) in sorted {
             let name = naming.name(labels, &common);
             let is_bold = bold.iter().any(|wanted| has_all(labels, wanted));
-            let values = &values[begin..];
+            let [values, min, max] = parts.each_ref().map(|part| part.get(begin..).unwrap_or_default());
             match lines.iter_mut().find(|known| known.name == name) {
                 Some(known) => {
                     join(&mut known.values, values);
+                    for (part, other) in known.extremes.iter_mut().zip([min, max]) {
+                        join(part, other);
+                    }
                     known.is_bold |= is_bold;
                 }
                 None => lines.push(Line {
                     name,
                     is_bold,
                     values: values.to_vec(),
+                    extremes: [min.to_vec(), max.to_vec()],
                 }),
             }
         }
         (times, lines)
     }
 
-    /// Returns the line with these labels; a new line starts with `before` gaps. `None` if the chart is full. `expected`: the position of
-    /// the line, if frames have their series in one order.
-    fn line(&mut self, labels: &Labels, before: usize, expected: usize) -> Option<&mut Vec<f64>> {
-        let is_it = |(known, _): &(Labels, Vec<f64>)| known == labels;
+    /// Returns the line with these labels, without values if it is new. `None` if the chart is full. `expected`: the position of the line,
+    /// if frames have their series in one order.
+    fn line(&mut self, labels: &Labels, expected: usize) -> Option<&mut Parts> {
+        let is_it = |(known, _): &(Labels, Parts)| known == labels;
         let known = if self.lines.get(expected).is_some_and(is_it) {
             Some(expected)
         } else {
@@ -137,10 +159,10 @@ impl Lines {
             if self.lines.len() >= LINES_MAX {
                 return None;
             }
-            self.lines.push((labels.clone(), vec![f64::NAN; before]));
+            self.lines.push((labels.clone(), Parts::default()));
         }
         let at = known.unwrap_or(self.lines.len() - 1);
-        self.lines.get_mut(at).map(|(_, line)| line)
+        self.lines.get_mut(at).map(|(_, parts)| parts)
     }
 
     /// Adds a time with a value that is not finite. Several ranks may have one at the same time.
@@ -159,9 +181,11 @@ impl Lines {
         self.times_ms.drain(..old);
         let first_ms = self.times_ms.first().copied().unwrap_or_default();
         self.not_finite_ms.retain(|at_ms| *at_ms >= first_ms);
-        self.lines.retain_mut(|(_, line)| {
-            line.drain(..old);
-            line.iter().any(|value| !value.is_nan())
+        self.lines.retain_mut(|(_, parts)| {
+            for part in parts.iter_mut() {
+                part.drain(..old.min(part.len()));
+            }
+            parts[VALUES].iter().any(|value| !value.is_nan())
         });
     }
 }
@@ -236,6 +260,8 @@ mod tests {
             labels: Labels::new([("rank", rank)]).unwrap(),
             values: values.to_vec(),
             not_finite: vec![],
+            min: vec![],
+            max: vec![],
         }
     }
 
@@ -290,6 +316,8 @@ mod tests {
             labels: Labels::new([("rank", "0"), ("node", node)]).unwrap(),
             values: values.to_vec(),
             not_finite: vec![],
+            min: vec![],
+            max: vec![],
         };
         for order in [[0, 1], [1, 0]] {
             let mut lines = Lines::default();
@@ -352,6 +380,27 @@ mod tests {
             Lines::of_past(&[series], 8_000, 12_000, 1_000).not_finite_s(),
             [10.0]
         );
+    }
+
+    #[test]
+    fn extremes_stay_at_their_times() {
+        let mut lines = Lines::default();
+        lines.take(true, &[0, 1_000], &[column("0", &[Some(1.0), Some(1.0)])], 2_000);
+        let with_extremes = Column {
+            min: vec![Some(0.0)],
+            max: vec![Some(9.0)],
+            ..column("0", &[Some(1.0)])
+        };
+        lines.take(false, &[2_000], &[with_extremes], 2_000);
+        lines.take(false, &[3_000], &[column("0", &[Some(1.0)])], 2_000);
+        let (times, named) = lines.named(&Naming::by("rank"), &[]);
+        assert_eq!(times, [1.0, 2.0, 3.0]);
+        assert_eq!(
+            format!("{:?}", named[0].extremes),
+            "[[NaN, 0.0, NaN], [NaN, 9.0, NaN]]"
+        );
+        lines.take(true, &[0], &[column("0", &[Some(1.0)])], 2_000);
+        assert_eq!(lines.named(&Naming::by("rank"), &[]).1[0].extremes, [vec![], vec![]]);
     }
 
     #[test]

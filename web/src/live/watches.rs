@@ -165,6 +165,8 @@ mod tests {
                 labels: Labels::empty(),
                 values: vec![Some(0.5)],
                 not_finite: vec![],
+                min: vec![],
+                max: vec![],
             }],
         }
     }

@@ -150,6 +150,7 @@ async fn a_watched_range_grows_step_by_step() {
         query: "gpu_power_watts".into(),
         range_ms: 10_000,
         step_ms: 1_000,
+        extremes: false,
     })
     .await;
     let frame = |push| match push {
@@ -262,6 +263,47 @@ async fn an_unknown_encoding_of_frames_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
+    let server = Server::start().await;
+    let mut agent = Agent::connect(&server, ADMIN, "n1").await.unwrap();
+    agent.define("live", 0, &[("gpu_power_watts", "0")]).await;
+    let start_ms = collector::clock::now_ms();
+    for (seq, value) in (1_u64..).zip([5.0, 9.0, 1.0, 5.0, 5.0]) {
+        agent
+            .sample("live", seq, start_ms - 17_000 + seq as i64 * 1_000, &[value])
+            .await;
+    }
+    agent.acked("live", 5).await;
+
+    let mut tab = Tab::as_admin(&server).await;
+    for (id, query) in [(1, "(gpu_power_watts)"), (2, "sum(gpu_power_watts)")] {
+        tab.ask(&Request::WatchRange {
+            id,
+            query: query.into(),
+            range_ms: 20_000,
+            step_ms: 5_000,
+            extremes: true,
+        })
+        .await;
+        let column = tab.find(|push| match push {
+            Push::Frame { id: of, mut series, .. } if of == id => series.pop(),
+            _ => None,
+        });
+        let column = column.await;
+        if id == 2 {
+            assert!(
+                column.min.is_empty() && column.max.is_empty(),
+                "unknown for a sum: {column:?}"
+            );
+            continue;
+        }
+        assert_eq!(column.min.len(), column.values.len(), "{column:?}");
+        assert_eq!(column.min.iter().flatten().copied().reduce(f64::min), Some(1.0));
+        assert_eq!(column.max.iter().flatten().copied().reduce(f64::max), Some(9.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_cannot_be_served_gets_an_error() {
     let server = Server::start().await;
     let mut tab = Tab::as_admin(&server).await;
@@ -280,6 +322,7 @@ async fn a_watch_that_cannot_be_served_gets_an_error() {
                 query: "up".into(),
                 range_ms: 1_000,
                 step_ms: 10,
+                extremes: false,
             },
         ),
         (

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! u8   version, 1
-//! u8   flags: 1 RESET · 2 BEGINS · 4 CHANGED · 8 IN_ORDER · 16 NARROW
+//! u8   flags: 1 RESET · 2 BEGINS · 4 CHANGED · 8 IN_ORDER · 16 NARROW · 32 EXTREMES
 //! u32  id of the watch
 //! u32  generation of the dictionary
 //! u32  number of series in the dictionary before this message
@@ -13,7 +13,7 @@
 //! u32  number of texts, then each: u32 length in bytes, UTF-8
 //! u32  number of new series, then each: u32 number of labels, then each: u32 name, u32 value (positions in the texts of this message)
 //! u32  R, then R × u32: ids of the series of the rows; no ids with IN_ORDER: row n is series n
-//!      R × T values, row after row: f64, or f32 with NARROW
+//!      R × T values, row after row: f64, or f32 with NARROW; with EXTREMES then R × T minima, R × T maxima
 //! ```
 //! - `RESET`: the frame replaces the values sent before. Without it, it is appended.
 //! - `BEGINS`: a new generation. The client forgets the series of the previous one. A message of a generation that the client does not
@@ -21,10 +21,11 @@
 //! - `CHANGED`: T is 1, and only the series whose value differs from the last value of the previous frame have a row. A grid that does not
 //!   change costs some 40 bytes per second.
 //! - `NARROW`: set only if f32 loses no digit of any value.
+//! - `EXTREMES`: the least and the greatest value within the step that ends at each time. Never together with `CHANGED`.
 //!
 //! A value that does not exist, as `null` in JSON, is the NaN with the bits [`ABSENT_BITS`], or [`ABSENT_BITS_NARROW`] as f32. Every other
 //! NaN and the infinities stand for a value that is not finite. A series without a row in a frame has no value in it. The order of the
-//! series in a frame with one time is that of the dictionary, not that of the query.
+//! series in a frame with one time and without extremes is that of the dictionary, not that of the query.
 
 mod decoder;
 mod encoder;
@@ -49,7 +50,8 @@ const BEGINS: u8 = 2;
 const CHANGED: u8 = 4;
 const IN_ORDER: u8 = 8;
 const NARROW: u8 = 16;
-const FLAGS: u8 = RESET | BEGINS | CHANGED | IN_ORDER | NARROW;
+const EXTREMES: u8 = 32;
+const FLAGS: u8 = RESET | BEGINS | CHANGED | IN_ORDER | NARROW | EXTREMES;
 
 /// The values of a watched query.
 #[derive(Debug, Clone, PartialEq)]

@@ -43,6 +43,10 @@ pub enum Request {
         range_ms: i64,
         /// Step between values, at least 1,000 ms.
         step_ms: i64,
+        /// Whether columns have the least and the greatest value within each step, if the query is a plain selector and the step is longer
+        /// than a second.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        extremes: bool,
     },
     /// Evaluate an instant query every second. Answered by [`Push::Frame`] with one time.
     WatchInstant {
@@ -146,6 +150,12 @@ pub struct Column {
     /// Indexes in `values` where the value is NaN or infinite.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_finite: Vec<u32>,
+    /// The least value within the step that ends at each time. Empty if it was not requested or is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub min: Vec<Option<f64>>,
+    /// The greatest value within the step that ends at each time. Empty if `min` is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub max: Vec<Option<f64>>,
 }
 
 #[cfg(test)]
@@ -159,6 +169,7 @@ mod tests {
             query: "up".into(),
             range_ms: 60_000,
             step_ms: 1_000,
+            extremes: false,
         };
         let text = serde_json::to_string(&request).expect("serialises");
         assert_eq!(
@@ -173,6 +184,8 @@ mod tests {
                 labels: Labels::empty(),
                 values: vec![None],
                 not_finite: vec![],
+                min: vec![],
+                max: vec![],
             }],
         };
         let text = serde_json::to_string(&push).expect("serialises");

@@ -136,6 +136,7 @@ impl Grid {
                 query: ASSIGNMENT.to_owned(),
                 range_ms: ASSIGNMENT_STEP_MS,
                 step_ms: ASSIGNMENT_STEP_MS,
+                extremes: false,
             },
             move |message| {
                 if let StreamMessage::Frame { series, .. } = message {

@@ -133,6 +133,7 @@ impl RankMapState {
                             query,
                             range_ms,
                             step_ms,
+                            extremes: false,
                         },
                         move |message| self.take(message),
                     );
@@ -238,6 +239,8 @@ fn column(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: us
             .map(|value| Some(value).filter(|value| !value.is_nan()))
             .collect(),
         not_finite: vec![],
+        min: vec![],
+        max: vec![],
     }
 }
 

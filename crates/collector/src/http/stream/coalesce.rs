@@ -6,15 +6,22 @@ use std::sync::{Arc, Mutex};
 use crate::evaluator::Evaluator;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
-use query::{Output, Params};
+use query::{Output, Params, Query};
 
 /// Number of entries at which finished ones are removed.
 const SWEEP_AT: usize = 1_024;
 
-/// The result of an evaluation, or its error, for all tabs that wait for it.
-pub(super) type Answer = Result<Arc<Output>, Arc<str>>;
+/// The result of an evaluation.
+pub(super) struct Evaluated {
+    pub(super) output: Output,
+    /// The least and the greatest values within each step, if they were requested and the query has them.
+    pub(super) extremes: Option<[Output; 2]>,
+}
 
-type Key = (String, i64, i64, i64);
+/// The result of an evaluation, or its error, for all tabs that wait for it.
+pub(super) type Answer = Result<Arc<Evaluated>, Arc<str>>;
+
+type Key = (String, i64, i64, i64, bool);
 type Evaluation = BoxFuture<'static, Answer>;
 
 /// Evaluations in progress.
@@ -28,8 +35,15 @@ impl Coalesced {
         evaluator: &Evaluator,
         text: &str,
         when: Params,
+        extremes: bool,
     ) -> SharedFuture<Evaluation> {
-        let key = (text.to_owned(), when.start_ms, when.end_ms, when.step_ms);
+        let key = (
+            text.to_owned(),
+            when.start_ms,
+            when.end_ms,
+            when.step_ms,
+            extremes,
+        );
         let mut under_way = self.0.lock().expect("nothing panics while holding it");
         if let Some(running) = under_way.get(&key).and_then(WeakShared::upgrade) {
             return running;
@@ -39,12 +53,17 @@ impl Coalesced {
         }
         let (evaluator, text) = (evaluator.clone(), text.to_owned());
         let evaluation = async move {
-            let parsed = query::parse(&text).map_err(|error| Arc::from(error.to_string()))?;
-            evaluator
+            let parsed = query::parse(&text).map_err(|error| Arc::<str>::from(error.to_string()))?;
+            let of_steps = parsed.extremes(when.step_ms).filter(|_| extremes);
+            let output = evaluator
                 .evaluate(parsed, when)
                 .await
-                .map(Arc::new)
-                .map_err(|error| Arc::from(error.to_string()))
+                .map_err(|error| Arc::<str>::from(error.to_string()))?;
+            let extremes = match of_steps {
+                Some(queries) => evaluate_extremes(&evaluator, queries, when).await,
+                None => None,
+            };
+            Ok::<_, Arc<str>>(Arc::new(Evaluated { output, extremes }))
         };
         let running = evaluation.boxed().shared();
         if let Some(weak) = running.downgrade() {
@@ -52,4 +71,23 @@ impl Coalesced {
         }
         running
     }
+}
+
+/// Returns the extremes, or `None` if one cannot be evaluated, for example because it would read too many samples. Then the values of the
+/// query are shown alone.
+async fn evaluate_extremes(
+    evaluator: &Evaluator,
+    [min, max]: [Query; 2],
+    when: Params,
+) -> Option<[Output; 2]> {
+    let min = evaluate_extreme(evaluator, min, when).await?;
+    let max = evaluate_extreme(evaluator, max, when).await?;
+    Some([min, max])
+}
+
+async fn evaluate_extreme(evaluator: &Evaluator, query: Query, when: Params) -> Option<Output> {
+    let evaluated = evaluator.evaluate(query, when).await;
+    evaluated
+        .inspect_err(|error| tracing::debug!(%error, "the extremes of a query cannot be evaluated"))
+        .ok()
 }

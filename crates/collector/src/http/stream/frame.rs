@@ -1,10 +1,14 @@
 //! Converts the result of a query to the columns that a chart shows.
 
+use std::collections::HashMap;
+
 use domain::api::frames::Frame;
 use domain::api::stream::Column;
-use domain::series::Labels;
+use domain::series::{Labels, METRIC_NAME};
 use domain::time::TimestampMs;
-use query::{Output, Params, Value};
+use query::{MatrixSeries, Output, Params, Value};
+
+use super::coalesce::Evaluated;
 
 /// Maximum number of columns in one frame: a grid of 10,000 GPUs with room to spare.
 const COLUMNS_MAX: usize = 20_000;
@@ -12,25 +16,27 @@ const COLUMNS_MAX: usize = 20_000;
 const CELLS_MAX: usize = 500_000;
 
 /// Returns the frame, or a sentence that says why there is none.
-pub(super) fn frame(reset: bool, when: &Params, output: &Output) -> Result<Frame, String> {
+pub(super) fn frame(reset: bool, when: &Params, evaluated: &Evaluated) -> Result<Frame, String> {
     let times_ms: Vec<TimestampMs> = match when.step_ms {
         0 => vec![when.start_ms],
         step_ms => (0..=(when.end_ms - when.start_ms) / step_ms)
             .map(|n| when.start_ms + n * step_ms)
             .collect(),
     };
-    let columns = match &output.value {
+    let value = &evaluated.output.value;
+    let columns = match value {
         Value::Vector(samples) => samples.len(),
         Value::Matrix(series) => series.len(),
         Value::Scalar(..) => 1,
         Value::String(..) => return Err("the query returns a string, not numbers".into()),
     };
-    if columns > COLUMNS_MAX || columns.saturating_mul(times_ms.len()) > CELLS_MAX {
+    let cells = columns.saturating_mul(times_ms.len());
+    if columns > COLUMNS_MAX || cells > CELLS_MAX {
         return Err(format!(
             "the query returns {columns} series, more than can be shown; aggregate them, or use topk()"
         ));
     }
-    let series = match &output.value {
+    let mut series: Vec<Column> = match value {
         Value::Vector(samples) => samples
             .iter()
             .map(|(labels, _, value)| one(labels.clone(), *value))
@@ -38,17 +44,16 @@ pub(super) fn frame(reset: bool, when: &Params, output: &Output) -> Result<Frame
         Value::Scalar(_, value) => vec![one(Labels::empty(), *value)],
         Value::Matrix(series) => series
             .iter()
-            .map(|series| {
-                let places = series.times.iter().map(|time| place(when, *time));
-                column(
-                    series.labels.clone(),
-                    times_ms.len(),
-                    places.zip(series.values.iter().copied()),
-                )
-            })
+            .map(|series| of_series(series, when, times_ms.len()))
             .collect(),
         Value::String(..) => vec![],
     };
+    // Where there are so many lines, a chart shows no extremes.
+    if let Some(extremes) = &evaluated.extremes
+        && cells.saturating_mul(3) <= CELLS_MAX
+    {
+        add_extremes(&mut series, extremes, when, times_ms.len());
+    }
     Ok(Frame {
         reset,
         times_ms,
@@ -58,6 +63,34 @@ pub(super) fn frame(reset: bool, when: &Params, output: &Output) -> Result<Frame
 
 fn one(labels: Labels, value: f64) -> Column {
     column(labels, 1, std::iter::once((0, value)))
+}
+
+/// Adds the extremes to their columns. They have no metric name, because functions over time drop it.
+fn add_extremes(columns: &mut [Column], extremes: &[Output; 2], when: &Params, length: usize) {
+    let [mut min, mut max] = extremes.each_ref().map(|output| by_labels(output, when, length));
+    for column in columns {
+        let labels = column.labels.filtered(|name| name != METRIC_NAME);
+        if let (Some(min), Some(max)) = (min.remove(&labels), max.remove(&labels)) {
+            (column.min, column.max) = (min, max);
+        }
+    }
+}
+
+fn by_labels(output: &Output, when: &Params, length: usize) -> HashMap<Labels, Vec<Option<f64>>> {
+    let Value::Matrix(series) = &output.value else {
+        return HashMap::new();
+    };
+    let values = |series: &MatrixSeries| (series.labels.clone(), of_series(series, when, length).values);
+    series.iter().map(values).collect()
+}
+
+fn of_series(series: &MatrixSeries, when: &Params, length: usize) -> Column {
+    let places = series.times.iter().map(|time| place(when, *time));
+    column(
+        series.labels.clone(),
+        length,
+        places.zip(series.values.iter().copied()),
+    )
 }
 
 /// Returns the index of a time on the grid of steps.
@@ -90,19 +123,27 @@ fn column(labels: Labels, length: usize, placed: impl Iterator<Item = (i64, f64)
         labels,
         values,
         not_finite,
+        min: vec![],
+        max: vec![],
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use query::MatrixSeries;
 
     fn output(value: Value) -> Output {
         Output {
             value,
             warnings: vec![],
             infos: vec![],
+        }
+    }
+
+    fn evaluated(value: Value) -> Evaluated {
+        Evaluated {
+            output: output(value),
+            extremes: None,
         }
     }
 
@@ -116,7 +157,7 @@ mod tests {
         let frame = frame(
             true,
             &Params::range(10, 40, 10),
-            &output(Value::Matrix(vec![series])),
+            &evaluated(Value::Matrix(vec![series])),
         );
         let Frame { times_ms, series, .. } = frame.expect("numbers");
         assert_eq!(times_ms, [10, 20, 30, 40]);
@@ -125,16 +166,43 @@ mod tests {
     }
 
     #[test]
+    fn extremes_are_joined_by_labels_without_the_name() {
+        let labels = |pairs: &[(&str, &str)]| Labels::new(pairs.iter().copied()).expect("labels");
+        let matrix = |of: Vec<(Labels, f64)>| {
+            let series = of.into_iter().map(|(labels, value)| MatrixSeries {
+                labels,
+                times: vec![20],
+                values: vec![value],
+            });
+            output(Value::Matrix(series.collect()))
+        };
+        let [a, b] = ["a", "b"].map(|node| labels(&[("node", node)]));
+        let named = ["a", "b"].map(|node| (labels(&[(METRIC_NAME, "x"), ("node", node)]), 5.0));
+        let evaluated = Evaluated {
+            output: matrix(named.to_vec()),
+            extremes: Some([
+                matrix(vec![(b.clone(), 4.0), (a.clone(), 1.0)]),
+                matrix(vec![(a, 9.0), (b, f64::INFINITY)]),
+            ]),
+        };
+        let frame = frame(true, &Params::range(10, 20, 10), &evaluated).expect("numbers");
+        assert_eq!(frame.series[0].min, [None, Some(1.0)]);
+        assert_eq!(frame.series[0].max, [None, Some(9.0)]);
+        assert_eq!(frame.series[1].min, [None, Some(4.0)]);
+        assert_eq!(frame.series[1].max, [None, None], "infinite");
+    }
+
+    #[test]
     fn too_many_columns_are_refused() {
         let many = (0..=COLUMNS_MAX).map(|_| (Labels::empty(), 0, 1.0)).collect();
         let refused =
-            frame(true, &Params::instant(0), &output(Value::Vector(many))).expect_err("too many");
+            frame(true, &Params::instant(0), &evaluated(Value::Vector(many))).expect_err("too many");
         assert!(refused.contains("aggregate"), "{refused}");
         assert!(
             frame(
                 true,
                 &Params::instant(0),
-                &output(Value::String(0, "x".into()))
+                &evaluated(Value::String(0, "x".into()))
             )
             .is_err()
         );

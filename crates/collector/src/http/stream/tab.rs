@@ -20,7 +20,7 @@ use super::credential::Credential;
 use super::frame::frame;
 use super::outbox::{Outbox, outbox};
 use super::sources::Sources;
-use super::watch::{Kind, QueryWatch, RunWatch, Watches};
+use super::watch::{Due, Kind, QueryWatch, RunWatch, Watches};
 use crate::changes::Change;
 use crate::clock;
 use crate::http::nodes;
@@ -184,7 +184,11 @@ impl Tab {
                 query,
                 range_ms,
                 step_ms,
-            } => (id, QueryWatch::range(query, range_ms, step_ms).map(Kind::Query)),
+                extremes,
+            } => {
+                let watch = QueryWatch::range(query, range_ms, step_ms, extremes);
+                (id, watch.map(Kind::Query))
+            }
             Request::WatchInstant { id, query } => (id, Ok(Kind::Query(QueryWatch::instant(query)))),
             Request::WatchRun { id, run } => (id, run_id(run).map(|run| Kind::Run(RunWatch::new(run)))),
             Request::WatchLog {
@@ -360,8 +364,17 @@ impl Tab {
     }
 
     fn evaluate_due(&mut self) -> Result<(), CloseReason> {
-        for (id, serial, text, when, reset) in self.watches.due(clock::now_ms()) {
-            let evaluation = self.coalesced.evaluate(&self.sources.evaluator, &text, when);
+        for due in self.watches.due(clock::now_ms()) {
+            let Due {
+                id,
+                serial,
+                text,
+                when,
+                extremes,
+                reset,
+            } = due;
+            let evaluator = &self.sources.evaluator;
+            let evaluation = self.coalesced.evaluate(evaluator, &text, when, extremes);
             self.answers.push(
                 evaluation
                     .map(move |answer| Answered {
@@ -394,7 +407,7 @@ impl Tab {
         query.done(&when);
         let made = answer
             .map_err(|error| error.to_string())
-            .and_then(|output| frame(reset, &when, &output));
+            .and_then(|evaluated| frame(reset, &when, &evaluated));
         match (made, self.encoding) {
             (Ok(frame), FrameEncoding::Binary) => {
                 let message = query.encoder.encode(id, &frame);

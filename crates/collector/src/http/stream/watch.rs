@@ -57,12 +57,25 @@ pub(super) struct QueryWatch {
     /// Length of the range; `None` for an instant query.
     range_ms: Option<i64>,
     step_ms: i64,
+    /// Whether frames have the extremes within each step.
+    extremes: bool,
     /// The last step that was sent.
     sent_ms: Option<TimestampMs>,
     refreshed_ms: TimestampMs,
     busy: bool,
     /// What a tab with binary frames knows of the series.
     pub(super) encoder: Encoder,
+}
+
+/// A query to evaluate now.
+pub(super) struct Due {
+    pub(super) id: u32,
+    pub(super) serial: u64,
+    pub(super) text: String,
+    pub(super) when: Params,
+    pub(super) extremes: bool,
+    /// Whether the result replaces what was sent.
+    pub(super) reset: bool,
 }
 
 impl Watches {
@@ -145,14 +158,21 @@ impl Watches {
         runs.collect()
     }
 
-    /// Returns the queries to evaluate now: id, serial number, text, times, and whether the result replaces what was sent.
-    pub(super) fn due(&mut self, now_ms: TimestampMs) -> Vec<(u32, u64, String, Params, bool)> {
+    /// Returns the queries to evaluate now.
+    pub(super) fn due(&mut self, now_ms: TimestampMs) -> Vec<Due> {
         let due = |(id, watch): (u32, &mut Watch)| {
             let Kind::Query(query) = &mut watch.kind else {
                 return None;
             };
             let (when, reset) = query.begin(now_ms)?;
-            Some((id, watch.serial, query.text.clone(), when, reset))
+            Some(Due {
+                id,
+                serial: watch.serial,
+                text: query.text.clone(),
+                when,
+                extremes: query.extremes,
+                reset,
+            })
         };
         self.iter_mut().filter_map(due).collect()
     }
@@ -188,6 +208,7 @@ impl QueryWatch {
             text,
             range_ms: None,
             step_ms: STEP_MS_MIN,
+            extremes: false,
             sent_ms: None,
             refreshed_ms: 0,
             busy: false,
@@ -195,7 +216,7 @@ impl QueryWatch {
         }
     }
 
-    pub(super) fn range(text: String, range_ms: i64, step_ms: i64) -> Result<Self, String> {
+    pub(super) fn range(text: String, range_ms: i64, step_ms: i64, extremes: bool) -> Result<Self, String> {
         if step_ms < STEP_MS_MIN {
             return Err(format!("the step must be at least {STEP_MS_MIN} ms"));
         }
@@ -206,6 +227,8 @@ impl QueryWatch {
             text,
             range_ms: Some(range_ms),
             step_ms,
+            // A step of a second has one sample.
+            extremes: extremes && step_ms > STEP_MS_MIN,
             sent_ms: None,
             refreshed_ms: 0,
             busy: false,
@@ -258,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_range_is_sent_whole_and_then_step_by_step() {
-        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000).expect("a good range");
+        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000, false).expect("a good range");
         let now = T + SETTLE_MS;
         assert_eq!(begin(&mut watch, now), Some((T - 10_000, T, true)));
         assert_eq!(begin(&mut watch, now + 1_999), None);
@@ -337,14 +360,14 @@ mod tests {
                 .add(1_000, Kind::Query(QueryWatch::instant("up".into())))
                 .is_err()
         );
-        let (_, serial, ..) = watches.due(T).remove(0);
+        let serial = watches.due(T).remove(0).serial;
         watches
             .add(0, Kind::Query(QueryWatch::instant("down".into())))
             .expect("it replaces");
         assert!(watches.same(0, serial).is_none());
         assert!(
-            QueryWatch::range("up".into(), 1_000, 10).is_err()
-                && QueryWatch::range("up".into(), i64::MAX, 1_000).is_err()
+            QueryWatch::range("up".into(), 1_000, 10, false).is_err()
+                && QueryWatch::range("up".into(), i64::MAX, 1_000, false).is_err()
         );
     }
 }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{ABSENT_BITS, ABSENT_BITS_NARROW, BEGINS, CHANGED, FLAGS, Frame, IN_ORDER, NARROW, RESET, VERSION};
+use super::{
+    ABSENT_BITS, ABSENT_BITS_NARROW, BEGINS, CHANGED, EXTREMES, FLAGS, Frame, IN_ORDER, NARROW, RESET, VERSION,
+};
 use crate::api::stream::Column;
 use crate::series::Labels;
 use crate::time::TimestampMs;
@@ -23,7 +25,7 @@ pub enum DecodeError {
     /// The series of this message were sent in a message that did not arrive.
     #[error("the frame is of an unknown generation")]
     Generation,
-    /// A series or a text that does not exist, a text that is not UTF-8, or changes at more than one time.
+    /// A series or a text that does not exist, a text that is not UTF-8, or changes at more than one time or with extremes.
     #[error("the frame contradicts itself")]
     Invalid,
 }
@@ -76,7 +78,9 @@ impl Decoder {
         let times_ms = reader.times()?;
         reader.add_series(&mut self.series)?;
         let rows = reader.rows(has(IN_ORDER), self.series.len())?;
-        let is_one_time = times_ms.len() == 1;
+        let times = times_ms.len();
+        // Then the columns are those of the dictionary: rows may have changed values only.
+        let is_one_time = times == 1 && !has(EXTREMES);
         if has(CHANGED) && !is_one_time {
             return Err(DecodeError::Invalid);
         }
@@ -84,16 +88,25 @@ impl Decoder {
             self.last.clear();
         }
         self.last.resize(self.series.len(), None);
-        let mut values = reader.values(rows.len(), times_ms.len(), has(NARROW))?;
+        let parts = if has(EXTREMES) { 3 } else { 1 };
+        let mut values = reader.values([parts, rows.len(), times], has(NARROW))?;
         let mut series = Vec::new();
         for id in rows {
             if is_one_time {
                 self.last[id] = values.next().flatten();
                 continue;
             }
-            let row: Vec<Option<f64>> = values.by_ref().take(times_ms.len()).collect();
+            let row: Vec<Option<f64>> = values.by_ref().take(times).collect();
             self.last[id] = row.last().copied().flatten();
             series.push(column(&self.series[id], row));
+        }
+        if has(EXTREMES) {
+            for column in &mut series {
+                column.min = values.by_ref().take(times).collect();
+            }
+            for column in &mut series {
+                column.max = values.by_ref().take(times).collect();
+            }
         }
         if is_one_time {
             let measured = self.series.iter().zip(&self.last).filter(|(_, value)| value.is_some());
@@ -120,6 +133,8 @@ fn column(labels: &Labels, mut values: Vec<Option<f64>>) -> Column {
         labels: labels.clone(),
         values,
         not_finite,
+        min: vec![],
+        max: vec![],
     }
 }
 
@@ -225,12 +240,13 @@ impl<'a> Reader<'a> {
     /// Returns the values: the rest of the message must consist of exactly these.
     fn values(
         &self,
-        rows: usize,
-        times: usize,
+        [parts, rows, times]: [usize; 3],
         narrow: bool,
     ) -> Result<impl Iterator<Item = Option<f64>> + use<'a>, DecodeError> {
         let width = if narrow { size_of::<f32>() } else { size_of::<f64>() };
-        let needed = rows.checked_mul(times).and_then(|values| values.checked_mul(width));
+        let needed = [rows, times, width]
+            .iter()
+            .try_fold(parts, |product, factor| product.checked_mul(*factor));
         match needed.map(|needed| needed.cmp(&self.0.len())) {
             Some(std::cmp::Ordering::Equal) => {}
             Some(std::cmp::Ordering::Less) => return Err(DecodeError::TooLong),

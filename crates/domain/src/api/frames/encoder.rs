@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{ABSENT_BITS, ABSENT_BITS_NARROW, BEGINS, CHANGED, Frame, IN_ORDER, NARROW, RESET, VERSION};
+use super::{
+    ABSENT_BITS, ABSENT_BITS_NARROW, BEGINS, CHANGED, EXTREMES, Frame, IN_ORDER, NARROW, RESET, VERSION,
+};
 use crate::api::stream::Column;
 use crate::series::Labels;
 
@@ -36,14 +38,21 @@ impl Encoder {
         let mut rows = self.ids(&frame.series);
         let newest = self.newest(&rows, frame);
         let changed = self.changed(&newest);
-        let only_changed = !begins && frame.times_ms.len() == 1 && changed.len() * 3 < rows.len() * 2;
+        let times = frame.times_ms.len();
+        let extremes = frame.series.iter().any(|column| !column.min.is_empty());
+        let only_changed = !begins && !extremes && times == 1 && changed.len() * 3 < rows.len() * 2;
         let values: Vec<Option<f64>> = if only_changed {
             rows = changed;
             rows.iter().map(|id| newest[*id as usize]).collect()
         } else {
-            let times = 0..frame.times_ms.len();
-            let row = |column| times.clone().map(move |at| cell(column, at));
-            frame.series.iter().flat_map(row).collect()
+            let parts = if extremes { &PARTS[..] } else { &PARTS[..1] };
+            let mut values = Vec::with_capacity(parts.len() * rows.len() * times);
+            for part in parts {
+                for column in &frame.series {
+                    values.extend((0..times).map(|at| part(column, at)));
+                }
+            }
+            values
         };
         self.last = newest;
 
@@ -54,13 +63,14 @@ impl Encoder {
             | flag(begins, BEGINS)
             | flag(only_changed, CHANGED)
             | flag(in_order, IN_ORDER)
-            | flag(narrow, NARROW);
+            | flag(narrow, NARROW)
+            | flag(extremes, EXTREMES);
         let mut message = vec![VERSION, flags];
         for number in [watch, self.generation] {
             message.extend(number.to_le_bytes());
         }
         put_count(&mut message, known);
-        put_count(&mut message, frame.times_ms.len());
+        put_count(&mut message, times);
         for time_ms in &frame.times_ms {
             message.extend(time_ms.to_le_bytes());
         }
@@ -122,6 +132,13 @@ impl Encoder {
         (0..).zip(newest.iter().zip(last)).filter_map(differs).collect()
     }
 }
+
+/// The parts of a row in their order.
+static PARTS: [fn(&Column, usize) -> Option<f64>; 3] = [
+    cell,
+    |column, at| column.min.get(at).copied().flatten(),
+    |column, at| column.max.get(at).copied().flatten(),
+];
 
 /// Returns a value of a column: NaN if it is not finite.
 fn cell(column: &Column, at: usize) -> Option<f64> {

@@ -15,6 +15,8 @@ fn rank(rank: u32, values: &[Option<f64>], not_finite: &[u32]) -> Column {
         labels: Labels::new([("__name__", "train_loss"), ("rank", rank.as_str()), ("run", "llama")]).unwrap(),
         values: values.to_vec(),
         not_finite: not_finite.to_vec(),
+        min: vec![],
+        max: vec![],
     }
 }
 
@@ -51,6 +53,8 @@ fn the_layout_is_the_documented_one() {
         labels: Labels::new([("a", "b")]).unwrap(),
         values: vec![Some(0.5)],
         not_finite: vec![],
+        min: vec![],
+        max: vec![],
     };
     let message = Encoder::default().encode(WATCH, &frame(true, &[1_000], vec![column]));
     let expected: Vec<u8> = [
@@ -138,6 +142,31 @@ fn a_value_of_a_range_is_compared_with_the_one_before() {
     ]);
     assert_eq!(messages[1].len(), 38);
     assert!(messages[2][1] & CHANGED != 0);
+}
+
+#[test]
+fn extremes_follow_the_values() {
+    let whole = |n, value: f64| Column {
+        min: vec![None, Some(value - 1.0)],
+        max: vec![Some(value + 0.1), None],
+        ..rank(n, &[Some(value), None], &[])
+    };
+    let appended = |max| Column {
+        min: vec![Some(1.0)],
+        max: vec![Some(max)],
+        ..rank(0, &[Some(1.5)], &[])
+    };
+    let messages = check(&[
+        frame(true, &[0, 5_000], vec![whole(0, 3.0), whole(1, 0.5)]),
+        frame(false, &[10_000], vec![appended(2.0)]),
+        frame(false, &[15_000], vec![appended(9.0)]),
+        frame(false, &[20_000], vec![rank(0, &[Some(1.5)], &[]), rank(1, &[Some(0.1)], &[])]),
+    ]);
+    let is_changed = messages.iter().map(|message| message[1] & CHANGED != 0);
+    assert_eq!(is_changed.collect::<Vec<_>>(), [false, false, false, true]);
+    for length in 0..messages[0].len() {
+        assert!(Decoder::default().decode(&messages[0][..length]).is_err(), "{length}");
+    }
 }
 
 #[test]
@@ -234,6 +263,8 @@ fn series_and_texts_that_do_not_exist_are_errors() {
         labels: Labels::new([("a", "b")]).unwrap(),
         values: vec![Some(0.1)],
         not_finite: vec![],
+        min: vec![],
+        max: vec![],
     };
     let message = Encoder::default().encode(WATCH, &frame(true, &[0], vec![column]));
     // 14 bytes of header, 12 of times; then the texts, of which the second ends at 40, and the only series.

@@ -122,6 +122,8 @@ mod tests {
             labels: Labels::from_trusted(pairs.into_iter().map(|(name, value)| (name.into(), value.into()))),
             values: vec![Some(value)],
             not_finite: vec![],
+            min: vec![],
+            max: vec![],
         }
     }
 

@@ -34,6 +34,7 @@ impl Sparks {
                 query,
                 range_ms: RANGE_MS,
                 step_ms: STEP_MS,
+                extremes: false,
             },
             move |message| {
                 if let StreamMessage::Frame {
@@ -130,6 +131,8 @@ mod tests {
             labels: Labels::from_trusted([("run".into(), run.into())]),
             values: values.to_vec(),
             not_finite: vec![],
+            min: vec![],
+            max: vec![],
         }
     }
 

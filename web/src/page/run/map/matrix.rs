@@ -272,6 +272,8 @@ pub(super) mod tests {
             labels: Labels::new(labels.iter().copied()).unwrap(),
             values: values.to_vec(),
             not_finite: vec![],
+            min: vec![],
+            max: vec![],
         }
     }
 
