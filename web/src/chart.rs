@@ -1,6 +1,5 @@
-//! A live chart of a query. The stream sends columns, this module keeps the last range of them, and uPlot draws them.
-//!
-//! A chart of a past period sends one request instead.
+//! A chart of a query. The stream sends columns, this module keeps the last range of them, and uPlot draws them. The stream sends a past
+//! period once.
 
 mod by_step;
 mod lines;
@@ -12,7 +11,7 @@ mod window;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use domain::api::prometheus::{Answer, MatrixSeries};
+use domain::api::prometheus::MatrixSeries;
 use domain::api::stream::Request;
 use domain::metric::Unit;
 use domain::series::Labels;
@@ -20,13 +19,11 @@ use domain::time::TimestampMs;
 use js_sys::{Array, Float64Array};
 use leptos::html::Div;
 use leptos::prelude::*;
-use leptos::task::spawn_local;
 use serde::Deserialize;
 use wasm_bindgen::prelude::*;
 
 use crate::language::{tr, tr_with};
 use crate::live::{Live, StreamMessage};
-use crate::session::UserSession;
 use crate::ui::{When, chart_unit, effect, text};
 use lines::Lines;
 use role::{Drawn, Role};
@@ -255,30 +252,25 @@ impl Drawing {
     /// Requests the data of the window, and again whenever the window changes.
     fn follow(self, query: String, window: Signal<Window>) {
         let live = expect_context::<Live>();
-        let session = expect_context::<UserSession>();
         // One owner per window: the next window ends the watch of this one.
         effect(move || {
             let query = query.clone();
-            match window.get() {
-                Window::Last { range_ms } => live.watch(
-                    |id| Request::WatchRange {
-                        id,
-                        query,
-                        range_ms,
-                        step_ms: window::step_ms(range_ms),
-                        extremes: true,
-                    },
-                    move |message| self.take(message, range_ms),
-                ),
-                past @ Window::Past { start_ms, end_ms } => spawn_local(async move {
-                    let path = window::path(&query, start_ms, end_ms);
-                    let answer = session.get::<Answer<Matrix>>(&path).await;
-                    // The window may have changed, or the page may be gone.
-                    if window.try_get_untracked() == Some(past) {
-                        self.take_past(answer.map_err(|error| error.message), start_ms, end_ms);
-                    }
-                }),
-            }
+            let (range_ms, end_ms) = match window.get() {
+                Window::Last { range_ms } => (range_ms, None),
+                // A period without length has no steps.
+                Window::Past { start_ms, end_ms } => ((end_ms - start_ms).max(1), Some(end_ms)),
+            };
+            live.watch(
+                |id| Request::WatchRange {
+                    id,
+                    query,
+                    range_ms,
+                    step_ms: window::step_ms(range_ms),
+                    extremes: true,
+                    end_ms,
+                },
+                move |message| self.take(message, range_ms),
+            );
         });
     }
 
@@ -292,17 +284,6 @@ impl Drawing {
             } => self.change(|lines| lines.take(reset, &times_ms, &series, range_ms)),
             StreamMessage::Failed { message, .. } => self.problem.set(Some(message)),
             _ => {}
-        }
-    }
-
-    fn take_past(self, answer: Result<Answer<Matrix>, String>, start_ms: i64, end_ms: i64) {
-        match answer {
-            Ok(answer) => {
-                let step_ms = window::step_ms(end_ms - start_ms);
-                let series = answer.data.map(|data| data.result).unwrap_or_default();
-                self.change(|lines| *lines = Lines::of_past(&series, start_ms, end_ms, step_ms));
-            }
-            Err(message) => self.problem.set(Some(message)),
         }
     }
 

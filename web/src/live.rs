@@ -213,11 +213,16 @@ impl Live {
 
     fn take(self, message: StreamMessage, session: UserSession) {
         self.last_message_ms.set_value(browser_ms());
-        if self.paused.get_untracked() && !matches!(message, StreamMessage::Welcome { .. }) {
+        let watches = self.watches.get_value();
+        let id = message.watch();
+        // A past period that the user chooses during a pause does not move either.
+        let is_fixed =
+            matches!(message, StreamMessage::Welcome { .. }) || id.is_some_and(|id| watches.is_past(id));
+        if self.paused.get_untracked() && !is_fixed {
             return;
         }
-        if let Some(id) = message.watch() {
-            return self.watches.get_value().dispatch(id, message);
+        if let Some(id) = id {
+            return watches.dispatch(id, message);
         }
         match message {
             StreamMessage::Welcome { now_ms, version } => self.welcomed(now_ms, &version, session),

@@ -72,29 +72,6 @@ impl Lines {
         self.forget_older_than(range_ms);
     }
 
-    /// Builds lines from the result of a range query, on the grid of the request.
-    pub(super) fn of_past(
-        series: &[MatrixSeries],
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
-        step_ms: i64,
-    ) -> Self {
-        let mut all = Self {
-            times_ms: (0..=(end_ms - start_ms).max(0) / step_ms)
-                .map(|n| start_ms + n * step_ms)
-                .collect(),
-            ..Self::default()
-        };
-        for (expected, one) in series.iter().enumerate() {
-            not_finite(one).for_each(|at_ms| all.add_not_finite(at_ms));
-            let values = on_grid(one, start_ms, step_ms, all.times_ms.len());
-            if let Some(parts) = all.line(&one.metric, expected) {
-                parts[VALUES] = values;
-            }
-        }
-        all
-    }
-
     /// Returns the number of times that have a value.
     pub(super) fn measured(&self) -> usize {
         let has_value = |at: &usize| self.lines.iter().any(|(_, parts)| !parts[VALUES][*at].is_nan());
@@ -231,19 +208,6 @@ pub(crate) fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64
     line
 }
 
-fn not_finite(series: &MatrixSeries) -> impl Iterator<Item = TimestampMs> {
-    let values = series.values.iter();
-    let wrong = values.filter(|(_, value)| number(value).is_some_and(|value| !value.is_finite()));
-    wrong.map(|(time_s, _)| {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a time in milliseconds fits 64 bits"
-        )]
-        let at_ms = (time_s * 1_000.0).round() as TimestampMs;
-        at_ms
-    })
-}
-
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
 fn seconds(at_ms: TimestampMs) -> f64 {
     at_ms as f64 / 1_000.0
@@ -355,10 +319,8 @@ mod tests {
             metric: Labels::new([("rank", "0")]).unwrap(),
             values: vec![(10.0, "1".into()), (14.0, "NaN".into()), (18.0, "3".into())],
         };
-        let lines = Lines::of_past(&[series], 8_000, 20_000, 2_000);
-        let (_, times, values) = shown(&lines);
-        assert_eq!(times, [10.0, 12.0, 14.0, 16.0, 18.0, 20.0]);
-        assert_eq!(values, ["[1.0, NaN, NaN, NaN, 3.0, NaN]"]);
+        let line = on_grid(&series, 8_000, 2_000, 7);
+        assert_eq!(format!("{line:?}"), "[NaN, 1.0, NaN, NaN, NaN, 3.0, NaN]");
     }
 
     #[test]
@@ -372,14 +334,6 @@ mod tests {
         assert_eq!(lines.not_finite_s(), [1.0]);
         lines.take(false, &[9_000], &[column("0", &[Some(1.0)])], 2_000);
         assert_eq!(lines.not_finite_s(), [0.0; 0], "too old");
-        let series = MatrixSeries {
-            metric: Labels::empty(),
-            values: vec![(10.0, "+Inf".into()), (11.0, "2".into())],
-        };
-        assert_eq!(
-            Lines::of_past(&[series], 8_000, 12_000, 1_000).not_finite_s(),
-            [10.0]
-        );
     }
 
     #[test]

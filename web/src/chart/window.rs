@@ -31,11 +31,6 @@ pub(super) fn step_ms(range_ms: i64) -> i64 {
 }
 
 /// Returns the API path of a past period.
-pub(super) fn path(query: &str, start_ms: TimestampMs, end_ms: TimestampMs) -> String {
-    range_path(query, start_ms, end_ms, step_ms(end_ms - start_ms))
-}
-
-/// Returns the API path of a past period with another distance of points.
 pub(crate) fn range_path(query: &str, start_ms: TimestampMs, end_ms: TimestampMs, step_ms: i64) -> String {
     let query = js_sys::encode_uri_component(query);
     let step_s = step_ms / 1_000;

@@ -67,10 +67,21 @@ impl Watches {
     pub(super) fn expects_messages(&self) -> bool {
         let frequent = |watch: &Watch| match &watch.request {
             Request::WatchInstant { .. } => true,
-            Request::WatchRange { step_ms, .. } => *step_ms <= FREQUENT_MS,
+            Request::WatchRange {
+                step_ms,
+                end_ms: None,
+                ..
+            } => *step_ms <= FREQUENT_MS,
             _ => false,
         };
         self.0.borrow().open.values().any(frequent)
+    }
+
+    /// Returns true if a watch is for a past period, which is sent once.
+    pub(super) fn is_past(&self, id: u32) -> bool {
+        let inner = self.0.borrow();
+        let request = inner.open.get(&id).map(|watch| &watch.request);
+        matches!(request, Some(Request::WatchRange { end_ms: Some(_), .. }))
     }
 
     /// Sets the socket and requests all watches on it.

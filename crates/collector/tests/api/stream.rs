@@ -151,6 +151,7 @@ async fn a_watched_range_grows_step_by_step() {
         range_ms: 10_000,
         step_ms: 1_000,
         extremes: false,
+        end_ms: None,
     })
     .await;
     let frame = |push| match push {
@@ -283,6 +284,7 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
             range_ms: 20_000,
             step_ms: 5_000,
             extremes: true,
+            end_ms: None,
         })
         .await;
         let column = tab.find(|push| match push {
@@ -301,6 +303,33 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
         assert_eq!(column.min.iter().flatten().copied().reduce(f64::min), Some(1.0));
         assert_eq!(column.max.iter().flatten().copied().reduce(f64::max), Some(9.0));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_past_range_has_its_own_times() {
+    let server = Server::start().await;
+    let end_ms = collector::clock::now_ms() - 3_600_123;
+    let mut tab = Tab::as_admin(&server).await;
+    tab.ask(&Request::WatchRange {
+        id: 1,
+        query: "vector(1)".into(),
+        range_ms: 10_000,
+        step_ms: 2_000,
+        extremes: true,
+        end_ms: Some(end_ms),
+    })
+    .await;
+    let frame = tab.find(|push| match push {
+        Push::Frame {
+            id: 1,
+            reset,
+            times_ms,
+            ..
+        } => Some((reset, times_ms)),
+        _ => None,
+    });
+    let times: Vec<i64> = (0..=5).map(|n| end_ms - 10_000 + n * 2_000).collect();
+    assert_eq!(frame.await, (true, times));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -323,6 +352,7 @@ async fn a_watch_that_cannot_be_served_gets_an_error() {
                 range_ms: 1_000,
                 step_ms: 10,
                 extremes: false,
+                end_ms: None,
             },
         ),
         (

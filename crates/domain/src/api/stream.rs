@@ -47,6 +47,9 @@ pub enum Request {
         /// than a second.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         extremes: bool,
+        /// End of a past range, which is sent once. If missing, the range ends now and moves on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end_ms: Option<TimestampMs>,
     },
     /// Evaluate an instant query every second. Answered by [`Push::Frame`] with one time.
     WatchInstant {
@@ -170,6 +173,7 @@ mod tests {
             range_ms: 60_000,
             step_ms: 1_000,
             extremes: false,
+            end_ms: None,
         };
         let text = serde_json::to_string(&request).expect("serialises");
         assert_eq!(

@@ -137,6 +137,7 @@ impl Grid {
                 range_ms: ASSIGNMENT_STEP_MS,
                 step_ms: ASSIGNMENT_STEP_MS,
                 extremes: false,
+                end_ms: None,
             },
             move |message| {
                 if let StreamMessage::Frame { series, .. } = message {

@@ -134,6 +134,7 @@ impl RankMapState {
                             range_ms,
                             step_ms,
                             extremes: false,
+                            end_ms: None,
                         },
                         move |message| self.take(message),
                     );

@@ -185,8 +185,9 @@ impl Tab {
                 range_ms,
                 step_ms,
                 extremes,
+                end_ms,
             } => {
-                let watch = QueryWatch::range(query, range_ms, step_ms, extremes);
+                let watch = QueryWatch::range(query, range_ms, step_ms, extremes, end_ms);
                 (id, watch.map(Kind::Query))
             }
             Request::WatchInstant { id, query } => (id, Ok(Kind::Query(QueryWatch::instant(query)))),

@@ -18,6 +18,8 @@ const REFRESH_MS: i64 = 60_000;
 const VIEW_EVERY_MS: i64 = 250;
 /// Minimum resolution of a query, in milliseconds.
 pub(super) const STEP_MS_MIN: i64 = 1_000;
+/// Maximum step, length and end of a range, about 70,000 years, so that sums of times never overflow.
+const TIME_MS_MAX: i64 = i64::MAX / 4_096;
 
 /// The watches of a tab, by the ids that the tab chose.
 #[derive(Default)]
@@ -59,6 +61,8 @@ pub(super) struct QueryWatch {
     step_ms: i64,
     /// Whether frames have the extremes within each step.
     extremes: bool,
+    /// End of a past range; `None` for a range that moves with the clock.
+    end_ms: Option<TimestampMs>,
     /// The last step that was sent.
     sent_ms: Option<TimestampMs>,
     refreshed_ms: TimestampMs,
@@ -209,6 +213,7 @@ impl QueryWatch {
             range_ms: None,
             step_ms: STEP_MS_MIN,
             extremes: false,
+            end_ms: None,
             sent_ms: None,
             refreshed_ms: 0,
             busy: false,
@@ -216,12 +221,23 @@ impl QueryWatch {
         }
     }
 
-    pub(super) fn range(text: String, range_ms: i64, step_ms: i64, extremes: bool) -> Result<Self, String> {
+    pub(super) fn range(
+        text: String,
+        range_ms: i64,
+        step_ms: i64,
+        extremes: bool,
+        end_ms: Option<TimestampMs>,
+    ) -> Result<Self, String> {
         if step_ms < STEP_MS_MIN {
             return Err(format!("the step must be at least {STEP_MS_MIN} ms"));
         }
         if range_ms <= 0 || range_ms / step_ms >= STEPS_MAX {
             return Err(format!("the range must have 1 to {STEPS_MAX} steps"));
+        }
+        if range_ms.max(step_ms) > TIME_MS_MAX
+            || end_ms.is_some_and(|end_ms| end_ms.unsigned_abs() > TIME_MS_MAX as u64)
+        {
+            return Err("the step, the range or its end is out of range".to_owned());
         }
         Ok(Self {
             text,
@@ -229,6 +245,7 @@ impl QueryWatch {
             step_ms,
             // A step of a second has one sample.
             extremes: extremes && step_ms > STEP_MS_MIN,
+            end_ms,
             sent_ms: None,
             refreshed_ms: 0,
             busy: false,
@@ -237,8 +254,15 @@ impl QueryWatch {
     }
 
     /// Returns the next evaluation, if one is due and none is in progress. Times are multiples of the step, so that tabs use the same
-    /// times.
+    /// times. Those of a past range begin with its start.
     fn begin(&mut self, now_ms: TimestampMs) -> Option<(Params, bool)> {
+        if let (Some(end_ms), Some(range_ms)) = (self.end_ms, self.range_ms) {
+            if self.busy || self.sent_ms.is_some() {
+                return None;
+            }
+            self.busy = true;
+            return Some((Params::range(end_ms - range_ms, end_ms, self.step_ms), true));
+        }
         let last_ms = (now_ms - SETTLE_MS).div_euclid(self.step_ms) * self.step_ms;
         if self.busy || self.sent_ms.is_some_and(|sent_ms| sent_ms >= last_ms) {
             return None;
@@ -281,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_range_is_sent_whole_and_then_step_by_step() {
-        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000, false).expect("a good range");
+        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000, false, None).expect("a good range");
         let now = T + SETTLE_MS;
         assert_eq!(begin(&mut watch, now), Some((T - 10_000, T, true)));
         assert_eq!(begin(&mut watch, now + 1_999), None);
@@ -298,6 +322,13 @@ mod tests {
             begin(&mut watch, now + REFRESH_MS),
             Some((T + REFRESH_MS - 10_000, T + REFRESH_MS, true))
         );
+    }
+
+    #[test]
+    fn a_past_range_is_sent_once() {
+        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000, true, Some(T - 1)).expect("a good range");
+        assert_eq!(begin(&mut watch, T), Some((T - 10_001, T - 1, true)));
+        assert_eq!(begin(&mut watch, T + REFRESH_MS), None);
     }
 
     #[test]
@@ -366,8 +397,10 @@ mod tests {
             .expect("it replaces");
         assert!(watches.same(0, serial).is_none());
         assert!(
-            QueryWatch::range("up".into(), 1_000, 10, false).is_err()
-                && QueryWatch::range("up".into(), i64::MAX, 1_000, false).is_err()
+            QueryWatch::range("up".into(), 1_000, 10, false, None).is_err()
+                && QueryWatch::range("up".into(), i64::MAX, 1_000, false, None).is_err()
+                && QueryWatch::range("up".into(), i64::MAX, i64::MAX, false, None).is_err()
+                && QueryWatch::range("up".into(), 1_000, 1_000, false, Some(i64::MIN)).is_err()
         );
     }
 }

@@ -35,6 +35,7 @@ impl Sparks {
                 range_ms: RANGE_MS,
                 step_ms: STEP_MS,
                 extremes: false,
+                end_ms: None,
             },
             move |message| {
                 if let StreamMessage::Frame {
