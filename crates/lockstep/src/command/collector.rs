@@ -17,7 +17,8 @@ use crate::locate;
 #[derive(Args)]
 #[command(after_help = "Example with access from other machines:
   lockstep collector --listen 0.0.0.0:8470 --tls-cert server.pem --tls-key server.key
-  lockstep token join            then, on each node: lockstep agent --collector https://HOST:8470 --tls-ca ca.pem")]
+  export LOCKSTEP_URL=https://HOST:8470 LOCKSTEP_TLS_CA=ca.pem LOCKSTEP_TOKEN=$(cat DATA/admin.token)
+  lockstep token join            then, on each node: LOCKSTEP_JOIN=TOKEN lockstep agent --collector https://HOST:8470 --tls-ca ca.pem")]
 pub(crate) struct Collector {
     #[command(flatten)]
     options: CollectorOptions,
@@ -77,7 +78,7 @@ struct StorageOptions {
     #[arg(long = "retention-1h", env = "LOCKSTEP_RETENTION_1H", value_name = "DURATION", value_parser = duration)]
     retention_1h: Option<i64>,
     /// Maximum size of samples and roll-ups on disk, for example 50GiB. Beyond it the oldest are deleted, whatever their age.
-    /// Default: no limit but the disk's.
+    /// Default: as much as fits on the disk.
     #[arg(long, env = "LOCKSTEP_RETENTION_SIZE", value_name = "SIZE", value_parser = size)]
     retention_size: Option<u64>,
     /// How late a sample may arrive. Agents keep about one hour of samples while they cannot reach the collector, so a shorter
@@ -89,11 +90,10 @@ struct StorageOptions {
     #[arg(long, env = "LOCKSTEP_SERIES_MAX", value_name = "NUMBER")]
     series_max: Option<usize>,
     /// Minimum free space on the disk of the data folder, for example 2GiB. Below it the collector refuses samples, while queries
-    /// and runs continue; it accepts samples again when there is enough space. Default: a hundredth of the disk, at least 64MiB and at most
-    /// 1GiB.
+    /// and runs continue; it accepts samples again when there is enough space. Default: 1 % of the disk, at least 64MiB and at most 1GiB.
     #[arg(long, env = "LOCKSTEP_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
     min_free_space: Option<u64>,
-    /// Maximum memory for cached data that queries have read from disk, for example 256MiB; 0 for no cache. Default: a 64th of
+    /// Maximum memory for cached data that queries have read from disk, for example 256MiB; 0 for no cache. Default: 1/64 of
     /// the machine's memory, at least 64MiB and at most 512MiB.
     #[arg(long, env = "LOCKSTEP_QUERY_CACHE", value_name = "SIZE", value_parser = size)]
     query_cache: Option<u64>,

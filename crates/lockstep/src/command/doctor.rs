@@ -74,7 +74,7 @@ impl Doctor {
             return Ok(());
         }
         Err(Failure::Failed(anyhow::anyhow!(
-            "does not work: {}",
+            "failed checks: {}",
             failed.join(", ")
         )))
     }

@@ -47,7 +47,7 @@ pub(crate) struct Up {
     #[command(flatten)]
     options: CollectorOptions,
     /// Simulate GPUs, for example h100x8, h100x8:throttle or h100x8:file=PATH. With nodes=N, for example h100x8:throttle,nodes=4,
-    /// simulate N nodes, each with an agent; from 128 nodes up, a generator simulates h100x8 nodes without agents. The dashboard marks
+    /// simulate N nodes, each with an agent. For 128 or more nodes, a generator simulates h100x8 nodes without agents. The dashboard marks
     /// all of them as simulated.
     #[arg(long, env = "LOCKSTEP_SIMULATE", value_name = "SPEC")]
     simulate: Option<Simulation>,

@@ -102,7 +102,7 @@ fn doctor_finds_what_works_and_names_what_does_not() {
     );
     assert_eq!(broken.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&broken.stderr);
-    assert!(stderr.contains("does not work: gpus, collector"), "{stderr}");
+    assert!(stderr.contains("failed checks: gpus, collector"), "{stderr}");
 }
 
 #[test]

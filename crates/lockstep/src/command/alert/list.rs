@@ -26,7 +26,8 @@ impl List {
         query.extend(self.run.map(|run| ("run", run)));
         let all: Vec<Diagnosis> = client.get("/api/diagnoses", &query).await?;
         if all.is_empty() {
-            say!("No active diagnoses.");
+            let which = if self.all { "" } else { "active " };
+            say!("No {which}diagnoses.");
             return Ok(());
         }
         let rows: Vec<Vec<String>> = all.iter().map(row).collect();

@@ -45,7 +45,7 @@ enum Action {
         /// What you are going to do.
         #[arg(long, default_value = "")]
         note: String,
-        /// Take the acknowledgement back.
+        /// Withdraw the acknowledgement.
         #[arg(long)]
         release: bool,
     },

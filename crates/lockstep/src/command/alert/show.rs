@@ -23,16 +23,19 @@ pub(super) fn diagnosis(view: &DiagnosisView) {
     if let Some(ended) = alert.resolved_ms {
         line("ended", &time(ended));
     }
-    line("sure", &confidence(&diagnosis.confidence));
+    line("confidence", &confidence(&diagnosis.confidence));
     for sentence in &view.why {
-        line("why", sentence);
+        line("reason", sentence);
     }
     line("advice", &diagnosis.advice);
     if let Some(mark) = &diagnosis.handling.acknowledged {
-        line("owner", &format!("{} since {}", mark.who, time(mark.at_ms)));
+        line(
+            "acknowledged",
+            &format!("by {} since {}", mark.who, time(mark.at_ms)),
+        );
     }
     if let Some(until) = diagnosis.handling.silenced_until_ms {
-        line("silence", &format!("until {}", time(until)));
+        line("silenced", &format!("until {}", time(until)));
     }
     list("Actions:", view.actions.iter().map(action));
     list("Changes before:", view.changed_before.iter().map(change));
@@ -42,7 +45,7 @@ pub(super) fn diagnosis(view: &DiagnosisView) {
 
 fn line(name: &str, text: &str) {
     if !text.is_empty() {
-        say!("  {name:<7} {}", printable(text));
+        say!("  {name:<12} {}", printable(text));
     }
 }
 

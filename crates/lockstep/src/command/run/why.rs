@@ -71,15 +71,15 @@ fn print_findings(found: &RunFindings) {
             .since_step
             .map(|step| format!(", step {step}"))
             .unwrap_or_default();
-        say!("  since   {}{step}", show::time(finding.since_ms));
+        say!("  since     {}{step}", show::time(finding.since_ms));
         if finding.lost_seconds >= 0.05 {
-            say!("  lost    {:.1} s of the run", finding.lost_seconds);
+            say!("  lost      {:.1} s of the run", finding.lost_seconds);
         }
         if finding.is_symptom {
-            say!("  note    another finding of this run explains it");
+            say!("  note      another finding of this run explains it");
         }
         for witness in &view.evidence {
-            say!("  seen    {}", printable(witness));
+            say!("  evidence  {}", printable(witness));
         }
     }
 }
@@ -101,17 +101,17 @@ fn print(diagnosis: &Diagnosis) {
         printable(&diagnosis.summary),
         diagnosis.alert.severity
     );
-    say!("  id      {}", diagnosis.id);
-    say!("  who     {}", printable(&diagnosis.culprit));
-    say!("  why     {}", printable(&diagnosis.cause));
-    say!("  do      {}", printable(&diagnosis.advice));
+    say!("  id        {}", diagnosis.id);
+    say!("  culprit   {}", printable(&diagnosis.culprit));
+    say!("  cause     {}", printable(&diagnosis.cause));
+    say!("  advice    {}", printable(&diagnosis.advice));
     for evidence in &diagnosis.alert.evidence {
         for line in &evidence.lines {
-            say!("  wrote   {}", printable(line));
+            say!("  log       {}", printable(line));
         }
         for value in &evidence.values {
             say!(
-                "  seen    {} {} = {}",
+                "  evidence  {} {} = {}",
                 printable(&evidence.title),
                 printable(&value.labels.to_string()),
                 value.value

@@ -68,9 +68,9 @@ fn unknown(name: &str, there: &[ExistingWorkspace]) -> Failure {
         .map(|workspace| workspace.settings.name.as_str())
         .collect();
     let known = if names.is_empty() {
-        "there is none".to_owned()
+        "no workspaces exist".to_owned()
     } else {
-        format!("there is: {}", names.join(", "))
+        format!("existing workspaces: {}", names.join(", "))
     };
     Failure::Failed(anyhow::anyhow!("no workspace {name} here; {known}"))
 }

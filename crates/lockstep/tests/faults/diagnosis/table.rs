@@ -324,7 +324,7 @@ mod tests {
             number,
             nodes: Vec::new(),
             alerts: named_after.map(late).into_iter().collect(),
-            why: format!("\n  who     r-1, rank {}, on a\n", draw.culprits[0]),
+            why: format!("\n  culprit   r-1, rank {}, on a\n", draw.culprits[0]),
             traceml: Some(Verdict {
                 primary: "STRAGGLER".to_owned(),
                 ranks: draw.culprits.iter().filter(|_| peer_right).copied().collect(),

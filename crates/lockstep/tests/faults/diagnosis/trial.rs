@@ -83,8 +83,8 @@ impl Trial {
         let named: Vec<Vec<&str>> = self
             .why
             .lines()
-            .filter_map(|line| line.strip_prefix("  who "))
-            .map(|who| who.split(',').map(str::trim).collect())
+            .filter_map(|line| line.strip_prefix("  culprit "))
+            .map(|culprit| culprit.split(',').map(str::trim).collect())
             .collect();
         let names = |part: String| named.iter().any(|parts| parts.contains(&part.as_str()));
         match kind.culprit {

@@ -142,7 +142,7 @@ fn a_workspace_is_started_once_listed_stopped_and_started_again() {
         assert_eq!(machine.list(), serde_json::json!([]));
         let gone = machine.run(&["stop", "ann"]);
         assert!(
-            stderr(&gone).contains("no workspace ann here; there is none"),
+            stderr(&gone).contains("no workspace ann here; no workspaces exist"),
             "{gone:?}"
         );
     }
