@@ -53,6 +53,32 @@ test("diagnoses", async (t) => {
     assert.equal(await page.evaluate(async (path) => (await fetch(path)).headers.get("content-type"), icon), "image/svg+xml");
   });
 
+  await t.test("a row keeps the focus when two other problems arrive above it", async (t) => {
+    const other = await openPage(t, browser);
+    let listed;
+    let stream;
+    let pushed = false;
+    await other.routeWebSocket("**/api/stream", (socket) => {
+      stream = socket;
+      socket.connectToServer().onMessage((text) => {
+        const message = JSON.parse(text);
+        const isList = message.type === "diagnoses";
+        if (isList) listed = message;
+        if (!isList || !pushed) socket.send(text);
+      });
+    });
+    await logIn(other, lockstep);
+    const summary = other.locator("[data-testid=needs-you][data-rule=GpuLost] summary");
+    await summary.focus();
+    const { diagnoses } = listed;
+    const real = diagnoses.find(({ rule }) => rule === "GpuLost");
+    const [first, second] = ["first", "second"].map((fingerprint) => ({ ...real, fingerprint, rule: "OtherProblem" }));
+    pushed = true;
+    stream.send(JSON.stringify({ ...listed, diagnoses: [first, second, ...diagnoses] }));
+    await other.locator("[data-testid=needs-you][data-rule=OtherProblem]").nth(1).waitFor();
+    assert.ok(await summary.evaluate((element) => element === document.activeElement), "it has the focus");
+  });
+
   await t.test("its evidence is a chart in which the culprit stands out from its peers", async () => {
     const chart = page.locator('[data-testid=chart][data-title="gpus answering"]');
     await waitFor("the chart has points", FIRED_MS, async () => Number(await chart.getAttribute("data-points")) > 0);

@@ -7,6 +7,7 @@
 //! Each new connection requests every open watch again, so a page sees at most a gap.
 
 mod freshness;
+mod kept_focus;
 mod keys;
 mod list;
 mod message;

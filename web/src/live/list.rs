@@ -1,12 +1,14 @@
 //! A list that always arrives whole and whose rows keep their identity.
 //!
 //! Each row is a signal, found by its key. A push that changes one row redraws only that row. So an opened `<details>` stays open, and a
-//! screen reader keeps its position.
+//! screen reader and the focus keep their position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leptos::prelude::*;
+
+use super::kept_focus::keep_focus;
 
 /// An item with a stable, unique key.
 pub(crate) trait Keyed {
@@ -156,7 +158,10 @@ struct ErasedRow {
 }
 
 fn listed(rows: Box<dyn Fn() -> Vec<ErasedRow> + Send + Sync>) -> AnyView {
-    let each = move || rows();
+    let each = move || {
+        keep_focus();
+        rows()
+    };
     view! { <For each key=|row: &ErasedRow| row.key.clone() children=|row: ErasedRow| (row.make)() /> }
         .into_any()
 }
