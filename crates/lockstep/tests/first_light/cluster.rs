@@ -14,8 +14,8 @@ pub(crate) use crate::product::environment::python;
 pub(crate) use crate::product::process::signal;
 use crate::product::process::{is_ours, processes, spawn_collector};
 
-/// No single step of a test takes longer on two busy cores.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+/// No single step of a test takes longer on two busy cores, with another test beside it.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Cluster {

@@ -11,8 +11,8 @@ use crate::product::api::Api;
 use crate::product::environment::program;
 use crate::product::process::signal;
 
-/// Time until the address is printed. In a release build on an idle machine it is two seconds.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+/// Time until the address is printed. In a release build on an idle machine it is two seconds; another test runs beside this one.
+const READY_WITHIN: Duration = Duration::from_secs(40);
 /// The last fault begins 45 s after the first step and is found within a few seconds.
 const FOUND_WITHIN: Duration = Duration::from_secs(120);
 
