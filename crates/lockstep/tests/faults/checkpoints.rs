@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::fault::{Cause, Expected, Fault, SAVE_EVERY, SAVED_AT, SetUp, VICTIM};
 use crate::fault_run::FaultRun;
+use crate::ranks;
 
 /// The disk is full when the next checkpoint is saved, so the files that were written are not a checkpoint. The run continues when there is
 /// space again.
@@ -40,6 +41,17 @@ pub(crate) const TORN: Fault = Fault {
     },
 };
 
+/// The same torn checkpoint, and a rank that exits with code 0 while the others still have work.
+pub(crate) const TORN_AND_LEFT: Fault = Fault {
+    name: "checkpoint-torn-and-rank-exit-0",
+    set_up: ranks::LEFT_EARLY.set_up,
+    inflict: torn_and_left,
+    expected: Expected {
+        cause: ranks::LEFT_EARLY.expected.cause,
+        ..TORN.expected
+    },
+};
+
 fn disk_full(fault_run: &mut FaultRun) -> Result<()> {
     fault_run.wait_until_held()?;
     fault_run.fill_disk()?;
@@ -55,4 +67,11 @@ fn torn(fault_run: &mut FaultRun) -> Result<()> {
     fault_run.tear_checkpoint(SAVED_AT)?;
     fault_run.signal_rank(VICTIM, "KILL")?;
     fault_run.let_finish()
+}
+
+fn torn_and_left(fault_run: &mut FaultRun) -> Result<()> {
+    fault_run.wait_until_held()?;
+    fault_run.tear_checkpoint(SAVED_AT)?;
+    fault_run.let_finish()?;
+    fault_run.wait_for_script_fault()
 }

@@ -31,9 +31,10 @@ const ALL: [Fault; 14] = [
     ports::TAKEN,
 ];
 
-/// Run with every change, without root: a fault that is not a failure to the kernel, one that must not disturb the run, and one after which
-/// the newest checkpoint must not be used. `first_light` tests kills of everything at any moment.
-const EVERY_CHANGE: [Fault; 3] = [ranks::LEFT_EARLY, agents::UPGRADED, checkpoints::TORN];
+/// Run with every change, without root: a fault that must not disturb the run, which is also the control, and two at once: one that is not a
+/// failure to the kernel, and a newest checkpoint that must not be used. `lab faults` does each alone. `first_light` tests kills of everything
+/// at any moment, and `fixes` tests that a run resumes from its newest complete checkpoint.
+const EVERY_CHANGE: (Fault, [Fault; 1]) = (agents::UPGRADED, [checkpoints::TORN_AND_LEFT]);
 
 /// The lines before and after the table.
 const BEGIN: &str = "=== table of faults ===";
@@ -41,7 +42,8 @@ const END: &str = "=== end of the table ===";
 
 #[test]
 fn the_faults_that_say_most() {
-    run(&EVERY_CHANGE, 1);
+    let (control, faults) = EVERY_CHANGE;
+    run(&control, &faults, 1);
 }
 
 #[test]
@@ -52,7 +54,7 @@ fn all() {
     let is_selected = selection("LOCKSTEP_FAULTS_ONLY", "fault", &ALL.map(|fault| fault.name));
     let mut faults = ALL.to_vec();
     faults.retain(|fault| is_selected(fault.name));
-    run(&faults, repeats);
+    run(&undisturbed::HEALTHY, &faults, repeats);
 }
 
 struct Row {
@@ -60,13 +62,12 @@ struct Row {
     verdicts: Vec<Verdict>,
 }
 
-fn run(faults: &[Fault], repeats: usize) {
-    // The losses of an undisturbed run. Every other run must have the same losses.
-    let control = undisturbed::HEALTHY;
-    let first = print_result(&control, 1, verdict::of(&control, None));
+/// Every run must have the losses of the control, whose training is not disturbed.
+fn run(control: &Fault, faults: &[Fault], repeats: usize) {
+    let first = print_result(control, 1, verdict::of(control, None));
     let reference = first.losses.clone();
     let mut rows = vec![Row {
-        fault: control,
+        fault: *control,
         verdicts: vec![first],
     }];
     for fault in faults {
