@@ -85,7 +85,7 @@ impl Lab {
             let trial = Trial {
                 seed: self.seed,
                 number,
-                ..trial::run_trial(kind, &draw)?
+                ..trial::run_trial(kind, &draw, trial::WATCHED_AFTER)?
             };
             println!("{}", trial.in_words(kind));
             self.keep(&trial, done);

@@ -37,6 +37,7 @@ mod trial;
 mod watch;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use draw::Draw;
 use kind::Kind;
@@ -48,6 +49,8 @@ use score::Outcome;
 const TRIALS_DEFAULT: u32 = 5;
 /// Seeds below 1,000 are for setting thresholds.
 const SEED_DEFAULT: u64 = 1001;
+/// How long a trial of every change goes on after the culprit was named: several rounds of the rules. The trials of the lab go on for longer.
+const WATCHED_BRIEFLY: Duration = Duration::from_secs(5);
 const BEGIN: &str = "=== table of diagnoses ===";
 const END: &str = "=== end of the table ===";
 
@@ -93,12 +96,16 @@ fn setting(name: &str) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-/// Four trials of the lab that run with every change, in addition to the stopped rank of `first_light`.
+/// Three trials of the lab that run with every change, in addition to the stopped rank of `first_light`.
+///
+/// `lost-scale` is not among them: a test of torch-probe counts the skipped steps of a real gradient scaler (`test_torchrun.py`), a text case of
+/// `LossScaleLost` fires and stays silent (`learning.test.yaml`), and `cargo xtask lab diagnosis` does real trials.
 #[test]
 fn a_rank_that_skips_a_collective_is_named_alone() {
     let name = "skipped-collective";
     let draw = Draw {
         at_step: 60,
+        step_s: 0.1,
         ..Draw::new(kinds::named(name), 1, 2)
     };
     is_named(name, &draw);
@@ -124,6 +131,7 @@ fn a_rank_whose_loss_is_nan_first_is_named_alone() {
     let name = "nan-labels";
     let draw = Draw {
         at_step: 40,
+        step_s: 0.1,
         nodes: 2,
         ranks_per_node: 2,
         culprits: vec![2],
@@ -132,22 +140,9 @@ fn a_rank_whose_loss_is_nan_first_is_named_alone() {
     is_named(name, &draw);
 }
 
-#[test]
-fn a_run_that_skips_all_steps_is_named_and_no_other_rank() {
-    let name = "lost-scale";
-    let draw = Draw {
-        at_step: 40,
-        nodes: 1,
-        ranks_per_node: 2,
-        culprits: vec![1],
-        ..Draw::new(kinds::named(name), 1, 1)
-    };
-    is_named(name, &draw);
-}
-
 fn is_named(name: &str, draw: &Draw) {
     let kind = kinds::named(name);
-    let trial = trial::run_trial(kind, draw).unwrap();
+    let trial = trial::run_trial(kind, draw, WATCHED_BRIEFLY).unwrap();
     assert!(
         matches!(trial.outcome(kind), Outcome::Right { .. }),
         "{}",

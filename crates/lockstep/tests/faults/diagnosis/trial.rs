@@ -109,8 +109,8 @@ impl fmt::Display for Alert {
     }
 }
 
-/// Carries out a trial. The caller sets its seed and number.
-pub(super) fn run_trial(kind: &Kind, draw: &Draw) -> Result<Trial> {
+/// Carries out a trial. The caller sets its seed and number. The trial goes on for `watched_after` when the culprit was named.
+pub(super) fn run_trial(kind: &Kind, draw: &Draw, watched_after: Duration) -> Result<Trial> {
     let mut fleet = Fleet::start(false)?;
     let folder = fleet.folder().join("faulty");
     std::fs::create_dir_all(&folder)?;
@@ -138,7 +138,7 @@ pub(super) fn run_trial(kind: &Kind, draw: &Draw) -> Result<Trial> {
         traceml: None,
     };
     let (began, mut named) = (Instant::now(), None);
-    while began.elapsed() < kind.watched && named.is_none_or(|at: Instant| at.elapsed() < WATCHED_AFTER) {
+    while began.elapsed() < kind.watched && named.is_none_or(|at: Instant| at.elapsed() < watched_after) {
         look(&mut watch, &fleet.api);
         trial.alerts = watch.alerts(fault_ms);
         if let Outcome::Right { .. } = trial.outcome(kind) {
