@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Subcommand};
+use clap::{Args, FromArgMatches, Subcommand};
 
 use crate::layout::Layout;
 use crate::measure::machine;
@@ -60,7 +60,7 @@ const COLLECTOR: &str = "soak-collector";
 /// Runs the parts. Fails if one failed.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let passed = match options.part.as_ref().unwrap_or(&Part::All) {
-        Part::All => all(layout),
+        Part::All => all(layout)?,
         part => one(layout, part),
     };
     Ok(if passed {
@@ -70,19 +70,29 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn all(layout: &Layout) -> bool {
-    let parts = [
-        Part::Kill(store::KillOptions::default()),
-        Part::Power(store::PowerOptions::default()),
-        Part::Disk(disk::Options::default()),
-        Part::Start(start::Options::default()),
-        Part::Sustained(sustained::Options::default()),
-        Part::Agent(agent::Options::default()),
-        Part::Quiet(quiet::Options::default()),
-        Part::Fuzz(fuzz::Options::default()),
-    ];
+fn all(layout: &Layout) -> Result<bool> {
     // Not `all`: parts after a failure run too.
-    parts.iter().filter(|part| !one(layout, part)).count() == 0
+    Ok(all_parts()?.iter().filter(|part| !one(layout, part)).count() == 0)
+}
+
+fn all_parts() -> Result<[Part; 8]> {
+    Ok([
+        Part::Kill(defaults()?),
+        Part::Power(defaults()?),
+        Part::Disk(defaults()?),
+        Part::Start(defaults()?),
+        Part::Sustained(defaults()?),
+        Part::Agent(defaults()?),
+        Part::Quiet(defaults()?),
+        Part::Fuzz(defaults()?),
+    ])
+}
+
+/// Returns the options of a part as if its command line had none.
+fn defaults<T: Args>() -> Result<T> {
+    let part = T::augment_args(clap::Command::new("part"));
+    let nothing = part.try_get_matches_from(["part"])?;
+    Ok(FromArgMatches::from_arg_matches(&nothing)?)
 }
 
 fn one(layout: &Layout, part: &Part) -> bool {
@@ -137,5 +147,17 @@ impl Part {
             Self::Quiet(options) => quiet::run(layout, options),
             Self::All => anyhow::bail!("all parts are run separately"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_runs_without_options() {
+        let parts = all_parts().expect("every option has a default");
+        let names = parts.iter().map(Part::name).collect::<Vec<_>>().join(" ");
+        assert_eq!(names, "kill power disk start sustained agent quiet fuzz");
     }
 }

@@ -46,15 +46,6 @@ pub(crate) struct Options {
     built: Option<PathBuf>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            minutes: 60,
-            built: None,
-        }
-    }
-}
-
 /// One measurement of the agent.
 #[derive(Debug, Clone, Copy)]
 struct AgentSample {

@@ -46,16 +46,6 @@ pub(crate) struct Options {
     ticks: u64,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            mib: 256,
-            nodes: 20,
-            ticks: 90,
-        }
-    }
-}
-
 /// Fills the disk of a collector, and frees it.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let Options { mib, nodes, ticks } = options;

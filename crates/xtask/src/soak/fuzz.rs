@@ -34,15 +34,6 @@ pub(crate) struct Options {
     only: Vec<String>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            seconds: 600,
-            only: Vec::new(),
-        }
-    }
-}
-
 /// Fuzzes one target after the other.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let only: String = options

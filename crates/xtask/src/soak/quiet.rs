@@ -27,12 +27,6 @@ pub(crate) struct Options {
     minutes: u32,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { minutes: 120 }
-    }
-}
-
 /// Runs the test.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let venv = venv::ensure(layout)?;

@@ -45,17 +45,6 @@ pub(crate) struct Options {
     fresh: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            series: 8_000,
-            days: 30,
-            step_s: 15,
-            fresh: false,
-        }
-    }
-}
-
 /// Creates the store if needed, and times starts.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let Options {

@@ -38,22 +38,6 @@ pub(crate) struct PowerOptions {
     seed: u64,
 }
 
-impl Default for KillOptions {
-    fn default() -> Self {
-        Self { rounds: 500, seed: 1 }
-    }
-}
-
-impl Default for PowerOptions {
-    fn default() -> Self {
-        Self {
-            rounds: 400,
-            cases: 400,
-            seed: 1,
-        }
-    }
-}
-
 /// kill -9 at random points.
 pub(crate) fn kill(layout: &Layout, options: &KillOptions) -> Result<PartReport> {
     let mut report = PartReport::new(

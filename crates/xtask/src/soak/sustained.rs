@@ -43,16 +43,6 @@ pub(crate) struct Options {
     every: u64,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            fleet: Fleet::of_nodes(1_000),
-            ticks: 600,
-            every: 1,
-        }
-    }
-}
-
 /// Runs both runs.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<PartReport> {
     let Options { fleet, ticks, every } = options;
