@@ -170,14 +170,6 @@ fn framed<'a>(printed: &'a str, begin: &str) -> Option<&'a str> {
     Some(table.trim())
 }
 
-fn exit_code(well: bool) -> ExitCode {
-    if well {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 //! Progress goes to standard error. Standard output contains only results that may be piped, such as the table of results.
 
 use std::io::{self, Write as _};
+use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -35,4 +36,13 @@ pub(crate) fn result(text: &str) {
 /// Prints why the whole command failed.
 pub(crate) fn failure(error: &anyhow::Error) {
     writeln!(io::stderr(), "error: {error:#}").ok();
+}
+
+/// Returns the exit code of a command whose checks passed or failed.
+pub(crate) fn exit_code(passed: bool) -> ExitCode {
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

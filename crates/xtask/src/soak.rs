@@ -22,7 +22,7 @@ use clap::{Args, FromArgMatches, Subcommand};
 
 use crate::layout::Layout;
 use crate::measure::machine;
-use crate::progress::{block, result, say};
+use crate::progress::{block, exit_code, result, say};
 use report::PartReport;
 
 /// What to run. Default: all parts.
@@ -63,11 +63,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         Part::All => all(layout)?,
         part => one(layout, part),
     };
-    Ok(if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(passed))
 }
 
 fn all(layout: &Layout) -> Result<bool> {

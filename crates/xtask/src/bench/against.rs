@@ -25,7 +25,7 @@ use crate::layout::Layout;
 use crate::measure::generator::{Fleet, number};
 use crate::measure::revision::{self, Profile};
 use crate::measure::{build, machine};
-use crate::progress::{result, say};
+use crate::progress::{exit_code, result, say};
 use ratio::Ratios;
 
 /// The aim: the maximum cost of a row, as a multiple of the earlier revision's cost.
@@ -111,11 +111,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         ),
     };
     report.finish_table(layout, &table(&rows), &[], options.only.is_empty())?;
-    Ok(if rows.iter().all(|(row, ratios)| is_met(*row, ratios)) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(rows.iter().all(|(row, ratios)| is_met(*row, ratios))))
 }
 
 /// Returns the costs of the earlier and of this revision, in this order.

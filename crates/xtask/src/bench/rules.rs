@@ -25,7 +25,7 @@ use super::report::Report;
 use crate::layout::Layout;
 use crate::measure::generator::{Fleet, RunningGenerator, number};
 use crate::measure::{build, machine};
-use crate::progress::say;
+use crate::progress::{exit_code, say};
 
 const EXAMPLES: &str = "Examples:
   cargo xtask bench rules                          three rounds, about an hour; writes docs/benchmarks.md
@@ -97,11 +97,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         about: scale.about(),
     };
     report.finish_table(layout, &measured.table(), &measured.notes(), !options.dry)?;
-    Ok(if measured.is_met() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(measured.is_met()))
 }
 
 fn measure(layout: &Layout, scale: &Scale) -> Result<Measured> {

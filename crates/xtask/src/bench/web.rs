@@ -37,7 +37,7 @@ use self::figures::{Figure, Measured};
 use super::report::Report;
 use crate::layout::Layout;
 use crate::measure::{build, machine};
-use crate::progress::{block, result, say};
+use crate::progress::{block, exit_code, result, say};
 use crate::toolchain::venv;
 
 const EXAMPLES: &str = "Examples:
@@ -126,11 +126,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
-    Ok(if all.figures.iter().all(Figure::is_met) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(all.figures.iter().all(Figure::is_met)))
 }
 
 /// The collector embeds the dashboard, so the dashboard is built first.

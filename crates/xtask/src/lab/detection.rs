@@ -8,11 +8,11 @@ use anyhow::Result;
 use clap::Args;
 
 use super::trials::Trials;
-use crate::lab::{Matrix, exit_code};
+use crate::lab::Matrix;
 use crate::layout::Layout;
 use crate::measure::revision::{self, Profile};
 use crate::measure::{machine, section};
-use crate::progress::result;
+use crate::progress::{exit_code, result};
 use crate::toolchain::venv;
 
 const MATRIX: Matrix = Matrix {

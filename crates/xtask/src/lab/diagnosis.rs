@@ -11,10 +11,10 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::trials::Trials;
-use crate::lab::{Matrix, exit_code};
+use crate::lab::Matrix;
 use crate::layout::Layout;
 use crate::measure::{machine, section};
-use crate::progress::{result, say};
+use crate::progress::{exit_code, result, say};
 use crate::soak::quiet;
 use crate::toolchain::venv;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 
-use crate::lab::{Matrix, exit_code};
+use crate::lab::Matrix;
 use crate::layout::Layout;
 use crate::measure::{machine, section};
-use crate::progress::{result, say};
+use crate::progress::{exit_code, result, say};
 use crate::toolchain::venv;
 
 const INTRODUCTION: &str = "# Faults

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::trials::Trials;
-use crate::lab::{Matrix, exit_code};
+use crate::lab::Matrix;
 use crate::layout::Layout;
 use crate::measure::{machine, section};
-use crate::progress::result;
+use crate::progress::{exit_code, result};
 use crate::toolchain::venv;
 
 const MATRIX: Matrix = Matrix {

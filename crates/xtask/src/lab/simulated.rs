@@ -9,10 +9,10 @@ use clap::Args;
 
 use super::diagnosis::{SCORING_SEEDS_FROM, keep};
 use super::trials::Trials;
-use crate::lab::{Matrix, exit_code};
+use crate::lab::Matrix;
 use crate::layout::Layout;
 use crate::measure::machine;
-use crate::progress::{result, say};
+use crate::progress::{exit_code, result, say};
 
 const LIMIT: Duration = Duration::from_secs(12 * 60 * 60);
 const BEGIN: &str = "=== table of simulated diagnoses ===";

@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::lab::{Matrix, exit_code, ignored_test};
+use crate::lab::{Matrix, ignored_test};
 use crate::layout::Layout;
 use crate::measure::revision::{self, Profile};
 use crate::measure::{machine, section};
-use crate::progress::{result, say};
+use crate::progress::{exit_code, result, say};
 use crate::toolchain::venv;
 
 /// The last release, from which users upgrade to this version.
