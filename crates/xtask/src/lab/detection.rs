@@ -45,12 +45,11 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     ];
     let (table, well) = MATRIX.run(layout, &venv, &settings)?;
     result(&table);
+    let command = format!("cargo xtask lab detection --against {}", options.against);
     let text = format!(
-        "`cargo xtask lab detection --against {}` at {revision} on {}, {}\n\nBoth programs run the same training script at the same time with two agents of two ranks each. \
+        "{}\n\nBoth programs run the same training script at the same time with two agents of two ranks each. \
          The seconds are from the fault to the alert that names it. *wrong* counts trials in which such an alert named another rank, or any alert above info fired before the fault.\n\n{table}",
-        options.against,
-        machine::today(),
-        machine::describe(),
+        machine::origin(&command, &revision),
     );
     let heading = format!("Detection: {}", if well { "passed" } else { "failed" });
     section::keep(&layout.root.join("docs/faults.md"), "# Faults\n", &heading, &text)?;

@@ -145,12 +145,7 @@ fn scored(layout: &Layout, options: &Options, revision: &str, results: &Path, ve
         );
         return Ok(well);
     }
-    let text = format!(
-        "`{}` at {revision} on {}, {}\n\n{table}",
-        options.command(),
-        machine::today(),
-        machine::describe(),
-    );
+    let text = format!("{}\n\n{table}", machine::origin(&options.command(), revision));
     keep(layout, "Faults", well, &text)?;
     Ok(well)
 }
@@ -171,11 +166,11 @@ fn is_quiet(layout: &Layout, options: &Options, revision: &str, done: &Path, ven
     let text = json!({ "minutes": minutes, "table": table, "well": well }).to_string();
     fs::write(done, text).with_context(|| format!("cannot write {}", done.display()))?;
     result(&table);
+    let command = format!("cargo xtask lab diagnosis --healthy-minutes {minutes}");
     let text = format!(
-        "`cargo xtask lab diagnosis --healthy-minutes {minutes}` at {revision} on {}, {}\n\nTwo runs at a time, with upgrades of an agent; no alert above info \
+        "{}\n\nTwo runs at a time, with upgrades of an agent; no alert above info \
          may fire.\n\n{table}",
-        machine::today(),
-        machine::describe(),
+        machine::origin(&command, revision),
     );
     keep(layout, "Healthy but noisy work", well, &text)?;
     Ok(well)

@@ -72,12 +72,8 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 }
 
 fn keep(layout: &Layout, options: &Options, revision: &str, table: &str, well: bool) -> Result<()> {
-    let text = format!(
-        "`cargo xtask lab faults --repeats {}` at {revision} on {}, {}\n\n{table}",
-        options.repeats,
-        machine::today(),
-        machine::describe(),
-    );
+    let command = format!("cargo xtask lab faults --repeats {}", options.repeats);
+    let text = format!("{}\n\n{table}", machine::origin(&command, revision));
     let heading = format!("Matrix: {}", if well { "passed" } else { "failed" });
     section::keep(&layout.root.join("docs/faults.md"), INTRODUCTION, &heading, &text)
 }

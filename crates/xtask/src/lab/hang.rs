@@ -30,10 +30,9 @@ pub(crate) fn run(layout: &Layout, trials: &Trials) -> Result<ExitCode> {
     let (table, well) = MATRIX.run(layout, &venv, &settings)?;
     result(&table);
     let text = format!(
-        "`cargo xtask lab hang` at {revision} on {}, {}\n\nTwo agents with two ranks each. One rank is stopped (SIGSTOP), computes forever, or waits for a message that no rank \
+        "{}\n\nTwo agents with two ranks each. One rank is stopped (SIGSTOP), computes forever, or waits for a message that no rank \
          sends. The table counts the ranks that any alert above info names, from the hang until 12 s after the first alert.\n\n{table}",
-        machine::today(),
-        machine::describe(),
+        machine::origin("cargo xtask lab hang", &revision),
     );
     let heading = format!("Hangs: {}", if well { "passed" } else { "failed" });
     section::keep(&layout.root.join("docs/faults.md"), "# Faults\n", &heading, &text)?;

@@ -34,12 +34,11 @@ pub(crate) fn run(layout: &Layout, Options {}: &Options) -> Result<ExitCode> {
     let (table, well) = MATRIX.run(layout, &venv, &[])?;
     result(&table);
     let text = format!(
-        "Written by `cargo xtask lab knobs` at {revision} on {}, {}. Each change is requested with `lockstep run apply RUN CHANGE --wait` \
+        "Written by {}. Each change is requested with `lockstep run apply RUN CHANGE --wait` \
          while two ranks train the unchanged script of `examples/`, and gets a verdict. In train_loop.py, each change is made in addition to the earlier ones, and all are \
          reverted one by one with `lockstep run revert RUN` at the end. In train_trainer.py, each change is reverted at once. Values are before → after. Losses are compared \
          at the steps that both sides have; a change in place has no such steps.\n\n{table}",
-        machine::today(),
-        machine::describe(),
+        machine::origin("cargo xtask lab knobs", &revision),
     );
     section::keep(&layout.root.join("docs/knobs.md"), "", HEADING, &text)?;
     Ok(exit_code(well))

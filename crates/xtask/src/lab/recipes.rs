@@ -83,11 +83,8 @@ fn keep(
 ) -> Result<()> {
     let asked = options.torch.as_ref();
     let command = asked.map_or(String::new(), |release| format!(" --torch {release}"));
-    let text = format!(
-        "`cargo xtask lab recipes{command}` at {revision} on {}, {}\n\n{table}",
-        machine::today(),
-        machine::describe(),
-    );
+    let command = format!("cargo xtask lab recipes{command}");
+    let text = format!("{}\n\n{table}", machine::origin(&command, revision));
     let verdict = if well { "passed" } else { "failed" };
     let heading = format!("PyTorch {}: {verdict}", minor(release));
     section::keep(

@@ -112,13 +112,8 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
             );
             continue;
         }
-        let text = format!(
-            "`{}` at {revision} on {}, {}\n\n{}\n\n{text}",
-            table.command,
-            machine::today(),
-            machine::describe(),
-            table.about
-        );
+        let origin = machine::origin(&table.command, &revision);
+        let text = format!("{origin}\n\n{}\n\n{text}", table.about);
         keep(layout, table.heading, is_met, &text)?;
     }
     Ok(exit_code(well))

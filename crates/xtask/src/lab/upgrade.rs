@@ -93,12 +93,8 @@ fn record(layout: &Layout, venv: &Path, old: &Path, file: &Path) -> Result<ExitC
 }
 
 fn keep(layout: &Layout, options: &Options, revision: &str, table: &str, well: bool) -> Result<()> {
-    let text = format!(
-        "`cargo xtask lab upgrade --from {}` at {revision} on {}, {}\n\n{table}",
-        options.from,
-        machine::today(),
-        machine::describe(),
-    );
+    let command = format!("cargo xtask lab upgrade --from {}", options.from);
+    let text = format!("{}\n\n{table}", machine::origin(&command, revision));
     let heading = format!("Results: {}", if well { "passed" } else { "failed" });
     let introduction = "# Upgrade Lockstep\n";
     section::keep(&layout.root.join(DOCUMENT), introduction, &heading, &text)

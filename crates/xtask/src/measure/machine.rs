@@ -63,6 +63,11 @@ pub(crate) fn revision(layout: &Layout) -> String {
     }
 }
 
+/// Returns where a result comes from, for a document: command, revision, date and machine.
+pub(crate) fn origin(command: &str, revision: &str) -> String {
+    format!("`{command}` at {revision} on {}, {}", today(), describe())
+}
+
 /// Returns the CPU seconds that all processes of the machine have used so far.
 pub(crate) fn cpu_s() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;

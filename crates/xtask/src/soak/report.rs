@@ -65,13 +65,8 @@ impl PartReport {
 
     fn section(&self, revision: &str) -> String {
         let lines: Vec<_> = self.lines.iter().map(|line| format!("- {line}\n")).collect();
-        format!(
-            "`cargo xtask soak {}` at {revision} on {}, {}\n\n{}",
-            self.command,
-            machine::today(),
-            machine::describe(),
-            lines.concat()
-        )
+        let command = format!("cargo xtask soak {}", self.command);
+        format!("{}\n\n{}", machine::origin(&command, revision), lines.concat())
     }
 }
 
