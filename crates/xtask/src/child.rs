@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use crate::layout::Layout;
 use crate::progress;
@@ -39,6 +40,13 @@ pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     /// The file with all its output.
     pub(crate) log: PathBuf,
+}
+
+impl Ended {
+    /// Returns all its output.
+    pub(crate) fn printed(&self) -> Result<String> {
+        fs::read_to_string(&self.log).with_context(|| format!("cannot read {}", self.log.display()))
+    }
 }
 
 /// Variables that `cargo xtask` sets about its own package. If children inherited them, build scripts that watch them (ring's) would run
@@ -190,6 +198,12 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path)
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
+}
+
+/// Returns the outcome of a program: the last line of JSON that it printed.
+pub(crate) fn outcome(printed: &str) -> Option<Value> {
+    let line = printed.lines().rev().find(|line| line.starts_with('{'))?;
+    serde_json::from_str(line).ok()
 }
 
 /// Returns the end of a log, from the start of a line.

@@ -13,7 +13,6 @@ mod simulated;
 mod trials;
 mod upgrade;
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -124,8 +123,7 @@ impl Matrix {
             child = child.env(name, value);
         }
         let ended = child.end()?;
-        let printed =
-            fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+        let printed = ended.printed()?;
         let table = framed(&printed, self.begin).with_context(|| {
             format!(
                 "{} printed no table; its output is in {}",

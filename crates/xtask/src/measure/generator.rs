@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::build;
 use super::server::Server;
-use crate::child::{self, Child};
+use crate::child::{self, Child, outcome};
 use crate::layout::Layout;
 
 /// The settings of vmagent on two cores: twice as many connections as cores, ten thousand samples per request.
@@ -117,8 +117,7 @@ impl Generator {
     /// Runs the generator until it ends. Losses are results too: the caller decides what they mean.
     pub(crate) fn run(self) -> Result<Value> {
         let ended = self.child.end()?;
-        let printed =
-            fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+        let printed = ended.printed()?;
         match outcome(&printed) {
             Some(outcome) => Ok(outcome),
             None => bail!(
@@ -224,11 +223,6 @@ pub(crate) fn run(
     let outcome = Generator::new(layout, server, fleet, command, args, limit)?.run();
     server.check()?;
     outcome
-}
-
-fn outcome(printed: &str) -> Option<Value> {
-    let line = printed.lines().rev().find(|line| line.starts_with('{'))?;
-    serde_json::from_str(line).ok()
 }
 
 /// Returns a number of an outcome.

@@ -102,8 +102,7 @@ fn fuzz(
         format!("-artifact_prefix={}/", crashes.display()),
     ])
     .end()?;
-    let printed =
-        fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+    let printed = ended.printed()?;
     let kept = keep(&crashes, &seeds)?;
     let runs = final_stat(&printed, "number_of_executed_units").unwrap_or_default();
     if ended.status.success() && kept.is_empty() {

@@ -1,9 +1,8 @@
 //! The crash tests of the store with more rounds than tests of a change can run.
 
-use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 
 use super::report::PartReport;
@@ -112,8 +111,7 @@ impl<const N: usize> Test<N> {
             child = child.env(name, value.to_string());
         }
         let ended = child.end()?;
-        let printed =
-            fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+        let printed = ended.printed()?;
         let ran = printed.contains("1 passed");
         report.check(
             ended.status.success() && ran,

@@ -1,14 +1,13 @@
 //! Chromium, driven by the scripts in e2e/bench. A script gets its settings as JSON on the command line and prints its outcome as JSON in
 //! its last line.
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::child::Child;
+use crate::child::{Child, outcome};
 use crate::layout::Layout;
 use crate::measure::http::Address;
 use crate::toolchain::{apt, npm};
@@ -72,15 +71,9 @@ impl Browser {
             .env("LOCKSTEP_TEST_NODE_MODULES", &self.modules)
             .env("LOCKSTEP_TOKEN", token)
             .succeed()?;
-        let printed =
-            fs::read_to_string(&ended.log).with_context(|| format!("cannot read {}", ended.log.display()))?;
+        let printed = ended.printed()?;
         outcome(&printed).with_context(|| format!("{} printed no outcome", script.file()))
     }
-}
-
-fn outcome(printed: &str) -> Option<Value> {
-    let line = printed.lines().rev().find(|line| line.starts_with('{'))?;
-    serde_json::from_str(line).ok()
 }
 
 /// Returns a number of an outcome.
