@@ -142,6 +142,11 @@ impl Child {
         }
     }
 
+    /// Starts the child without a time limit. Returns the process and its log.
+    pub(crate) fn start(mut self) -> Result<(Process, PathBuf)> {
+        Ok((self.spawn()?, self.log))
+    }
+
     fn spawn(&mut self) -> Result<Process> {
         let folder = self.log.parent().context("a log lies in a folder")?;
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -1,8 +1,8 @@
 //! Runs `loadgen` against a server and reads the line of JSON that it prints.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
-use std::process::{Child as Process, Command, Stdio};
+use std::process::Child as Process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -146,20 +146,9 @@ impl RunningGenerator {
         command: &'static str,
         args: &[String],
     ) -> Result<Self> {
-        let log = layout.logs().join(format!("{}-{command}.log", server.step()));
-        fs::create_dir_all(layout.logs()).context("cannot make the folder of logs")?;
-        let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let errors = output.try_clone();
-        let process = Command::new(build::program(layout, "loadgen"))
-            .args([command, "--url", &server.url()])
-            .args(fleet.to_arguments().split(' '))
-            .args(args)
-            .envs(server.secrets()?)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors.context("cannot share the log between two streams")?)
-            .spawn()
-            .context("cannot start loadgen")?;
+        // It has no time limit: the caller ends it.
+        let prepared = Generator::new(layout, server, fleet, command, args, Duration::MAX)?;
+        let (process, log) = prepared.child.start()?;
         Ok(Self {
             command,
             process,
