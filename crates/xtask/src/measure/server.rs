@@ -175,20 +175,22 @@ impl Server {
     }
 
     /// Returns what the generator needs from a collector, as environment variables: other users of the machine can see arguments.
-    pub(crate) fn secrets(&self) -> Result<Vec<(&'static str, String)>> {
-        let Some(token) = &self.plan.address.token else {
-            return Ok(Vec::new());
-        };
+    pub(crate) fn secrets(&self) -> Result<Vec<(&'static str, OsString)>> {
+        match &self.plan.address.token {
+            Some(token) => Ok(vec![("LOCKSTEP_TOKEN", token.into()), self.join_secret()?]),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns what an agent needs to join this collector, as an environment variable.
+    pub(crate) fn join_secret(&self) -> Result<(&'static str, OsString)> {
         let path = "/api/tokens/join";
         let made = self
             .address()
             .post(path, r#"{"role":"join","expires_s":86400}"#)?
             .json(path)?;
         let join = made["token"].as_str().context("the response has no token")?;
-        Ok(vec![
-            ("LOCKSTEP_TOKEN", token.clone()),
-            ("LOCKSTEP_JOIN", join.to_owned()),
-        ])
+        Ok(("LOCKSTEP_JOIN", join.into()))
     }
 
     fn spawn(&mut self) -> Result<()> {

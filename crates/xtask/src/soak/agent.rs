@@ -104,15 +104,11 @@ fn agent(layout: &Layout, programs: &Path, home: &Path, collector: &Server) -> R
         "--name=soak".to_owned(),
         "--no-runs".to_owned(),
     ];
-    let join = collector
-        .secrets()?
-        .into_iter()
-        .filter(|(name, _)| *name == "LOCKSTEP_JOIN");
     let plan = Plan {
         step: "soak-agent".to_owned(),
         program: programs.join("lockstep"),
         arguments,
-        variables: join.map(|(name, secret)| (name, secret.into())).collect(),
+        variables: vec![collector.join_secret()?],
         folder: home.to_owned(),
         address: Address { port, token: None },
         ready: "/metrics",

@@ -60,10 +60,7 @@ impl Watcher {
         let mut plan = self.plan(layout, &folder, simulated)?;
         if let Some(collector) = &collector {
             plan.arguments.push(format!("--collector={}", collector.url()));
-            let secrets = collector.secrets()?.into_iter();
-            let join = secrets.filter(|(name, _)| *name == "LOCKSTEP_JOIN");
-            plan.variables
-                .extend(join.map(|(name, token)| (name, OsString::from(token))));
+            plan.variables.push(collector.join_secret()?);
         }
         let server = Server::start(layout, plan)?;
         Ok(Running {

@@ -85,10 +85,10 @@ impl Drop for Node {
 /// Returns the join token, and the interpreter for runs.
 fn variables(layout: &Layout, collector: &Server) -> Result<Vec<(&'static str, OsString)>> {
     let python = venv::python(&venv::ensure(layout)?);
-    let secrets = collector.secrets()?.into_iter();
-    let join = secrets.filter(|(name, _)| *name == "LOCKSTEP_JOIN");
-    let join = join.map(|(name, token)| (name, OsString::from(token)));
-    Ok(join.chain([("LOCKSTEP_PYTHON", python.into())]).collect())
+    Ok(vec![
+        collector.join_secret()?,
+        ("LOCKSTEP_PYTHON", python.into()),
+    ])
 }
 
 impl ManagedRun {
