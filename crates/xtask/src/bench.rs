@@ -20,7 +20,7 @@ mod table;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::layout::Layout;
 
@@ -61,4 +61,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         Some(What::Rules(options)) => rules::run(layout, options),
         Some(What::Web(options)) => web::run(layout, options),
     }
+}
+
+/// Returns the values that `--only` names, in their order; all if it names none.
+fn chosen<T: ValueEnum + Copy + PartialEq>(only: &[T]) -> Vec<T> {
+    let all = T::value_variants().iter().copied();
+    all.filter(|value| only.is_empty() || only.contains(value)).collect()
 }

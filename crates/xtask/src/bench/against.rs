@@ -17,6 +17,7 @@ use std::thread;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
+use super::chosen;
 use super::database::{Database, Retention};
 use super::report::Report;
 use super::store::agents::{self, Cost};
@@ -90,7 +91,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     let mut rows = Rows::new();
     for round in 0..options.rounds {
         say("bench", &format!("round {} of {}", round + 1, options.rounds));
-        for workload in options.workloads() {
+        for workload in chosen(&options.only) {
             let costs = measure_both(layout, fleet, workload, &programs, round)?;
             note(&mut rows, workload, &costs)?;
         }
@@ -181,14 +182,6 @@ fn table(rows: &Rows) -> String {
     });
     let head = ["", "before", "now", "ratio", "interval", "aim"];
     grid(&head, &cells.collect::<Vec<_>>())
-}
-
-impl Options {
-    fn workloads(&self) -> Vec<Workload> {
-        let wanted = |workload: &Workload| self.only.is_empty() || self.only.contains(workload);
-        let all = Workload::value_variants().iter().copied();
-        all.filter(wanted).collect()
-    }
 }
 
 impl Workload {

@@ -15,10 +15,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum as _};
+use clap::Args;
 
 use self::cost::Cost;
 use self::watcher::Watcher;
+use super::chosen;
 use super::report::Report;
 use crate::layout::Layout;
 use crate::measure::{build, machine};
@@ -66,7 +67,7 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
     if !options.no_build {
         build::release(layout, &["--package", "lockstep", "--package", "sim-nvml"])?;
     }
-    let (scale, wanted) = (options.scale(), options.wanted());
+    let (scale, wanted) = (options.scale(), chosen(&options.only));
     fetch(layout, &wanted)?;
     let (mut costs, mut failed) = (Vec::new(), Vec::new());
     for watcher in wanted {
@@ -115,11 +116,6 @@ fn measure(layout: &Layout, options: &Options, scale: &Scale, watcher: Watcher) 
 }
 
 impl Options {
-    fn wanted(&self) -> Vec<Watcher> {
-        let wanted = |watcher: &Watcher| self.only.is_empty() || self.only.contains(watcher);
-        Watcher::value_variants().iter().copied().filter(wanted).collect()
-    }
-
     fn scale(&self) -> Scale {
         let (measured, traced) = if self.quick { (20, 5) } else { (60, 20) };
         Scale {

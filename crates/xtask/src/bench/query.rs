@@ -16,12 +16,13 @@ mod server;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use self::answers::Answers;
 use self::history::History;
 use self::kind::Kind;
 use self::server::LoadedServer;
+use super::chosen;
 use super::database::Database;
 use super::report::{Measured, Report};
 use super::table;
@@ -141,12 +142,11 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 
 impl Options {
     fn scale(&self) -> Scale {
-        let wanted = |kind: &Kind| self.only.is_empty() || self.only.contains(kind);
         Scale {
             fleet: Fleet::of_nodes(self.nodes).with_exporter_names(),
             history: History::until_now(self.quick),
             repeats: self.repeats.unwrap_or(if self.quick { 50 } else { 200 }),
-            kinds: Kind::value_variants().iter().copied().filter(wanted).collect(),
+            kinds: chosen(&self.only),
         }
     }
 

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
+use super::chosen;
 use super::report::{Measured, Report};
 use super::table;
 use crate::layout::Layout;
@@ -135,8 +136,7 @@ impl Options {
     /// Returns the parts to run. Reads are measured on the data of remote write, so both are one part unless only remote write was
     /// requested.
     fn parts(&self) -> Vec<Part> {
-        let wanted = |part: &Part| self.only.is_empty() || self.only.contains(part);
-        let mut parts: Vec<Part> = Part::value_variants().iter().copied().filter(wanted).collect();
+        let mut parts = chosen(&self.only);
         if parts.contains(&Part::Reads) {
             parts.retain(|part| *part != Part::RemoteWrite);
         }

@@ -34,6 +34,7 @@ use clap::{Args, ValueEnum};
 
 use self::browser::Browser;
 use self::figures::{Figure, Measured};
+use super::chosen;
 use super::report::Report;
 use crate::layout::Layout;
 use crate::measure::{build, machine};
@@ -146,8 +147,7 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Result<Browser> {
 
 impl Options {
     fn parts(&self) -> Vec<Part> {
-        let wanted = |part: &Part| self.only.is_empty() || self.only.contains(part);
-        Part::value_variants().iter().copied().filter(wanted).collect()
+        chosen(&self.only)
     }
 }
 
