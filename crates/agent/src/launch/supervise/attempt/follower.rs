@@ -522,7 +522,8 @@ impl Follower {
         if self.attempt.folder.has(files::LAUNCH) {
             self.series.tick(now_ms());
             self.usage.tick(now_ms(), &self.supervisor.samples);
-            self.sockets.tick(now_ms(), &self.supervisor.samples);
+            self.sockets
+                .tick(self.usage.pids(), now_ms(), &self.supervisor.samples);
             let probe_sends = self.series.hears_nccl();
             let watch = self.nccl.get_or_insert_with(|| {
                 let plan = self.attempt.folder.read(files::NCCL).unwrap_or_default();
@@ -569,7 +570,6 @@ impl Follower {
             self.reports_seen = Some(sizes);
             let entries = self.attempt.entries();
             self.usage.note(&entries);
-            self.sockets.note(&entries);
             self.ended = entries.iter().any(|entry| entry.report.is_end());
         }
         self.ended

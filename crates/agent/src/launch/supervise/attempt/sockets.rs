@@ -6,16 +6,14 @@
 //! ```
 //! Every 10 s, and each second while the ranks wait for each other.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use domain::ident::RunId;
-use domain::run::state::NodeReport;
 use domain::time::TimestampMs;
-use shim::Entry;
 
 use crate::launch::preflight::nics::interface_by_address;
 use crate::sample::Samples;
@@ -41,8 +39,6 @@ const FILES_MAX: usize = 16_384;
 pub(super) struct RankSockets {
     root: PathBuf,
     run: RunId,
-    /// Process ids by rank.
-    ranks: BTreeMap<u32, u32>,
     traffic: PeerTraffic,
     /// The share of a step for which the ranks wait for each other, averaged over recent steps.
     wait_share: f64,
@@ -62,7 +58,6 @@ impl RankSockets {
         Self {
             root: root.to_owned(),
             run: run.clone(),
-            ranks: BTreeMap::new(),
             traffic: PeerTraffic::new(run),
             wait_share: 0.0,
             inodes: HashSet::new(),
@@ -71,17 +66,6 @@ impl RankSockets {
             read_at: None,
             took: Duration::ZERO,
             failure_logged: false,
-        }
-    }
-
-    /// Takes the attempt's reports: which ranks have started and which have ended.
-    pub(super) fn note(&mut self, entries: &[Entry]) {
-        for entry in entries {
-            match &entry.report {
-                NodeReport::RankStarted { rank, pid, .. } => _ = self.ranks.insert(rank.0, *pid),
-                NodeReport::RankExited(exit) => _ = self.ranks.remove(&exit.rank.0),
-                _ => {}
-            }
         }
     }
 
@@ -94,16 +78,16 @@ impl RankSockets {
         self.wait_share += STEP_WEIGHT * (share - self.wait_share);
     }
 
-    /// Reads the connections if a reading is due. Called once per second.
-    pub(super) fn tick(&mut self, now_ms: TimestampMs, samples: &Samples) {
+    /// Reads the connections of these processes if a reading is due. Called once per second.
+    pub(super) fn tick(&mut self, ranks: Vec<u32>, now_ms: TimestampMs, samples: &Samples) {
         let now = Instant::now();
-        if self.ranks.is_empty() || !is_due(self.read_at, self.period(), now) {
+        if ranks.is_empty() || !is_due(self.read_at, self.period(), now) {
             return;
         }
         self.read_at = Some(now);
         if is_due(self.listed_at, USUAL_PERIOD, now) {
             self.listed_at = Some(now);
-            self.inodes = inodes(&self.root, self.ranks.values().copied());
+            self.inodes = inodes(&self.root, ranks);
             self.interfaces = interface_by_address();
         }
         match connections(&self.inodes) {
@@ -135,8 +119,7 @@ fn is_due(last: Option<Instant>, period: Duration, now: Instant) -> bool {
 }
 
 /// Returns the inodes of the sockets of these processes and their descendants. A process that cannot be read has none.
-fn inodes(root: &Path, ranks: impl Iterator<Item = u32>) -> HashSet<u32> {
-    let mut todo: Vec<u32> = ranks.collect();
+fn inodes(root: &Path, mut todo: Vec<u32>) -> HashSet<u32> {
     let (mut seen, mut found) = (HashSet::new(), HashSet::new());
     while let Some(pid) = todo.pop() {
         if seen.len() >= PROCESSES_MAX || !seen.insert(pid) {
@@ -181,7 +164,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
     use domain::ident::Rank;
+    use domain::run::state::NodeReport;
+    use shim::Entry;
 
+    use super::super::usage::RankUsage;
     use super::*;
 
     #[test]
@@ -202,7 +188,7 @@ mod tests {
         process(41, "", &["socket:[7]", "socket:[8]", "pipe:[9]"]);
         process(42, "40", &["anon_inode:[eventpoll]", "socket:[oops]"]);
         process(50, "", &["socket:[10]"]);
-        let found = inodes(root.path(), [40, 99].into_iter());
+        let found = inodes(root.path(), vec![40, 99]);
         assert_eq!(found, HashSet::from([7, 8]));
     }
 
@@ -237,7 +223,9 @@ mod tests {
 
     #[test]
     fn a_rank_that_has_ended_is_not_read() {
-        let mut sockets = RankSockets::new(Path::new("/"), &RunId::new("r").unwrap());
+        let run = RunId::new("r").unwrap();
+        let mut usage = RankUsage::new(Path::new("/"), &run);
+        let mut sockets = RankSockets::new(Path::new("/"), &run);
         let entry = |report| Entry {
             id: 1,
             at_ms: 1,
@@ -248,14 +236,14 @@ mod tests {
             local_rank: 0,
             pid: 42,
         };
-        sockets.note(&[entry(started)]);
-        assert_eq!(sockets.ranks, BTreeMap::from([(3, 42)]));
+        usage.note(&[entry(started)]);
+        assert_eq!(usage.pids(), [42]);
         let exit = domain::run::state::RankExit {
             rank: Rank(3),
             ..Default::default()
         };
-        sockets.note(&[entry(NodeReport::RankExited(exit))]);
-        sockets.tick(1_000, &Samples::new());
+        usage.note(&[entry(NodeReport::RankExited(exit))]);
+        sockets.tick(usage.pids(), 1_000, &Samples::new());
         assert_eq!(sockets.read_at, None);
     }
 }

@@ -72,6 +72,11 @@ impl RankUsage {
         }
     }
 
+    /// Returns the process ids of the living ranks.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.ranks.values().map(|process| process.pid).collect()
+    }
+
     /// Reads each living rank once.
     pub(super) fn tick(&mut self, now_ms: TimestampMs, samples: &Samples) {
         let page_bytes = f64::from(u32::try_from(rustix::param::page_size()).unwrap_or(4_096));
