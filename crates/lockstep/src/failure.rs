@@ -17,20 +17,13 @@ pub(crate) enum Failure {
 impl Failure {
     /// Prints the error to stderr and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        match self {
-            Self::Failed(error) => {
-                eprintln!("error: {error:#}");
-                ExitCode::from(1)
-            }
-            Self::Usage(message) => {
-                eprintln!("error: {message}");
-                ExitCode::from(2)
-            }
-            Self::Unreachable(message) => {
-                eprintln!("error: {message}");
-                ExitCode::from(3)
-            }
-        }
+        let (code, message) = match self {
+            Self::Failed(error) => (1, format!("{error:#}")),
+            Self::Usage(message) => (2, message.clone()),
+            Self::Unreachable(message) => (3, message.clone()),
+        };
+        eprintln!("error: {message}");
+        ExitCode::from(code)
     }
 }
 
