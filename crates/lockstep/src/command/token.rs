@@ -31,13 +31,13 @@ enum Action {
         #[arg(long, default_value = "")]
         note: String,
         /// Lifetime, for example 12h or 30d. Default: no expiry.
-        #[arg(long, value_parser = seconds)]
+        #[arg(long, value_parser = seconds::<u64>)]
         expires: Option<u64>,
     },
     /// Create a join token for agents. It is shown only once.
     Join {
         /// Lifetime, for example 1h. Agents that have joined stay connected after it expires.
-        #[arg(long, default_value = "1h", value_parser = seconds)]
+        #[arg(long, default_value = "1h", value_parser = seconds::<u64>)]
         expires: u64,
     },
     /// List tokens. Their secrets are not shown.
@@ -121,11 +121,12 @@ fn list(tokens: &[TokenView]) {
     table::print(&["ID", "ROLE", "CREATED", "EXPIRES", "USED", "NOTE"], &rows);
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
+/// Parses a lifetime or another duration of at least one second into whole seconds.
+pub(super) fn seconds<T: TryFrom<i64>>(text: &str) -> Result<T, String> {
     let ms = parse_duration_ms(text).map_err(|error| error.to_string())?;
-    u64::try_from(ms / 1_000)
-        .ok()
-        .filter(|s| *s > 0)
+    Some(ms / 1_000)
+        .filter(|seconds| *seconds > 0)
+        .and_then(|seconds| T::try_from(seconds).ok())
         .ok_or_else(|| "must be at least 1s".to_owned())
 }
 

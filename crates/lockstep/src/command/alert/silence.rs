@@ -4,12 +4,11 @@ use clap::Args;
 use domain::api::silences::{CreateSilence, SilenceView};
 use domain::incident::{SilenceMatcher, SilenceState};
 use domain::series::Matcher;
-use domain::time::parse_duration_ms;
 
 use super::diagnosis_path;
 use super::list::time;
 use crate::client::Client;
-use crate::command::token::path_part;
+use crate::command::token::{path_part, seconds};
 use crate::failure::Failure;
 use crate::table;
 
@@ -21,7 +20,7 @@ pub(super) struct CreateArgs {
     #[arg(required = true, value_name = "ID|LABEL=VALUE")]
     what: Vec<String>,
     /// Duration of the silence, for example 30m, 2h or 7d.
-    #[arg(long = "for", value_name = "DURATION", value_parser = seconds)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = seconds::<u32>)]
     for_s: u32,
     /// Reason for the silence, shown to other users.
     #[arg(long)]
@@ -87,14 +86,6 @@ fn row(silence: &SilenceView) -> Vec<String> {
 
 pub(super) async fn end(client: &Client, id: &str) -> Result<(), Failure> {
     client.delete(&format!("/api/silences/{}", path_part(id)?)).await
-}
-
-fn seconds(text: &str) -> Result<u32, String> {
-    let ms = parse_duration_ms(text).map_err(|error| error.to_string())?;
-    u32::try_from(ms / 1_000)
-        .ok()
-        .filter(|seconds| *seconds > 0)
-        .ok_or_else(|| "must be at least 1s".to_owned())
 }
 
 /// Parses `node=n1`, `node!=n1`, `node=~RE` or `node!~RE`. The value may be in double quotes, as in PromQL.
