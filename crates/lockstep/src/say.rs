@@ -1,7 +1,9 @@
-//! Prints results. A closed output, as with `| head`, is not an error.
+//! Prints results and asks for confirmation. A closed output, as with `| head`, is not an error.
 
 use std::fmt::Arguments;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+
+use crate::failure::Failure;
 
 /// `println!` for results.
 macro_rules! say {
@@ -24,4 +26,22 @@ pub(crate) fn write(text: &str) {
             std::process::exit(1);
         }
     }
+}
+
+/// Asks a question on the terminal. Returns the answer without the blanks around it.
+pub(crate) fn ask(question: &str) -> Result<String, Failure> {
+    eprint!("{question}");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim().to_owned())
+}
+
+/// Asks for a confirmation. Without a terminal, `instead` is the error.
+pub(crate) fn confirmed(question: &str, instead: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::Usage(instead.to_owned()));
+    }
+    let answer = ask(question)?;
+    Ok(matches!(answer.as_str(), "y" | "Y" | "yes"))
 }

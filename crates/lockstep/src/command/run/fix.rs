@@ -1,6 +1,6 @@
 //! `lockstep run fix RUN`: lists the actions that diagnoses suggest, and carries out the one that the user chooses.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use clap::Args;
 use domain::api::alerts::Diagnosis;
@@ -57,7 +57,7 @@ impl Fix {
                     eprintln!("\nnothing was done; carry one out with `--action NUMBER --yes`");
                     return Ok(());
                 }
-                let answer = ask("\nNumber or ID of the action to carry out (Enter for none): ")?;
+                let answer = crate::say::ask("\nNumber or ID of the action to carry out (Enter for none): ")?;
                 if answer.is_empty() {
                     return Err(nothing_done());
                 }
@@ -156,22 +156,10 @@ fn show(suggestion: &SuggestedAction) {
 }
 
 fn confirmed() -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::Usage(
-            "nothing was done, because stdin is not a terminal; add --yes to skip the confirmation"
-                .to_owned(),
-        ));
-    }
-    let answer = ask("\nCarry out this action? [y/N] ")?;
-    Ok(matches!(answer.as_str(), "y" | "Y" | "yes"))
-}
-
-fn ask(question: &str) -> Result<String, Failure> {
-    eprint!("{question}");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(answer.trim().to_owned())
+    crate::say::confirmed(
+        "\nCarry out this action? [y/N] ",
+        "nothing was done, because stdin is not a terminal; add --yes to skip the confirmation",
+    )
 }
 
 fn nothing_done() -> Failure {

@@ -1,7 +1,5 @@
 //! `lockstep store delete 'SELECTOR'…`
 
-use std::io::{IsTerminal, Write};
-
 use clap::Args;
 use domain::api::prometheus::Answer;
 use domain::series::Labels;
@@ -85,14 +83,9 @@ fn confirmed(matching: &[Labels], span: &str) -> Result<bool, Failure> {
     if matching.len() > SHOWN {
         eprintln!("  … and {} more", matching.len() - SHOWN);
     }
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::Usage(
-            "stdin is not a terminal; pass --yes to delete without confirmation".into(),
-        ));
-    }
-    eprint!("Delete {span} of these series permanently? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let question = format!("Delete {span} of these series permanently? [y/N] ");
+    crate::say::confirmed(
+        &question,
+        "stdin is not a terminal; pass --yes to delete without confirmation",
+    )
 }
