@@ -10,12 +10,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use domain::ident::NodeName;
-use domain::time::TimestampMs;
 use domain::topology::Inventory;
+pub use shim::time::now_ms;
 use tokio::sync::watch;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -430,13 +430,6 @@ pub fn causes(error: &LinkError) -> String {
         );
     }
     lines.join(": ")
-}
-
-/// Returns the time of the node's clock, in milliseconds since 1970.
-#[must_use]
-pub fn now_ms() -> TimestampMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    TimestampMs::try_from(since.as_millis()).unwrap_or(TimestampMs::MAX)
 }
 
 #[cfg(test)]
