@@ -86,11 +86,12 @@ struct State {
     started_at: String,
 }
 
+/// The labels of a container or an image; null if there are none.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Config {
+pub(super) struct Config {
     #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
+    pub(super) labels: Option<BTreeMap<String, String>>,
 }
 
 fn read(engine: Engine, text: &str) -> Option<ExistingWorkspace> {

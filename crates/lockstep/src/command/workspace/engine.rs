@@ -78,20 +78,17 @@ impl RuntimeChoice {
 }
 
 fn none_answers(errors: &[RuntimeError]) -> String {
-    if errors
+    let missing: Vec<String> = errors
         .iter()
-        .all(|error| matches!(error, RuntimeError::Missing(_)))
-    {
-        let names: Vec<String> = errors
-            .iter()
-            .filter_map(|error| match error {
-                RuntimeError::Missing(runtime) => Some(runtime.to_string()),
-                _ => None,
-            })
-            .collect();
+        .filter_map(|error| match error {
+            RuntimeError::Missing(runtime) => Some(runtime.to_string()),
+            _ => None,
+        })
+        .collect();
+    if missing.len() == errors.len() {
         return format!(
             "{} is not on the PATH; install Docker (https://docs.docker.com/engine/install) or Podman (`apt-get install podman`)",
-            names.join(" or ")
+            missing.join(" or ")
         );
     }
     let shown = errors

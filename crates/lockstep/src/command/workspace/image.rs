@@ -8,6 +8,7 @@ use clap::Args;
 use domain::container::{Runtime, check};
 use serde::Deserialize;
 
+use super::discovery::Config;
 use super::engine::Engine;
 use super::settings::UserIds;
 use crate::failure::Failure;
@@ -134,12 +135,6 @@ fn write(folder: &Path) -> Result<(), Failure> {
 struct Described {
     #[serde(rename = "Config")]
     config: Config,
-}
-
-#[derive(Deserialize)]
-struct Config {
-    #[serde(rename = "Labels", default)]
-    labels: Option<std::collections::BTreeMap<String, String>>,
 }
 
 fn uid_of(text: &str) -> anyhow::Result<Option<String>> {
