@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use domain::container::{Runtime, check};
+use domain::container::Runtime;
 use serde::Deserialize;
 
 use super::discovery::Config;
@@ -109,11 +109,6 @@ pub(super) async fn verify(engine: Engine, image: &str, user: UserIds) -> Result
         ))),
         Some(_) => Ok(()),
     }
-}
-
-/// Checks an image reference from the command line.
-pub(super) fn reference(text: &str) -> Result<String, String> {
-    check::image(text).map(|()| text.to_owned())
 }
 
 fn write(folder: &Path) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use clap::Args;
 use domain::container::{Gpus, LABEL, Mount, check};
 
 /// The label with the workspace's name. The labels of the other settings have names that begin with it.
@@ -45,15 +46,31 @@ pub(super) struct Settings {
 }
 
 /// The settings that the user gave. The others keep their value, or get the default.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
 pub(super) struct SettingsChange {
+    /// Image to start. Default: lockstep-workspace:uidN, which --build builds.
+    #[arg(long, value_name = "IMG", value_parser = image)]
     pub(super) image: Option<String>,
+    /// GPUs: all, none, or indices or UUIDs, for example 0,1. Default: all.
+    #[arg(long, value_parser = gpus)]
     pub(super) gpus: Option<Gpus>,
+    /// Folder at /workspace/code. Default: the current folder.
+    #[arg(long, value_name = "DIR", value_parser = folder)]
     pub(super) code: Option<MountSource>,
+    /// Folder at /workspace/data; DIR:ro mounts it read-only.
+    #[arg(long, value_name = "DIR[:ro]", value_parser = folder)]
     pub(super) data: Option<MountSource>,
+    /// Folder at /workspace/logs.
+    #[arg(long, value_name = "DIR", value_parser = folder)]
     pub(super) logs: Option<MountSource>,
+    /// Port of this machine for Jupyter. Default: 8888.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) jupyter_port: Option<u16>,
+    /// Port of this machine for SSH. Default: 2222.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) ssh_port: Option<u16>,
+    /// User and group of the workspace, which own the files that it writes. Default: yours; under sudo, those of the user who called sudo.
+    #[arg(long, value_name = "UID:GID", value_parser = user_ids)]
     pub(super) user: Option<UserIds>,
 }
 
@@ -193,6 +210,11 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Parses an image reference.
+pub(super) fn image(text: &str) -> Result<String, String> {
+    check::image(text).map(|()| text.to_owned())
+}
+
 /// Parses `all`, `none`, or GPUs by index or UUID.
 pub(super) fn gpus(text: &str) -> Result<Gpus, String> {
     match text {
@@ -242,7 +264,7 @@ pub(super) fn folder(text: &str) -> Result<MountSource, String> {
 }
 
 /// Parses `UID:GID`.
-pub(super) fn user_ids(text: &str) -> Result<UserIds, String> {
+fn user_ids(text: &str) -> Result<UserIds, String> {
     let parsed = text.split_once(':').and_then(|(uid, gid)| {
         let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
         Some(UserIds { uid, gid })

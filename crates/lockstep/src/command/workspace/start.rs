@@ -37,39 +37,17 @@ pub(super) struct Start {
     /// Name of the workspace. Default: your user name.
     #[arg(value_parser = settings::name)]
     name: Option<String>,
-    /// Image to start. Default: lockstep-workspace:uidN, which --build builds.
-    #[arg(long, value_name = "IMG", value_parser = image::reference)]
-    image: Option<String>,
+    #[command(flatten)]
+    change: SettingsChange,
     /// Build the image first. Fast if nothing has changed.
     #[arg(long)]
     build: bool,
     /// Base image for --build: a Debian or Ubuntu image whose python3 can import torch.
-    #[arg(long, value_name = "IMG", requires = "build", value_parser = image::reference)]
+    #[arg(long, value_name = "IMG", requires = "build", value_parser = settings::image)]
     base: Option<String>,
-    /// GPUs: all, none, or indices or UUIDs, for example 0,1. Default: all.
-    #[arg(long, value_parser = settings::gpus)]
-    gpus: Option<Gpus>,
-    /// Folder at /workspace/code. Default: the current folder.
-    #[arg(long, value_name = "DIR", value_parser = settings::folder)]
-    code: Option<MountSource>,
-    /// Folder at /workspace/data; DIR:ro mounts it read-only.
-    #[arg(long, value_name = "DIR[:ro]", value_parser = settings::folder)]
-    data: Option<MountSource>,
-    /// Folder at /workspace/logs.
-    #[arg(long, value_name = "DIR", value_parser = settings::folder)]
-    logs: Option<MountSource>,
-    /// Port of this machine for Jupyter. Default: 8888.
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    jupyter_port: Option<u16>,
-    /// Port of this machine for SSH. Default: 2222.
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    ssh_port: Option<u16>,
     /// File with the public keys that SSH accepts. Default: ~/.ssh/id_ed25519.pub, id_ecdsa.pub or id_rsa.pub.
     #[arg(long, value_name = "FILE.pub")]
     ssh_key: Option<PathBuf>,
-    /// User and group of the workspace, which own the files that it writes. Default: yours; under sudo, those of the user who called sudo.
-    #[arg(long, value_name = "UID:GID", value_parser = settings::user_ids)]
-    user: Option<UserIds>,
     /// Only print the commands.
     #[arg(long)]
     dry_run: bool,
@@ -93,9 +71,8 @@ impl Start {
             let engine = *engines.first().context("no runtime answers")?;
             return self.create(engine, &settings, &keys, public.as_ref()).await;
         };
-        let differences = there
-            .settings
-            .differences(&there.settings.with(&self.settings_change()));
+        let wanted = there.settings.with(&self.change);
+        let differences = there.settings.differences(&wanted);
         if !differences.is_empty() {
             return Err(Failure::Failed(anyhow::anyhow!(
                 "the workspace {name} exists with other settings ({}); start it without these options, use another name, or run `lockstep workspace stop {name} --remove` first (its folders are kept)",
@@ -149,11 +126,11 @@ impl Start {
 
     /// Returns the settings of a new workspace.
     fn settings(&self, name: &str) -> Result<Settings, Failure> {
-        let user = match self.user {
+        let user = match self.change.user {
             Some(user) => user,
             None => own_user()?,
         };
-        let code = match &self.code {
+        let code = match &self.change.code {
             Some(code) => code.clone(),
             None => current_folder()?,
         };
@@ -168,7 +145,7 @@ impl Start {
             ssh_port: SSH_PORT,
             user,
         };
-        let settings = settings.with(&self.settings_change());
+        let settings = settings.with(&self.change);
         if settings.jupyter_port == settings.ssh_port {
             let port = settings.ssh_port;
             return Err(Failure::Usage(format!(
@@ -176,19 +153,6 @@ impl Start {
             )));
         }
         Ok(settings)
-    }
-
-    fn settings_change(&self) -> SettingsChange {
-        SettingsChange {
-            image: self.image.clone(),
-            gpus: self.gpus.clone(),
-            code: self.code.clone(),
-            data: self.data.clone(),
-            logs: self.logs.clone(),
-            jupyter_port: self.jupyter_port,
-            ssh_port: self.ssh_port,
-            user: self.user,
-        }
     }
 
     fn print_commands(&self, engine: Engine, name: &str, keys: &Keys) -> Result<(), Failure> {
