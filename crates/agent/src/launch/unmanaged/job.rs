@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use domain::ident::Rank;
 use domain::run::state::{EndCause, NodeEnd, NodeReport, Watched};
 use serde::{Deserialize, Serialize};
-use shim::{Folder, Process, RankProcess, Reports, SHIM_IDS_FROM, boot_id, files, read_from};
+use shim::{Folder, Process, RankProcess, Reports, SHIM_IDS_FROM, boot_id, files, newly_ended, read_from};
 
 use super::claim::Claim;
 use crate::launch::watched::{next_attempt, program_of, shell_line};
@@ -189,16 +189,9 @@ impl UnmanagedJob {
     }
 
     fn note_exits(&mut self) -> io::Result<()> {
-        let mut exits = Vec::new();
-        for rank in self.ranks.values_mut().filter(|rank| rank.lives()) {
-            let Some(end) = rank.end() else {
-                rank.gone = rank.is_gone();
-                continue;
-            };
-            let exit = rank.describe(end, None, now_ms() * 1_000_000, false, None);
-            rank.exit = Some(exit.clone());
-            exits.push(exit);
-        }
+        let exits = newly_ended(&mut self.ranks, |rank, end| {
+            rank.describe(end, None, now_ms() * 1_000_000, false, None)
+        });
         exits
             .into_iter()
             .try_for_each(|exit| self.report(NodeReport::RankExited(exit)))
