@@ -19,14 +19,15 @@ mod job;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::ident::{NodeName, RunId};
 use domain::topology::Inventory;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
+use shim::time::wait_for;
 use shim::{Folder, Stat, all_processes, environment};
 use tokio::sync::watch as seen;
 use tokio_util::sync::CancellationToken;
@@ -194,16 +195,7 @@ impl Watcher {
     /// Waits until a rank ends, at most one second.
     fn wait(&self) {
         let living = self.jobs.values().flat_map(UnmanagedJob::living);
-        let mut fds: Vec<PollFd<'_>> = living.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let timeout = Timespec {
-            tv_sec: i64::try_from(WAIT.as_secs()).unwrap_or(1),
-            tv_nsec: 0,
-        };
-        if fds.is_empty() {
-            std::thread::sleep(WAIT);
-        } else {
-            let _woken = rustix::event::poll(&mut fds, Some(&timeout));
-        }
+        let _woken = wait_for(living.map(AsFd::as_fd), WAIT);
     }
 }
 
