@@ -43,6 +43,14 @@ pub struct ControlStream {
     incoming: Streaming<ControlDown>,
 }
 
+impl From<control_up::Message> for ControlUp {
+    fn from(message: control_up::Message) -> Self {
+        Self {
+            message: Some(message),
+        }
+    }
+}
+
 /// Connects to a collector at `http://…`, sends the hello and what the node holds, and waits for the collector's hello.
 ///
 /// # Errors
@@ -63,11 +71,8 @@ pub async fn open(
         control_up::Message::Hello(hello),
         control_up::Message::Holding(holding),
     ];
-    let first = first.map(|message| ControlUp {
-        message: Some(message),
-    });
     let rest = stream::poll_fn(move |context| waiting.poll_recv(context));
-    let mut request = Request::new(stream::iter(first).chain(rest));
+    let mut request = Request::new(stream::iter(first.map(ControlUp::from)).chain(rest));
     request.metadata_mut().insert("authorization", bearer);
     let mut incoming = client.control(request).await?.into_inner();
     match incoming.message().await?.and_then(|down| down.message) {
@@ -82,8 +87,7 @@ impl ControlStream {
     /// # Errors
     /// If the stream is closed.
     pub async fn send(&self, message: control_up::Message) -> Result<(), Status> {
-        let message = Some(message);
-        let sent = self.outgoing.send(ControlUp { message }).await;
+        let sent = self.outgoing.send(message.into()).await;
         sent.map_err(|_| Status::unavailable("the control stream is closed"))
     }
 

@@ -99,12 +99,8 @@ async fn session(
 }
 
 async fn send(outbound: &mpsc::Sender<ControlUp>, message: control_up::Message) -> Result<(), LinkError> {
-    outbound
-        .send(ControlUp {
-            message: Some(message),
-        })
-        .await
-        .map_err(|_| LinkError::Closed)
+    let sent = outbound.send(message.into()).await;
+    sent.map_err(|_| LinkError::Closed)
 }
 
 struct Session {
@@ -233,9 +229,7 @@ async fn answer(supervisor: Arc<Supervisor>, question: Question, outbound: mpsc:
     let run = RunId::new(run).ok();
     let folder = run.and_then(|run| supervisor.folder(&run, AttemptNo(attempt)));
     let forwarded = async {
-        let message = |answer: Answer| ControlUp {
-            message: Some(control_up::Message::Answer(answer)),
-        };
+        let message = |answer: Answer| ControlUp::from(control_up::Message::Answer(answer));
         while let Some((answer, bytes)) = answers.recv().await {
             let answer_json = serde_json::to_string(&answer).unwrap_or_default();
             let answer = Answer {
@@ -319,9 +313,7 @@ impl AttemptSender {
                 at_ms: entry.at_ms,
                 report_json,
             };
-            room.send(ControlUp {
-                message: Some(control_up::Message::Event(event)),
-            });
+            room.send(control_up::Message::Event(event).into());
             sent += 1;
         }
         self.waiting.drain(..sent);
@@ -353,9 +345,7 @@ impl AttemptSender {
                 bytes: chunk.bytes,
                 kept_from: chunk.kept_from,
             };
-            room.send(ControlUp {
-                message: Some(control_up::Message::Log(log)),
-            });
+            room.send(control_up::Message::Log(log).into());
         }
     }
 }

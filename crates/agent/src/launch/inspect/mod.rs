@@ -188,7 +188,6 @@ type Body = (&'static str, Vec<u8>);
 
 /// Returns the answers of the rank's server, and the error if some are missing. NCCL records its collectives separately from all other
 /// backends and has its own handler for them.
-/// a handler of its own for them.
 async fn bodies(socket: &Path, what: &What) -> Result<(Vec<Body>, Option<AskError>), AskError> {
     let handlers: &[&'static str] = match what {
         What::WaitCounters => &["wait_counter_values"],
