@@ -5,7 +5,7 @@ use domain::time::TimestampMs;
 use super::{StateError, StateStore, bounded, to_json};
 
 /// One control action.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct AuditEntry {
     /// The time of the action.
     pub at_ms: TimestampMs,
@@ -44,7 +44,7 @@ impl StateStore {
         (since_ms, before_ms): (TimestampMs, TimestampMs),
         limit: u32,
     ) -> Result<Vec<AuditEntry>, StateError> {
-        let rows: Vec<(i64, String, String, String)> = sqlx::query_as(
+        let entries = sqlx::query_as(
             "SELECT at_ms, who, what, target FROM audit WHERE at_ms >= ? AND at_ms < ?
              AND substr(target, 1, instr(target || ' ', ' ') - 1) IN (SELECT value FROM json_each(?))
              ORDER BY at_ms DESC, id DESC LIMIT ?",
@@ -55,7 +55,7 @@ impl StateStore {
         .bind(bounded(limit))
         .fetch_all(&self.database.readers)
         .await?;
-        Ok(rows.into_iter().map(entry).collect())
+        Ok(entries)
     }
 
     /// Returns entries, newest first; only those before `before_ms` if it is set.
@@ -67,22 +67,13 @@ impl StateStore {
         before_ms: Option<TimestampMs>,
         limit: u32,
     ) -> Result<Vec<AuditEntry>, StateError> {
-        let rows: Vec<(i64, String, String, String)> = sqlx::query_as(
+        let entries = sqlx::query_as(
             "SELECT at_ms, who, what, target FROM audit WHERE at_ms < ? ORDER BY at_ms DESC, id DESC LIMIT ?",
         )
         .bind(before_ms.unwrap_or(i64::MAX))
         .bind(bounded(limit))
         .fetch_all(&self.database.readers)
         .await?;
-        Ok(rows.into_iter().map(entry).collect())
-    }
-}
-
-fn entry((at_ms, who, what, target): (i64, String, String, String)) -> AuditEntry {
-    AuditEntry {
-        at_ms,
-        who,
-        what,
-        target,
+        Ok(entries)
     }
 }

@@ -22,7 +22,7 @@ pub struct UnknownAttempt {
 }
 
 /// A restore of a backup into the data folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
 pub struct RestoreRecord {
     /// The time of the restore.
     pub restored_ms: TimestampMs,
@@ -91,16 +91,12 @@ impl StateStore {
     /// # Errors
     /// Fails if the database fails.
     pub async fn last_restore(&self) -> Result<Option<RestoreRecord>, StateError> {
-        let row: Option<(i64, i64, Option<i64>)> = sqlx::query_as(
+        let last = sqlx::query_as(
             "SELECT restored_ms, backup_ms, settled_ms FROM restores ORDER BY restored_ms DESC LIMIT 1",
         )
         .fetch_optional(&self.database.readers)
         .await?;
-        Ok(row.map(|(restored_ms, backup_ms, settled_ms)| RestoreRecord {
-            restored_ms,
-            backup_ms,
-            settled_ms,
-        }))
+        Ok(last)
     }
 
     /// Records that the nodes have reported what they hold since the restore, or that the wait for them ended.

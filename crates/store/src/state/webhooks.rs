@@ -6,18 +6,18 @@ use domain::time::TimestampMs;
 
 use super::{StateError, StateStore, is_taken};
 
-/// The query of a [`WebhookRow`].
+/// The query of a [`Webhook`].
 macro_rules! columns {
     () => {
         "SELECT id, url, secret, created_ms, last_error, delivered_ms,
              (SELECT count(*) FROM outbox WHERE webhook = webhooks.id)
-             + (SELECT count(*) FROM webhook_groups WHERE webhook = webhooks.id AND next_attempt_ms IS NOT NULL)
+             + (SELECT count(*) FROM webhook_groups WHERE webhook = webhooks.id AND next_attempt_ms IS NOT NULL) AS pending
          FROM webhooks "
     };
 }
 
 /// A receiver of notifications.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, sqlx::FromRow)]
 pub struct Webhook {
     /// The id of the webhook.
     pub id: String,
@@ -32,6 +32,7 @@ pub struct Webhook {
     /// The time of the last success.
     pub delivered_ms: Option<TimestampMs>,
     /// The number of pending deliveries: groups of alerts with changes, and messages queued by an earlier version.
+    #[sqlx(try_from = "i64")]
     pub pending: u64,
 }
 
@@ -78,10 +79,8 @@ impl StateStore {
     /// # Errors
     /// Fails if the database fails.
     pub async fn webhooks(&self) -> Result<Vec<Webhook>, StateError> {
-        let rows: Vec<WebhookRow> = sqlx::query_as(concat!(columns!(), "ORDER BY created_ms, rowid"))
-            .fetch_all(&self.database.readers)
-            .await?;
-        Ok(rows.into_iter().map(webhook).collect())
+        let all = sqlx::query_as(concat!(columns!(), "ORDER BY created_ms, rowid"));
+        Ok(all.fetch_all(&self.database.readers).await?)
     }
 
     /// Returns one webhook, or `None` if it does not exist.
@@ -89,11 +88,8 @@ impl StateStore {
     /// # Errors
     /// Fails if the database fails.
     pub async fn webhook(&self, id: &str) -> Result<Option<Webhook>, StateError> {
-        let row: Option<WebhookRow> = sqlx::query_as(concat!(columns!(), "WHERE id = ?"))
-            .bind(id)
-            .fetch_optional(&self.database.readers)
-            .await?;
-        Ok(row.map(webhook))
+        let one = sqlx::query_as(concat!(columns!(), "WHERE id = ?")).bind(id);
+        Ok(one.fetch_optional(&self.database.readers).await?)
     }
 
     /// Deletes a webhook and its pending deliveries. Returns true if it existed.
@@ -106,20 +102,5 @@ impl StateStore {
             .execute(self.database.writer())
             .await?;
         Ok(done.rows_affected() > 0)
-    }
-}
-
-type WebhookRow = (String, String, String, i64, Option<String>, Option<i64>, i64);
-
-fn webhook((id, url, secret, created_ms, last_error, delivered_ms, pending): WebhookRow) -> Webhook {
-    let pending = u64::try_from(pending).unwrap_or_default();
-    Webhook {
-        id,
-        url,
-        secret,
-        created_ms,
-        last_error,
-        delivered_ms,
-        pending,
     }
 }
