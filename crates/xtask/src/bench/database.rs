@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
 
 use crate::layout::Layout;
-use crate::measure::http::{Address, escape};
+use crate::measure::http::{Address, escape, first_value};
 use crate::measure::server::{Plan, Server, free_port};
 use crate::measure::{folder, process};
 use crate::progress::say;
@@ -217,13 +216,8 @@ impl Drop for RunningDatabase {
 
 /// Returns the value of an instant query with one result.
 fn value(address: &Address, query: &str) -> Option<f64> {
-    let answer = address
-        .get(&format!("/api/v1/query?{query}"))
-        .ok()?
-        .success(query)
-        .ok()?;
-    let answer: Value = serde_json::from_str(&answer).ok()?;
-    answer.pointer("/data/result/0/value/1")?.as_str()?.parse().ok()
+    let answer = address.get(&format!("/api/v1/query?{query}")).ok()?;
+    first_value(&answer.json(query).ok()?)
 }
 
 /// Returns the parameters of an instant query.

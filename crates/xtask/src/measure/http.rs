@@ -97,6 +97,11 @@ fn parse(text: &str) -> Option<Answer> {
     })
 }
 
+/// Returns the first value of an instant query's answer; `None` if it has no series.
+pub(crate) fn first_value(answer: &Value) -> Option<f64> {
+    answer.pointer("/data/result/0/value/1")?.as_str()?.parse().ok()
+}
+
 /// Escapes a parameter of a path: keeps letters and digits, writes all else as %XX.
 pub(crate) fn escape(text: &str) -> String {
     text.bytes()

@@ -16,7 +16,7 @@ use clap::Args;
 use super::report::PartReport;
 use super::{COLLECTOR, folder_of};
 use crate::layout::Layout;
-use crate::measure::http::{Address, escape};
+use crate::measure::http::{Address, escape, first_value};
 use crate::measure::server::{Plan, Server, free_port};
 use crate::measure::{build, folder, process};
 use crate::progress::say;
@@ -223,8 +223,5 @@ fn check_own_metrics(report: &mut PartReport, agent: &Address) -> Result<()> {
 fn query(collector: &Server, query: &str) -> Result<f64> {
     let path = format!("/api/v1/query?query={}", escape(query));
     let answer = collector.address().get(&path)?.json(&path)?;
-    let value = answer["data"]["result"][0]["value"][1].as_str();
-    value
-        .and_then(|value| value.parse().ok())
-        .with_context(|| format!("{query} has no value"))
+    first_value(&answer).with_context(|| format!("{query} has no value"))
 }

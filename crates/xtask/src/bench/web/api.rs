@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::measure::http::{Address, escape};
+use crate::measure::http::{Address, escape, first_value};
 use crate::measure::server::Server;
 
 /// Poll interval of a wait. Each poll costs the collector a response.
@@ -63,10 +63,6 @@ pub(super) fn submit(address: &Address, spec: &Value) -> Result<String> {
 /// Returns the first value of a query; `None` if the query returns no series.
 pub(super) fn value(address: &Address, text: &str) -> Result<Option<f64>> {
     Ok(first_value(&query(address, text)?))
-}
-
-fn first_value(answer: &Value) -> Option<f64> {
-    answer.pointer("/data/result/0/value/1")?.as_str()?.parse().ok()
 }
 
 #[cfg(test)]
