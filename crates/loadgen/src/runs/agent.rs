@@ -92,8 +92,7 @@ impl Agent {
     }
 
     async fn open_control(&self, credential: &str) -> Result<Control> {
-        let nothing = Holding { held: Vec::new() };
-        let stream = wire::control::open(&self.fleet.url, credential, self.hello(), nothing).await?;
+        let stream = wire::control::open(&self.fleet.url, credential, self.hello(), Holding::default()).await?;
         Ok(Control { stream, part: None })
     }
 

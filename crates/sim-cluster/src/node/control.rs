@@ -32,8 +32,7 @@ impl Control {
         node: NodeIndex,
         orders: mpsc::Sender<Order>,
     ) -> Result<Self> {
-        let nothing = Holding { held: Vec::new() };
-        let stream = wire::control::open(url, credential, hello, nothing).await?;
+        let stream = wire::control::open(url, credential, hello, Holding::default()).await?;
         Ok(Self {
             node,
             stream,
