@@ -380,11 +380,7 @@ pub(super) fn next_attempt(data_dir: &Path, run: &RunId) -> io::Result<AttemptNo
 /// Writes `launch.json` for the agent, which reads the first rank of this node from it.
 fn note_launch(folder: &Folder, exec: &Exec, first_rank: u32) -> io::Result<()> {
     let launch = Launch {
-        argv: exec
-            .command
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect(),
+        argv: argv(&exec.command),
         first_rank,
         ..Launch::default()
     };
@@ -454,24 +450,22 @@ fn variables(
 /// Returns the script of a command, or its program.
 #[must_use]
 pub fn program_of(command: &[OsString]) -> String {
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words = argv(command);
     let script = words.iter().find(|word| word.ends_with(".py"));
-    script
-        .or(words.first())
-        .map(ToString::to_string)
-        .unwrap_or_default()
+    script.or(words.first()).cloned().unwrap_or_default()
 }
 
 pub(crate) fn shell_line(command: &[OsString]) -> String {
-    let argv = command
-        .iter()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
     let launch = Launch {
-        argv,
+        argv: argv(command),
         ..Launch::default()
     };
     launch.shell_line()
+}
+
+fn argv(command: &[OsString]) -> Vec<String> {
+    let words = command.iter();
+    words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 fn exit_code(status: ExitStatus) -> u8 {
