@@ -45,3 +45,10 @@ pub(crate) fn confirmed(question: &str, instead: &str) -> Result<bool, Failure> 
     let answer = ask(question)?;
     Ok(matches!(answer.as_str(), "y" | "Y" | "yes"))
 }
+
+/// Prints a value as JSON.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.into()))?;
+    line(format_args!("{text}"));
+    Ok(())
+}

@@ -59,9 +59,7 @@ impl Doctor {
     pub(crate) async fn execute(self) -> Result<(), Failure> {
         let checks = self.checks().await;
         if self.json {
-            let text =
-                serde_json::to_string_pretty(&checks).map_err(|error| Failure::Failed(error.into()))?;
-            say!("{text}");
+            crate::say::json(&checks)?;
         } else {
             print(&checks);
         }

@@ -34,7 +34,7 @@ pub(super) fn json(report: &MemoryReport) -> Result<(), Failure> {
             value
         })
         .collect();
-    let text = serde_json::to_string_pretty(&json!({
+    crate::say::json(&json!({
         "model": report.model,
         "settings": report.settings,
         "plan": report.plan,
@@ -42,9 +42,6 @@ pub(super) fn json(report: &MemoryReport) -> Result<(), Failure> {
         "alternatives": alternatives,
         "ways_to_fit": report.ways_to_fit,
     }))
-    .map_err(|error| Failure::Failed(error.into()))?;
-    say!("{text}");
-    Ok(())
 }
 
 /// Prints tables, for users.

@@ -68,8 +68,7 @@ async fn list(client: &Client, run: &str, json: bool) -> Result<(), Failure> {
     let path = format!("{}/checkpoints", run_path(run)?);
     let list: CheckpointList = client.get(&path, &[]).await?;
     if json {
-        say!("{}", serde_json::to_string_pretty(&list).unwrap_or_default());
-        return Ok(());
+        return crate::say::json(&list);
     }
     if let Some(folder) = &list.folder {
         let free = list

@@ -59,9 +59,7 @@ impl Flight {
         };
         let view: RanksView = client.post(&path, &asked).await?;
         if self.json {
-            let text = serde_json::to_string_pretty(&view).map_err(|error| Failure::Failed(error.into()))?;
-            say!("{text}");
-            return Ok(());
+            return crate::say::json(&view);
         }
         for of in &view.ranks {
             if let Some(digest) = &of.digest {

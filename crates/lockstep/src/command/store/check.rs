@@ -61,10 +61,7 @@ impl Check {
         };
         drop(progress);
         match self.format {
-            Format::Json => say!(
-                "{}",
-                serde_json::to_string_pretty(&report).context("a report is plain data")?
-            ),
+            Format::Json => crate::say::json(&report)?,
             Format::Table => print(&report),
         }
         if report.is_clean() {

@@ -75,8 +75,7 @@ impl List {
             .map(|workspace| view(workspace, &machine, now))
             .collect();
         if self.json {
-            let text = serde_json::to_string_pretty(&views).map_err(|error| Failure::Failed(error.into()))?;
-            say!("{text}");
+            crate::say::json(&views)?;
         } else if views.is_empty() {
             say!(
                 "No workspaces on this machine. `lockstep workspace start --build` creates one for the current folder"
