@@ -10,6 +10,7 @@ pub mod findings;
 pub mod frames;
 pub mod goodput;
 pub mod inspect;
+pub mod lists;
 pub mod nodes;
 pub mod prometheus;
 pub mod runs;

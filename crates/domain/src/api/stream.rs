@@ -2,12 +2,14 @@
 //! binary messages instead: see [`frames`](crate::api::frames).
 //!
 //! The client watches queries and logs under ids that it chooses; the server sends what changed. The server sends the lists that every page
-//! shows (runs, diagnoses, nodes) without a request: the whole list at the start and after each change.
+//! shows (runs, diagnoses, nodes) without a request: whole at the start, and after each change either whole again or, with the parameter
+//! `lists=changes`, only what has changed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::alerts::Diagnosis;
+use crate::api::lists::ListChanges;
 use crate::api::nodes::NodeView;
 use crate::api::runs::{LogPiece, LogSource, RunSummary};
 use crate::series::Labels;
@@ -134,6 +136,12 @@ pub enum Push {
         /// The nodes.
         nodes: Vec<NodeView>,
     },
+    /// What has changed in the list of [`Push::Runs`]. The key of a run is its `id`.
+    RunsChanged(ListChanges<RunSummary>),
+    /// What has changed in the list of [`Push::Diagnoses`]. The key of a diagnosis is its `id`.
+    DiagnosesChanged(ListChanges<Diagnosis>),
+    /// What has changed in the list of [`Push::Nodes`]. The key of a node is its `name`.
+    NodesChanged(ListChanges<NodeView>),
     /// A watch that failed.
     Failed {
         /// Id of the watch.
@@ -197,6 +205,14 @@ mod tests {
             text,
             r#"{"type":"frame","id":1,"reset":true,"times_ms":[0],"series":[{"labels":{},"values":[null]}]}"#
         );
+        assert_eq!(serde_json::from_str::<Push>(&text).expect("reads back"), push);
+        let changes = ListChanges {
+            removed: vec!["n1".into()],
+            items: vec![],
+        };
+        let push = Push::NodesChanged(changes);
+        let text = serde_json::to_string(&push).expect("serialises");
+        assert_eq!(text, r#"{"type":"nodes_changed","removed":["n1"],"items":[]}"#);
         assert_eq!(serde_json::from_str::<Push>(&text).expect("reads back"), push);
     }
 }
