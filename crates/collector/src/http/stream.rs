@@ -2,8 +2,8 @@
 //! watched.
 //!
 //! ```text
-//! changes ─▶ dirty lists ─┐ every 250 ms                              ┌▶ outbox (bounded) ─▶ writer ─▶ tab
-//! requests ─▶ watches ────┴▶ due queries ─▶ coalesce ─▶ evaluator ─▶ frames
+//! changes ─▶ lists, read once for all tabs ─┐ every 250 ms                              ┌▶ outbox (bounded) ─▶ writer ─▶ tab
+//! requests ─▶ watches ──────────────────────┴▶ due queries ─▶ coalesce ─▶ evaluator ─▶ frames
 //! ```
 //! A tab that does not read fills its outbox and is disconnected with a reason. It reconnects and starts from complete lists. The collector
 //! never waits for a browser.
@@ -11,10 +11,12 @@
 mod coalesce;
 mod credential;
 mod frame;
+mod lists;
 mod outbox;
 mod slots;
 mod sources;
 mod tab;
+mod versioned_list;
 mod watch;
 
 use axum::Router;
@@ -27,8 +29,10 @@ use domain::api::stream::FrameEncoding;
 use serde::Deserialize;
 
 use self::credential::Credential;
+use self::lists::{Lists, TabLists};
 use self::slots::StreamSlots;
 use self::sources::Sources;
+use self::versioned_list::ListForm;
 use super::{ApiResult, Caller};
 use crate::app::App;
 
@@ -41,11 +45,21 @@ pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/api/stream", any(open))
         .layer(Extension(StreamSlots::default()))
-        .layer(Extension(Coalesced::default()))
+        .layer(Extension(Shared::default()))
 }
 
+/// What all tabs share.
+#[derive(Clone, Default)]
+struct Shared {
+    coalesced: Coalesced,
+    lists: Lists,
+}
+
+/// The parameters of the stream.
 #[derive(Deserialize)]
-struct StreamQuery {
+struct StreamParams {
+    #[serde(default)]
+    lists: ListForm,
     #[serde(default)]
     frames: FrameEncoding,
 }
@@ -54,18 +68,19 @@ async fn open(
     State(sources): State<Sources>,
     Extension(slots): Extension<StreamSlots>,
     Extension(caller): Extension<Caller>,
-    Extension(coalesced): Extension<Coalesced>,
-    Query(query): Query<StreamQuery>,
+    Extension(shared): Extension<Shared>,
+    Query(params): Query<StreamParams>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> ApiResult<Response> {
     let slot = slots.take(&sources.metrics, &caller.id)?;
     let credential = Credential::of(&headers);
+    let lists = TabLists::new(shared.lists, params.lists);
     let upgrade = upgrade
         .max_message_size(REQUEST_BYTES_MAX)
         .max_frame_size(REQUEST_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        tab::serve(sources, coalesced, credential, query.frames, socket).await;
+        tab::serve(sources, shared.coalesced, lists, credential, params.frames, socket).await;
         drop(slot);
     }))
 }

@@ -35,6 +35,7 @@ mod secrets;
 mod start;
 mod store;
 mod stream;
+mod stream_lists;
 mod telemetry;
 mod watched;
 mod webhooks;

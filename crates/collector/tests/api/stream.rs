@@ -22,14 +22,15 @@ use crate::harness::{ADMIN, Agent, DEADLINE, Server, answer, is_problem, until};
 use crate::remote_write::{push, series};
 use crate::runs::{Control, credential, start_ranks, submit};
 
-struct Tab(WebSocketStream<MaybeTlsStream<TcpStream>>);
+/// The stream of one browser tab.
+pub(crate) struct Tab(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Tab {
     async fn open(server: &Server, headers: &[(&'static str, &str)]) -> Result<Self, StatusCode> {
         Self::open_at(server, "/api/stream", headers).await
     }
 
-    async fn open_at(
+    pub(crate) async fn open_at(
         server: &Server,
         path: &str,
         headers: &[(&'static str, &str)],
@@ -50,7 +51,11 @@ impl Tab {
     }
 
     async fn as_admin(server: &Server) -> Self {
-        Self::open(server, &[("authorization", &format!("Bearer {ADMIN}"))])
+        Self::as_admin_at(server, "/api/stream").await
+    }
+
+    pub(crate) async fn as_admin_at(server: &Server, path: &str) -> Self {
+        Self::open_at(server, path, &[("authorization", &format!("Bearer {ADMIN}"))])
             .await
             .unwrap()
     }
@@ -63,7 +68,7 @@ impl Tab {
     }
 
     /// Returns the next push, or `None` when the collector closes.
-    async fn next(&mut self) -> Option<Push> {
+    pub(crate) async fn next(&mut self) -> Option<Push> {
         loop {
             match tokio::time::timeout(DEADLINE, self.0.next()).await.unwrap() {
                 Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).unwrap()),
@@ -97,7 +102,7 @@ impl Tab {
     }
 
     /// Returns the first push that `pick` accepts.
-    async fn find<T>(&mut self, mut pick: impl FnMut(Push) -> Option<T>) -> T {
+    pub(crate) async fn find<T>(&mut self, mut pick: impl FnMut(Push) -> Option<T>) -> T {
         loop {
             if let Some(found) = pick(self.next().await.expect("the stream goes on")) {
                 return found;

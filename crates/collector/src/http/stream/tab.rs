@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
-use domain::api::stream::{FrameEncoding, Push, RUNS_MAX, Request};
+use domain::api::stream::{FrameEncoding, Push, Request};
 use domain::ident::RunId;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -18,12 +18,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::coalesce::{Answer, Coalesced};
 use super::credential::Credential;
 use super::frame::frame;
+use super::lists::TabLists;
 use super::outbox::{Outbox, outbox};
 use super::sources::Sources;
 use super::watch::{Due, Kind, QueryWatch, RunWatch, Watches};
 use crate::changes::Change;
 use crate::clock;
-use crate::http::nodes;
 
 /// How often changed lists are sent and due queries are evaluated.
 const TICK: Duration = Duration::from_millis(250);
@@ -48,6 +48,7 @@ type CloseReason = (u16, &'static str);
 pub(super) async fn serve(
     sources: Sources,
     coalesced: Coalesced,
+    lists: TabLists,
     credential: Credential,
     encoding: FrameEncoding,
     socket: WebSocket,
@@ -62,11 +63,7 @@ pub(super) async fn serve(
         outbox,
         watches: Watches::default(),
         answers: FuturesUnordered::new(),
-        dirty: Dirty {
-            runs: true,
-            diagnoses: true,
-            nodes: true,
-        },
+        lists,
         unread_logs: BTreeSet::new(),
         heard: Instant::now(),
         sources: sources.clone(),
@@ -98,18 +95,10 @@ struct Tab {
     outbox: Outbox,
     watches: Watches,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
-    dirty: Dirty,
+    lists: TabLists,
     /// Runs whose watched logs contain more than was sent.
     unread_logs: BTreeSet<RunId>,
     heard: Instant,
-}
-
-/// Lists that have changed since they were last sent to the tab.
-#[derive(Default)]
-struct Dirty {
-    runs: bool,
-    diagnoses: bool,
-    nodes: bool,
 }
 
 /// A finished evaluation, and the watch that it was for.
@@ -304,23 +293,14 @@ impl Tab {
 
     async fn note(&mut self, change: Result<Change, RecvError>) -> Result<(), CloseReason> {
         match change {
-            Ok(Change::Nodes) => self.dirty.nodes = true,
-            Ok(Change::Diagnoses) => self.dirty.diagnoses = true,
-            Ok(Change::Events) => {}
+            // A tick sends the lists if their counts have grown.
+            Ok(Change::Nodes | Change::Diagnoses | Change::Events) => {}
             Ok(Change::Run(run)) => {
-                self.dirty.runs = true;
                 self.watches.run_changed(&run);
                 return self.send_due_views().await;
             }
-            // Some changes were missed, so everything that may have changed is sent again.
-            Err(RecvError::Lagged(_)) => {
-                self.dirty = Dirty {
-                    runs: true,
-                    diagnoses: true,
-                    nodes: true,
-                };
-                self.watches.all_runs_changed();
-            }
+            // Some changes were missed, and any watched run may be among them.
+            Err(RecvError::Lagged(_)) => self.watches.all_runs_changed(),
             Err(RecvError::Closed) => {}
         }
         Ok(())
@@ -338,24 +318,8 @@ impl Tab {
     }
 
     async fn tick(&mut self) -> Result<(), CloseReason> {
-        let dirty = std::mem::take(&mut self.dirty);
-        if dirty.runs {
-            match self.sources.runs.list(RUNS_MAX).await {
-                Ok(runs) => self.push(&Push::Runs { runs })?,
-                Err(error) => {
-                    tracing::error!(%error, "runs cannot be listed");
-                    self.dirty.runs = true;
-                }
-            }
-        }
-        if dirty.diagnoses {
-            self.push(&Push::Diagnoses {
-                diagnoses: self.sources.alerts.diagnoses(),
-            })?;
-        }
-        if dirty.nodes || dirty.runs {
-            let nodes = nodes::views(&self.sources.runs, &self.sources.live);
-            self.push(&Push::Nodes { nodes })?;
+        for message in self.lists.news(&self.sources).await {
+            self.enqueue(Message::Text(message))?;
         }
         self.send_due_views().await?;
         for run in std::mem::take(&mut self.unread_logs) {
