@@ -1,4 +1,5 @@
-// A client of the event stream that reads everything and keeps nothing, so that many of them cost this machine little.
+// A client that opens the event stream as the dashboard does, reads everything and keeps nothing, so that many of them cost this machine
+// little.
 //
 // A WebSocket (RFC 6455) without extensions: the frames of the collector are counted and skipped, its pings are answered.
 
@@ -36,7 +37,7 @@ export class StreamClient {
     socket.on("error", (error) => client.#end(error.message));
     socket.on("close", () => client.#end("the collector closed the connection"));
     socket.write(
-      `GET /api/stream?frames=binary HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n` +
+      `GET /api/stream?lists=changes&frames=binary HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n` +
         `Sec-WebSocket-Key: ${randomBytes(16).toString("base64")}\r\nAuthorization: Bearer ${token}\r\n\r\n`,
     );
     await client.#upgraded();

@@ -42,6 +42,15 @@ pub(crate) fn read_field<T: DeserializeOwned>(object: &JsValue, name: &str) -> R
     read(&field(object, name)?)
 }
 
+/// Returns a value as a list of values.
+pub(crate) fn list(value: JsValue) -> Result<Array, Unreadable> {
+    if Array::is_array(&value) {
+        Ok(value.into())
+    } else {
+        Err(wrong("a list"))
+    }
+}
+
 fn wrong(expected: &str) -> Unreadable {
     Unreadable(format!("it is not {expected}"))
 }
@@ -63,14 +72,8 @@ impl Reader {
     }
 
     fn items(self) -> Result<Items, Unreadable> {
-        if Array::is_array(&self.0) {
-            Ok(Items {
-                array: self.0.into(),
-                at: 0,
-            })
-        } else {
-            Err(wrong("a list"))
-        }
+        let array = list(self.0)?;
+        Ok(Items { array, at: 0 })
     }
 }
 

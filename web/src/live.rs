@@ -61,6 +61,8 @@ pub(crate) struct Live {
     offset_ms: RwSignal<i64>,
     /// When the last message arrived, by the browser's clock.
     last_message_ms: StoredValue<TimestampMs>,
+    /// Whether the collector sends whole lists after each change. Set when a message could not be used, because then changes may not fit.
+    whole_lists: StoredValue<bool>,
     /// Aborts the connection, so that the next one sends everything again.
     link: StoredValue<Option<AbortHandle>>,
     watches: StoredValue<Watches, LocalStorage>,
@@ -78,6 +80,7 @@ impl Live {
             paused: RwSignal::new(false),
             offset_ms: RwSignal::new(0),
             last_message_ms: StoredValue::new(browser_ms()),
+            whole_lists: StoredValue::new(false),
             link: StoredValue::new(None),
             watches: StoredValue::new_local(Watches::default()),
         }
@@ -178,7 +181,8 @@ impl Live {
 
     /// Serves one connection until it ends. Returns true if it ever worked.
     async fn connect(self, session: UserSession) -> bool {
-        let Some(socket) = stream_url().and_then(|url| WebSocket::open(&url).ok()) else {
+        let whole_lists = self.whole_lists.get_value();
+        let Some(socket) = stream_url(whole_lists).and_then(|url| WebSocket::open(&url).ok()) else {
             return false;
         };
         let (mut write, mut read) = socket.split();
@@ -199,12 +203,22 @@ impl Live {
         let receiving = async {
             while let Some(Ok(message)) = next_message(read.next(), &watches).await {
                 worked = true;
-                let message = match message {
-                    Message::Text(text) => StreamMessage::read(&text).map_err(report).ok(),
-                    Message::Bytes(frame) => watches.read_frame(&frame),
+                let is_usable = match message {
+                    Message::Text(text) => match StreamMessage::read(&text) {
+                        Ok(message) => self.take(message, session),
+                        Err(error) => {
+                            report(error);
+                            false
+                        }
+                    },
+                    Message::Bytes(frame) => watches
+                        .read_frame(&frame)
+                        .is_none_or(|message| self.take(message, session)),
                 };
-                if let Some(message) = message {
-                    self.take(message, session);
+                if !is_usable && !whole_lists {
+                    leptos::logging::error!("the stream continues with whole lists");
+                    self.whole_lists.set_value(true);
+                    return;
                 }
             }
         };
@@ -212,7 +226,8 @@ impl Live {
         worked
     }
 
-    fn take(self, message: StreamMessage, session: UserSession) {
+    /// Takes a message. Returns false if it contains changes that do not fit their list.
+    fn take(self, message: StreamMessage, session: UserSession) -> bool {
         self.last_message_ms.set_value(browser_ms());
         let watches = self.watches.get_value();
         let id = message.watch();
@@ -220,18 +235,23 @@ impl Live {
         let is_fixed =
             matches!(message, StreamMessage::Welcome { .. }) || id.is_some_and(|id| watches.is_past(id));
         if self.paused.get_untracked() && !is_fixed {
-            return;
+            return true;
         }
         if let Some(id) = id {
-            return watches.dispatch(id, message);
+            watches.dispatch(id, message);
+            return true;
         }
         match message {
             StreamMessage::Welcome { now_ms, version } => self.welcomed(now_ms, &version, session),
             StreamMessage::Runs(runs) => self.runs.take(runs),
             StreamMessage::Diagnoses(diagnoses) => self.diagnoses.take(diagnoses),
             StreamMessage::Nodes(nodes) => self.nodes.take(nodes),
+            StreamMessage::RunsChanged(changes) => return self.runs.follow(changes),
+            StreamMessage::DiagnosesChanged(changes) => return self.diagnoses.follow(changes),
+            StreamMessage::NodesChanged(changes) => return self.nodes.follow(changes),
             _ => {}
         }
+        true
     }
 
     fn welcomed(self, now_ms: TimestampMs, version: &str, session: UserSession) {
@@ -270,12 +290,16 @@ fn browser_ms() -> TimestampMs {
     now_ms
 }
 
-fn stream_url() -> Option<String> {
+fn stream_url(whole_lists: bool) -> Option<String> {
     let location = web_sys::window()?.location();
     let scheme = if location.protocol().ok()? == "https:" {
         "wss"
     } else {
         "ws"
     };
-    Some(format!("{scheme}://{}/api/stream?frames=binary", location.host().ok()?))
+    let lists = if whole_lists { "whole" } else { "changes" };
+    Some(format!(
+        "{scheme}://{}/api/stream?lists={lists}&frames=binary",
+        location.host().ok()?
+    ))
 }

@@ -2,6 +2,7 @@
 
 use domain::api::alerts::{AlertView, Diagnosis, RuleView, WebhookView};
 use domain::api::checkpoints::CheckpointView;
+use domain::api::lists::ListItem;
 use domain::api::nodes::NodeView;
 use domain::api::runs::{AttemptView, NodeTaskView, RankView, RunSummary};
 
@@ -9,13 +10,13 @@ use super::list::Keyed;
 
 impl Keyed for RunSummary {
     fn key(&self) -> String {
-        self.id.clone()
+        ListItem::key(self)
     }
 }
 
 impl Keyed for Diagnosis {
     fn key(&self) -> String {
-        self.alert.key()
+        ListItem::key(self)
     }
 }
 
@@ -40,7 +41,7 @@ impl Keyed for WebhookView {
 
 impl Keyed for NodeView {
     fn key(&self) -> String {
-        self.name.clone()
+        ListItem::key(self)
     }
 }
 

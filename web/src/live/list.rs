@@ -1,4 +1,4 @@
-//! A list that always arrives whole and whose rows keep their identity.
+//! A list whose rows keep their identity. It arrives whole or as changes.
 //!
 //! Each row is a signal, found by its key. A push that changes one row redraws only that row. So an opened `<details>` stays open, and a
 //! screen reader and the focus keep their position.
@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use domain::api::lists::{ListChanges, Source, order_after};
 use leptos::prelude::*;
 
 use super::kept_focus::keep_focus;
@@ -93,10 +94,27 @@ impl<T: Keyed + PartialEq + Send + Sync + 'static> List<T> {
     /// Replaces the list.
     pub(crate) fn take(self, fresh: Vec<T>) {
         let before = self.0.get_untracked();
-        let order = |rows: &[Row<T>]| rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>();
-        let old_order = before.as_deref().map(order);
-        let rows = merged(before.unwrap_or_default(), fresh);
-        if old_order != Some(order(&rows)) {
+        let rows = merged(before.as_deref().unwrap_or_default(), fresh);
+        self.show(before.as_deref(), rows);
+    }
+
+    /// Applies changes. Returns false if they do not fit the list, which then stays as it is.
+    pub(crate) fn follow(self, changes: ListChanges<T>) -> bool {
+        let Some(before) = self.0.get_untracked() else {
+            return false;
+        };
+        let Some(rows) = followed(&before, changes) else {
+            return false;
+        };
+        self.show(Some(&before), rows);
+        true
+    }
+
+    /// Shows these rows, unless the keys and their order stay the same.
+    fn show(self, before: Option<&[Row<T>]>, rows: Vec<Row<T>>) {
+        let keys = rows.iter().map(|row| &row.key);
+        let is_same = before.is_some_and(|before| before.iter().map(|row| &row.key).eq(keys));
+        if !is_same {
             self.0.set(Some(rows));
         }
     }
@@ -107,11 +125,11 @@ impl<T: Keyed + PartialEq + Send + Sync + 'static> List<T> {
     }
 }
 
-fn merged<T: Keyed + PartialEq + Send + Sync>(before: Vec<Row<T>>, fresh: Vec<T>) -> Vec<Row<T>> {
+fn merged<T: Keyed + PartialEq + Send + Sync>(before: &[Row<T>], fresh: Vec<T>) -> Vec<Row<T>> {
     // Positions instead of rows, inserted one by one: a map of rows, or a sorted list, would be compiled for each type.
     let mut places = BTreeMap::new();
     for (place, row) in before.iter().enumerate() {
-        places.insert(row.key.clone(), place);
+        places.insert(row.key.as_str(), place);
     }
     let mut rows: Vec<Row<T>> = Vec::with_capacity(fresh.len());
     let mut taken = BTreeSet::new();
@@ -121,18 +139,45 @@ fn merged<T: Keyed + PartialEq + Send + Sync>(before: Vec<Row<T>>, fresh: Vec<T>
             // A duplicate: it is shown once, because two rows with one key would break the page.
             continue;
         }
-        let value = match places.get(&key).map(|place| before[*place].value.clone()) {
-            Some(value) => {
-                if value.with_untracked(|old| *old != item) {
-                    value.set(item);
-                }
-                value
-            }
-            None => ArcRwSignal::new(item),
-        };
-        rows.push(Row { key, value });
+        let place = places.get(key.as_str());
+        rows.push(row(place.map(|place| &before[*place]), key, item));
     }
     rows
+}
+
+/// Returns the rows after changes, or `None` if the changes do not fit the rows.
+fn followed<T: Keyed + PartialEq + Send + Sync>(
+    before: &[Row<T>],
+    changes: ListChanges<T>,
+) -> Option<Vec<Row<T>>> {
+    let keys: Vec<&str> = before.iter().map(|row| row.key.as_str()).collect();
+    let sent = changes.items.iter().map(|placed| (placed.at, placed.item.key()));
+    let sent: Vec<(usize, String)> = sent.collect();
+    let order = order_after(&keys, &changes.removed, &sent)?;
+    let mut sent = sent.into_iter().zip(changes.items);
+    let mut rows: Vec<Row<T>> = Vec::with_capacity(order.len());
+    for source in order {
+        rows.push(match source {
+            Source::Kept(place) => before[place].clone(),
+            Source::Sent(replaces) => {
+                let ((_, key), placed) = sent.next()?;
+                row(replaces.map(|place| &before[place]), key, placed.item)
+            }
+        });
+    }
+    Some(rows)
+}
+
+/// Returns the row of an item. It has the signal of the row before, which fires only if the item differs.
+fn row<T: PartialEq + Send + Sync>(before: Option<&Row<T>>, key: String, item: T) -> Row<T> {
+    let Some(before) = before else {
+        let value = ArcRwSignal::new(item);
+        return Row { key, value };
+    };
+    if before.value.with_untracked(|old| *old != item) {
+        before.value.set(item);
+    }
+    before.clone()
 }
 
 /// Shows one view per row. A view lives as long as its row's key.
@@ -168,6 +213,8 @@ fn listed(rows: Box<dyn Fn() -> Vec<ErasedRow> + Send + Sync>) -> AnyView {
 
 #[cfg(test)]
 mod tests {
+    use domain::api::lists::PlacedItem;
+
     use super::*;
 
     #[derive(PartialEq)]
@@ -179,13 +226,54 @@ mod tests {
         }
     }
 
+    /// Keys and values of rows.
+    fn shown(rows: &[Row<Item>]) -> Vec<(&str, u32)> {
+        let shown = |row: &Row<Item>| row.peek(|item| item.1);
+        rows.iter().map(|row| (row.key.as_str(), shown(row))).collect()
+    }
+
+    fn changes(removed: &[&str], items: Vec<(usize, Item)>) -> ListChanges<Item> {
+        let placed = |(at, item)| PlacedItem { at, item };
+        ListChanges {
+            removed: removed.iter().map(|key| (*key).to_owned()).collect(),
+            items: items.into_iter().map(placed).collect(),
+        }
+    }
+
     #[test]
     fn rows_keep_their_signals_by_key() {
-        let first = merged(vec![], vec![Item("a", 1), Item("b", 1)]);
+        let first = merged(&[], vec![Item("a", 1), Item("b", 1)]);
         let a = first[0].clone();
-        let second = merged(first, vec![Item("c", 1), Item("a", 2), Item("a", 3)]);
-        let keys: Vec<_> = second.iter().map(|row| row.key.as_str()).collect();
-        assert_eq!(keys, ["c", "a"]);
+        let second = merged(&first, vec![Item("c", 1), Item("a", 2), Item("a", 3)]);
+        assert_eq!(shown(&second), [("c", 1), ("a", 2)]);
         assert_eq!(a.peek(|item| item.1), 2, "the old row shows the new value");
+    }
+
+    #[test]
+    fn changes_keep_the_signals_of_rows() {
+        let before = merged(&[], vec![Item("a", 1), Item("b", 1), Item("c", 1), Item("d", 1)]);
+        let items = vec![(0, Item("e", 1)), (2, Item("c", 2)), (3, Item("d", 1))];
+        let after = followed(&before, changes(&["b"], items)).expect("they fit");
+        assert_eq!(shown(&after), [("e", 1), ("a", 1), ("c", 2), ("d", 1)]);
+        // The rows that a page already shows.
+        assert_eq!(shown(&before), [("a", 1), ("b", 1), ("c", 2), ("d", 1)]);
+        let again = followed(&after, changes(&[], vec![(0, Item("a", 3))])).expect("they fit");
+        assert_eq!(shown(&again), [("a", 3), ("e", 1), ("c", 2), ("d", 1)], "it moved");
+        assert_eq!(before[0].peek(|item| item.1), 3, "and kept its signal");
+    }
+
+    #[test]
+    fn changes_that_do_not_fit_change_nothing() {
+        let before = merged(&[], vec![Item("a", 1), Item("b", 1)]);
+        for bad in [
+            changes(&["x"], vec![(0, Item("a", 9))]),
+            changes(&["a", "a"], vec![]),
+            changes(&[], vec![(0, Item("a", 9)), (1, Item("a", 8))]),
+            changes(&[], vec![(0, Item("a", 9)), (7, Item("x", 1))]),
+            changes(&[], vec![(1, Item("a", 9)), (0, Item("b", 9))]),
+        ] {
+            assert!(followed(&before, bad).is_none());
+            assert_eq!(shown(&before), [("a", 1), ("b", 1)]);
+        }
     }
 }

@@ -3,15 +3,15 @@
 //! Written by hand, because serde would copy a tagged message into a buffer: see [`crate::json`].
 
 use domain::api::alerts::Diagnosis;
+use domain::api::lists::{ListChanges, PlacedItem};
 use domain::api::nodes::NodeView;
 use domain::api::runs::{AttemptView, LogPiece, RunSummary, StopView, UnknownAttemptView, UnreadReport};
 use domain::api::stream::Column;
 use domain::time::TimestampMs;
-use js_sys::Array;
 use serde::Deserialize;
 use wasm_bindgen::JsValue;
 
-use crate::json::{Unreadable, field, parse, read, read_field};
+use crate::json::{Unreadable, field, list, parse, read, read_field};
 
 /// A message of the stream: the part of [`Push`](domain::api::stream::Push) that a page shows.
 pub(crate) enum StreamMessage {
@@ -37,6 +37,9 @@ pub(crate) enum StreamMessage {
     Runs(Vec<RunSummary>),
     Diagnoses(Vec<Diagnosis>),
     Nodes(Vec<NodeView>),
+    RunsChanged(ListChanges<RunSummary>),
+    DiagnosesChanged(ListChanges<Diagnosis>),
+    NodesChanged(ListChanges<NodeView>),
     Failed {
         id: u32,
         message: String,
@@ -110,6 +113,9 @@ impl StreamMessage {
             "runs" => Self::Runs(read_field(&message, "runs")?),
             "diagnoses" => Self::Diagnoses(read_diagnoses(&field(&message, "diagnoses")?)?),
             "nodes" => Self::Nodes(read_field(&message, "nodes")?),
+            "runs_changed" => Self::RunsChanged(read_changes(&message, read)?),
+            "diagnoses_changed" => Self::DiagnosesChanged(read_changes(&message, read_diagnosis)?),
+            "nodes_changed" => Self::NodesChanged(read_changes(&message, read)?),
             "failed" => Self::Failed {
                 id: read_field(&message, "id")?,
                 message: read_field(&message, "message")?,
@@ -129,9 +135,28 @@ impl Run {
     }
 }
 
+/// Reads what has changed in a list.
+fn read_changes<T>(
+    message: &JsValue,
+    read_item: fn(&JsValue) -> Result<T, Unreadable>,
+) -> Result<ListChanges<T>, Unreadable> {
+    let read_placed = |placed: JsValue| -> Result<PlacedItem<T>, Unreadable> {
+        Ok(PlacedItem {
+            at: read_field(&placed, "at")?,
+            item: read_item(&field(&placed, "item")?)?,
+        })
+    };
+    let items = list(field(message, "items")?)?;
+    Ok(ListChanges {
+        removed: read_field(message, "removed")?,
+        items: items.iter().map(read_placed).collect::<Result<_, _>>()?,
+    })
+}
+
 /// Reads a list of diagnoses.
 pub(crate) fn read_diagnoses(all: &JsValue) -> Result<Vec<Diagnosis>, Unreadable> {
-    Array::from(all).iter().map(|one| read_diagnosis(&one)).collect()
+    let all = list(all.clone())?;
+    all.iter().map(|one| read_diagnosis(&one)).collect()
 }
 
 /// Reads a diagnosis; the fields of its alert are at the same level as its own.
