@@ -85,6 +85,7 @@ def test_what_is_loaded_is_what_was_saved_and_the_sidecar_says_what_it_is(tmp_pa
     # Lockstep uses these to distinguish the run's own files from copies and from other files beside them.
     found = {entry.name: entry.stat() for entry in pathlib.Path(path).iterdir()}
     assert (said.pop("run"), said.pop("inode")) == ("run-1", found.pop("lockstep.json").st_ino)
+    assert said.pop("folder") == os.stat(path).st_ino
     assert said.pop("inodes") == {name: [known.st_ino, known.st_size, known.st_mtime_ns] for name, known in found.items()}
     assert said == {"version": 1, "step": 7, "epoch": 2, "content": "full", "val_loss": None, "world_size": 1, "shared": {}}
     assert (tmp_path / "latest").read_text() == "step-000007\n"

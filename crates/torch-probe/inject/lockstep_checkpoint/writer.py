@@ -160,13 +160,16 @@ class SparingWriter(FileSystemWriter):
         ]
 
     def _proof(self, files, inode):
-        """Returns which run wrote the checkpoint, and the inodes of its files: a copy of the folder has other inodes, so it proves nothing.
+        """Returns which run wrote the checkpoint, and the inodes of its folder and its files.
+
+        A copy of the folder has other inodes, so it proves nothing. If it consists of hard links, only its folder has another inode.
         """
         identities = {}
         for name in [*files, folders.METADATA]:
             found = os.lstat(os.path.join(self.made, name))
             identities[name] = [found.st_ino, found.st_size, found.st_mtime_ns]
-        return {"run": os.environ.get("LOCKSTEP_RUN"), "inode": inode, "inodes": identities}
+        folder = os.stat(self.made).st_ino
+        return {"run": os.environ.get("LOCKSTEP_RUN"), "inode": inode, "folder": folder, "inodes": identities}
 
     def _sidecar(self, written, world_size):
         names = sorted({result.storage_data.relative_path for result in written}) + [folders.CONTENTS]

@@ -30,6 +30,8 @@ pub(super) struct Sidecar {
     run: Option<String>,
     /// Its own inode.
     inode: Option<u64>,
+    /// The inode of its folder; `None` in sidecars of older versions.
+    folder: Option<u64>,
     /// Inode, size in bytes and modification time of each file, by its name in the folder.
     inodes: BTreeMap<String, (u64, u64, i64)>,
 }
@@ -48,8 +50,9 @@ pub(super) fn read(path: &Path) -> Result<Option<Sidecar>, String> {
 
 /// A sidecar that proves which run wrote the files beside it.
 ///
-/// It contains its own inode number, so a copy of it proves nothing. It proves only the files that it lists, while each is still the inode
-/// that was written. A copy of a folder with its sidecar is not proven, and neither is a file that was added.
+/// It contains its own inode number and that of its folder, so a copy of it proves nothing, and neither does a copy of the folder that
+/// consists of hard links (`cp -al`). It proves only the files that it lists, while each is still the inode that was written. A file that
+/// was added is not proven.
 #[derive(Debug, Clone)]
 pub(super) struct Proof {
     path: PathBuf,
@@ -74,8 +77,14 @@ impl Proof {
         let found = Identity::of(&path)
             .ok()
             .filter(|found| found.kind == Kind::File)?;
+        let folder = Identity::of(path.parent()?).ok()?;
         let sidecar = read(&path).ok()??;
-        let is_ours = sidecar.run.as_deref() == Some(run) && sidecar.inode == Some(found.inode);
+        let is_in_place = match sidecar.folder {
+            Some(inode) => inode == folder.inode,
+            // No save links a sidecar, so one of its names is that of a copy. It is unknown which one.
+            None => found.links <= 1,
+        };
+        let is_ours = sidecar.run.as_deref() == Some(run) && sidecar.inode == Some(found.inode) && is_in_place;
         is_ours.then_some(Self {
             path,
             device: found.device,

@@ -7,6 +7,16 @@ use super::*;
 
 /// Writes what `lockstep_checkpoint` writes last.
 fn write(folder: &Path, run: &str, names: &[&str]) {
+    let inode = std::fs::metadata(folder).unwrap().ino();
+    write_with(folder, run, names, Some(inode));
+}
+
+/// Writes what `lockstep_checkpoint` wrote before a sidecar named its folder.
+fn write_older(folder: &Path, run: &str, names: &[&str]) {
+    write_with(folder, run, names, None);
+}
+
+fn write_with(folder: &Path, run: &str, names: &[&str], folder_inode: Option<u64>) {
     let path = folder.join(NAME);
     std::fs::write(&path, b"").unwrap();
     let inode = std::fs::metadata(&path).unwrap().ino();
@@ -19,7 +29,10 @@ fn write(folder: &Path, run: &str, names: &[&str]) {
         )
     };
     let inodes: serde_json::Map<_, _> = names.iter().map(entry).collect();
-    let sidecar = serde_json::json!({ "version": 1, "step": 7, "files": {}, "run": run, "inode": inode, "inodes": inodes });
+    let mut sidecar = serde_json::json!({ "version": 1, "step": 7, "files": {}, "run": run, "inode": inode, "inodes": inodes });
+    if let Some(inode) = folder_inode {
+        sidecar["folder"] = inode.into();
+    }
     std::fs::write(&path, sidecar.to_string()).unwrap();
 }
 
@@ -67,4 +80,39 @@ fn the_copy_of_a_sidecar_proves_nothing() {
     std::fs::copy(disk.path("step-7").join(NAME), copy.join(NAME)).unwrap();
     std::fs::hard_link(&shard, copy.join("__0_0.distcp")).unwrap();
     assert!(!proves(&copy, "r", "__0_0.distcp") && !proves(&copy, "r", NAME));
+}
+
+/// A person keeps a checkpoint with `cp -al`: the folder is new, and everything in it is a hard link, also the sidecar.
+#[test]
+fn a_copy_of_hard_links_is_not_proven_and_its_original_is() {
+    let disk = Disk::new();
+    disk.put("step-7/__0_0.distcp", b"shard");
+    let (original, kept) = (disk.path("step-7"), disk.path("kept"));
+    write(&original, "r", &["__0_0.distcp"]);
+    link_all(&original, &kept);
+    for name in ["__0_0.distcp", NAME] {
+        assert!(proves(&original, "r", name), "{name}");
+        assert!(!proves(&kept, "r", name), "{name}");
+    }
+    std::fs::remove_dir_all(&original).unwrap();
+    assert!(!proves(&kept, "r", "__0_0.distcp"), "the last name is still a person's");
+}
+
+#[test]
+fn a_linked_sidecar_that_does_not_name_its_folder_proves_nothing() {
+    let disk = Disk::new();
+    disk.put("step-7/__0_0.distcp", b"shard");
+    let (original, kept) = (disk.path("step-7"), disk.path("kept"));
+    write_older(&original, "r", &["__0_0.distcp"]);
+    assert!(proves(&original, "r", "__0_0.distcp"));
+    link_all(&original, &kept);
+    assert!(!proves(&original, "r", "__0_0.distcp") && !proves(&kept, "r", "__0_0.distcp"));
+}
+
+fn link_all(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::hard_link(entry.path(), to.join(entry.file_name())).unwrap();
+    }
 }
