@@ -29,6 +29,8 @@ pub(super) struct FirstStart {
     /// The device of the folder. If the device differs later, for example because a disk was mounted over the folder, the list does not
     /// apply.
     device: u64,
+    /// The folder without symbolic links. If it leads to another folder later, the list does not apply. `None` in lists of older agents.
+    real_folder: Option<String>,
     /// No attempt of the run had started before on any node.
     is_first: bool,
     /// The run's spec declares that the folder belongs to the run.
@@ -45,6 +47,8 @@ pub(super) struct EarlierFiles {
     list: FirstStart,
     names: HashSet<String>,
     inodes: HashMap<u64, i64>,
+    /// The folder still leads to the folder that was listed.
+    is_same_folder: bool,
 }
 
 impl FirstStart {
@@ -59,6 +63,7 @@ impl FirstStart {
             return list;
         };
         list.device = device;
+        list.real_folder = real_path(folder);
         let deadline = Instant::now() + WITHIN;
         list.complete = list.add(folder, "", 0, deadline);
         list
@@ -102,9 +107,11 @@ impl FirstStart {
         true
     }
 
-    /// Builds the indexes.
+    /// Builds the indexes, and checks where the folder leads now. May block as long as the file server does not answer.
     pub(super) fn earlier(self) -> EarlierFiles {
+        let leads_to = real_path(Path::new(&self.folder));
         EarlierFiles {
+            is_same_folder: self.real_folder.is_some() && self.real_folder == leads_to,
             names: self.there.iter().map(|(name, ..)| name.clone()).collect(),
             inodes: self
                 .there
@@ -122,9 +129,9 @@ impl EarlierFiles {
         found.device == self.list.device && self.inodes.get(&found.inode) == Some(&found.changed_ns)
     }
 
-    /// Returns true if the list contains everything that existed.
+    /// Returns true if the list contains everything that existed in the current folder.
     pub(super) fn is_complete(&self) -> bool {
-        self.list.complete
+        self.list.complete && self.is_same_folder
     }
 
     /// Returns true if this name existed.
@@ -144,6 +151,7 @@ impl EarlierFiles {
         is_mine
             && is_first
             && complete
+            && self.is_same_folder
             && found.device == device
             && self.name_of(path).is_some()
             && !self.had(path)
@@ -158,6 +166,10 @@ impl EarlierFiles {
             Some("the run was first started elsewhere, so this node has no list of the earlier files")
         } else if !self.list.complete {
             Some("the folder could not be listed completely when the run first started")
+        } else if self.list.real_folder.is_none() {
+            Some("the run first started with an older agent, which did not record where the folder leads")
+        } else if !self.is_same_folder {
+            Some("the folder leads elsewhere since the run first started")
         } else {
             None
         }
@@ -166,6 +178,24 @@ impl EarlierFiles {
     fn name_of(&self, path: &Path) -> Option<String> {
         let below = path.strip_prefix(&self.list.folder).ok()?;
         Some(below.to_string_lossy().into_owned())
+    }
+}
+
+/// Returns the path without symbolic links, also of a folder that does not exist yet. `None` if it is not valid text.
+fn real_path(folder: &Path) -> Option<String> {
+    let (mut there, mut missing) = (folder, Vec::new());
+    loop {
+        match std::fs::canonicalize(there) {
+            Ok(mut real) => {
+                real.extend(missing.into_iter().rev());
+                return real.into_os_string().into_string().ok();
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                missing.push(there.file_name()?);
+                there = there.parent()?;
+            }
+            Err(_) => return None,
+        }
     }
 }
 

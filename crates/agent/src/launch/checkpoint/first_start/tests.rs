@@ -75,3 +75,62 @@ fn what_has_not_changed_since_was_there() {
     std::fs::write(disk.path("other.pt"), FULL).unwrap();
     assert!(!was_there(&disk.path("other.pt")), "the run has written to it");
 }
+
+/// A person pointed the link `current` to the folder of another experiment, and the run's retention removed that folder's checkpoints.
+#[test]
+fn a_folder_that_leads_elsewhere_since_the_first_start_declares_nothing() {
+    let disk = Disk::new();
+    let current = disk.path("current");
+    let lead_to = |target: &str| {
+        let _none_yet = std::fs::remove_file(&current);
+        std::os::unix::fs::symlink(target, &current).unwrap();
+    };
+    disk.put("mine/notes.txt", b"before");
+    lead_to("mine");
+    let run = disk.run_in("r", current.clone());
+    run.first_start(true, true);
+    disk.put("mine/step-1.pt", FULL);
+    disk.put("others/step-1.pt", FULL);
+    let checkpoint = current.join("step-1.pt");
+    assert!(declared(&run, &checkpoint));
+    lead_to("others");
+    assert!(!declared(&run, &checkpoint));
+    let problem = run.scan().problem.unwrap();
+    assert!(problem.contains("leads elsewhere"), "{problem}");
+    lead_to("mine");
+    assert!(declared(&run, &checkpoint));
+}
+
+#[test]
+fn a_folder_that_the_run_creates_is_declared_and_a_link_in_its_place_is_not() {
+    let disk = Disk::new();
+    let folder = disk.path("a/new");
+    let run = disk.run_in("r", folder.clone());
+    run.first_start(true, true);
+    disk.put("a/new/step-1.pt", FULL);
+    disk.put("others/step-1.pt", FULL);
+    assert!(declared(&run, &folder.join("step-1.pt")));
+    std::fs::rename(&folder, disk.path("a/old")).unwrap();
+    std::os::unix::fs::symlink("../others", &folder).unwrap();
+    assert!(!declared(&run, &folder.join("step-1.pt")));
+}
+
+#[test]
+fn a_list_of_an_older_agent_declares_nothing() {
+    let disk = Disk::new();
+    let start = Start {
+        spec: domain::run::spec::Spec {
+            checkpoint_dir_is_mine: true,
+            ..domain::run::spec::Spec::default()
+        },
+        is_first: true,
+        ..Start::default()
+    };
+    let mut list = FirstStart::list(&disk.folder(), &start);
+    list.real_folder = None;
+    let after = disk.put("step-1.pt", FULL);
+    let found = Identity::of(&after).unwrap();
+    let earlier = list.earlier();
+    assert!(!earlier.declares(&after, &found));
+    assert!(earlier.why_not_declared().is_some_and(|why| why.contains("older agent")));
+}
