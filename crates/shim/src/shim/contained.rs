@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,10 @@ pub(crate) struct ContainerProcesses {
     marks: Vec<String>,
     /// torchrun, once it has reported its id.
     pub(crate) first: Option<Process>,
-    /// Its mount namespace, or `None` if it is the shim's own.
+    /// Its mount namespace, or `None` if it is the shim's own, or no longer the container's.
     mounts: Option<PathBuf>,
+    /// The processes that the last search found in the namespace.
+    inside: BTreeSet<Process>,
     /// When the shim first saw that torchrun had ended.
     over_since: Option<Instant>,
 }
@@ -56,6 +58,7 @@ impl ContainerProcesses {
             marks: names.into_iter().filter_map(mark).collect(),
             first: None,
             mounts: None,
+            inside: BTreeSet::new(),
             over_since: None,
         }
     }
@@ -91,18 +94,34 @@ impl ContainerProcesses {
     }
 
     /// Returns the living processes of the container.
-    pub(crate) fn find(&self) -> BTreeSet<Process> {
+    ///
+    /// When the last process of a namespace has ended, the kernel gives the namespace's number to the next one, which may be that of any
+    /// program. So the number counts only while torchrun lives, or a process that was found by it before.
+    pub(crate) fn find(&mut self) -> BTreeSet<Process> {
         let Some(first) = self.first else {
             return BTreeSet::new();
         };
         let below = tree::descendants(first.pid).into_iter().filter(|_| first.lives());
-        let inside = self.mounts.iter().flat_map(|mounts| {
-            let is_inside = move |pid: &i32| mount_namespace(*pid).as_ref() == Some(mounts);
-            tree::all_processes().filter(is_inside).filter_map(Process::of)
-        });
         let itself = Some(first).filter(|first| first.lives());
-        below.chain(inside).chain(itself).collect()
+        let mut found: BTreeSet<Process> = below.chain(itself).collect();
+        let inside = self.mounts.as_deref().map(processes_inside).unwrap_or_default();
+        // Checked after the search: a process that lives now kept the namespace during the search.
+        if first.lives() || self.inside.iter().any(|process| process.lives()) {
+            found.extend(&inside);
+            self.inside = inside;
+        } else {
+            self.mounts = None;
+        }
+        found
     }
+}
+
+fn processes_inside(mounts: &Path) -> BTreeSet<Process> {
+    let is_inside = |pid: &i32| mount_namespace(*pid).as_deref() == Some(mounts);
+    tree::all_processes()
+        .filter(is_inside)
+        .filter_map(Process::of)
+        .collect()
 }
 
 fn mount_namespace(pid: i32) -> Option<PathBuf> {
@@ -210,6 +229,8 @@ impl Shim {
 
 #[cfg(test)]
 mod tests {
+    use domain::container::Runtime;
+
     use super::*;
 
     #[test]
@@ -222,5 +243,43 @@ mod tests {
         ]);
         assert_eq!(by_name, [("NCCL_DEBUG", "INFO")]);
         assert_eq!(file, "LD_PRELOAD=x\nPATH=/b\n");
+    }
+
+    /// The number of an ended container's mount namespace was given to that of another program, and the shim ended this program.
+    #[test]
+    fn a_namespace_whose_processes_have_ended_is_that_of_another_program() {
+        let (mut torchrun, first) = sleeping();
+        let (mut other, program) = sleeping();
+        let mut container = in_own_namespace(first);
+        assert!(container.find().is_superset(&BTreeSet::from([first, program])));
+        first.signal(SIGKILL);
+        torchrun.wait().expect("its end");
+        assert!(container.find().contains(&program), "it was found while torchrun lived");
+        let mut not_searched_before = in_own_namespace(first);
+        assert_eq!(not_searched_before.find(), BTreeSet::new());
+        assert_eq!(not_searched_before.find(), BTreeSet::new());
+        program.signal(SIGKILL);
+        other.wait().expect("its end");
+    }
+
+    fn sleeping() -> (std::process::Child, Process) {
+        let child = Command::new("sleep").arg("600").spawn().expect("sleep");
+        let process = Process::of(child.id().cast_signed()).expect("it lives");
+        (child, process)
+    }
+
+    /// A container whose mount namespace is that of this test.
+    fn in_own_namespace(first: Process) -> ContainerProcesses {
+        let contained = ContainerHandle {
+            runtime: Runtime::Podman,
+            name: "c".into(),
+            pid_file: String::new(),
+            env_file: String::new(),
+        };
+        ContainerProcesses {
+            first: Some(first),
+            mounts: mount_namespace(std::process::id().cast_signed()),
+            ..ContainerProcesses::expect(&contained, &Launch::default())
+        }
     }
 }

@@ -151,9 +151,9 @@ impl Shim {
     }
 
     /// The processes that SIGKILL ends while torchrun is suspended. A container's runtime is left out too: it must report the end.
-    fn all_but_torchrun(&self) -> BTreeSet<Process> {
+    fn all_but_torchrun(&mut self) -> BTreeSet<Process> {
         let torchrun = self.launcher.torchrun();
-        let all = match &self.launcher.container {
+        let all = match &mut self.launcher.container {
             Some(container) => container.find(),
             None => self.owned(),
         };
@@ -163,10 +163,11 @@ impl Shim {
     }
 
     /// All living processes that exist because of this shim.
-    fn owned(&self) -> BTreeSet<Process> {
+    fn owned(&mut self) -> BTreeSet<Process> {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let grouped = self.group.iter().flat_map(Group::processes);
-        let contained = self.launcher.container.iter().flat_map(ContainerProcesses::find);
+        let contained = self.launcher.container.iter_mut();
+        let contained = contained.flat_map(ContainerProcesses::find);
         let all = grouped.chain(tree::descendants(own)).chain(contained);
         all.filter(|process| process.pid != own).collect()
     }
