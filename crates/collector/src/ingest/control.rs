@@ -112,6 +112,8 @@ async fn converse(
     outbound: Outbound,
 ) -> Result<(), Status> {
     let hello = first(&mut inbound).await?;
+    // Before the agent is registered and gets a credential.
+    hello::check_name(ingest, &hello)?;
     let (session, ack) = hello::greet(ingest, admitted, hello).await?;
     if let Some(first_bytes) = first_bytes {
         first_bytes.lift();
@@ -139,7 +141,8 @@ async fn serve(
     inbound: Streaming<ControlUp>,
     outbound: Outbound,
 ) -> Result<(), Status> {
-    let (connection, messages) = ingest.runs.agents.connect(&session.node);
+    let connected = ingest.runs.agents.connect(&session.node, &session.instance);
+    let (connection, messages) = connected.map_err(|error| hello::name_in_use(&error))?;
     let conversation = Conversation {
         ingest,
         session: &session,

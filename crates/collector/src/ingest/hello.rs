@@ -24,6 +24,7 @@ use super::handles::Ingest;
 use super::hello_slots::{self, HelloSlot};
 use crate::clock;
 use crate::live::Heartbeat;
+use crate::runs::NameInUse;
 use crate::tokens::Principal;
 
 /// How long an agent may take to send its first message.
@@ -38,6 +39,8 @@ const TEXT_CHARS_MAX: usize = 64;
 pub(super) struct AgentSession {
     /// The agent's node.
     pub(super) node: NodeName,
+    /// Differs for each start of the agent.
+    pub(super) instance: String,
     /// Updated with each message.
     pub(super) heartbeat: Heartbeat,
     /// The protocol version that both sides use.
@@ -143,6 +146,7 @@ pub(super) async fn greet(
     Ok((
         AgentSession {
             node,
+            instance: shortened(&hello.instance),
             heartbeat,
             protocol,
         },
@@ -154,6 +158,25 @@ pub(super) async fn greet(
             takes_more_hellos: true,
         },
     ))
+}
+
+/// Checks that no other agent has a control stream with the name of this one. Telemetry streams are not checked: they end no attempt.
+///
+/// # Errors
+/// Returns the status that ends the stream. The agent tries again later.
+pub(super) fn check_name(ingest: &Ingest, hello: &Hello) -> Result<(), Status> {
+    // An invalid name is refused later.
+    let Ok(node) = NodeName::new(hello.node.clone()) else {
+        return Ok(());
+    };
+    let checked = ingest.runs.agents.check_name(&node, &shortened(&hello.instance));
+    checked.map_err(|error| name_in_use(&error))
+}
+
+/// The status for an agent that has the name of another connected agent.
+pub(super) fn name_in_use(error: &NameInUse) -> Status {
+    tracing::warn!(%error, "an agent was not admitted");
+    Status::already_exists(error.to_string())
 }
 
 /// Checks that a credential of one node is not used for another node.

@@ -18,7 +18,8 @@ const WAITING_MAX: usize = 256;
 /// Bound of the queue of answers to one inspection request: one answer per rank of a node, and the last one. Further answers are dropped.
 const ANSWERS_MAX: usize = 64;
 
-/// Connected agents. If a node has several connections, the last one is used.
+/// Connected agents. If an agent has several connections, the last one is used. Another agent with the name of a connected node is refused:
+/// it would report that the node no longer holds its attempts, and they would be started a second time.
 #[derive(Clone, Default)]
 pub struct Agents {
     connected: Arc<Mutex<HashMap<NodeName, AgentChannel>>>,
@@ -31,6 +32,8 @@ pub struct Agents {
 
 struct AgentChannel {
     connection: u64,
+    /// Differs for each start of an agent. Empty if it is unknown.
+    instance: String,
     messages: mpsc::Sender<control_down::Message>,
     /// Attempts that have ended but that the node still holds. `None` until the node has reported what it holds.
     leftovers: Option<BTreeSet<AttemptId>>,
@@ -55,28 +58,52 @@ pub struct Connection {
     id: u64,
 }
 
+/// Another agent is connected with the name of this node.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another agent is connected as node {0}: two machines or two agents use one name, or the earlier agent of this machine has ended a \
+     moment ago. Give each agent a name of its own with --name, and let it join again with `lockstep token join`"
+)]
+pub struct NameInUse(NodeName);
+
 impl Agents {
+    /// Checks that no other agent is connected with the name of this node.
+    ///
+    /// # Errors
+    /// Returns an error if there is one.
+    pub fn check_name(&self, node: &NodeName, instance: &str) -> Result<(), NameInUse> {
+        check_name(&self.lock(), node, instance)
+    }
+
     /// Registers a connection. The receiver yields the messages for the node.
-    #[must_use]
-    pub fn connect(&self, node: &NodeName) -> (Connection, mpsc::Receiver<control_down::Message>) {
+    ///
+    /// # Errors
+    /// Returns an error if another agent is connected with the name of this node.
+    pub fn connect(
+        &self,
+        node: &NodeName,
+        instance: &str,
+    ) -> Result<(Connection, mpsc::Receiver<control_down::Message>), NameInUse> {
         let (messages, receiver) = mpsc::channel(WAITING_MAX);
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        self.lock().insert(
+        let mut connected = self.lock();
+        check_name(&connected, node, instance)?;
+        connected.insert(
             node.clone(),
             AgentChannel {
                 connection: id,
+                instance: instance.to_owned(),
                 messages,
                 leftovers: None,
             },
         );
-        (
-            Connection {
-                agents: self.clone(),
-                node: node.clone(),
-                id,
-            },
-            receiver,
-        )
+        drop(connected);
+        let connection = Connection {
+            agents: self.clone(),
+            node: node.clone(),
+            id,
+        };
+        Ok((connection, receiver))
     }
 
     /// Returns true if commands reach the node now.
@@ -197,6 +224,18 @@ impl Agents {
     }
 }
 
+fn check_name(
+    connected: &HashMap<NodeName, AgentChannel>,
+    node: &NodeName,
+    instance: &str,
+) -> Result<(), NameInUse> {
+    let are_known = |channel: &AgentChannel| !channel.instance.is_empty() && !instance.is_empty();
+    match connected.get(node) {
+        Some(channel) if are_known(channel) && channel.instance != instance => Err(NameInUse(node.clone())),
+        _ => Ok(()),
+    }
+}
+
 impl Answers {
     /// Returns the next answer, or `None` after the last.
     pub(super) async fn next(&mut self) -> Option<Answer> {
@@ -246,14 +285,28 @@ mod tests {
     #[test]
     fn the_last_connection_of_a_node_counts() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
-        let (old, mut old_commands) = agents.connect(&node);
-        let (new, mut new_commands) = agents.connect(&node);
+        let (old, mut old_commands) = agents.connect(&node, "i").expect("nobody is there");
+        let (new, mut new_commands) = agents.connect(&node, "i").expect("the same agent");
         agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
         let is_it = |message| matches!(message, control_down::Message::Command(command) if command.id == 7);
         assert!(is_it(new_commands.try_recv().expect("was sent")));
         assert!(old_commands.try_recv().is_err());
         assert!(!old.close() && agents.is_connected(&node));
         assert!(new.close() && !agents.is_connected(&node));
+    }
+
+    /// A machine was cloned. Its agent reported that the node held nothing, and the attempt of the first machine was started again.
+    #[test]
+    fn another_agent_with_the_name_of_a_connected_node_is_refused() {
+        let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
+        let (first, mut commands) = agents.connect(&node, "first").expect("nobody is there");
+        assert!(agents.check_name(&node, "second").is_err() && agents.connect(&node, "second").is_err());
+        agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
+        assert!(commands.try_recv().is_ok(), "commands still go to the first");
+        let other = NodeName::new("n2").expect("a name");
+        assert!(agents.check_name(&other, "second").is_ok());
+        assert!(first.close());
+        assert!(agents.connect(&node, "second").is_ok(), "the first has ended");
     }
 
     #[tokio::test]
@@ -264,7 +317,7 @@ mod tests {
             agents.ask(&node, &attempt(1), &question).is_none(),
             "nobody is there"
         );
-        let (_connection, mut messages) = agents.connect(&node);
+        let (_connection, mut messages) = agents.connect(&node, "i").expect("nobody is there");
         let mut answers = agents.ask(&node, &attempt(1), &question).expect("connected");
         let Ok(control_down::Message::Question(sent)) = messages.try_recv() else {
             panic!("no question was sent")
@@ -296,7 +349,7 @@ mod tests {
     #[test]
     fn a_node_gets_no_attempt_while_it_holds_an_ended_one() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
-        let (_connection, _commands) = agents.connect(&node);
+        let (_connection, _commands) = agents.connect(&node, "i").expect("nobody is there");
         assert!(!agents.is_free(&node), "it has not said what it holds");
         agents.set_leftovers(&node, BTreeSet::from([attempt(1)]));
         agents.remove_leftover(&node, &attempt(2));

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use domain::ident::NodeName;
 use futures::future::join_all;
 use tonic::codec::CompressionEncoding;
 use tonic::{Code, Request, Status};
@@ -12,6 +13,7 @@ use wire::proto::{ControlUp, Hello, control_up};
 use wire::telemetry::{Endpoint, OpenError, Receiving, Sending};
 
 use crate::harness::{ADMIN, Agent, Server, code, until};
+use crate::runs::{Control, credential};
 
 /// Number of streams per address that may be without a hello.
 const PLACES: usize = 8;
@@ -148,4 +150,27 @@ async fn two_hundred_agents_behind_one_address_are_back_soon_after_a_restart() {
         "{AGENTS} agents were back after {:?}; they were asked to come back {asked} times",
         begin.elapsed()
     );
+}
+
+/// A machine was cloned while an attempt ran on it. The clone held nothing, so the attempt was started again beside its own processes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_with_the_name_of_a_connected_one_is_refused() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let first = Control::connect(&server, &credential, &[]).await;
+    let node = NodeName::new("n1").unwrap();
+    let is_connected = || server.running.app.runs.agents.is_connected(&node);
+    until("the first agent", async || is_connected().then_some(())).await;
+    let hello = Hello {
+        instance: "clone".into(),
+        ..Agent::hello("n1")
+    };
+    let join = server.token(domain::api::session::Role::Join, None).await.token;
+    for token in [&credential, &join] {
+        let refused = control(&server, token, hello.clone(), false).await;
+        assert_eq!(refused.map_err(|status| status.code()), Err(Code::AlreadyExists));
+    }
+    drop(first);
+    until("the end of the first agent", async || (!is_connected()).then_some(())).await;
+    control(&server, &credential, hello, false).await.unwrap();
 }
