@@ -65,15 +65,22 @@ impl Runs {
         self.machine(run).await
     }
 
-    /// Returns which of the run's checkpoints, and of those that are being reported, other runs have pinned.
+    /// Returns which of the run's checkpoints, and of those that are being reported, other runs have pinned, or resumed from and not ended.
+    /// The node that removes a checkpoint knows only the attempts that it holds itself.
     pub(super) async fn pinned_by_others(
         &self,
         machine: &Machine,
         reported: BTreeSet<String>,
     ) -> Result<BTreeSet<String>, RunError> {
         let known = machine.checkpoints.iter().map(|one| one.path.as_str());
-        let paths = known.chain(reported.iter().map(String::as_str)).collect();
-        Ok(self.parts.state.pinned_by_others(&machine.id, &paths).await?)
+        let paths: BTreeSet<&str> = known.chain(reported.iter().map(String::as_str)).collect();
+        let mut pinned = self.parts.state.pinned_by_others(&machine.id, &paths).await?;
+        // Until its first own checkpoint, another run that fails resumes from it again.
+        let unfinished = self.owners.unfinished();
+        let others = unfinished.iter().filter(|other| other.id != machine.id);
+        let in_use = others.flat_map(|other| other.checkpoints_in_use());
+        pinned.extend(in_use.filter(|path| paths.contains(path.as_str())));
+        Ok(pinned)
     }
 }
 

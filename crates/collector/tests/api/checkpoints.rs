@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use domain::ident::{AttemptNo, RunId};
 use domain::run::checkpoint::{Checkpoint, CheckpointOnNode, CheckpointReport, Origin, PruneOrder};
-use domain::run::state::{NodeCommand, NodeReport, Task};
+use domain::run::state::{NodeCommand, NodeReport, RunState, Task};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::state::runs::{RunAction, RunUpdate};
 use store::{Store, StoreConfig};
 
 use crate::harness::{Server, answer};
-use crate::runs::{Control, credential, submit_failing};
+use crate::runs::{Control, credential, run_is, submit_failing};
 
 fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
     let checkpoint = |step: &u64| Checkpoint {
@@ -103,6 +103,36 @@ async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
         panic!("an order to remove was expected")
     };
     assert_eq!(order.remove, ["/c/step-1"], "the one of before is not sent again");
+}
+
+/// On shared storage, the node that removes a checkpoint may be another one than that of the run that resumed from it.
+#[tokio::test]
+async fn a_checkpoint_from_which_another_run_resumed_is_kept_until_that_run_ends() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let proven = || report(&[1, 2, 3], Some(Origin::Proven));
+    let one = run_with(&server, &mut agent, proven()).await;
+    let other = run_with(&server, &mut agent, proven()).await;
+    let dry = prune(&server, &other, true).await;
+    assert_eq!(kind_of(&dry["removed"], "/c/step-1"), "older_than_last", "{dry}");
+    let resume = server.request(Method::POST, &format!("/api/runs/{one}/resume"));
+    let (status, said) = answer(resume.json(&json!({ "checkpoint": "/c/step-1" }))).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+    let dry = prune(&server, &other, true).await;
+    assert_eq!(kind_of(&dry["kept"], "/c/step-1"), "pinned_by_another_run", "{dry}");
+    assert_eq!(kind_of(&dry["removed"], "/c/step-2"), "older_than_last", "{dry}");
+    agent.attempt = 2;
+    let (prepare, _) = agent.command().await;
+    assert_eq!(prepare.run, one);
+    agent
+        .say(&one, 1, NodeReport::Accepted { command: prepare.id })
+        .await;
+    let message = "no torch".to_owned();
+    agent.say(&one, 2, NodeReport::PrepareFailed { message }).await;
+    run_is(&server, &one, RunState::Failed).await;
+    let dry = prune(&server, &other, true).await;
+    assert_eq!(kind_of(&dry["removed"], "/c/step-1"), "older_than_last", "{dry}");
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ pub struct Situation<'a> {
     pub checkpoints: &'a [Checkpoint],
     /// Paths that a person pinned in this run.
     pub pinned: &'a BTreeSet<String>,
-    /// Paths that other runs have pinned.
+    /// Paths that other runs have pinned, or resumed from.
     pub pinned_by_others: &'a BTreeSet<String>,
     /// Paths from which attempts of a run that has not ended resumed.
     pub in_use: &'a BTreeSet<String>,

@@ -10,7 +10,7 @@ pub enum Reason {
     OutsideFolder,
     /// A person pinned it.
     Pinned,
-    /// A person pinned its path in another run.
+    /// A person pinned its path in another run, or an attempt of another run that has not ended resumed from it.
     PinnedByAnotherRun,
     /// An attempt of a run that has not ended resumed from it.
     InUse,
@@ -101,7 +101,7 @@ impl fmt::Display for Reason {
         let text = match self {
             Self::OutsideFolder => "it is outside of the run's checkpoint folder",
             Self::Pinned => "pinned",
-            Self::PinnedByAnotherRun => "pinned by another run",
+            Self::PinnedByAnotherRun => "pinned by another run, or another run resumed from it",
             Self::InUse => "the run resumed from it",
             Self::NotProven(files) => return write_not_proven(f, files),
             Self::LastComplete => "the last complete one",
