@@ -3,7 +3,8 @@
 //!
 //! A file system that hangs must not block the agent: everything runs outside the agent's own threads, with a time limit.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -80,14 +81,21 @@ fn check_disks(spec: &Spec, request: &PrepareRequest, script: Option<&Path>) -> 
     Ok(disks)
 }
 
-/// Creates the folder and a file in it. It is better to find an error now than at the first save, hours later.
+/// Creates the folder and a file in it. It is better to find an error now than at the first save, hours later. Anything that has the file's
+/// name is replaced, not written to: it may be a link that another user of the folder made to a file of the agent's user.
 fn leave_token(folder: &Path, token: &Path, request: &PrepareRequest) -> Result<(), PrepareError> {
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(token, &request.mark))
-        .map_err(|source| PrepareError::Unwritable {
-            path: folder.to_owned(),
-            source,
-        })
+    let write = || -> io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        match std::fs::remove_file(token) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        File::create_new(token)?.write_all(request.mark.as_bytes())
+    };
+    write().map_err(|source| PrepareError::Unwritable {
+        path: folder.to_owned(),
+        source,
+    })
 }
 
 /// Removes the file that `leave_token` wrote.
@@ -222,6 +230,28 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(!is_seen(token).await);
+    }
+
+    /// A run's name and attempt are known before its next attempt, so that another user of the folder could make the link.
+    #[tokio::test]
+    async fn the_token_is_not_written_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = folder.path().join("other");
+        let token = folder.path().join("ckpt/.lockstep-r.1-n0");
+        for is_symbolic in [true, false] {
+            std::fs::write(&other, "keys").unwrap();
+            std::fs::create_dir_all(folder.path().join("ckpt")).unwrap();
+            let linked = if is_symbolic {
+                std::os::unix::fs::symlink(&other, &token)
+            } else {
+                std::fs::hard_link(&other, &token)
+            };
+            linked.unwrap();
+            disks(&spec(folder.path()), &request(), None).await.unwrap();
+            assert_eq!(std::fs::read_to_string(&other).unwrap(), "keys");
+            assert_eq!(std::fs::read_to_string(&token).unwrap(), "r.1-n0");
+            std::fs::remove_file(&token).unwrap();
+        }
     }
 
     #[tokio::test]
