@@ -59,6 +59,9 @@ pub(super) enum RemovalError {
     /// It may still be in writing.
     #[error("{0} was kept: it is incomplete and changed a moment ago")]
     Writing(String),
+    /// The order is old: a person may have pinned the checkpoint since.
+    #[error("{0} was kept: the order to remove it is too old; prune again")]
+    Late(String),
     /// Another program may have written it.
     #[error("{path} was kept: not proven to be this run's: {}", files.join(", "))]
     NotProven {
@@ -91,18 +94,19 @@ pub(super) enum RemovalError {
     },
 }
 
-/// Executes an order. Returns the first reason why something was not removed.
+/// Executes an order until a point in time. Returns the first reason why something was not removed.
 pub(super) fn carry_out(
     order: &RemovalOrder,
+    until: SystemTime,
     in_use: &BTreeSet<String>,
     node: &str,
     records: &mut Records,
 ) -> Option<RemovalError> {
     let mut first = None;
     for path in &order.remove {
-        match remove(order, path, in_use, node, records) {
+        match remove(order, path, until, in_use, node, records) {
             Ok(()) => {}
-            Err(error @ RemovalError::Remain { .. }) => return Some(error),
+            Err(error @ (RemovalError::Remain { .. } | RemovalError::Late(_))) => return Some(error),
             Err(error) => first = first.or(Some(error)),
         }
     }
@@ -112,6 +116,7 @@ pub(super) fn carry_out(
 fn remove(
     order: &RemovalOrder,
     path: &str,
+    until: SystemTime,
     in_use: &BTreeSet<String>,
     node: &str,
     records: &mut Records,
@@ -130,6 +135,10 @@ fn remove(
         return Err(RemovalError::Link(path.to_owned()));
     }
     check_quiet(path, node)?;
+    // After the other checks: a file server may not have answered for hours.
+    if SystemTime::now() >= until {
+        return Err(RemovalError::Late(path.to_owned()));
+    }
     removal.remove(&above, name, &found)
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use domain::run::checkpoint::{
     Checkpoint, CheckpointReport, Origin, RemovalOrder, SaveFailure, fits_one_part,
@@ -38,6 +38,8 @@ const NAMED_MAX: usize = 64;
 const FREE_SHARE: u64 = 50;
 /// How long the last scan of an attempt waits for a slow disk.
 const LAST_SCAN_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an order to remove checkpoints is valid. A person may pin a checkpoint meanwhile; if not, another order follows.
+const ORDER_VALID_FOR: Duration = Duration::from_secs(900);
 /// Number of intervals between saves from which the usual interval is computed.
 const GAPS: usize = 8;
 
@@ -162,11 +164,13 @@ impl Watch {
     }
 
     fn begin(&mut self, attempt: &Attempt, in_use: BTreeSet<String>, over: bool) {
+        let order_file = attempt.folder().file(files::REMOVAL);
+        // Before the order is read: another one may replace it.
+        let until = valid_until(&order_file);
         let order: Option<RemovalOrder> = attempt.folder().read(files::REMOVAL).ok();
         let mut cache = std::mem::take(&mut self.cache);
         let (node, folder, limits) = (self.node.clone(), self.folder.clone(), self.limits);
         let named: Vec<PathBuf> = self.named.iter().cloned().collect();
-        let order_file = attempt.folder().file(files::REMOVAL);
         let saves = attempt.folder().file(files::SAVES);
         let records = self.records.clone();
         let (done, work) = oneshot::channel();
@@ -178,7 +182,7 @@ impl Watch {
                 records.take_saves(&saves);
                 let removal_error = order
                     .as_ref()
-                    .and_then(|order| carry_out(order, &in_use, &node, &mut records));
+                    .and_then(|order| carry_out(order, until, &in_use, &node, &mut records));
                 if order.is_some() {
                     let _the_next_scan_retries = std::fs::remove_file(&order_file);
                 }
@@ -312,6 +316,12 @@ impl Watch {
 /// Why an order of an older collector is not executed.
 pub(crate) const OLD_ORDER: &str = "an order to remove checkpoints was refused: it is of an older collector, which does not check whether this run \
      wrote them. Upgrade the collector, then prune again";
+
+/// Returns until when the order in a file is valid. An order of unknown age is not.
+fn valid_until(file: &Path) -> SystemTime {
+    let stored = std::fs::metadata(file).and_then(|file| file.modified());
+    stored.map_or(SystemTime::UNIX_EPOCH, |at| at + ORDER_VALID_FOR)
+}
 
 fn drop_old_order(attempt: &Attempt) {
     if std::fs::remove_file(attempt.folder().file(files::PRUNE)).is_ok() {

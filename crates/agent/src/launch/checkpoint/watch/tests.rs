@@ -205,3 +205,30 @@ async fn an_order_of_before_proofs_is_not_carried_out() {
     let problem = report.problem.unwrap();
     assert!(problem.contains("of an older collector"), "{problem}");
 }
+
+/// The agent was down, or the file server did not answer. Meanwhile a person may have pinned the checkpoint.
+#[tokio::test]
+async fn an_order_that_waited_for_too_long_is_dropped() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    node.noted(&old);
+    let order = RemovalOrder {
+        folder: node.data.path().join("c").display().to_string(),
+        remove: vec![old.clone()],
+        remain: RequiredCheckpoint {
+            path: last,
+            complete: true,
+            mark: String::new(),
+        },
+    };
+    let json = serde_json::to_vec(&order).unwrap();
+    node.attempt.folder().write(files::REMOVAL, &json).unwrap();
+    let file = node.attempt.folder().file(files::REMOVAL);
+    let file = std::fs::File::options().write(true).open(file).unwrap();
+    file.set_modified(SystemTime::now() - 2 * ORDER_VALID_FOR).unwrap();
+    let mut watch = node.watch();
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(Path::new(&old).exists() && !node.attempt.folder().has(files::REMOVAL));
+    let (_, report) = node.reported().unwrap();
+    assert!(report.problem.unwrap().contains("the order to remove it is too old"));
+}
