@@ -70,11 +70,12 @@ test("diagnoses", async (t) => {
     await logIn(other, lockstep);
     const summary = other.locator("[data-testid=needs-you][data-rule=GpuLost] summary");
     await summary.focus();
-    const { diagnoses } = listed;
-    const real = diagnoses.find(({ rule }) => rule === "GpuLost");
+    const isReal = ({ rule }) => rule === "GpuLost";
+    const real = listed.diagnoses.find(isReal);
+    const rest = listed.diagnoses.filter((other) => !isReal(other));
     const [first, second] = ["first", "second"].map((fingerprint) => ({ ...real, fingerprint, rule: "OtherProblem" }));
     pushed = true;
-    stream.send(JSON.stringify({ ...listed, diagnoses: [first, second, ...diagnoses] }));
+    stream.send(JSON.stringify({ ...listed, diagnoses: [first, second, real, ...rest] }));
     await other.locator("[data-testid=needs-you][data-rule=OtherProblem]").nth(1).waitFor();
     assert.ok(await summary.evaluate((element) => element === document.activeElement), "it has the focus");
   });
