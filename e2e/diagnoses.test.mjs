@@ -72,7 +72,7 @@ test("diagnoses", async (t) => {
     await summary.focus();
     const isReal = ({ rule }) => rule === "GpuLost";
     const real = listed.diagnoses.find(isReal);
-    const rest = listed.diagnoses.filter((other) => !isReal(other));
+    const rest = listed.diagnoses.filter((one) => !isReal(one));
     const [first, second] = ["first", "second"].map((fingerprint) => ({ ...real, fingerprint, rule: "OtherProblem" }));
     pushed = true;
     stream.send(JSON.stringify({ ...listed, diagnoses: [first, second, real, ...rest] }));

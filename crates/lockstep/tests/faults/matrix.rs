@@ -31,9 +31,9 @@ const ALL: [Fault; 14] = [
     ports::TAKEN,
 ];
 
-/// Run with every change, without root: a fault that must not disturb the run, which is also the control, and two at once: one that is not a
-/// failure to the kernel, and a newest checkpoint that must not be used. `lab faults` does each alone. `first_light` tests kills of everything
-/// at any moment, and `fixes` tests that a run resumes from its newest complete checkpoint.
+/// Run with every change, without root: a fault that must not disturb the run, which is also the control, and two at once: one that is not
+/// a failure to the kernel, and a newest checkpoint that must not be used. `lab faults` does each alone. `first_light` tests kills of
+/// everything at any moment, and `fixes` tests that a run resumes from its newest complete checkpoint.
 const EVERY_CHANGE: (Fault, [Fault; 1]) = (agents::UPGRADED, [checkpoints::TORN_AND_LEFT]);
 
 /// The lines before and after the table.

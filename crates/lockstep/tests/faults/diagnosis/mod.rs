@@ -98,8 +98,8 @@ fn setting(name: &str) -> Option<String> {
 
 /// Three trials of the lab that run with every change, in addition to the stopped rank of `first_light`.
 ///
-/// `lost-scale` is not among them: a test of torch-probe counts the skipped steps of a real gradient scaler (`test_torchrun.py`), a text case of
-/// `LossScaleLost` fires and stays silent (`learning.test.yaml`), and `cargo xtask lab diagnosis` does real trials.
+/// `lost-scale` is not among them: a test of torch-probe counts the skipped steps of a real gradient scaler (`test_torchrun.py`), a text
+/// case of `LossScaleLost` fires and stays silent (`learning.test.yaml`), and `cargo xtask lab diagnosis` does real trials.
 #[test]
 fn a_rank_that_skips_a_collective_is_named_alone() {
     let name = "skipped-collective";
