@@ -47,6 +47,8 @@ mod exposition;
 mod health;
 #[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod unshown;
 
 use std::sync::Arc;
 

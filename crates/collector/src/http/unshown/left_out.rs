@@ -1,0 +1,133 @@
+//! What no page shows on purpose, each with its reason.
+
+use std::fmt;
+
+use Reason::{Command, Elsewhere, ForPrograms, InWords};
+
+/// An endpoint that no page requests.
+pub(super) struct Endpoint {
+    /// Method and path.
+    pub(super) endpoint: &'static str,
+    pub(super) reason: Reason,
+}
+
+/// Fields of a type that no page reads.
+pub(super) struct Fields {
+    pub(super) of: &'static str,
+    pub(super) fields: &'static [&'static str],
+    pub(super) reason: Reason,
+}
+
+/// Why something is left out.
+pub(super) enum Reason {
+    /// A page shows the same from another source.
+    Elsewhere(&'static str),
+    /// A function of `domain` makes a sentence of it, which a page shows.
+    InWords(&'static str),
+    /// Programs use it, for this.
+    ForPrograms(&'static str),
+    /// This command does it.
+    Command(&'static str),
+}
+
+pub(super) static ENDPOINTS: [Endpoint; 9] = [
+    endpoint("GET /api/gpus", Elsewhere("the stream sends the nodes with their GPUs")),
+    endpoint("GET /api/nodes", Elsewhere("the stream sends them")),
+    endpoint("GET /api/tokens", Command("lockstep token list")),
+    endpoint(
+        "GET /api/unknown-attempts",
+        Elsewhere("the stream sends them with their node and run"),
+    ),
+    endpoint("POST /api/runs/{id}/flight", Command("lockstep run flight")),
+    endpoint(
+        "POST /api/runs/{id}/flight-digest",
+        ForPrograms("the analysers read it"),
+    ),
+    endpoint("POST /api/runs/{id}/trace", Command("lockstep run trace")),
+    endpoint(
+        "POST /api/runs/{id}/wait-counters",
+        ForPrograms("a raw answer of PyTorch"),
+    ),
+    endpoint("POST /api/tokens", Command("lockstep token create")),
+];
+
+pub(super) static FIELDS: [Fields; 15] = [
+    fields(
+        "Change",
+        &["follows", "restart", "reverts", "without"],
+        InWords("Change::cause"),
+    ),
+    fields("Change", &["reverts_live"], InWords("Change::reverted_change")),
+    fields(
+        "EvidenceChart",
+        &["step_ms"],
+        ForPrograms("a page chooses the step by its width"),
+    ),
+    fields("FindingView", &["phase"], InWords("Finding::sentence")),
+    fields("How", &["flag", "variables"], InWords("How::words")),
+    fields(
+        "InPlaceChange",
+        &["no", "orders"],
+        ForPrograms("numbers of the change and of its actions"),
+    ),
+    fields("InPlaceChange", &["refused"], InWords("InPlaceChange::words")),
+    fields("LogPiece", &["missing"], Elsewhere("the text of the piece says so")),
+    fields(
+        "Memory",
+        &[
+            "allocated_bytes",
+            "device",
+            "inactive_split_bytes",
+            "largest_free_bytes",
+            "peak_allocated_bytes",
+            "peak_reserved_bytes",
+            "process_bytes",
+            "requested_bytes",
+            "retries",
+            "total_bytes",
+            "unallocated_bytes",
+        ],
+        Elsewhere("the outcome of the attempt explains it"),
+    ),
+    fields(
+        "NodeTaskView",
+        &["node_rank"],
+        Elsewhere("the command line of the node has it"),
+    ),
+    fields(
+        "RankExit",
+        &["at_ns"],
+        ForPrograms("the order of failures; pages mark the first"),
+    ),
+    fields("RankExit", &["error_type"], InWords("RankExit::fmt")),
+    fields(
+        "RankStacks",
+        &["threads"],
+        Elsewhere("the groups have the stack of the main thread"),
+    ),
+    fields(
+        "Verdict",
+        &["losses", "missing_steps", "recovery"],
+        Elsewhere("`summary` has them in words"),
+    ),
+    fields("Witness", &["compared_with"], InWords("Witness::words")),
+];
+
+const fn endpoint(endpoint: &'static str, reason: Reason) -> Endpoint {
+    Endpoint { endpoint, reason }
+}
+
+const fn fields(of: &'static str, fields: &'static [&'static str], reason: Reason) -> Fields {
+    Fields { of, fields, reason }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elsewhere(what) => write!(f, "shown from elsewhere: {what}"),
+            Self::InWords(function) => write!(f, "shown in words: `{function}`"),
+            Self::ForPrograms(what) => write!(f, "for programs: {what}"),
+            Self::Command(command) => write!(f, "`{command}`"),
+        }
+    }
+}
