@@ -24,11 +24,18 @@ test("a managed run", async (t) => {
     assert.match(await newest.innerText(), /Attempt 2 \(restart after exception\): active/);
     assert.match(await newest.getByTestId("attempt-facts").innerText(), /last step 127 · resumed from step 120, \/srv\/checkpoints\/step-120/);
     assert.match(await newest.innerText(), /Excluded node-c: its GPU 3 fell off the bus/);
+    assert.equal(await newest.getByTestId("attempt-knobs").innerText(), "Knobs: amp=bf16, num_workers=4");
+    assert.match(await newest.getByTestId("attempt-warning").innerText(), /warning\s+node-b has driver 575.51, node-a 570.86/);
+    assert.match(await newest.getByTestId("rank").nth(3).innerText(), /stuck since .*: a signal or a debugger stopped its process/);
     const first = attempts.nth(1);
     await first.locator("summary").first().click();
     const ranks = first.getByTestId("rank");
     assert.match(await ranks.nth(1).innerText(), /failed first/);
     assert.match(await ranks.nth(1).innerText(), /ValueError: bad sample/);
+    await ranks.nth(1).locator("summary").click();
+    await ranks.nth(1).getByText("train.py\", line 7").waitFor();
+    assert.equal(await ranks.nth(0).getByTestId("traceback").count(), 0, "only the rank that failed first has one");
+    assert.match(await first.getByTestId("attempt-facts").innerText(), /last step 124 · loss diverged after step 110/);
     assert.match(await ranks.nth(0).innerText(), /fell with it/);
     assert.doesNotMatch(await ranks.nth(0).innerText(), /failed first/);
     const paleness = (row) => row.evaluate((element) => Number(getComputedStyle(element).opacity));
@@ -277,9 +284,11 @@ function view(changes = {}) {
   const command = (rank) => `torchrun --nnodes 2 --node-rank ${rank} --nproc-per-node 2 --master-addr 10.0.0.1 /srv/train.py`;
   const node = (name, at, ranks) => ({ node: name, node_rank: at, command: command(at), ranks });
   const rank = (number, more = {}) => ({ rank: number, local_rank: number % 2, pid: 4000 + number, step: 127, ...more });
-  const signalled = { rank: 0, signal: 15, out_of_memory: false, at_ns: 2 };
-  const raised = { rank: 1, code: 1, out_of_memory: false, error_type: "ValueError", message: "bad sample", last_step: 124, at_ns: 1 };
+  const signalled = { rank: 0, signal: 15, out_of_memory: false, traceback: "of a rank that only fell with it", at_ns: 2 };
+  const traceback = 'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\nValueError: bad sample';
+  const raised = { rank: 1, code: 1, out_of_memory: false, error_type: "ValueError", message: "bad sample", traceback, last_step: 124, at_ns: 1 };
   const message = "rank 1 on node-a raised ValueError: bad sample";
+  const stall = { since_ms: BEGAN_MS + 200_000, step: 127, cause: "stopped" };
   const first = {
     attempt: 1,
     cause: "submitted",
@@ -287,6 +296,7 @@ function view(changes = {}) {
     ended_ms: BEGAN_MS + 120_000,
     outcome: { cause: "exception", node: "node-a", rank: 1, message },
     last_step: 124,
+    last_good_step: 110,
     nodes: [node("node-a", 0, [rank(0, { exit: signalled, cascade: true }), rank(1, { exit: raised })])],
   };
   const second = {
@@ -296,8 +306,10 @@ function view(changes = {}) {
     resumed_from: { path: `${FOLDER}/step-120`, step: 120 },
     last_step: 127,
     excluded: [{ node: "node-c", reason: "its GPU 3 fell off the bus" }],
+    warnings: ["node-b has driver 575.51, node-a 570.86"],
+    knobs: { num_workers: "4", amp: "bf16" },
     provenance: { commit: "abc123+changes", seed: "42", packages: ["numpy==2.3.0", "torch==2.9.0"], env: { EPOCHS: "3" } },
-    nodes: [node("node-a", 0, [rank(0), rank(1)]), node("node-b", 1, [rank(2), rank(3)])],
+    nodes: [node("node-a", 0, [rank(0), rank(1)]), node("node-b", 1, [rank(2), rank(3, { stall })])],
   };
   const summary = { id: RUN, name: "mocked", program: "/srv/train.py", state: "running", attempt: 2, nodes: ["node-a", "node-b"], world_size: 4, submitted_ms: BEGAN_MS - 5_000, started_ms: BEGAN_MS };
   return { run: { ...summary, spec: { name: "mocked", script: "/srv/train.py" }, attempts: [first, second], ...changes } };

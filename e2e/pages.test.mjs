@@ -308,6 +308,50 @@ test("pages", async (t) => {
     assert.equal(await zone.inputValue(), "utc", "this browser remembers it");
   });
 
+  await t.test("rows are compact or comfortable, by choice in the header or the palette, and the browser remembers it", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/rules`);
+    const row = page.getByTestId("rule").first().locator("tr").first();
+    const height = async () => Math.round((await row.boundingBox()).height);
+    const choice = page.getByTestId("density");
+    await row.waitFor();
+    assert.equal(await choice.inputValue(), "compact");
+    const compact = await height();
+    assert.ok(compact >= 28 && compact < 36, `a compact row has ${compact} pixels`);
+    await choice.selectOption("comfortable");
+    await waitFor("rows are higher", SHOWN_MS, async () => (await height()) === compact + 8);
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await page.reload();
+    await row.waitFor();
+    assert.equal(await choice.inputValue(), "comfortable", "this browser remembers it");
+    assert.equal(await height(), compact + 8);
+    await page.keyboard.press("Control+k");
+    await page.getByTestId("palette").getByRole("combobox").waitFor();
+    await page.keyboard.type("density");
+    await page.getByTestId("palette").getByRole("option", { name: "Compact" }).waitFor();
+    await page.keyboard.press("Enter");
+    await waitFor("rows are lower again", SHOWN_MS, async () => (await height()) === compact);
+    assert.equal(await choice.inputValue(), "compact", "the header follows the palette");
+    assert.match(page.url(), /\/rules$/, "the page stays");
+  });
+
+  await t.test("for fingers rows are 44 pixels high, whatever is chosen", async (t) => {
+    const page = await openPage(t, browser, { ...PHONE, touch: true });
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/rules`);
+    const row = page.getByTestId("rule").first().locator("tr").first();
+    await row.waitFor();
+    for (const density of ["compact", "comfortable"]) {
+      await page.evaluate((density) => localStorage.setItem("lockstep-density", density), density);
+      await page.reload();
+      await row.waitFor();
+      assert.equal(await page.evaluate(() => document.documentElement.dataset.density), density);
+      const { height } = await row.boundingBox();
+      assert.ok(Math.round(height) >= 44, `${density}: ${height} pixels`);
+    }
+  });
+
   await t.test("the wall display has no controls and large text", async (t) => {
     const page = await openPage(t, browser, { width: 2560, height: 1440 });
     await logIn(page, lockstep);

@@ -13,7 +13,7 @@ use crate::live::Live;
 use crate::page::{Login, NotFound, Overview, lazy};
 use crate::route::{Page, Route};
 use crate::session::{Phase, UserSession};
-use crate::ui::{Zone, dynamic_view, effect, empty_view};
+use crate::ui::{Density, Zone, dynamic_view, effect, empty_view};
 use crate::{crash, language};
 use header::Header;
 use palette::{Palette, PaletteDialog};
@@ -52,7 +52,9 @@ fn Shell() -> impl IntoView {
     provide_context(route);
     lazy::preload();
     let page = route.page();
-    let palette = Palette::new();
+    let density = RwSignal::new(Density::stored());
+    effect(move || density.get().apply());
+    let palette = Palette::new(density);
     let zone = RwSignal::new(Zone::chosen(route.param("tz").get_untracked().as_deref()));
     // Updates resume when another page opens: a page opened while paused would have no values.
     effect(move || {
@@ -77,7 +79,7 @@ fn Shell() -> impl IntoView {
     });
     view! {
         <a href="#page" class="sr-only focus:not-sr-only">{tr("Skip to content")}</a>
-        <Header zone page palette />
+        <Header zone density page palette />
         <main id="page" tabindex="-1" class="px-4 py-3 outline-none">{shown}</main>
         <PaletteDialog palette />
         <Shortcuts palette />

@@ -8,13 +8,15 @@ use crate::language::{tr, tr_with};
 use crate::live::{Freshness, Live};
 use crate::route::{NavLink, Page, Route};
 use crate::session::UserSession;
-use crate::ui::{LanguageChoice, UTC, When, Zone, offset, text};
+use crate::ui::{Density, LanguageChoice, UTC, When, Zone, offset, text};
 
 /// The product name, the navigation and the states of the dashboard.
 #[component]
 pub(super) fn Header(
     /// The zone in which times are shown.
     zone: RwSignal<Zone>,
+    /// How high the rows of tables are.
+    density: RwSignal<Density>,
     /// The current page.
     page: Memo<Page>,
     /// The command palette.
@@ -36,6 +38,7 @@ pub(super) fn Header(
                 <SimulatedBadge />
                 <Pause />
                 <ZoneChoice zone />
+                <DensityChoice density />
                 <LanguageChoice class="off-wall btn btn-ghost btn-sm hidden sm:inline-flex" />
                 <FreshnessState page />
                 <LogOut />
@@ -115,6 +118,25 @@ fn ZoneChoice(zone: RwSignal<Zone>) -> impl IntoView {
         <select class="off-wall select select-sm select-ghost w-auto hidden sm:inline-flex" aria-label=tr("Time zone") on:change=choose data-testid="zone">
             <option value="browser" selected=zone.get_untracked() == Zone::Browser>{offset(minutes)}</option>
             <option value=UTC selected=zone.get_untracked() == Zone::Utc>"UTC"</option>
+        </select>
+    }
+}
+
+/// A choice of the height of rows. Only on wide screens: on others the palette has it.
+#[component]
+fn DensityChoice(density: RwSignal<Density>) -> impl IntoView {
+    let options = [Density::Compact, Density::Comfortable].map(|one| {
+        let selected = Signal::derive(move || density.get() == one);
+        view! { <option value=one.word() prop:selected=selected>{tr(one.name())}</option> }.into_any()
+    });
+    let choose = move |event| {
+        let chosen = Density::of(&event_target_value(&event));
+        chosen.remember();
+        density.set(chosen);
+    };
+    view! {
+        <select class="off-wall select select-sm select-ghost w-auto hidden xl:inline-flex" aria-label=tr("Density") on:change=choose data-testid="density">
+            {options.into_iter().collect::<Vec<AnyView>>()}
         </select>
     }
 }

@@ -13,8 +13,8 @@ use crate::language::tr;
 use crate::live::Live;
 use crate::route::Route;
 use crate::session::UserSession;
-use crate::ui::{dynamic_view, text};
-use entries::{Entry, all, found};
+use crate::ui::{Density, dynamic_view, text};
+use entries::{Entry, EntryAction, all, found};
 
 /// A handle that opens and closes the palette. Cheap to copy.
 #[derive(Clone, Copy)]
@@ -24,16 +24,18 @@ pub(super) struct Palette {
     chosen: RwSignal<usize>,
     /// Names of the rules, requested when the palette first opens.
     rules: RwSignal<Option<Vec<String>>>,
+    density: RwSignal<Density>,
 }
 
 impl Palette {
-    /// Creates a closed palette.
-    pub(super) fn new() -> Self {
+    /// Creates a closed palette. `density`: the current height of rows, which an entry changes.
+    pub(super) fn new(density: RwSignal<Density>) -> Self {
         Self {
             place: NodeRef::new(),
             typed: RwSignal::new(String::new()),
             chosen: RwSignal::new(0),
             rules: RwSignal::new(None),
+            density,
         }
     }
 
@@ -73,13 +75,20 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
         let runs: Vec<String> = live.runs.rows().into_iter().map(|row| row.key).collect();
         let nodes: Vec<String> = live.nodes.rows().into_iter().map(|row| row.key).collect();
         let rules = palette.rules.get().unwrap_or_default();
+        let other = palette.density.get().other();
         palette
             .typed
-            .with(|typed| found(&all(&runs, &nodes, &rules), typed))
+            .with(|typed| found(&all(&runs, &nodes, &rules, other), typed))
     });
     let go = move |entry: &Entry| {
         palette.close();
-        route.go(&entry.href);
+        match &entry.action {
+            EntryAction::Open(href) => route.go(href),
+            EntryAction::Set(density) => {
+                density.remember();
+                palette.density.set(*density);
+            }
+        }
     };
     let pressed = move |event: KeyboardEvent| {
         let last = matches.with_untracked(Vec::len).saturating_sub(1);

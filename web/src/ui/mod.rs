@@ -2,6 +2,7 @@
 
 mod canvas;
 mod copy;
+mod density;
 mod diagnosis;
 mod diagnosis_link;
 mod dialog;
@@ -21,6 +22,7 @@ mod zone;
 
 pub(crate) use canvas::canvas_in;
 pub(crate) use copy::CopyLink;
+pub(crate) use density::Density;
 pub(crate) use diagnosis::{DiagnosisCard, MeasuredValues};
 pub(crate) use diagnosis_link::diagnosis_href;
 pub(crate) use dialog::{Dialog, Modal, choice};

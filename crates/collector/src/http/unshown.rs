@@ -227,9 +227,17 @@ fn flattened_into(name: &str, schemas: &Schemas) -> Vec<String> {
 
 /// Returns the first sentence of a doc comment, for the cell of a table. Links of Rust become code.
 fn first_sentence(comment: &str) -> String {
-    let comment = comment.replace('\n', " ").replace("[`", "`").replace("`]", "`");
-    let end = comment.find(". ").map_or(comment.len(), |end| end + 1);
-    comment[..end].replace('|', "\\|")
+    let comment = comment.replace('\n', " ").replace("[`", "`");
+    let mut parts = comment.split("`](");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // The target of the link ends with a parenthesis.
+        text += "`";
+        text += part.split_once(')').map_or(part, |(_, after)| after);
+    }
+    let text = text.replace("`]", "`");
+    let end = text.find(". ").map_or(text.len(), |end| end + 1);
+    text[..end].replace('|', "\\|")
 }
 
 /// Returns the page. Panics if an entry of the tables in [`left_out`] is not needed any more.
@@ -346,6 +354,7 @@ fn a_meaning_is_one_sentence() {
     for (comment, meaning) in [
         ("Name of the\nnode. More.", "Name of the node."),
         ("At most [`MAX`]", "At most `MAX`"),
+        ("See [`up`](crate::up).", "See `up`."),
         ("`a|b`", "`a\\|b`"),
         ("", ""),
     ] {

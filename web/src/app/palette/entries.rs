@@ -3,7 +3,7 @@
 use super::fuzzy::score;
 use crate::app::keys::PAGES;
 use crate::language::{marked, tr};
-use crate::ui::highest_first;
+use crate::ui::{Density, highest_first};
 
 /// Maximum number of entries shown.
 const SHOWN_MAX: usize = 12;
@@ -13,15 +13,24 @@ const SHOWN_MAX: usize = 12;
 pub(super) struct Entry {
     pub(super) kind: &'static str,
     pub(super) name: String,
-    pub(super) href: String,
+    pub(super) action: EntryAction,
 }
 
-/// Returns all entries: pages, then runs (newest first), nodes, rules.
-pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<Entry> {
+/// What an entry does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EntryAction {
+    /// Opens a page.
+    Open(String),
+    /// Changes the height of rows.
+    Set(Density),
+}
+
+/// Returns all entries: pages, then runs (newest first), nodes, rules, and the `other` density.
+pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String], other: Density) -> Vec<Entry> {
     let entry = |kind, name: &str, href| Entry {
         kind,
         name: name.to_owned(),
-        href,
+        action: EntryAction::Open(href),
     };
     let pages = PAGES
         .iter()
@@ -35,7 +44,17 @@ pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String]) -> Vec<En
     let rules = rules
         .iter()
         .map(|rule| entry(marked("rule"), rule, format!("/rules?q={rule}")));
-    pages.chain(runs).chain(nodes).chain(rules).collect()
+    let density = Entry {
+        kind: marked("density"),
+        name: tr(other.name()).to_owned(),
+        action: EntryAction::Set(other),
+    };
+    pages
+        .chain(runs)
+        .chain(nodes)
+        .chain(rules)
+        .chain([density])
+        .collect()
 }
 
 /// Returns the best matches for the typed text; matches with the same score keep their order.
@@ -67,17 +86,16 @@ mod tests {
             &texts(&["llama-70b", "vit-l"]),
             &texts(&["node-07"]),
             &texts(&["StragglerRank"]),
+            Density::Comfortable,
         );
-        let first = |typed: &str| {
-            found(&entries, typed)
-                .first()
-                .map(|entry| entry.href.clone())
-                .unwrap_or_default()
-        };
-        assert_eq!(first("llama"), "/runs/llama-70b");
-        assert_eq!(first("node 07"), "/?sel=node-07");
-        assert_eq!(first("rule stra"), "/rules?q=StragglerRank");
-        assert_eq!(first("over"), "/");
-        assert_eq!(found(&entries, "").len(), PAGES.len() + 4);
+        let first = |typed: &str| found(&entries, typed).first().map(|entry| entry.action.clone());
+        let opens = |href: &str| Some(EntryAction::Open(href.to_owned()));
+        assert_eq!(first("llama"), opens("/runs/llama-70b"));
+        assert_eq!(first("node 07"), opens("/?sel=node-07"));
+        assert_eq!(first("rule stra"), opens("/rules?q=StragglerRank"));
+        assert_eq!(first("over"), opens("/"));
+        assert_eq!(first("comf"), Some(EntryAction::Set(Density::Comfortable)));
+        assert_eq!(first("density"), Some(EntryAction::Set(Density::Comfortable)));
+        assert_eq!(found(&entries, "").len(), PAGES.len() + 5);
     }
 }

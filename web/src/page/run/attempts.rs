@@ -57,6 +57,7 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
     let root = Memo::new(move |_| attempt.with(root_cause));
     let excluded = Memo::new(move |_| attempt.with(|attempt| attempt.excluded.clone()));
     let change = Memo::new(move |_| attempt.with(change::of));
+    let warnings = Memo::new(move |_| attempt.with(|attempt| attempt.warnings.clone()));
     let provenance = Memo::new(move |_| attempt.with(|attempt| attempt.provenance.clone()));
     view! {
         <details class="card bg-base-200 p-3" open=open data-testid="attempt">
@@ -64,6 +65,8 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
                 <b>{tr_with("Attempt {number}", &[("number", &row.key)])}</b> " (" {of(|attempt| attempt.cause.clone())} "): " {of(outcome)}
             </summary>
             <p class="text-sm opacity-80 mt-1 break-words" data-testid="attempt-facts">{of(facts)}</p>
+            <p class="text-sm opacity-80 break-words empty:hidden" data-testid="attempt-knobs">{of(knobs)}</p>
+            {dynamic_view(move || warnings.get().iter().map(|words| warning(words)).collect::<Vec<AnyView>>().into_any())}
             {dynamic_view(move || change::shown(&change.get()))}
             {dynamic_view(move || excluded.get().iter().map(not_given).collect::<Vec<AnyView>>().into_any())}
             {each(move || nodes.rows(), move |row| view! { <Node row root /> }.into_any())}
@@ -96,8 +99,27 @@ fn facts(attempt: &AttemptView) -> String {
         .last_step
         .map(|step| tr_with("last step {step}", &[("step", &step)]));
     let from = attempt.resumed_from.as_ref().map(resumed);
-    let facts: Vec<String> = [Some(period), last, from].into_iter().flatten().collect();
-    facts.join(" · ")
+    let diverged = attempt
+        .last_good_step
+        .map(|step| tr_with("loss diverged after step {step}", &[("step", &step)]));
+    let facts = [Some(period), last, from, diverged].into_iter().flatten();
+    facts.collect::<Vec<String>>().join(" · ")
+}
+
+/// Returns the knobs that are set; empty if there are none.
+fn knobs(attempt: &AttemptView) -> String {
+    if attempt.knobs.is_empty() {
+        return String::new();
+    }
+    let knobs = attempt.knobs.iter();
+    let knobs: Vec<String> = knobs.map(|(name, value)| format!("{name}={value}")).collect();
+    tr_with("Knobs: {knobs}", &[("knobs", &knobs.join(", "))])
+}
+
+/// Renders a difference between the nodes, or another possible problem.
+fn warning(words: &str) -> AnyView {
+    view! { <p class="text-sm break-words" data-testid="attempt-warning"><span class="state state-warning">{tr("warning")}</span> " " {words.to_owned()}</p> }
+        .into_any()
 }
 
 fn resumed(from: &ResumedFrom) -> String {
@@ -114,4 +136,20 @@ fn not_given(excluded: &ExcludedNode) -> AnyView {
     let [before, between, end] = tr_parts("Excluded {node}: {reason}");
     view! { <p class="text-sm break-words">{before} <span class="font-mono">{excluded.node.clone()}</span> {between} {excluded.reason.clone()} {end}</p> }
         .into_any()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_are_listed_by_name() {
+        let mut attempt: AttemptView =
+            serde_json::from_str(r#"{"attempt":1,"cause":"submitted","started_ms":0,"nodes":[]}"#).expect("an attempt");
+        assert_eq!(knobs(&attempt), "");
+        for (name, value) in [("num_workers", "4"), ("amp", "bf16")] {
+            attempt.knobs.insert(name.to_owned(), value.to_owned());
+        }
+        assert_eq!(knobs(&attempt), "Knobs: amp=bf16, num_workers=4");
+    }
 }

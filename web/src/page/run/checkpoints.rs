@@ -59,7 +59,7 @@ pub(super) fn Checkpoints(
             <When on=move || !checkpoints.list.is_known() && checkpoints.problem.with(Option::is_none)><p class="opacity-70">{tr("Loading…")}</p></When>
             <When on=move || there.get()>
                 <div class="overflow-x-auto" tabindex="0" role="region" aria-label=tr("Table of checkpoints")>
-                    <table class="table table-sm">
+                    <table class="rows">
                         <thead><tr><th>{tr("Checkpoint")}</th><th>{tr("Content")}</th><th>{tr("Size")}</th><th>{tr("Took")}</th><th>{tr("Saved")}</th><th>{tr("State")}</th><th>{tr("On prune")}</th><th>{tr("Keep")}</th></tr></thead>
                         <tbody>{each(move || checkpoints.list.rows(), row)}</tbody>
                     </table>
@@ -163,19 +163,19 @@ fn took(ms: u64) -> String {
 }
 
 fn state(one: &CheckpointView) -> String {
-    let words = if one.complete {
-        tr("complete")
-    } else {
-        tr("incomplete")
+    let words = match (one.complete, one.writing) {
+        (true, _) => tr("complete"),
+        (false, true) => tr("being written"),
+        (false, false) => tr("incomplete"),
     };
     words.to_owned()
 }
 
 fn badge(one: &CheckpointView) -> &'static str {
-    if one.complete {
-        "badge badge-sm badge-success"
-    } else {
-        "badge badge-sm badge-warning"
+    match (one.complete, one.writing) {
+        (true, _) => "badge badge-sm badge-success",
+        (false, true) => "badge badge-sm badge-info",
+        (false, false) => "badge badge-sm badge-warning",
     }
 }
 
@@ -215,6 +215,18 @@ mod tests {
             ..shared
         };
         assert_eq!(size(&alone), "4.0 KiB");
+        for (complete, writing, expected) in [
+            (true, false, "complete"),
+            (false, true, "being written"),
+            (false, false, "incomplete"),
+        ] {
+            let one = CheckpointView {
+                complete,
+                writing,
+                ..CheckpointView::default()
+            };
+            assert_eq!(state(&one), expected);
+        }
         for (ms, expected) in [(12, "12 ms"), (1_250, "1.2 s"), (125_000, "2 min 5 s")] {
             assert_eq!(took(ms), expected);
         }

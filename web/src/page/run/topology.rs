@@ -344,7 +344,7 @@ fn table(selection: MeshSelection) -> AnyView {
         .map(|position| row(position, selection))
         .collect();
     view! {
-        <table class="table table-xs w-auto" data-testid="mesh-table">
+        <table class="rows narrow" data-testid="mesh-table">
             <thead><tr><th scope="col">{tr("Rank")}</th>{heads}<th scope="col">{tr("Node")}</th><th scope="col">{tr("State")}</th></tr></thead>
             <tbody>{rows}</tbody>
         </table>

@@ -51,18 +51,13 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
     endpoint("POST /api/tokens", Command("lockstep token create")),
 ];
 
-pub(super) static FIELDS: [Fields; 15] = [
+pub(super) static FIELDS: [Fields; 14] = [
     fields(
         "Change",
         &["follows", "restart", "reverts", "without"],
         InWords("Change::cause"),
     ),
     fields("Change", &["reverts_live"], InWords("Change::reverted_change")),
-    fields(
-        "EvidenceChart",
-        &["step_ms"],
-        ForPrograms("a page chooses the step by its width"),
-    ),
     fields("FindingView", &["phase"], InWords("Finding::sentence")),
     fields("How", &["flag", "variables"], InWords("How::words")),
     fields(
@@ -85,6 +80,7 @@ pub(super) static FIELDS: [Fields; 15] = [
             "requested_bytes",
             "retries",
             "total_bytes",
+            "top",
             "unallocated_bytes",
         ],
         Elsewhere("the outcome of the attempt explains it"),

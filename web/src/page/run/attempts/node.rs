@@ -2,13 +2,14 @@
 
 use domain::api::runs::{NodeTaskView, RankView};
 use domain::ident::Rank;
+use domain::run::state::StallCause;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
 use super::followed::followed;
 use crate::language::{tr, tr_with};
 use crate::live::{Row, each};
-use crate::ui::{When, text};
+use crate::ui::{When, clock, dynamic_view, empty_view, text};
 
 #[wasm_bindgen]
 extern "C" {
@@ -41,7 +42,7 @@ pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl Int
                     <button class="btn btn-ghost btn-xs" aria-label=label.clone() on:click=copy>{copied}</button>
                 </p>
             </When>
-            <table class="table table-xs w-auto" data-testid="ranks">
+            <table class="rows narrow" data-testid="ranks">
                 <thead><tr><th>{tr("Rank")}</th><th>{tr("PID")}</th><th>{tr("Step")}</th><th>{tr("End")}</th></tr></thead>
                 <tbody>{each(move || ranks.rows(), move |row| view! { <RankRow row root /> }.into_any())}</tbody>
             </table>
@@ -56,6 +57,7 @@ fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
     let of = move |part: fn(&RankView) -> Option<u64>| text(move || number(rank.with(part)));
     let fell = Memo::new(move |_| rank.with(|rank| rank.cascade));
     let is_root = Memo::new(move |_| rank.with(|rank| Some(rank.rank) == root.get() && !rank.cascade));
+    let traceback = Memo::new(move |_| rank.with(|rank| traceback(rank).filter(|_| is_root.get())));
     view! {
         <tr class=text(move || if fell.get() { "opacity-80" } else { "" }) data-testid="rank">
             <td>{row.key.clone()}</td>
@@ -64,8 +66,45 @@ fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
             <td class="break-words">
                 <span class="badge badge-xs badge-error" hidden=move || !is_root.get()>{tr("failed first")}</span>
                 <span class="badge badge-xs badge-ghost" hidden=move || !fell.get()>{tr("fell with it")}</span>
-                " " {text(move || rank.with(|rank| rank.exit.as_ref().map_or("–".to_owned(), ToString::to_string)))}
+                " " {text(move || rank.with(end))}
+                {dynamic_view(move || traceback.get().map_or_else(empty_view, folded))}
             </td>
         </tr>
     }
+}
+
+/// Returns how the rank ended; of a rank that makes no progress, since when and why.
+fn end(rank: &RankView) -> String {
+    match (&rank.exit, &rank.stall) {
+        (Some(exit), _) => exit.to_string(),
+        (None, Some(stall)) => tr_with(
+            "stuck since {time}: {cause}",
+            &[("time", &clock(stall.since_ms)), ("cause", &words_of(&stall.cause))],
+        ),
+        (None, None) => "–".to_owned(),
+    }
+}
+
+fn words_of(cause: &StallCause) -> &'static str {
+    match cause {
+        StallCause::Stopped => tr("a signal or a debugger stopped its process"),
+        StallCause::Uninterruptible => tr("its process waits in the kernel for a disk, a network file system or a driver"),
+        StallCause::NoStep | StallCause::Other(_) => tr("it finishes no step"),
+    }
+}
+
+/// Returns the end of the traceback of the exception that ended the rank.
+fn traceback(rank: &RankView) -> Option<String> {
+    rank.exit.as_ref()?.traceback.clone()
+}
+
+/// Renders a traceback as a disclosure. Its lines wrap, so that they do not widen the table.
+fn folded(traceback: String) -> AnyView {
+    view! {
+        <details data-testid="traceback">
+            <summary class="cursor-pointer">{tr("Traceback")}</summary>
+            <pre class="bg-base-300 rounded p-2 whitespace-pre-wrap break-all">{traceback}</pre>
+        </details>
+    }
+    .into_any()
 }
