@@ -57,7 +57,11 @@ pub(super) static FIELDS: [Fields; 14] = [
         &["follows", "restart", "reverts", "without"],
         InWords("Change::cause"),
     ),
-    fields("Change", &["reverts_live"], InWords("Change::reverted_change")),
+    fields(
+        "Change",
+        &["reverts_live"],
+        ForPrograms("the number of the reverted change"),
+    ),
     fields("FindingView", &["phase"], InWords("Finding::sentence")),
     fields("How", &["flag", "variables"], InWords("How::words")),
     fields(
