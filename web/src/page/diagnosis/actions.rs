@@ -95,7 +95,7 @@ fn button(state: DiagnosisState, is_first: bool, action: OfferedAction) -> AnyVi
         <Modal dialog title=tr("Run action?") leave=tr("Cancel")>
             {action.with_value(explained)}
             <ErrorMessage what=request.problem />
-            <div class="text-right">
+            <div class="mt-3 text-right">
                 <button class="btn btn-primary min-h-12 h-auto max-w-full" disabled=request.busy on:click=send data-testid="confirm-action">{title.clone()}</button>
             </div>
         </Modal>

@@ -6,8 +6,7 @@ use leptos::prelude::*;
 use super::diagnosis_state::DiagnosisState;
 use super::text::{confidence, culprit, duration, since_ms};
 use crate::language::{tr, tr_parts, tr_with};
-use crate::live::Live;
-use crate::ui::{Ago, alert_badge, clock, severity_class, severity_word, text};
+use crate::ui::{Ago, alert_badge, clock, severity_class, severity_word};
 
 /// The facts, in the order in which users need them.
 #[component]
@@ -60,20 +59,14 @@ fn facts(view: &DiagnosisView) -> AnyView {
     .into_any()
 }
 
-/// Renders the start of the diagnosis and its duration.
+/// Renders the start of the diagnosis and, once it has ended, its end and duration.
 fn since(view: &DiagnosisView) -> AnyView {
     let begun_ms = since_ms(&view.diagnosis);
-    let ended_ms = view.diagnosis.alert.resolved_ms;
-    let now_ms = expect_context::<Live>().now_ms;
-    let lasts = text(move || match ended_ms {
-        Some(at_ms) => tr_with(
+    let ended = view.diagnosis.alert.resolved_ms.map(|at_ms| {
+        tr_with(
             "; ended {time} after {duration}",
             &[("time", &clock(at_ms)), ("duration", &duration(begun_ms, at_ms))],
-        ),
-        None => tr_with(
-            "; lasts {duration}",
-            &[("duration", &duration(begun_ms, now_ms.get()))],
-        ),
+        )
     });
-    view! { {clock(begun_ms)} ", " <Ago at_ms=Signal::stored(begun_ms) /> {lasts} }.into_any()
+    view! { {clock(begun_ms)} ", " <Ago at_ms=Signal::stored(begun_ms) /> {ended} }.into_any()
 }
