@@ -34,8 +34,8 @@ const INTRODUCTION: &str = "# Fields that no page shows
 `cargo xtask generate` writes this page from the types of the [HTTP API](api.md) and the sources of the [dashboard](dashboard.md). It is for
 developers of the dashboard, and for people who need such a field: `curl` can read all of them.
 
-A field counts as shown if the dashboard reads a field with that name, of any type. So some fields are missing here. If a field is not shown,
-the fields of its type are not listed.
+A field counts as shown if the dashboard reads a field with that name, of any type. So some fields are missing here. If a field is not
+shown, the fields of its type are not listed.
 ";
 
 /// JSON schemas by the name of their type.
@@ -81,8 +81,8 @@ fn schemas() -> (Schemas, Value) {
     (schemas, document)
 }
 
-/// Returns the types that the dashboard requests or gets from the stream; and the endpoints that it does not request, each with the types of
-/// its answers.
+/// Returns the types that the dashboard requests or gets from the stream; and the endpoints that it does not request, each with the types
+/// of its answers.
 fn answers(document: &Value, sources: &Sources) -> (BTreeSet<String>, BTreeMap<String, String>) {
     let mut roots = BTreeSet::from(["Push".to_owned()]);
     let mut unrequested = BTreeMap::new();
