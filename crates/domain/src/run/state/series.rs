@@ -9,13 +9,15 @@
 //! run_ended_info{run,cause,node,rank} 1             how it ended; without node and rank if none is known
 //! ```
 //! A rank is named if the kernel reports its process as stopped or hanging, or if it alone is behind. Ranks that are equally far wait for
-//! each other, and these series do not say which one is the culprit.
+//! each other, and these series do not say which one is the culprit. Neither do they if the ranks may wait for one that has exited, or for
+//! one whose node is away.
 
 use std::collections::BTreeMap;
 
 use crate::ident::RunId;
 use crate::run::state::attempt::Attempt;
 use crate::run::state::machine::Machine;
+use crate::run::state::node_task::{NodePhase, NodeTask};
 use crate::run::state::timeouts::{StalledRank, suspects};
 use crate::run::state::{Outcome, StallCause};
 use crate::series::{Labels, METRIC_NAME};
@@ -106,10 +108,24 @@ fn ended(run: &RunId, outcome: &Outcome) -> Labels {
 /// Returns the labels of the ranks that keep the others waiting, if they are known.
 fn stalled(run: &RunId, attempt: &Attempt) -> Vec<Labels> {
     let suspects = suspects(attempt);
-    if suspects.len() > 1 && !suspects[0].is_held() {
+    let Some(first) = suspects.first() else {
+        return Vec::new();
+    };
+    if first.is_held() {
+        return suspects.iter().map(|culprit| named(run, culprit)).collect();
+    }
+    let left = attempt.ranks().filter(|(_, rank)| rank.exit.is_none()).count();
+    let has_exits = left < attempt.ranks().count();
+    if left == 1 && has_exits {
+        // No rank waits for the last one, which may save or evaluate at the end of the run.
+        return Vec::new();
+    }
+    // The ranks may wait for one that has exited, or for one on a node that is away, whose stalls are not known.
+    let is_away = |task: &NodeTask| task.phase != NodePhase::Ended && task.away_since_ms.is_some();
+    if suspects.len() > 1 || has_exits || attempt.nodes.iter().any(is_away) {
         return vec![of_run("run_stalled", run).with("cause", StallCause::NoStep.as_str())];
     }
-    suspects.iter().map(|culprit| named(run, culprit)).collect()
+    vec![named(run, first)]
 }
 
 fn named(run: &RunId, stalled: &StalledRank<'_>) -> Labels {
@@ -124,9 +140,8 @@ mod tests {
     use super::*;
     use crate::ident::{NodeName, Rank};
     use crate::run::spec::Spec;
-    use crate::run::state::Cause;
-    use crate::run::state::RunState;
-    use crate::run::state::node_task::{NodePhase, NodeTask, RankTask, Stall};
+    use crate::run::state::node_task::{RankTask, Stall};
+    use crate::run::state::{Cause, RankExit, RunState};
 
     /// A running run with two nodes and two ranks per node; `stalls` has the rank, cause and last step of each stalled rank.
     fn run(stalls: &[(u32, StallCause, Option<u64>)]) -> Machine {
@@ -171,7 +186,11 @@ mod tests {
     }
 
     fn check(stalls: &[(u32, StallCause, Option<u64>)], expected: &[&str]) {
-        let series = run(stalls).series();
+        assert_eq!(stalled_of(&run(stalls)), expected, "{stalls:?}");
+    }
+
+    fn stalled_of(machine: &Machine) -> Vec<String> {
+        let series = machine.series();
         let stalled = series
             .iter()
             .filter(|(labels, _)| labels.metric_name() == Some("run_stalled"));
@@ -179,11 +198,7 @@ mod tests {
             let pairs = ["cause", "node", "rank"].map(|name| labels.get(name).unwrap_or("-").to_owned());
             pairs.join(" ")
         };
-        assert_eq!(
-            stalled.map(|(labels, _)| text(labels)).collect::<Vec<_>>(),
-            expected,
-            "{stalls:?}"
-        );
+        stalled.map(|(labels, _)| text(labels)).collect()
     }
 
     #[test]
@@ -210,6 +225,40 @@ mod tests {
     fn of_ranks_that_are_equally_far_none_is_named() {
         let level = [0, 1, 2, 3].map(|rank| (rank, StallCause::NoStep, Some(7)));
         check(&level, &["no_step - -"]);
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_a_node_that_is_away_or_for_one_that_has_exited_is_not_named() {
+        let waits = [(0, StallCause::NoStep, Some(7))];
+        let mut machine = run(&waits);
+        machine.current_mut().nodes[1].away_since_ms = Some(1);
+        assert_eq!(stalled_of(&machine), ["no_step - -"]);
+        let mut machine = run(&waits);
+        exit(&mut machine, 1, 1);
+        assert_eq!(stalled_of(&machine), ["no_step - -"]);
+    }
+
+    #[test]
+    fn the_last_rank_of_a_run_keeps_no_other_waiting() {
+        let mut machine = run(&[(0, StallCause::NoStep, Some(7))]);
+        for (node, local) in [(0, 1), (1, 0), (1, 1)] {
+            exit(&mut machine, node, local);
+        }
+        assert_eq!(stalled_of(&machine), [] as [&str; 0]);
+        let mut machine = run(&[(3, StallCause::NoStep, Some(7))]);
+        let task = &mut machine.current_mut().nodes[1];
+        task.ranks.remove(&0);
+        machine.current_mut().nodes.remove(0);
+        assert_eq!(stalled_of(&machine), ["no_step n2 3"], "a run of one rank");
+    }
+
+    fn exit(machine: &mut Machine, node: usize, local: u32) {
+        let task = &mut machine.current_mut().nodes[node];
+        let exit = RankExit {
+            code: Some(0),
+            ..RankExit::default()
+        };
+        task.ranks.entry(local).or_default().exit = Some(exit);
     }
 
     #[test]
