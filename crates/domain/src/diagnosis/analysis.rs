@@ -197,6 +197,7 @@ impl Analysis {
     fn compare(&mut self, median_step_s: f64) {
         for window in self.windows.close(&self.members) {
             self.loss_trend.take(&window);
+            self.straggler.begin_window();
             let context = Context {
                 members: &self.members,
                 usage: &self.usage,

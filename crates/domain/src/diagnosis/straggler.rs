@@ -48,6 +48,8 @@ const BASELINE_MIN: u32 = 16;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Straggler {
     tracks: Vec<Track>,
+    /// Number of windows so far.
+    windows: u64,
 }
 
 /// Stored values of a rank.
@@ -57,6 +59,8 @@ struct Track {
     ring: [Lead; WINDOWS],
     next: usize,
     len: u32,
+    /// Number of the last window in which the rank was compared with its peers.
+    compared: u64,
     leading: u32,
     /// Number of consecutive windows with a strong lead.
     strong: u32,
@@ -98,6 +102,19 @@ impl Straggler {
     pub(super) fn new(ranks: usize) -> Self {
         Self {
             tracks: vec![Track::default(); ranks],
+            windows: 0,
+        }
+    }
+
+    /// Begins a window. Forgets the ranks that were not compared with their peers in as many windows as are stored: nothing is received from
+    /// their nodes or from those of their peers, so nothing is known about them any more.
+    pub(super) fn begin_window(&mut self) {
+        self.windows += 1;
+        let oldest = self.windows.saturating_sub(WINDOWS as u64);
+        for track in &mut self.tracks {
+            if track.len > 0 && track.compared < oldest {
+                *track = Track::default();
+            }
         }
     }
 
@@ -115,6 +132,7 @@ impl Straggler {
         for at in 0..role.places.len() {
             let track = &mut self.tracks[role.places[at]];
             track.take(window, role, at);
+            track.compared = self.windows;
             if track.persistence() >= 1.0 || track.episode.is_some() {
                 track.judge(role, at, context);
             }
