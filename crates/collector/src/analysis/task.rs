@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::api::findings::RunFindings;
-use domain::diagnosis::analysis::{Analysis, AnalysisOutput, Measurement, Member};
-use domain::diagnosis::finding::Finding;
-use domain::event::Event;
-use domain::ident::{AttemptNo, NodeName, Rank, RunId};
-use domain::time::TimestampMs;
+use domain::diagnosis::analysis::Measurement;
+use domain::ident::{NodeName, RunId};
 use store::SeriesStore;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::assembly::{NodeMemory, RankInput, assemble};
+use super::active_attempt::ActiveAttempt;
+use super::assembly::{NodeMemory, assemble};
 use super::attempts::{Attempt, Attempts};
 use super::feed::{Fed, FedQueue};
 use super::findings::Findings;
@@ -39,18 +37,6 @@ pub(crate) struct AnalysisParts {
     pub(crate) series: SeriesStore,
     pub(crate) events: EventLog,
     pub(crate) tasks: Tasks,
-}
-
-/// The analysers of one attempt.
-struct ActiveAttempt {
-    no: AttemptNo,
-    members: Arc<[Member]>,
-    analysis: Analysis,
-    /// Ranks whose role follows from their values, because no mesh names it.
-    stages: HashSet<Rank>,
-    /// The last step of each rank.
-    steps: HashMap<Rank, u64>,
-    findings: Vec<Finding>,
 }
 
 /// Feeds the analysers and publishes their findings, until the collector stops.
@@ -195,109 +181,5 @@ impl AnalysisTask {
             memory.retain(|run| runs.contains_key(run));
             nodes.contains_key(node)
         });
-    }
-}
-
-impl ActiveAttempt {
-    fn new(attempt: &Attempt) -> Self {
-        Self {
-            no: attempt.no,
-            members: Arc::clone(&attempt.members),
-            analysis: Analysis::new(attempt.members.to_vec()),
-            stages: HashSet::new(),
-            steps: HashMap::new(),
-            findings: Vec::new(),
-        }
-    }
-
-    /// Returns true if it is this attempt, with the same ranks on the same nodes.
-    fn is_of(&self, attempt: &Attempt) -> bool {
-        let is_same = |a: &Member, b: &Member| (a.rank, &a.node) == (b.rank, &b.node);
-        self.no == attempt.no
-            && (Arc::ptr_eq(&self.members, &attempt.members)
-                || self.members.len() == attempt.members.len()
-                    && self
-                        .members
-                        .iter()
-                        .zip(attempt.members.iter())
-                        .all(|(a, b)| is_same(a, b)))
-    }
-
-    /// Updates the roles: the mesh is known some time after the ranks.
-    fn set_roles(&mut self, attempt: &Attempt) {
-        if Arc::ptr_eq(&self.members, &attempt.members) {
-            return;
-        }
-        self.members = Arc::clone(&attempt.members);
-        let with_roles = self.members.iter().filter(|member| member.role.is_some());
-        let roles: Vec<_> = with_roles
-            .map(|member| (member.rank, member.role.clone()))
-            .collect();
-        self.analysis.set_roles(&roles);
-    }
-
-    fn is_on(&self, rank: Rank, node: &NodeName) -> bool {
-        let at = self.members.binary_search_by_key(&rank, |member| member.rank);
-        at.is_ok_and(|at| self.members[at].node == *node)
-    }
-
-    fn take(&mut self, rank: Rank, input: RankInput) {
-        match input {
-            RankInput::Measurement(measurement) => {
-                let measurement = self.with_step(measurement);
-                self.analysis.take(measurement);
-            }
-            RankInput::PipelineStage => {
-                let at = self.members.binary_search_by_key(&rank, |member| member.rank);
-                let is_named = at.is_ok_and(|at| self.members[at].role.is_some());
-                if !is_named && self.stages.insert(rank) {
-                    self.analysis
-                        .set_roles(&[(rank, Some(format!("stage of rank {}", rank.0)))]);
-                }
-            }
-        }
-    }
-
-    /// Adds the step to a position. A position arrives without it, because the step is reported when it ends.
-    fn with_step(&mut self, mut measurement: Measurement) -> Measurement {
-        match &mut measurement {
-            Measurement::Pool(pool) => {
-                self.steps.insert(pool.rank, pool.last_step);
-            }
-            Measurement::Position(position) => {
-                let step = self.steps.get(&position.rank).copied();
-                if let Some((page, step)) = position.page.as_mut().zip(step) {
-                    page.step = page.step.max(step);
-                }
-            }
-            _ => {}
-        }
-        measurement
-    }
-
-    /// Returns an event for each new finding that is certain enough to notify a person.
-    fn news(&self, run: &RunId, output: &AnalysisOutput, now_ms: TimestampMs) -> Vec<Event> {
-        let is_reported = |finding: &&Finding| !finding.is_suspect && !finding.is_symptom;
-        let was_reported = |finding: &Finding| {
-            let before = self.findings.iter().filter(is_reported);
-            before
-                .into_iter()
-                .any(|before| (&before.kind, &before.culprit) == (&finding.kind, &finding.culprit))
-        };
-        let new = output
-            .findings
-            .iter()
-            .filter(is_reported)
-            .filter(|finding| !was_reported(finding));
-        new.map(|finding| Event {
-            at_ms: now_ms,
-            severity: finding.severity,
-            kind: "finding".to_owned(),
-            node: finding.culprit.only_node().map(str::to_owned),
-            gpu: None,
-            run: Some(run.to_string()),
-            message: finding.sentence(),
-        })
-        .collect()
     }
 }
