@@ -4,7 +4,8 @@
 //! nothing moves for 1.5 steps ─▶ stacks of ranks that do not wait ─┐
 //! nothing moves for 2.5 steps ─▶ Flight Recorders of all ranks ────┴─▶ cause: ended, stopped, in the kernel, missing in an operation, …
 //! ```
-//! There is no finding while any rank moves, or if no rank waits for others.
+//! There is no finding while any rank moves, or if no rank waits for others. With NCCL, operations are unfinished while healthy GPUs work,
+//! and the ranks do not answer at the same instant. Therefore an operation counts only if a later reading shows it again.
 
 mod inactivity;
 mod report;
@@ -21,12 +22,15 @@ use crate::diagnosis::finding::Cause;
 use crate::diagnosis::input::{FlightAnswer, Phase, StackAnswer};
 use crate::diagnosis::members::Members;
 use crate::diagnosis::messages::RankRequest;
-use crate::diagnosis::wait_graph::{self, WaitGraphResult};
+use crate::diagnosis::wait_graph::{self, OperationId, WaitGraphResult};
 use crate::ident::Rank;
 use crate::time::TimestampMs;
 
 /// How long to wait for answers.
 const FLIGHT_WITHIN_MS: i64 = 4_000;
+/// Time between two readings of NCCL's operations, and maximum number of readings. If each shows another operation, none stands still.
+const FLIGHT_AGAIN_MS: i64 = 2_000;
+const FLIGHTS_MAX: u32 = 4;
 /// Maximum number of ranks whose stacks are requested.
 const REQUESTED_MAX: usize = 16;
 
@@ -42,6 +46,10 @@ pub(super) struct Hang {
 struct Suspicion {
     flight_requested_ms: Option<TimestampMs>,
     flight: Option<WaitGraphResult>,
+    /// Time from which the next reading may be requested, number of readings, and the operation in the last one. Only with NCCL.
+    flight_due_ms: TimestampMs,
+    flights: u32,
+    last_operation: Option<OperationId>,
     stacks: Stacks,
     alone_s: f64,
 }
@@ -57,7 +65,12 @@ impl Hang {
                 !matches!(status.phase(), Some(Phase::Data | Phase::Save | Phase::Host)) || is_nccl(answers)
             })
         };
-        suspicion.flight = Some(wait_graph::read(answers, may_wait));
+        let result = wait_graph::read(answers, may_wait);
+        let at_ms = answers.iter().map(|answer| answer.at_ms).max();
+        match result.operation().filter(|_| is_nccl(answers)) {
+            Some(operation) => suspicion.take_operation(operation, result, at_ms.unwrap_or_default()),
+            None => suspicion.flight = Some(result),
+        }
     }
 
     pub(super) fn take_stacks(&mut self, members: &Members, answers: Vec<StackAnswer>) {
@@ -101,6 +114,19 @@ fn is_nccl(answers: &[FlightAnswer]) -> bool {
 }
 
 impl Suspicion {
+    /// Takes a reading of NCCL's operations, `operation` being the unfinished one.
+    fn take_operation(&mut self, operation: OperationId, result: WaitGraphResult, at_ms: TimestampMs) {
+        self.flights += 1;
+        if self.last_operation.as_ref() == Some(&operation) {
+            self.flight = Some(result);
+        } else if self.flights >= FLIGHTS_MAX {
+            self.flight = Some(WaitGraphResult::Nothing);
+        } else {
+            (self.flight_requested_ms, self.flight_due_ms) = (None, at_ms + FLIGHT_AGAIN_MS);
+            self.last_operation = Some(operation);
+        }
+    }
+
     fn advance(
         &mut self,
         view: &View<'_>,
@@ -124,6 +150,9 @@ impl Suspicion {
             return Some(kernel_finding(view, inactivity, &suspects));
         }
         if self.flight_requested_ms.is_none() {
+            if view.now_ms < self.flight_due_ms {
+                return None;
+            }
             self.flight_requested_ms = Some(view.now_ms);
             requests.push(RankRequest::Flight {
                 ranks: view.rank_set(&inactivity.alive),

@@ -45,7 +45,7 @@ pub enum Measurement {
     },
 }
 
-/// A request for information from ranks. Each is made once per suspicion.
+/// A request for information from ranks. Each is made once per suspicion, except that the Flight Recorders of NCCL are read several times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RankRequest {
     /// Request the Flight Recorders of ranks. For a rank that does not answer there is an answer without a digest.

@@ -106,8 +106,8 @@ impl Straggler {
         }
     }
 
-    /// Begins a window. Forgets the ranks that were not compared with their peers in as many windows as are stored: nothing is received from
-    /// their nodes or from those of their peers, so nothing is known about them any more.
+    /// Begins a window. Forgets the ranks that were not compared with their peers in as many windows as are stored: nothing is received
+    /// from their nodes or from those of their peers, so nothing is known about them any more.
     pub(super) fn begin_window(&mut self) {
         self.windows += 1;
         let oldest = self.windows.saturating_sub(WINDOWS as u64);

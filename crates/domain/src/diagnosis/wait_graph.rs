@@ -55,6 +55,25 @@ pub(super) struct Unfinished {
     pub(super) last_enqueued: Vec<(Rank, Option<u64>)>,
 }
 
+/// An operation: its group, the group's backend, and its number in the group.
+pub(super) type OperationId = (String, String, u64);
+
+impl WaitGraphResult {
+    /// Returns the operation in which ranks wait.
+    pub(super) fn operation(&self) -> Option<OperationId> {
+        match self {
+            Self::Culprits { unfinished, .. }
+            | Self::Sides { unfinished, .. }
+            | Self::AllEnqueued { unfinished, .. } => Some((
+                unfinished.group.clone(),
+                unfinished.backend.clone(),
+                unfinished.sequence,
+            )),
+            Self::NoAnswers | Self::Nothing => None,
+        }
+    }
+}
+
 /// Maximum number of culprits for which the last operation is reported.
 const REPORTED_MAX: usize = 16;
 

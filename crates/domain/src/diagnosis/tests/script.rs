@@ -93,6 +93,8 @@ pub(super) struct FlightLine {
     pub(super) dtypes: String,
     pub(super) started: Option<bool>,
     pub(super) is_silent: bool,
+    /// The rank does ten operations per second.
+    pub(super) is_advancing: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -319,6 +321,7 @@ fn flight(words: &[&str]) -> Option<FlightLine> {
             "dtype" => value.clone_into(&mut line.dtypes),
             "started" => line.started = Some(value == "yes"),
             "silent" => line.is_silent = true,
+            "advances" => line.is_advancing = true,
             _ => return None,
         }
     }
@@ -353,6 +356,23 @@ fn expected(text: &str, kind: &str, words: &[&str]) -> Option<Expected> {
         }
     }
     Some(expected)
+}
+
+impl FlightLine {
+    /// Returns the group as it is at a time.
+    pub(super) fn at(&self, now_s: f64) -> Self {
+        let more = if self.is_advancing {
+            (now_s * 10.0) as u64
+        } else {
+            0
+        };
+        let later = |sequence: Option<u64>| sequence.map(|sequence| sequence + more);
+        Self {
+            enqueued: later(self.enqueued),
+            unfinished: later(self.unfinished),
+            ..self.clone()
+        }
+    }
 }
 
 impl Period {

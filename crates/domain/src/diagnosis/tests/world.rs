@@ -426,7 +426,8 @@ impl<'a> World<'a> {
         let groups = if self.case.flight.is_empty() {
             vec![self.usual_group(rank, now_s)]
         } else {
-            lines.into_iter().map(|line| self.group(line)).collect()
+            let lines = lines.into_iter().map(|line| line.at(now_s));
+            lines.map(|line| self.group(&line)).collect()
         };
         Some(FlightDigest {
             groups,
