@@ -210,7 +210,7 @@ impl Cause {
             Self::GroupOrder => "ranks entered two process groups in different orders",
             Self::Network => "all ranks have entered the collective, and the network has errors",
             Self::KernelNotStarted => "the kernel of the collective has not started on its GPU",
-            Self::Working => "it works on something else, as its changing stack shows",
+            Self::Working => "it works on something else, as its stack shows",
             Self::Saving => "it saves a checkpoint",
             Self::Throttled => "its GPU throttles",
             Self::LowClock => "its GPU runs at a lower clock than the others",

@@ -116,7 +116,10 @@ impl Stacks {
             return SuspectActivity::Ends;
         }
         let is_gpu_busy = view.usage.gpu(place).and_then(|gpu| gpu.utilization_ratio);
-        if different_stacks(samples) > 1 || is_gpu_busy.is_some_and(|busy| busy > GPU_BUSY_MIN) {
+        if different_stacks(samples) > 1
+            || samples.iter().any(|frames| is_compiling(frames))
+            || is_gpu_busy.is_some_and(|busy| busy > GPU_BUSY_MIN)
+        {
             return SuspectActivity::Work(AloneActivity::Working);
         }
         let control_answered = self
@@ -183,6 +186,14 @@ impl Stacks {
 fn is_shutting_down(frames: &[Frame]) -> bool {
     let outermost = frames.last();
     outermost.is_some_and(|frame| frame.function == "_shutdown" && frame.file.ends_with("threading.py"))
+}
+
+/// Returns true if `torch.compile` compiles. Other processes do most of this work, so the rank itself may do nothing for a long time. Neither
+/// of these files takes part when compiled code runs.
+fn is_compiling(frames: &[Frame]) -> bool {
+    const COMPILER: [&str; 2] = ["torch/_dynamo/convert_frame.py", "torch/_inductor/async_compile.py"];
+    let is_of_compiler = |frame: &Frame| COMPILER.iter().any(|file| frame.file.ends_with(file));
+    frames.iter().any(is_of_compiler)
 }
 
 /// Returns the innermost call that is not part of the probe, because the probe wraps waits.

@@ -505,7 +505,15 @@ impl<'a> World<'a> {
                     ..frame
                 }];
             }
-            vec![frame(function, line), frame("main".to_owned(), 80)]
+            let mut frames = vec![frame(function, line), frame("main".to_owned(), 80)];
+            if how == "compiles" {
+                let compiler = Frame {
+                    file: "/venv/lib/torch/_dynamo/convert_frame.py".to_owned(),
+                    ..frame("_compile".to_owned(), 700)
+                };
+                frames.insert(1, compiler);
+            }
+            frames
         };
         StackAnswer {
             rank: Rank(rank),
