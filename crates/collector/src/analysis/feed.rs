@@ -99,6 +99,16 @@ impl FedQueue {
         }
         count
     }
+
+    /// Appends the messages that wait now, without waiting for others.
+    pub(super) fn receive_waiting(&mut self, messages: &mut Vec<Fed>) {
+        // There may be more while this runs, but not without end.
+        for _ in 0..WAITING_MAX {
+            let Ok(fed) = self.waiting.try_recv() else { return };
+            self.waits.observe(fed.sent.elapsed().as_secs_f64());
+            messages.push(fed);
+        }
+    }
 }
 
 impl Feed {
@@ -113,5 +123,29 @@ impl Feed {
         if self.queue.try_send(fed).is_err() {
             self.dropped.inc();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::HistogramOpts;
+
+    use super::*;
+
+    #[test]
+    fn messages_that_wait_are_received_at_once() {
+        let dropped = IntCounter::new("dropped", "Messages.").expect("a good name");
+        let waits = Histogram::with_opts(HistogramOpts::new("waits", "Seconds.")).expect("a good name");
+        let node = NodeName::new("a").expect("a good name");
+        let (sender, mut queue) = feed(dropped, waits);
+        for until_ms in 0..100 {
+            sender.send(&node, until_ms, Vec::new());
+        }
+        let mut messages = Vec::new();
+        queue.receive_waiting(&mut messages);
+        let times: Vec<TimestampMs> = messages.iter().map(|fed| fed.until_ms).collect();
+        assert_eq!(times, (0..100).collect::<Vec<_>>());
+        queue.receive_waiting(&mut messages);
+        assert_eq!(messages.len(), 100, "none waits any more");
     }
 }

@@ -55,19 +55,27 @@ pub(crate) async fn run(parts: AnalysisParts, mut queue: FedQueue) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
     loop {
-        tokio::select! {
+        let advances = tokio::select! {
             count = queue.receive(&mut messages, MESSAGES_AT_ONCE) => {
                 if count == 0 {
                     return;
                 }
-                messages.drain(..).for_each(|fed| all.take(&fed));
+                false
             }
             // The analysers have waited for this answer.
             Some(answered) = answered.recv() => {
                 all.answer(answered);
-                all.advance().await;
+                true
             }
-            _ = ticks.tick() => all.advance().await,
+            _ = ticks.tick() => true,
+        };
+        if advances {
+            // If this task was held up, for example by a slow disk, nodes whose messages wait here are not blind.
+            queue.receive_waiting(&mut messages);
+        }
+        messages.drain(..).for_each(|fed| all.take(&fed));
+        if advances {
+            all.advance().await;
         }
     }
 }
