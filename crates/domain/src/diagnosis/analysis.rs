@@ -29,6 +29,8 @@ pub use crate::diagnosis::messages::{
 
 /// Number of pools of the reference rank from which the usual step time is computed.
 const REFERENCE_POOLS: usize = 32;
+/// A finding about what a rank learns ends if nothing is received from its node for this long. A restart of the agent takes less.
+const LEARNING_KNOWN_S: f64 = 60.0;
 
 /// All analysers of one attempt.
 #[derive(Debug, Clone)]
@@ -174,8 +176,9 @@ impl Analysis {
         found.extend(self.hang.advance(&view, &mut requests));
         found.extend(self.straggler.findings(&self.members));
         found.extend(self.rare_stall.findings(&self.members));
-        found.extend(self.uneven_learning.findings(&self.members));
-        found.extend(self.gradient_outlier.findings(&self.members));
+        let learning = self.uneven_learning.findings(&self.members).into_iter();
+        let learning = learning.chain(self.gradient_outlier.findings(&self.members));
+        found.extend(learning.filter(|found| !is_of_lost_node(found, &self.members, now_ms)));
         found.extend(self.replicas.findings(&self.members));
         found.extend(blind_nodes(&self.members, now_ms));
         let found = root_causes::sort(found, &self.members);
@@ -219,6 +222,17 @@ impl Reference {
         let median = median(&mut steps);
         median.is_finite().then_some(median)
     }
+}
+
+/// Returns true if nothing has been received from the node of a culprit for `LEARNING_KNOWN_S`.
+fn is_of_lost_node(found: &DraftFinding, members: &Members, now_ms: TimestampMs) -> bool {
+    let DraftCulprit::Ranks(places) = &found.culprit else {
+        return false;
+    };
+    places.iter().any(|place| {
+        let node = members.node_place(*place);
+        members.is_blind(node) && members.seconds_without_data(node, now_ms) > LEARNING_KNOWN_S
+    })
 }
 
 fn blind_nodes(members: &Members, now_ms: TimestampMs) -> Vec<DraftFinding> {
