@@ -31,9 +31,11 @@ pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity) -> Option<Susp
         let places: Vec<usize> = (0..view.rank_statuses.len())
             .filter(|place| {
                 let status = &view.rank_statuses[*place];
-                // Checkpoints and models take long to write and read.
+                // Checkpoints and models take long to write and read, and a script may write other files between steps.
                 let is_storage = condition == ProcessCondition::Uninterruptible
-                    && (status.phase() == Some(Phase::Save) || status.is_before_first_step());
+                    && (status.phase() == Some(Phase::Save)
+                        || status.is_in_script()
+                        || status.is_before_first_step());
                 status.condition == condition
                     && !is_storage
                     && !view.members.is_blind(view.members.node_place(*place))
