@@ -10,6 +10,8 @@ use crate::ident::Rank;
 
 /// The first operations transfer whole models: a finding without a culprit is made only after this time.
 const FIRST_WITHOUT_CULPRIT_S: f64 = 120.0;
+/// For this long, a process in the kernel may write files between steps.
+const SCRIPT_FILES_S: f64 = 30.0;
 /// Minimum number of network errors per second for a network fault.
 const NETWORK_ERRORS_MIN: f64 = 1.0;
 
@@ -31,10 +33,10 @@ pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity) -> Option<Susp
         let places: Vec<usize> = (0..view.rank_statuses.len())
             .filter(|place| {
                 let status = &view.rank_statuses[*place];
-                // Checkpoints and models take long to write and read, and a script may write other files between steps.
+                // Checkpoints and models take long to write and read. Not each save is known: a script may write files in any way.
                 let is_storage = condition == ProcessCondition::Uninterruptible
                     && (status.phase() == Some(Phase::Save)
-                        || status.is_in_script()
+                        || status.is_in_script() && inactivity.seconds < SCRIPT_FILES_S
                         || status.is_before_first_step());
                 status.condition == condition
                     && !is_storage
