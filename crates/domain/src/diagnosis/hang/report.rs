@@ -62,6 +62,7 @@ pub(super) fn alone_finding(
     let limit_s = ALONE_S.max(ALONE_TIMES * longest_alone_s);
     let cause = match at {
         Some(AloneActivity::Saving) => Cause::Saving,
+        Some(AloneActivity::Loading) => Cause::Data,
         Some(AloneActivity::HostCode) => Cause::HostCode,
         _ => Cause::Working,
     };

@@ -51,6 +51,8 @@ pub(super) enum SuspectActivity {
 pub(super) enum AloneActivity {
     Working,
     Saving,
+    /// Its first batch. The workers of its loader start, read and fill their buffers, and the rank only waits for them.
+    Loading,
     /// Code between steps, in which a script may wait for anything.
     HostCode,
 }
@@ -138,6 +140,9 @@ impl Stacks {
             // Either an endless loop or an evaluation: it is a loop if the process is busy and its stack does not change.
             Some(_) if status.is_in_script() && (!is_busy || samples.is_empty()) => {
                 SuspectActivity::Work(AloneActivity::HostCode)
+            }
+            Some(Phase::Data) if status.is_before_first_step() => {
+                SuspectActivity::Work(AloneActivity::Loading)
             }
             // Before the first step, models are loaded and compiled. Only a process that does nothing at all is stuck.
             _ if status.is_before_first_step() && !is_idle => SuspectActivity::Work(AloneActivity::Working),
