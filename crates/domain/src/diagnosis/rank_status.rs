@@ -1,6 +1,7 @@
 //! The position of each rank, and when it last moved.
 
 use crate::diagnosis::input::{Page, Phase, Position, ProcessCondition};
+use crate::diagnosis::members::seconds;
 use crate::time::TimestampMs;
 
 /// Maximum difference between two computed starts of the same phase. A larger difference means another phase.
@@ -19,6 +20,8 @@ pub(super) struct RankStatus {
     pub(super) step: Option<u64>,
     /// True if the rank fetches batches from a data loader. Without one, all code of the script counts as forward.
     pub(super) has_loader: bool,
+    /// The longest wait for data after the first step that the page has shown, in seconds.
+    pub(super) longest_data_s: f64,
 }
 
 impl Default for RankStatus {
@@ -30,6 +33,7 @@ impl Default for RankStatus {
             moved_ms: None,
             step: None,
             has_loader: false,
+            longest_data_s: 0.0,
         }
     }
 }
@@ -46,6 +50,10 @@ impl RankStatus {
             Some(_) if since_ms > self.phase_since_ms + PHASE_JITTER_MS => Some(since_ms),
             Some(_) => None,
         };
+        let waited = self.phase() == Some(Phase::Data) && page.phase != Phase::Data;
+        if waited && !self.is_before_first_step() {
+            self.longest_data_s = self.longest_data_s.max(seconds(since_ms - self.phase_since_ms));
+        }
         if let Some(moved_ms) = moved_ms {
             self.moved(moved_ms);
             self.phase_since_ms = since_ms;

@@ -6,7 +6,7 @@ use super::inactivity::{Inactivity, View};
 use crate::diagnosis::draft_finding::{WITNESSED_RANKS_MAX, witness};
 use crate::diagnosis::finding::{Evidence, Source, Witness};
 use crate::diagnosis::input::{Phase, ProcessCondition, StackAnswer};
-use crate::diagnosis::members::Members;
+use crate::diagnosis::members::{Members, seconds};
 use crate::diagnosis::messages::{RankRequest, STACK_SAMPLES, STACK_SECONDS};
 use crate::run::inspect::Frame;
 use crate::time::TimestampMs;
@@ -16,6 +16,8 @@ const STACKS_WITHIN_MS: i64 = (STACK_SECONDS as i64) * 1_000 + 3_000;
 /// Shares of a processor: a process below the first does nothing, a process above the second computes.
 const IDLE_SHARE_MAX: f64 = 0.02;
 const BUSY_SHARE_MIN: f64 = 0.5;
+/// A wait for data may take this many times the longest one before.
+const LOADING_TIMES: f64 = 3.0;
 /// Use of a GPU above which it works.
 const GPU_BUSY_MIN: f64 = 0.1;
 
@@ -51,7 +53,7 @@ pub(super) enum SuspectActivity {
 pub(super) enum AloneActivity {
     Working,
     Saving,
-    /// Its first batch. The workers of its loader start, read and fill their buffers, and the rank only waits for them.
+    /// A batch. The workers of its loader start, read and fill their buffers, and the rank only waits for them.
     Loading,
     /// Code between steps, in which a script may wait for anything.
     HostCode,
@@ -141,7 +143,7 @@ impl Stacks {
             Some(_) if status.is_in_script() && (!is_busy || samples.is_empty()) => {
                 SuspectActivity::Work(AloneActivity::HostCode)
             }
-            Some(Phase::Data) if status.is_before_first_step() => {
+            Some(Phase::Data) if status.is_before_first_step() || may_load(view, place) => {
                 SuspectActivity::Work(AloneActivity::Loading)
             }
             // Before the first step, models are loaded and compiled. Only a process that does nothing at all is stuck.
@@ -185,6 +187,15 @@ impl Stacks {
         }
         witnesses
     }
+}
+
+/// Returns true if the rank has not waited for data for much longer than any rank before, for example at the beginning of this epoch.
+fn may_load(view: &View<'_>, place: usize) -> bool {
+    let longest_s = view.rank_statuses.iter().map(|status| status.longest_data_s);
+    let longest_s = longest_s.fold(0.0, f64::max);
+    let since_ms = view.rank_statuses[place].phase_since_ms;
+    let until_ms = view.members.complete_until_ms(place).unwrap_or(since_ms);
+    seconds(until_ms - since_ms) < LOADING_TIMES * longest_s
 }
 
 /// Returns true if the main thread has left the script and waits for other threads, in `threading._shutdown`.
