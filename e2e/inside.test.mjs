@@ -56,7 +56,7 @@ test("a run from inside", async (t) => {
     push([attempt({ mesh: { ...cube, ranks: cube.ranks.slice(0, 7) } })]);
     await topology.getByRole("heading", { name: "tensor 1" }).waitFor();
     assert.deepEqual(await topology.getByRole("heading", { level: 3 }).allInnerTexts(), ["tensor 0", "tensor 1"]);
-    await topology.getByTitle("no rank has told of this place").waitFor();
+    await topology.getByTitle("no rank has reported this coordinate").waitFor();
     await topology.scrollIntoViewIfNeeded();
     await picture(page, "mesh-planes");
   });

@@ -36,7 +36,7 @@ test("a managed run", async (t) => {
     await ranks.nth(1).getByText("train.py\", line 7").waitFor();
     assert.equal(await ranks.nth(0).getByTestId("traceback").count(), 0, "only the rank that failed first has one");
     assert.match(await first.getByTestId("attempt-facts").innerText(), /last step 124 · loss diverged after step 110/);
-    assert.match(await ranks.nth(0).innerText(), /fell with it/);
+    assert.match(await ranks.nth(0).innerText(), /secondary failure/);
     assert.doesNotMatch(await ranks.nth(0).innerText(), /failed first/);
     const paleness = (row) => row.evaluate((element) => Number(getComputedStyle(element).opacity));
     assert.ok((await paleness(ranks.nth(0))) < (await paleness(ranks.nth(1))), "what only fell is pale");

@@ -211,7 +211,7 @@ test("pages", async (t) => {
     await page.locator("[name=set]").fill("steps=10");
     await mistakes.waitFor({ state: "detached" });
     await page.locator("[name=recipe]").selectOption({ label: "your own script" });
-    await mistakes.getByText("give the path of the script").waitFor();
+    await mistakes.getByText("enter the path of the script").waitFor();
     await page.locator("[name=script]").fill("train.py");
     await mistakes.getByText("give an absolute path").waitFor();
     await page.locator("[name=script]").fill("/srv/train.py");
@@ -228,7 +228,7 @@ test("pages", async (t) => {
     const rule = page.locator("[data-testid=rule][data-rule=GradientExplosion]");
     await rule.waitFor();
     assert.ok((await rules.count()) >= 10);
-    assert.equal(await rule.getAttribute("data-state"), "quiet");
+    assert.equal(await rule.getAttribute("data-state"), "inactive");
     await rule.getByRole("button", { name: "GradientExplosion" }).click();
     const evaluated = () => rule.getByText("evaluated").locator("time").getAttribute("title");
     const before = await evaluated();

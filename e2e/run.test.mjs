@@ -174,7 +174,7 @@ test("runs", async (t) => {
   await t.test("an ended run shows its whole history", async () => {
     await page.reload();
     await points(page, 10);
-    await page.getByTestId("span").selectOption({ label: "all of it" });
+    await page.getByTestId("span").selectOption({ label: "whole run" });
     await points(page, 10);
   });
 

@@ -71,7 +71,7 @@ async fn refusal(response: Response) -> ApiError {
         },
         None => ApiError {
             status,
-            message: tr_with("The collector answered {status}.", &[("status", &status)]),
+            message: tr_with("The collector returned {status}.", &[("status", &status)]),
             fields: vec![],
         },
     }
@@ -80,7 +80,7 @@ async fn refusal(response: Response) -> ApiError {
 /// Returns the error for a response that cannot be read.
 pub(crate) fn unreadable(error: &dyn std::fmt::Display) -> ApiError {
     let message = tr_with(
-        "Cannot read the collector's answer ({error}). Reload the page: it may be outdated.",
+        "Cannot read the collector's response ({error}). Reload the page: it may be outdated.",
         &[("error", &error)],
     );
     ApiError {

@@ -129,7 +129,7 @@ fn problems(fields: Fields, copy: CopiedSpec, refused: RwSignal<Option<ApiError>
         let missing = problems.iter_mut().filter(|problem| problem.field == "recipe");
         missing.for_each(|problem| {
             problem.field = "script".to_owned();
-            problem.message = tr("give the path of the script").to_owned();
+            problem.message = tr("enter the path of the script").to_owned();
         });
     }
     problems

@@ -19,7 +19,7 @@ type MedianOf = fn(&PerformanceSummary) -> Option<Median>;
 pub(super) fn Figures(state: State) -> impl IntoView {
     view! {
         <section class="min-w-0" data-testid="figures">
-            <Heading text=tr("Figures") hint=tr("Of rank 0, in the last 30 minutes of each attempt: medians with their 95 % intervals. The memory is the peak of all ranks.") />
+            <Heading text=tr("Results") hint=tr("Of rank 0, in the last 30 minutes of each attempt: medians with their 95 % intervals. The memory is the peak of all ranks.") />
             {state.shown(table)}
         </section>
     }
@@ -31,7 +31,7 @@ fn table(comparison: &Comparison) -> AnyView {
     };
     let rows: Vec<AnyView> = rows(comparison).into_iter().map(row).collect();
     view! {
-        <div class="overflow-x-auto" tabindex="0" role="region" aria-label=tr("Figures")>
+        <div class="overflow-x-auto" tabindex="0" role="region" aria-label=tr("Results")>
             <table class="rows">
                 <thead><tr><th>{tr("Value")}</th><th>{name(&comparison.a)}</th><th>{name(&comparison.b)}</th><th>{tr("Change")}</th></tr></thead>
                 <tbody>{rows}</tbody>

@@ -92,10 +92,10 @@ pub(super) fn timeline_verb(kind: &str) -> &str {
     match kind {
         "acknowledged" => tr("acknowledged it"),
         "released" => tr("unacknowledged it"),
-        "note" => tr("wrote"),
+        "note" => tr("commented"),
         "not_a_problem" => tr("marked it as not a problem"),
         "silenced" => tr("silenced it"),
-        "acted" => tr("did"),
+        "acted" => tr("carried out"),
         other => other,
     }
 }

@@ -77,7 +77,7 @@ impl Fields {
         let mut number =
             |field: &str, signal: RwSignal<String>| match optional(signal).map(|text| text.parse::<u32>()) {
                 Some(Err(_)) => {
-                    problems.push(mistake(field, tr("write a whole number")));
+                    problems.push(mistake(field, tr("enter a whole number")));
                     None
                 }
                 Some(Ok(number)) => Some(number),

@@ -15,7 +15,7 @@ pub(super) enum RuleState {
     /// A condition is true, but not yet for long enough.
     Pending,
     /// No alerts.
-    Quiet,
+    Inactive,
 }
 
 /// All severities with their words in the address.
@@ -30,7 +30,7 @@ pub(super) const RULE_STATES: [(RuleState, &str); 4] = [
     (RuleState::Error, marked("error")),
     (RuleState::Firing, marked("firing")),
     (RuleState::Pending, marked("pending")),
-    (RuleState::Quiet, marked("quiet")),
+    (RuleState::Inactive, marked("inactive")),
 ];
 
 impl RuleState {
@@ -41,7 +41,7 @@ impl RuleState {
             (Some(_), ..) => Self::Error,
             (None, true, _) => Self::Firing,
             (None, false, false) => Self::Pending,
-            (None, false, true) => Self::Quiet,
+            (None, false, true) => Self::Inactive,
         }
     }
 
@@ -59,7 +59,7 @@ impl RuleState {
             Self::Error => "state state-critical",
             Self::Firing => "state state-warning",
             Self::Pending => "state state-info",
-            Self::Quiet => "state state-ok",
+            Self::Inactive => "state state-ok",
         }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
             ("loss nan", "", "", [true, false]),
             ("TRAIN", "", "", [true, true]),
             ("", "error", "", [false, true]),
-            ("", "quiet", "critical", [true, false]),
+            ("", "inactive", "critical", [true, false]),
             ("disk", "", "critical", [false, false]),
         ] {
             let filter = Filter {

@@ -72,7 +72,7 @@ pub(super) fn TimeAxis(
     };
     view! {
         <section class="min-w-0 mb-4" aria-label=tr("What happened") data-testid="time-axis">
-            <Heading text=tr("What happened") hint=tr("From the start of the run. Each mark leads to what it is about; the arrow keys move between marks.") />
+            <Heading text=tr("What happened") hint=tr("From the start of the run. Each mark links to its details; the arrow keys move between marks.") />
             <div role="group" aria-label=tr("Time axis") on:keydown=press>{rows}</div>
             <div class="flex justify-between text-xs text-muted pl-27 pr-3"><span>{end(|period| period.start_ms)}</span><span>{end(|period| period.end_ms)}</span></div>
             {as_list(items)}

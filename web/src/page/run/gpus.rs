@@ -68,7 +68,7 @@ pub(super) fn Gpus(
     let busiest = format!("max by (link) ({})", assigned("link_utilization_ratio", &id));
     let links = (
         marked("Busiest link"),
-        marked("Use of the run's busiest link of each kind, relative to its maximum."),
+        marked("Utilization of the run's busiest link of each kind, relative to its maximum."),
         busiest,
         Unit::Ratio,
         LINKS,

@@ -57,11 +57,11 @@ pub(super) fn RankMap(
     let why_not = text(move || match (map.answered.get(), ranks.get()) {
         (false, _) => tr("Loading…"),
         (true, 0) => tr("No data in this period."),
-        (true, _) => tr("The map needs at least three ranks: with two, neither is the usual one."),
+        (true, _) => tr("The map needs at least three ranks: with two, there is no majority."),
     });
     view! {
         <section class="min-w-0" aria-label=tr("Ranks over time") data-testid="rank-map" data-ranks=move || ranks.get() data-measured=measured>
-            <Heading text=tr("Ranks over time") hint=tr("One row per rank, one column per time. Ranks that behave alike have one colour; a rank that is late, or waits less than the others, stands out.")>
+            <Heading text=tr("Ranks over time") hint=tr("One row per rank, one column per time. Ranks that behave alike have the same colour; a rank that is late, or waits less than the others, stands out.")>
                 <div class="flex flex-wrap gap-2 items-center">{choice(measure)} <ChooseSpan view /></div>
             </Heading>
             <ErrorMessage what=map.problem />

@@ -82,7 +82,7 @@ fn detail(one: &CheckpointView) -> String {
         let problem = one
             .problem
             .as_deref()
-            .unwrap_or_else(|| tr("something is missing"));
+            .unwrap_or_else(|| tr("it is incomplete"));
         return tr_with("cannot be used: {problem}", &[("problem", &problem)]);
     }
     let age = one.age_steps.map(|steps| match steps {

@@ -36,7 +36,7 @@ pub(super) enum Span {
 pub(super) const SPANS: [(Span, &str); 3] = [
     (Span::Last(10 * MINUTE_MS), marked("10 minutes")),
     (Span::Last(HOUR_MS), marked("1 hour")),
-    (Span::Whole, marked("all of it")),
+    (Span::Whole, marked("whole run")),
 ];
 
 impl Span {

@@ -43,7 +43,7 @@ pub(super) fn StacksButton(
                 {dynamic_view(move || groups.with(|groups| groups.iter().map(shown).collect_view().into_any()))}
             </div>
             <ErrorMessage what=request.problem />
-            <div class="text-right"><button class="btn btn-sm" disabled=request.busy on:click=again>{tr("Ask again")}</button></div>
+            <div class="text-right"><button class="btn btn-sm" disabled=request.busy on:click=again>{tr("Query again")}</button></div>
         </Modal>
     }
 }

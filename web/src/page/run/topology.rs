@@ -226,7 +226,7 @@ fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
 
 /// A position that no rank has reported.
 fn open_cell() -> AnyView {
-    view! { <div class="rounded border border-dashed border-base-300 min-h-12 grid place-items-center opacity-60" title=tr("no rank has told of this place")>"?"</div> }
+    view! { <div class="rounded border border-dashed border-base-300 min-h-12 grid place-items-center opacity-60" title=tr("no rank has reported this coordinate")>"?"</div> }
         .into_any()
 }
 

@@ -55,12 +55,12 @@ impl State {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Failed => tr("failed"),
-            Self::Cascaded => tr("fell with it"),
+            Self::Cascaded => tr("secondary failure"),
             Self::Stopped => tr("stopped"),
             Self::Lost => tr("lost"),
             Self::Stuck => tr("stuck"),
             Self::Late => tr("late"),
-            Self::NotStarted => tr("not there yet"),
+            Self::NotStarted => tr("not started"),
             Self::Running => tr("runs"),
             Self::Done => tr("done"),
         }
