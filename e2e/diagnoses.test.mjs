@@ -99,7 +99,7 @@ test("diagnoses", async (t) => {
     await page.getByTestId("note").click();
     await page.locator("[name=note]").fill("reseated the riser");
     await page.getByTestId("confirm-note").click();
-    await page.getByTestId("timeline").getByText(/wrote: reseated the riser/).waitFor();
+    await page.getByTestId("timeline").getByText(/commented: reseated the riser/).waitFor();
     await page.getByTestId("silence").click();
     assert.equal(await page.getByTestId("confirm-silence").isDisabled(), true, "a silence needs a reason");
     await page.locator("[name=comment]").fill("the vendor comes at noon");
