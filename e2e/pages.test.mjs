@@ -202,7 +202,7 @@ test("pages", async (t) => {
     const mistakes = page.getByTestId("mistake");
     assert.equal(await start.isEnabled(), true);
     await page.locator("[name=nodes]").fill("0");
-    await mistakes.getByText("ask for 1 to 1024 nodes").waitFor();
+    await mistakes.getByText("must be from 1 to 1024").waitFor();
     assert.equal(await start.isEnabled(), false);
     await page.locator("[name=nodes]").fill("1");
     await mistakes.waitFor({ state: "detached" });

@@ -97,7 +97,7 @@ fn kept_secrets(folder: &Folder) -> io::Result<Secrets> {
     match start.spec.secrets.keys().find(|name| !secrets.has(name)) {
         None => Ok(secrets),
         Some(name) => Err(io::Error::other(format!(
-            "the value of the secret {name} is not kept any more, so it could not be hidden; request this while the run is active, or copy the \
+            "the value of the secret {name} is no longer kept, so it could not be hidden; request this while the run is active, or copy the \
              file from the node"
         ))),
     }

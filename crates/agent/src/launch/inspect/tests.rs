@@ -622,7 +622,7 @@ fn a_trace_is_returned_without_secrets_or_not_at_all() {
     );
     Secrets::remove(&scene.folder);
     let error = trace_piece(&scene.folder, file, 0).unwrap_err().to_string();
-    assert!(error.contains("the secret TOKEN is not kept any more"), "{error}");
+    assert!(error.contains("the secret TOKEN is no longer kept"), "{error}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl LogIns {
         tokio::select! {
             read = timeout(self.body_within, read) => read.map_err(|_| late()),
             () = entry.replaced.cancelled() => Err(ApiError::unavailable(
-                "the log-in was slow, and others are waiting; try again",
+                "the login took too long while others were waiting; try again",
             )),
         }
     }

@@ -145,13 +145,10 @@ impl Spec {
 
     fn check_sizes(&self, problems: &mut Problems) {
         if !(1..=NODES_MAX).contains(&self.node_count()) {
-            problems.add("nodes", format!("ask for 1 to {NODES_MAX} nodes"));
+            problems.add("nodes", format!("must be from 1 to {NODES_MAX}"));
         }
         if self.nproc_per_node.is_some_and(|n| !(1..=NPROC_MAX).contains(&n)) {
-            problems.add(
-                "nproc_per_node",
-                format!("ask for 1 to {NPROC_MAX} processes per node"),
-            );
+            problems.add("nproc_per_node", format!("must be from 1 to {NPROC_MAX}"));
         }
         if let Some(problem) = self.preflight_bandwidth.problem() {
             problems.add("preflight_bandwidth", problem);

@@ -311,7 +311,7 @@ impl Follower {
         let secrets = Secrets::of(folder);
         if let Some(name) = start.spec.secrets.keys().find(|name| !secrets.has(name)) {
             return Err(format!(
-                "the value of the secret {name} is not kept any more; submit the run again with --secret {name}"
+                "the value of the secret {name} is no longer kept; submit the run again with --secret {name}"
             ));
         }
         let text = |path: &std::path::Path| path.display().to_string();
