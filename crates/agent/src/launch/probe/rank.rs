@@ -308,6 +308,7 @@ impl RankSeries {
             let counted: Vec<f64> = pool.iter().filter_map(count).collect();
             (!counted.is_empty() && total_s > 0.0).then(|| counted.iter().sum::<f64>() / total_s)
         };
+        let most = |of: fn(&Step) -> Option<f64>| largest(pool.iter().filter_map(of));
         let tokens_per_second = rate(|step| step.tokens);
         // If waits for other ranks are unknown, they are included in forward and backward.
         let knows_waits = pool.iter().any(|step| step.sync_s.is_some());
@@ -323,10 +324,7 @@ impl RankSeries {
             ("train_step", last.step),
             ("train_pool_steps", Some(steps)),
             ("train_step_seconds", step_s),
-            (
-                "train_step_seconds_max",
-                largest(pool.iter().filter_map(|step| step.step_s)),
-            ),
+            ("train_step_seconds_max", most(|step| step.step_s)),
             ("train_bubble_seconds", mean(timed(), |step| step.bubble_s)),
             ("train_save_seconds", mean(&pool, |step| step.save_s)),
             (
@@ -338,10 +336,7 @@ impl RankSeries {
                 "train_loss_best",
                 Some(self.loss_best).filter(|best| best.is_finite()),
             ),
-            (
-                "train_grad_norm",
-                largest(pool.iter().filter_map(|step| step.grad_norm)),
-            ),
+            ("train_grad_norm", most(|step| step.grad_norm)),
             (
                 "train_grad_norm_local_square",
                 of_common_step(&pool, |step| step.grad_norm_local_sq),
@@ -366,20 +361,14 @@ impl RankSeries {
             ),
             ("train_input_mean", mean(&pool, |step| step.input_mean)),
             ("train_input_deviation", mean(&pool, |step| step.input_deviation)),
-            (
-                "train_input_nonfinite_ratio",
-                largest(pool.iter().filter_map(|step| step.input_nonfinite)),
-            ),
+            ("train_input_nonfinite_ratio", most(|step| step.input_nonfinite)),
             ("train_label_mean", mean(&pool, |step| step.label_mean)),
             ("train_label_deviation", mean(&pool, |step| step.label_deviation)),
             ("train_label_top_ratio", mean(&pool, |step| step.label_top_ratio)),
             ("train_padding_ratio", mean(&pool, |step| step.padding_ratio)),
             ("train_batch_samples", mean(&pool, |step| step.samples)),
             ("train_batch_tokens", mean(&pool, |step| step.tokens)),
-            (
-                "train_micro_batch",
-                largest(pool.iter().filter_map(|step| step.micro_batch)),
-            ),
+            ("train_micro_batch", most(|step| step.micro_batch)),
             ("train_nonfinite_steps_total", Some(self.nonfinite)),
             ("train_loss_noise", self.loss_noise.value()),
             ("train_samples_per_second_best", self.best_speed.value()),
@@ -389,7 +378,7 @@ impl RankSeries {
             ),
             (
                 "train_memory_allocated_bytes",
-                largest(pool.iter().filter_map(|step| step.cuda_allocated_bytes)),
+                most(|step| step.cuda_allocated_bytes),
             ),
             (
                 "train_memory_current_bytes",
@@ -397,30 +386,18 @@ impl RankSeries {
             ),
             (
                 "train_memory_reserved_bytes",
-                largest(pool.iter().filter_map(|step| step.cuda_reserved_bytes)),
+                most(|step| step.cuda_reserved_bytes),
             ),
-            (
-                "train_saved_tensor_bytes",
-                largest(pool.iter().filter_map(|step| step.saved_tensor_bytes)),
-            ),
-            (
-                "train_memory_split_bytes",
-                largest(pool.iter().filter_map(|step| step.cuda_split_bytes)),
-            ),
+            ("train_saved_tensor_bytes", most(|step| step.saved_tensor_bytes)),
+            ("train_memory_split_bytes", most(|step| step.cuda_split_bytes)),
             (
                 "train_memory_alloc_retries_total",
                 latest(&pool, |step| step.cuda_alloc_retries),
             ),
             ("train_probe_dropped_total", latest(&pool, |step| step.dropped)),
             ("train_rpc_seconds", mean(&pool, |step| step.rpc_s)),
-            (
-                "train_rpc_seconds_max",
-                largest(pool.iter().filter_map(|step| step.rpc_s_max)),
-            ),
-            (
-                "train_rpc_buffer_depth",
-                largest(pool.iter().filter_map(|step| step.rpc_buffer_depth)),
-            ),
+            ("train_rpc_seconds_max", most(|step| step.rpc_s_max)),
+            ("train_rpc_buffer_depth", most(|step| step.rpc_buffer_depth)),
             (
                 "train_gradient_staleness_steps",
                 mean(&pool, |step| step.staleness_steps),
