@@ -60,22 +60,14 @@ impl RunSeries {
 
     /// Takes one record.
     pub(crate) fn take(&mut self, record: Record, inventory: &Inventory) {
+        let samples = self.samples.clone();
         match record {
             Record::Hello(hello) => self.hello(&hello, inventory),
-            Record::Step(step) => {
-                let samples = self.samples.clone();
-                self.rank(step.rank).step(*step, &samples);
-            }
+            Record::Step(step) => self.rank(step.rank).step(*step, &samples),
             Record::Nccl(report) => self.nccl.take(&report),
-            Record::Checkpoint(save) => {
-                let samples = self.samples.clone();
-                self.rank(save.rank).save(&save, &samples);
-            }
-            Record::Skips(skips) => {
-                let samples = self.samples.clone();
-                self.rank(skips.rank).skips(&skips, &samples);
-            }
-            Record::Logged(logged) => self.logged.take(self.run.as_str(), &logged, &self.samples),
+            Record::Checkpoint(save) => self.rank(save.rank).save(&save, &samples),
+            Record::Skips(skips) => self.rank(skips.rank).skips(&skips, &samples),
+            Record::Logged(logged) => self.logged.take(self.run.as_str(), &logged, &samples),
             Record::Error { .. } | Record::Bye(_) | Record::Mesh(_) | Record::Stop {} | Record::Knob(_) => {}
         }
     }
