@@ -39,25 +39,6 @@ const fn to(name: &'static str, id: u32, metric: &'static str, factor: f64) -> F
     }
 }
 
-const fn by(id: u32, metric: &'static str, label: &'static str, value: &'static str) -> Field {
-    scaled(id, metric, label, value, 1.0)
-}
-
-const fn scaled(
-    id: u32,
-    metric: &'static str,
-    label: &'static str,
-    value: &'static str,
-    factor: f64,
-) -> Field {
-    Field {
-        name: value,
-        id,
-        scope: 0,
-        target: Target::By(metric, (label, value), factor),
-    }
-}
-
 const fn back(name: &'static str, id: u32, scope: u32) -> Field {
     Field {
         name,
@@ -68,9 +49,9 @@ const fn back(name: &'static str, id: u32, scope: u32) -> Field {
 }
 
 /// An error count of NVLink, summed over the links.
-const fn of_links(id: u32, kind: &'static str) -> Field {
+const fn of_links(name: &'static str, id: u32, kind: &'static str) -> Field {
     Field {
-        name: kind,
+        name,
         id,
         scope: ALL_LINKS,
         target: Target::By("gpu_nvlink_errors_total", ("type", kind), 1.0),
@@ -102,88 +83,55 @@ const ECC_LIFETIME: &str = "gpu_ecc_lifetime_errors_total";
 const ROWS: &str = "gpu_remapped_rows";
 const PAGES: &str = "gpu_retired_pages";
 const PCIE: &str = "gpu_pcie_errors_total";
-const THROTTLE: &str = "gpu_throttle_seconds_total";
-/// Converts nanoseconds to seconds.
-const NS: f64 = 1e-9;
 
 /// Read every ten seconds: the health of the GPU and its links.
 pub(super) const SLOW: [Field; 44] = [
     to("memory temperature", 82, "gpu_memory_temperature_celsius", 1.0),
     to(POWER_LIMIT_FIELD, 190, "gpu_power_limit_watts", 1e-3),
     to("recovery action", 230, "gpu_recovery_action", 1.0),
-    named(ECC_FIELD, by(3, ECC, "type", "corrected")),
-    named("ecc field uncorrected", by(4, ECC, "type", "uncorrected")),
-    named("ecc lifetime corrected", by(5, ECC_LIFETIME, "type", "corrected")),
-    named(
-        "ecc lifetime uncorrected",
-        by(6, ECC_LIFETIME, "type", "uncorrected"),
-    ),
-    named(ROWS_FIELD, by(142, ROWS, "type", "corrected")),
-    named(
-        "remapped rows field uncorrected",
-        by(143, ROWS, "type", "uncorrected"),
-    ),
+    by_type(ECC_FIELD, 3, ECC, "corrected"),
+    by_type("ecc field uncorrected", 4, ECC, "uncorrected"),
+    by_type("ecc lifetime corrected", 5, ECC_LIFETIME, "corrected"),
+    by_type("ecc lifetime uncorrected", 6, ECC_LIFETIME, "uncorrected"),
+    by_type(ROWS_FIELD, 142, ROWS, "corrected"),
+    by_type("remapped rows field uncorrected", 143, ROWS, "uncorrected"),
     flag("remapped rows field pending", 144, ROWS, "pending"),
     flag("remapped rows field failed", 145, ROWS, "failed"),
-    named("retired pages corrected", by(29, PAGES, "type", "corrected")),
-    named("retired pages uncorrected", by(30, PAGES, "type", "uncorrected")),
+    by_type("retired pages corrected", 29, PAGES, "corrected"),
+    by_type("retired pages uncorrected", 30, PAGES, "uncorrected"),
     flag("retired pages pending", 31, PAGES, "pending"),
     to(REPLAYS_FIELD, 94, "gpu_pcie_replays_total", 1.0),
-    named("pcie recovery", by(169, PCIE, "type", "recovery")),
-    named("pcie correctable", by(173, PCIE, "type", "correctable")),
-    named("pcie naks received", by(174, PCIE, "type", "nak_received")),
-    named("pcie receiver", by(175, PCIE, "type", "receiver")),
-    named("pcie bad tlp", by(176, PCIE, "type", "bad_tlp")),
-    named("pcie naks sent", by(177, PCIE, "type", "nak_sent")),
-    named("pcie bad dllp", by(178, PCIE, "type", "bad_dllp")),
-    named("pcie non-fatal", by(179, PCIE, "type", "non_fatal")),
-    named("pcie fatal", by(180, PCIE, "type", "fatal")),
-    named(
-        "pcie unsupported request",
-        by(181, PCIE, "type", "unsupported_request"),
-    ),
-    named("pcie lcrc", by(182, PCIE, "type", "lcrc")),
-    named("pcie lane", by(183, PCIE, "type", "lane")),
-    named(
-        "throttle time power",
-        scaled(74, THROTTLE, "reason", "sw_power_cap", NS),
-    ),
-    named(
-        "throttle time sync boost",
-        scaled(76, THROTTLE, "reason", "sync_boost", NS),
-    ),
-    named(
-        "throttle time board limit",
-        scaled(77, THROTTLE, "reason", "board_limit", NS),
-    ),
-    named(
-        "throttle time reliability",
-        scaled(79, THROTTLE, "reason", "reliability", NS),
-    ),
-    named(
-        "throttle time sw thermal",
-        scaled(251, THROTTLE, "reason", "sw_thermal_slowdown", NS),
-    ),
-    named(
-        "throttle time hw thermal",
-        scaled(252, THROTTLE, "reason", "hw_thermal_slowdown", NS),
-    ),
-    named(
-        "throttle time power brake",
-        scaled(253, THROTTLE, "reason", "hw_power_brake", NS),
-    ),
+    by_type("pcie recovery", 169, PCIE, "recovery"),
+    by_type("pcie correctable", 173, PCIE, "correctable"),
+    by_type("pcie naks received", 174, PCIE, "nak_received"),
+    by_type("pcie receiver", 175, PCIE, "receiver"),
+    by_type("pcie bad tlp", 176, PCIE, "bad_tlp"),
+    by_type("pcie naks sent", 177, PCIE, "nak_sent"),
+    by_type("pcie bad dllp", 178, PCIE, "bad_dllp"),
+    by_type("pcie non-fatal", 179, PCIE, "non_fatal"),
+    by_type("pcie fatal", 180, PCIE, "fatal"),
+    by_type("pcie unsupported request", 181, PCIE, "unsupported_request"),
+    by_type("pcie lcrc", 182, PCIE, "lcrc"),
+    by_type("pcie lane", 183, PCIE, "lane"),
+    throttled("throttle time power", 74, "sw_power_cap"),
+    throttled("throttle time sync boost", 76, "sync_boost"),
+    throttled("throttle time board limit", 77, "board_limit"),
+    throttled("throttle time reliability", 79, "reliability"),
+    throttled("throttle time sw thermal", 251, "sw_thermal_slowdown"),
+    throttled("throttle time hw thermal", 252, "hw_thermal_slowdown"),
+    throttled("throttle time power brake", 253, "hw_power_brake"),
     // Up to NVLink 4.
-    named("nvlink crc flit", zero_scope(of_links(38, "crc_flit"))),
-    named("nvlink crc data", zero_scope(of_links(45, "crc_data"))),
-    named("nvlink replay", zero_scope(of_links(52, "replay"))),
-    named("nvlink recovery", zero_scope(of_links(59, "recovery"))),
-    named("nvlink ecc data", zero_scope(of_links(160, "ecc_data"))),
+    zero_scope(of_links("nvlink crc flit", 38, "crc_flit")),
+    zero_scope(of_links("nvlink crc data", 45, "crc_data")),
+    zero_scope(of_links("nvlink replay", 52, "replay")),
+    zero_scope(of_links("nvlink recovery", 59, "recovery")),
+    zero_scope(of_links("nvlink ecc data", 160, "ecc_data")),
     // From NVLink 5 on.
-    named("nvlink receive", of_links(208, "receive")),
-    named("nvlink recovered", of_links(213, "recovery_successful")),
-    named("nvlink recovery failed", of_links(214, "recovery_failed")),
-    named("nvlink effective", of_links(219, "effective")),
-    named("nvlink symbol", of_links(221, "symbol")),
+    of_links("nvlink receive", 208, "receive"),
+    of_links("nvlink recovered", 213, "recovery_successful"),
+    of_links("nvlink recovery failed", 214, "recovery_failed"),
+    of_links("nvlink effective", 219, "effective"),
+    of_links("nvlink symbol", 221, "symbol"),
 ];
 
 /// Read every minute: settings.
@@ -193,13 +141,18 @@ pub(super) const RARE: [Field; 3] = [
     to("power limit default", 189, "gpu_power_limit_default_watts", 1e-3),
 ];
 
-const fn named(name: &'static str, field: Field) -> Field {
-    Field { name, ..field }
-}
-
 /// The totals of NVLink 4 and older have their own field numbers instead of a scope.
 const fn zero_scope(field: Field) -> Field {
     Field { scope: 0, ..field }
+}
+
+const fn by_type(name: &'static str, id: u32, metric: &'static str, value: &'static str) -> Field {
+    Field {
+        name,
+        id,
+        scope: 0,
+        target: Target::By(metric, ("type", value), 1.0),
+    }
 }
 
 const fn flag(name: &'static str, id: u32, metric: &'static str, value: &'static str) -> Field {
@@ -208,6 +161,16 @@ const fn flag(name: &'static str, id: u32, metric: &'static str, value: &'static
         id,
         scope: 0,
         target: Target::Flag(metric, ("type", value)),
+    }
+}
+
+/// The time for which the clocks were reduced for a reason, in nanoseconds.
+const fn throttled(name: &'static str, id: u32, reason: &'static str) -> Field {
+    Field {
+        name,
+        id,
+        scope: 0,
+        target: Target::By("gpu_throttle_seconds_total", ("reason", reason), 1e-9),
     }
 }
 
