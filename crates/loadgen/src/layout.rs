@@ -81,24 +81,20 @@ const ROOT: Labels = &[
 const INTERFACE: Labels = &[("device", Label::Interface)];
 
 const LAYOUT: &[Slot] = &[
-    of_gpu("gpu_up", GPU, Quantity::Fixed(1.0)),
+    fixed("gpu_up", GPU, 1.0),
     of_gpu("gpu_utilization_ratio", GPU, Quantity::GpuUtilization),
     of_gpu("gpu_memory_used_bytes", GPU, Quantity::GpuMemoryUsed),
-    of_gpu(
-        "gpu_memory_total_bytes",
-        GPU,
-        Quantity::Fixed(GPU_MEMORY_BYTES as f64),
-    ),
+    fixed("gpu_memory_total_bytes", GPU, GPU_MEMORY_BYTES as f64),
     of_gpu("gpu_sm_clock_hertz", GPU, Quantity::SmClock),
-    of_gpu("gpu_sm_clock_max_hertz", GPU, Quantity::Fixed(SM_CLOCK_MAX_HZ)),
-    of_gpu("gpu_throttle", THERMAL, Quantity::Fixed(0.0)),
-    of_gpu("gpu_nvlinks_active", GPU, Quantity::Fixed(NVLINKS as f64)),
-    of_gpu("gpu_nvlinks", GPU, Quantity::Fixed(NVLINKS as f64)),
+    fixed("gpu_sm_clock_max_hertz", GPU, SM_CLOCK_MAX_HZ),
+    fixed("gpu_throttle", THERMAL, 0.0),
+    fixed("gpu_nvlinks_active", GPU, NVLINKS as f64),
+    fixed("gpu_nvlinks", GPU, NVLINKS as f64),
     of_gpu("link_utilization_ratio", NVLINK, Quantity::NvlinkUtilization),
-    of_gpu("gpu_assignment_info", ASSIGNMENT, Quantity::Fixed(1.0)),
-    of_gpu("train_info", SOFTWARE, Quantity::Fixed(1.0)),
+    fixed("gpu_assignment_info", ASSIGNMENT, 1.0),
+    fixed("train_info", SOFTWARE, 1.0),
     of_gpu("train_step", RANK, Quantity::LastStep),
-    of_gpu("train_pool_steps", RANK, Quantity::Fixed(STEPS as f64)),
+    fixed("train_pool_steps", RANK, STEPS as f64),
     of_gpu("train_step_seconds", RANK, Quantity::Mean(Part::Step)),
     of_gpu("train_data_seconds", RANK, Quantity::Mean(Part::Data)),
     of_gpu("train_forward_seconds", RANK, Quantity::Mean(Part::Forward)),
@@ -110,47 +106,31 @@ const LAYOUT: &[Slot] = &[
     of_gpu("train_samples_per_second", RANK, Quantity::SamplesPerSecond),
     of_gpu("train_loss_own", RANK, Quantity::OwnLoss),
     of_gpu("train_grad_norm", RANK, Quantity::GradientNorm),
-    of_gpu("train_process_state", RANK, Quantity::Fixed(0.0)),
+    fixed("train_process_state", RANK, 0.0),
     of_gpu("train_phase", RANK, Quantity::Phase),
     of_gpu("train_phase_age_seconds", RANK, Quantity::PhaseAge),
     of_gpu("train_moves_total", RANK, Quantity::Moves),
     Slot::OfNode,
     // === beyond the core ===
-    of_gpu(
-        "train_samples_per_second_best",
-        RANK,
-        Quantity::Fixed(SAMPLES_PER_SECOND_BEST),
-    ),
+    fixed("train_samples_per_second_best", RANK, SAMPLES_PER_SECOND_BEST),
     of_gpu("train_loss", RANK, Quantity::LoggedLoss),
     of_gpu("train_loss_best", RANK, Quantity::BestLoss),
-    of_gpu("train_learning_rate", RANK, Quantity::Fixed(3e-4)),
-    of_gpu("gpu_ecc_errors_total", UNCORRECTED, Quantity::Fixed(0.0)),
+    fixed("train_learning_rate", RANK, 3e-4),
+    fixed("gpu_ecc_errors_total", UNCORRECTED, 0.0),
     of_gpu("gpu_power_watts", GPU, Quantity::Power),
-    of_gpu("gpu_power_limit_watts", GPU, Quantity::Fixed(POWER_LIMIT_W)),
+    fixed("gpu_power_limit_watts", GPU, POWER_LIMIT_W),
     of_gpu("gpu_temperature_celsius", GPU, Quantity::Temperature),
-    of_gpu("gpu_pcie_width", GPU, Quantity::Fixed(16.0)),
-    of_gpu("gpu_pcie_width_max", GPU, Quantity::Fixed(16.0)),
+    fixed("gpu_pcie_width", GPU, 16.0),
+    fixed("gpu_pcie_width_max", GPU, 16.0),
     of_gpu("train_memory_current_bytes", RANK, Quantity::TensorMemory),
-    of_gpu(
-        "train_memory_reserved_bytes",
-        RANK,
-        Quantity::Fixed(RESERVED_BYTES),
-    ),
-    of_gpu(
-        "train_memory_allocated_bytes",
-        RANK,
-        Quantity::Fixed(ALLOCATED_BYTES),
-    ),
-    of_gpu("train_memory_alloc_retries_total", RANK, Quantity::Fixed(0.0)),
-    of_gpu("train_micro_batch", RANK, Quantity::Fixed(MICRO_BATCH)),
+    fixed("train_memory_reserved_bytes", RANK, RESERVED_BYTES),
+    fixed("train_memory_allocated_bytes", RANK, ALLOCATED_BYTES),
+    fixed("train_memory_alloc_retries_total", RANK, 0.0),
+    fixed("train_micro_batch", RANK, MICRO_BATCH),
     of_gpu("train_cpu_seconds_total", RANK, Quantity::CpuSeconds),
     of_gpu("train_run_delay_seconds_total", RANK, Quantity::RunDelaySeconds),
-    of_gpu("train_major_faults_total", RANK, Quantity::Fixed(0.0)),
-    of_gpu(
-        "train_host_memory_bytes",
-        RANK,
-        Quantity::Fixed(RANK_MEMORY_BYTES),
-    ),
+    fixed("train_major_faults_total", RANK, 0.0),
+    fixed("train_host_memory_bytes", RANK, RANK_MEMORY_BYTES),
     of_gpu("link_utilization_ratio", PCIE, Quantity::PcieUtilization),
     of_gpu("gpu_sm_active_ratio", GPU, Quantity::SmActive),
     of_gpu("gpu_tensor_active_ratio", GPU, Quantity::TensorActive),
@@ -196,6 +176,10 @@ const OF_INTERFACE: Template = template(
 
 const fn of_gpu(name: &'static str, labels: Labels, quantity: Quantity) -> Slot {
     Slot::OfGpu(template(name, labels, quantity))
+}
+
+const fn fixed(name: &'static str, labels: Labels, value: f64) -> Slot {
+    of_gpu(name, labels, Quantity::Fixed(value))
 }
 
 /// In a constant, a name that is not in the catalogue is a compile error.
