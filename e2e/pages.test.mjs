@@ -309,7 +309,7 @@ test("pages", async (t) => {
   });
 
   await t.test("rows are compact or comfortable, by choice in the header or the palette, and the browser remembers it", async (t) => {
-    const page = await openPage(t, browser);
+    const page = await openPage(t, browser, { width: 1440 });
     await logIn(page, lockstep);
     await page.goto(`${lockstep.url}/rules`);
     const row = page.getByTestId("rule").first().locator("tr").first();

@@ -21,5 +21,6 @@ pub(crate) fn hello(inventory: &Inventory, instance: &str) -> Hello {
         instance: instance.to_owned(),
         now_ms: crate::fleet::now_ms(),
         inventory_json: serde_json::to_string(inventory).expect("an inventory is plain data"),
+        lock: String::new(),
     }
 }

@@ -116,5 +116,6 @@ fn hello(name: &str, index: u32, cluster: &Cluster) -> Hello {
         instance: format!("{:016x}", mix(u64::from(index) ^ mix(now_ms.unsigned_abs()))),
         now_ms,
         inventory_json: serde_json::to_string(&inventory).expect("an inventory is plain data"),
+        lock: String::new(),
     }
 }

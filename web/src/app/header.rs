@@ -122,7 +122,7 @@ fn ZoneChoice(zone: RwSignal<Zone>) -> impl IntoView {
     }
 }
 
-/// A choice of the height of rows. Only on wide screens: on others the palette has it.
+/// A choice of the height of rows. Only where the header has room for it on one line: on smaller screens the palette has it.
 #[component]
 fn DensityChoice(density: RwSignal<Density>) -> impl IntoView {
     let options = [Density::Compact, Density::Comfortable].map(|one| {
@@ -135,7 +135,7 @@ fn DensityChoice(density: RwSignal<Density>) -> impl IntoView {
         density.set(chosen);
     };
     view! {
-        <select class="off-wall select select-sm select-ghost w-auto hidden xl:inline-flex" aria-label=tr("Density") on:change=choose data-testid="density">
+        <select class="off-wall select select-sm select-ghost w-auto hidden min-[90rem]:inline-flex" aria-label=tr("Density") on:change=choose data-testid="density">
             {options.into_iter().collect::<Vec<AnyView>>()}
         </select>
     }

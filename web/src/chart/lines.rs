@@ -56,7 +56,7 @@ impl Lines {
                 continue;
             };
             for (part, values) in parts.iter_mut().zip([&column.values, &column.min, &column.max]) {
-                if !values.is_empty() {
+                if values.iter().any(Option::is_some) {
                     part.resize(before, f64::NAN);
                     part.extend(values.iter().map(|value| value.unwrap_or(f64::NAN)));
                 }
@@ -354,7 +354,10 @@ mod tests {
             "[[NaN, 0.0, NaN], [NaN, 9.0, NaN]]"
         );
         lines.take(true, &[0], &[column("0", &[Some(1.0)])], 2_000);
-        assert_eq!(lines.named(&Naming::by("rank"), &[]).1[0].extremes, [vec![], vec![]]);
+        assert_eq!(
+            lines.named(&Naming::by("rank"), &[]).1[0].extremes,
+            [Vec::<f64>::new(), vec![]]
+        );
     }
 
     #[test]

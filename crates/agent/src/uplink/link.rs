@@ -29,6 +29,7 @@ use wire::telemetry::{self, OpenError, Receiving, Sending};
 use wire::version::{MESSAGE_BYTES_MAX, NotOffered, PROTOCOL_MAX, PROTOCOL_MIN};
 
 use crate::config::{AgentConfig, Secret};
+use crate::lock::lock_id;
 use crate::uplink::clock::Clock;
 
 /// How long a connection to the collector may take to open.
@@ -127,6 +128,7 @@ pub struct Link {
     url: String,
     node: NodeName,
     instance: String,
+    lock: String,
     inventory: watch::Receiver<Arc<Inventory>>,
     join_token: Option<Secret>,
     credential_file: PathBuf,
@@ -137,7 +139,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Checks the URL, TLS and the credential, but does not connect. Returns `None` if the agent has no collector.
+    /// Checks the URL, TLS and the credential, but does not connect. The agent must have locked its data folder. Returns `None` if it has no
+    /// collector.
     ///
     /// # Errors
     /// Returns an error if the URL is malformed, the certificate authority is missing, or there is neither a credential nor a join token.
@@ -160,6 +163,7 @@ impl Link {
             url,
             node: config.node.clone(),
             instance: hex::encode(rand::random::<[u8; 8]>()),
+            lock: lock_id(&config.data_dir),
             inventory,
             join_token: config.join_token.clone(),
             credential_file,
@@ -229,6 +233,7 @@ impl Link {
             instance: self.instance.clone(),
             now_ms: now_ms(),
             inventory_json: serde_json::to_string(&*inventory).expect("an inventory is plain data"),
+            lock: self.lock.clone(),
         }
     }
 

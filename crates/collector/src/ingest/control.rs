@@ -113,7 +113,7 @@ async fn converse(
 ) -> Result<(), Status> {
     let hello = first(&mut inbound).await?;
     // Before the agent is registered and gets a credential.
-    hello::check_name(ingest, &hello)?;
+    hello::check_name(ingest, &admitted, &hello)?;
     let (session, ack) = hello::greet(ingest, admitted, hello).await?;
     if let Some(first_bytes) = first_bytes {
         first_bytes.lift();
@@ -141,7 +141,7 @@ async fn serve(
     inbound: Streaming<ControlUp>,
     outbound: Outbound,
 ) -> Result<(), Status> {
-    let connected = ingest.runs.agents.connect(&session.node, &session.instance);
+    let connected = ingest.runs.agents.connect(&session.node, &session.process);
     let (connection, messages) = connected.map_err(|error| hello::name_in_use(&error))?;
     let conversation = Conversation {
         ingest,

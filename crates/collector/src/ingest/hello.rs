@@ -24,7 +24,7 @@ use super::handles::Ingest;
 use super::hello_slots::{self, HelloSlot};
 use crate::clock;
 use crate::live::Heartbeat;
-use crate::runs::NameInUse;
+use crate::runs::{AgentProcess, NameInUse};
 use crate::tokens::Principal;
 
 /// How long an agent may take to send its first message.
@@ -39,8 +39,8 @@ const TEXT_CHARS_MAX: usize = 64;
 pub(super) struct AgentSession {
     /// The agent's node.
     pub(super) node: NodeName,
-    /// Differs for each start of the agent.
-    pub(super) instance: String,
+    /// The agent's process.
+    pub(super) process: AgentProcess,
     /// Updated with each message.
     pub(super) heartbeat: Heartbeat,
     /// The protocol version that both sides use.
@@ -146,7 +146,7 @@ pub(super) async fn greet(
     Ok((
         AgentSession {
             node,
-            instance: shortened(&hello.instance),
+            process: process(&hello),
             heartbeat,
             protocol,
         },
@@ -164,12 +164,14 @@ pub(super) async fn greet(
 ///
 /// # Errors
 /// Returns the status that ends the stream. The agent tries again later.
-pub(super) fn check_name(ingest: &Ingest, hello: &Hello) -> Result<(), Status> {
+pub(super) fn check_name(ingest: &Ingest, admitted: &Admitted, hello: &Hello) -> Result<(), Status> {
     // An invalid name is refused later.
     let Ok(node) = NodeName::new(hello.node.clone()) else {
         return Ok(());
     };
-    let checked = ingest.runs.agents.check_name(&node, &shortened(&hello.instance));
+    // An agent of another node only learns that the name is not its own.
+    check_node(&admitted.principal, &node)?;
+    let checked = ingest.runs.agents.check_name(&node, &process(hello));
     checked.map_err(|error| name_in_use(&error))
 }
 
@@ -227,6 +229,13 @@ fn record(name: NodeName, hello: &Hello, now_ms: TimestampMs) -> Result<NodeReco
         inventory: inventory(&hello.inventory_json)?,
         seen_ms: now_ms,
     })
+}
+
+fn process(hello: &Hello) -> AgentProcess {
+    AgentProcess {
+        instance: shortened(&hello.instance),
+        lock: shortened(&hello.lock),
+    }
 }
 
 fn inventory(json: &str) -> Result<Inventory, Status> {

@@ -32,11 +32,19 @@ pub struct Agents {
 
 struct AgentChannel {
     connection: u64,
-    /// Differs for each start of an agent. Empty if it is unknown.
-    instance: String,
+    process: AgentProcess,
     messages: mpsc::Sender<control_down::Message>,
     /// Attempts that have ended but that the node still holds. `None` until the node has reported what it holds.
     leftovers: Option<BTreeSet<AttemptId>>,
+}
+
+/// A process of an agent, as its hello describes it.
+#[derive(Debug, Clone, Default)]
+pub struct AgentProcess {
+    /// Differs for each start of an agent. Empty if it is unknown.
+    pub instance: String,
+    /// Identifies the lock of the agent's data folder on its machine. Only one living process holds it. Empty if it is unknown.
+    pub lock: String,
 }
 
 struct PendingQuestion {
@@ -71,8 +79,8 @@ impl Agents {
     ///
     /// # Errors
     /// Returns an error if there is one.
-    pub fn check_name(&self, node: &NodeName, instance: &str) -> Result<(), NameInUse> {
-        check_name(&self.lock(), node, instance)
+    pub fn check_name(&self, node: &NodeName, process: &AgentProcess) -> Result<(), NameInUse> {
+        check_name(&self.lock(), node, process)
     }
 
     /// Registers a connection. The receiver yields the messages for the node.
@@ -82,17 +90,17 @@ impl Agents {
     pub fn connect(
         &self,
         node: &NodeName,
-        instance: &str,
+        process: &AgentProcess,
     ) -> Result<(Connection, mpsc::Receiver<control_down::Message>), NameInUse> {
         let (messages, receiver) = mpsc::channel(WAITING_MAX);
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let mut connected = self.lock();
-        check_name(&connected, node, instance)?;
+        check_name(&connected, node, process)?;
         connected.insert(
             node.clone(),
             AgentChannel {
                 connection: id,
-                instance: instance.to_owned(),
+                process: process.clone(),
                 messages,
                 leftovers: None,
             },
@@ -227,12 +235,21 @@ impl Agents {
 fn check_name(
     connected: &HashMap<NodeName, AgentChannel>,
     node: &NodeName,
-    instance: &str,
+    process: &AgentProcess,
 ) -> Result<(), NameInUse> {
-    let are_known = |channel: &AgentChannel| !channel.instance.is_empty() && !instance.is_empty();
     match connected.get(node) {
-        Some(channel) if are_known(channel) && channel.instance != instance => Err(NameInUse(node.clone())),
+        Some(channel) if channel.process.may_live_beside(process) => Err(NameInUse(node.clone())),
         _ => Ok(()),
+    }
+}
+
+impl AgentProcess {
+    /// Returns false if a later process is the same, or proves that this one has ended. The connection of an ended process may stay open for a
+    /// while, for example behind a proxy.
+    fn may_live_beside(&self, later: &Self) -> bool {
+        let are_known = !self.instance.is_empty() && !later.instance.is_empty();
+        let later_has_its_lock = !self.lock.is_empty() && self.lock == later.lock;
+        are_known && self.instance != later.instance && !later_has_its_lock
     }
 }
 
@@ -282,11 +299,19 @@ mod tests {
         AttemptId::new(RunId::new("r").expect("a name"), AttemptNo(no))
     }
 
+    fn process(instance: &str, lock: &str) -> AgentProcess {
+        AgentProcess {
+            instance: instance.to_owned(),
+            lock: lock.to_owned(),
+        }
+    }
+
     #[test]
     fn the_last_connection_of_a_node_counts() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
-        let (old, mut old_commands) = agents.connect(&node, "i").expect("nobody is there");
-        let (new, mut new_commands) = agents.connect(&node, "i").expect("the same agent");
+        let agent = process("i", "");
+        let (old, mut old_commands) = agents.connect(&node, &agent).expect("nobody is there");
+        let (new, mut new_commands) = agents.connect(&node, &agent).expect("the same agent");
         agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
         let is_it = |message| matches!(message, control_down::Message::Command(command) if command.id == 7);
         assert!(is_it(new_commands.try_recv().expect("was sent")));
@@ -299,14 +324,30 @@ mod tests {
     #[test]
     fn another_agent_with_the_name_of_a_connected_node_is_refused() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
-        let (first, mut commands) = agents.connect(&node, "first").expect("nobody is there");
-        assert!(agents.check_name(&node, "second").is_err() && agents.connect(&node, "second").is_err());
+        let (original, clone) = (process("first", "boot-1:5"), process("second", "boot-2:5"));
+        let (first, mut commands) = agents.connect(&node, &original).expect("nobody is there");
+        assert!(agents.check_name(&node, &clone).is_err() && agents.connect(&node, &clone).is_err());
+        let unknown = process("second", "");
+        assert!(agents.connect(&node, &unknown).is_err());
         agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
         assert!(commands.try_recv().is_ok(), "commands still go to the first");
         let other = NodeName::new("n2").expect("a name");
-        assert!(agents.check_name(&other, "second").is_ok());
+        assert!(agents.check_name(&other, &clone).is_ok());
         assert!(first.close());
-        assert!(agents.connect(&node, "second").is_ok(), "the first has ended");
+        assert!(agents.connect(&node, &clone).is_ok(), "the first has ended");
+    }
+
+    /// The agent was killed, and its connection stayed open behind a proxy.
+    #[test]
+    fn an_agent_that_holds_the_lock_of_the_connected_one_takes_its_place_at_once() {
+        let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
+        let (killed, restarted) = (process("first", "boot-1:5"), process("second", "boot-1:5"));
+        let (old, _old_commands) = agents.connect(&node, &killed).expect("nobody is there");
+        assert!(agents.check_name(&node, &restarted).is_ok());
+        let (_new, mut commands) = agents.connect(&node, &restarted).expect("the first has ended");
+        agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
+        assert!(commands.try_recv().is_ok());
+        assert!(!old.close() && agents.is_connected(&node), "its end is not the node's");
     }
 
     #[tokio::test]
@@ -317,7 +358,7 @@ mod tests {
             agents.ask(&node, &attempt(1), &question).is_none(),
             "nobody is there"
         );
-        let (_connection, mut messages) = agents.connect(&node, "i").expect("nobody is there");
+        let (_connection, mut messages) = agents.connect(&node, &process("i", "")).expect("nobody is there");
         let mut answers = agents.ask(&node, &attempt(1), &question).expect("connected");
         let Ok(control_down::Message::Question(sent)) = messages.try_recv() else {
             panic!("no question was sent")
@@ -349,7 +390,7 @@ mod tests {
     #[test]
     fn a_node_gets_no_attempt_while_it_holds_an_ended_one() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
-        let (_connection, _commands) = agents.connect(&node, "i").expect("nobody is there");
+        let (_connection, _commands) = agents.connect(&node, &process("i", "")).expect("nobody is there");
         assert!(!agents.is_free(&node), "it has not said what it holds");
         agents.set_leftovers(&node, BTreeSet::from([attempt(1)]));
         agents.remove_leftover(&node, &attempt(2));

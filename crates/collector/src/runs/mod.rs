@@ -61,7 +61,7 @@ use crate::state_series::StateSeries;
 use crate::tasks::Tasks;
 
 pub use actions::{ActionError, Diagnosed, Done};
-pub use agents::{Agents, Answers, Connection, NameInUse};
+pub use agents::{AgentProcess, Agents, Answers, Connection, NameInUse};
 pub use error::RunError;
 pub use goodput::GoodputError;
 pub use inspect::{InspectError, OfRank, grouped};

@@ -1,5 +1,6 @@
 //! Alerts that request the last minutes of a node's GPUs.
 
+use collector::runs::AgentProcess;
 use domain::ident::NodeName;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -34,8 +35,8 @@ groups:
     .await;
     let node = |name: &str| NodeName::new(name).unwrap();
     let agents = &server.running.app.runs.agents;
-    let (_first, mut to_first) = agents.connect(&node("n1"), "i").unwrap();
-    let (_second, mut to_second) = agents.connect(&node("n2"), "i").unwrap();
+    let (_first, mut to_first) = agents.connect(&node("n1"), &AgentProcess::default()).unwrap();
+    let (_second, mut to_second) = agents.connect(&node("n2"), &AgentProcess::default()).unwrap();
     feed(&server, [150.0, 10.0, 20.0]).await;
     let told = tokio::time::timeout(DEADLINE, to_first.recv()).await.unwrap();
     assert!(matches!(told, Some(Message::Burst(burst)) if burst.alert == "Broken"));
@@ -68,8 +69,8 @@ groups:
     .await;
     let node = |name: &str| NodeName::new(name).unwrap();
     let agents = &server.running.app.runs.agents;
-    let (_first, mut to_first) = agents.connect(&node("n1"), "i").unwrap();
-    let (_second, mut to_second) = agents.connect(&node("n2"), "i").unwrap();
+    let (_first, mut to_first) = agents.connect(&node("n1"), &AgentProcess::default()).unwrap();
+    let (_second, mut to_second) = agents.connect(&node("n2"), &AgentProcess::default()).unwrap();
     feed(&server, [10.0, 10.0, 20.0]).await;
     for to in [&mut to_first, &mut to_second] {
         let told = tokio::time::timeout(DEADLINE, to.recv()).await.unwrap();

@@ -198,6 +198,7 @@ impl Agent {
             instance: "i".into(),
             now_ms: collector::clock::now_ms(),
             inventory_json: serde_json::to_string(&inventory).unwrap(),
+            lock: String::new(),
         }
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Hang {
 #[derive(Debug, Clone, Default)]
 struct Suspicion {
     flight_requested_ms: Option<TimestampMs>,
+    /// True if a rank once did not answer in time. Until all have answered, the pages decide.
+    is_overdue: bool,
     flight: Option<WaitGraphResult>,
     /// Time from which the next reading may be requested, number of readings, and the operation in the last one. Only with NCCL.
     flight_due_ms: TimestampMs,
@@ -149,19 +151,16 @@ impl Suspicion {
         if has_waiters && let Some(suspects) = by_kernel(view, inactivity) {
             return Some(kernel_finding(view, inactivity, &suspects));
         }
-        if self.flight_requested_ms.is_none() {
-            if view.now_ms < self.flight_due_ms {
-                return None;
-            }
+        if self.flight_requested_ms.is_none() && view.now_ms >= self.flight_due_ms {
             self.flight_requested_ms = Some(view.now_ms);
             requests.push(RankRequest::Flight {
                 ranks: view.rank_set(&inactivity.alive),
             });
         }
-        let is_overdue = self
+        self.is_overdue |= self
             .flight_requested_ms
             .is_some_and(|requested_ms| view.now_ms - requested_ms >= FLIGHT_WITHIN_MS);
-        if self.flight.is_none() && !is_overdue {
+        if self.flight.is_none() && !self.is_overdue {
             return None;
         }
         match self.suspects(view, inactivity) {

@@ -80,9 +80,7 @@ impl ContainerProcesses {
         let Some(process) = text.and_then(|text| Process::of(text.trim().parse().ok()?)) else {
             return false;
         };
-        let environment = tree::environment(process.pid);
-        let carries = |mark: &String| environment.iter().any(|variable| variable == mark.as_bytes());
-        if !self.marks.iter().all(carries) || !process.lives() {
+        if !self.has_marks(process.pid) || !process.lives() {
             return false;
         }
         let theirs = mount_namespace(process.pid);
@@ -93,10 +91,17 @@ impl ContainerProcesses {
         true
     }
 
+    /// Returns true if a process has the run's marks in its environment.
+    fn has_marks(&self, pid: i32) -> bool {
+        let environment = tree::environment(pid);
+        let carries = |mark: &String| environment.iter().any(|variable| variable == mark.as_bytes());
+        self.marks.iter().all(carries)
+    }
+
     /// Returns the living processes of the container.
     ///
     /// When the last process of a namespace has ended, the kernel gives the namespace's number to the next one, which may be that of any
-    /// program. So the number counts only while torchrun lives, or a process that was found by it before.
+    /// program. So the number counts only while torchrun lives, a process that was found by it before, or one with the run's marks.
     pub(crate) fn find(&mut self) -> BTreeSet<Process> {
         let Some(first) = self.first else {
             return BTreeSet::new();
@@ -106,7 +111,9 @@ impl ContainerProcesses {
         let mut found: BTreeSet<Process> = below.chain(itself).collect();
         let inside = self.mounts.as_deref().map(processes_inside).unwrap_or_default();
         // Checked after the search: a process that lives now kept the namespace during the search.
-        if first.lives() || self.inside.iter().any(|process| process.lives()) {
+        let is_known = first.lives() || self.inside.iter().any(|process| process.lives());
+        let is_marked = |process: &Process| self.has_marks(process.pid);
+        if is_known || !self.marks.is_empty() && inside.iter().any(is_marked) {
             found.extend(&inside);
             self.inside = inside;
         } else {

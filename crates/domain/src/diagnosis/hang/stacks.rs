@@ -204,8 +204,8 @@ fn is_shutting_down(frames: &[Frame]) -> bool {
     outermost.is_some_and(|frame| frame.function == "_shutdown" && frame.file.ends_with("threading.py"))
 }
 
-/// Returns true if `torch.compile` compiles. Other processes do most of this work, so the rank itself may do nothing for a long time. Neither
-/// of these files takes part when compiled code runs.
+/// Returns true if `torch.compile` compiles. Other processes do most of this work, so the rank itself may do nothing for a long time.
+/// Neither of these files takes part when compiled code runs.
 fn is_compiling(frames: &[Frame]) -> bool {
     const COMPILER: [&str; 2] = ["torch/_dynamo/convert_frame.py", "torch/_inductor/async_compile.py"];
     let is_of_compiler = |frame: &Frame| COMPILER.iter().any(|file| frame.file.ends_with(file));

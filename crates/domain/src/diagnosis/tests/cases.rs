@@ -4,7 +4,7 @@ use super::script::{Case, Expected, parse};
 use super::world::{BEGIN_MS, World};
 use crate::diagnosis::analysis::{AnalysisOutput, Score};
 use crate::diagnosis::draft_finding::word;
-use crate::diagnosis::finding::{Culprit, Finding};
+use crate::diagnosis::finding::{Culprit, Finding, FindingKind};
 use crate::event::Severity;
 
 const FILES: &[(&str, &str)] = &[
@@ -185,6 +185,22 @@ fn a_suspicion_makes_each_request_once() {
         .collect();
     requested.sort_unstable();
     assert_eq!(requested, ["flight", "stacks"]);
+}
+
+#[test]
+fn a_silent_rank_of_nccl_stays_named_while_operations_are_read_again() {
+    let text = "case x\nbackend nccl\nflights take 5s\nhalt 2 in host at 20s\nrank 2 cpu 1.0\nstack 2 none\n\
+        flight 0-1,3 group=0 members=0-3 enqueued=41 waits=41\nflight 2 silent\nwatch 60s\n";
+    let case = parse(text).remove(0);
+    let mut world = World::new(&case);
+    let outputs: Vec<AnalysisOutput> = (0..120).filter_map(|tick| world.tick(tick)).collect();
+    let is_hang = |finding: &Finding| finding.kind == FindingKind::Hang;
+    let named: Vec<bool> = outputs
+        .iter()
+        .map(|output| output.findings.iter().any(is_hang))
+        .collect();
+    let first = named.iter().position(|is_named| *is_named).expect("it is named");
+    assert!(first < 35 && named[first..].iter().all(|is_named| *is_named), "{named:?}");
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(super) struct Case {
     pub(super) finer_pools: RankSet,
     pub(super) no_pages: RankSet,
     pub(super) has_flight: bool,
+    /// Time until Flight Recorders are answered.
+    pub(super) flight_takes_s: f64,
     /// True if ranks wait at the end of the backward pass without their page showing it.
     pub(super) waits_in_backward: bool,
     pub(super) backend: String,
@@ -153,6 +155,7 @@ impl Case {
             finer_pools: RankSet::default(),
             no_pages: RankSet::default(),
             has_flight: true,
+            flight_takes_s: 1.0,
             waits_in_backward: false,
             backend: "gloo".to_owned(),
             flight: Vec::new(),
@@ -203,6 +206,7 @@ impl Case {
             ["pools", "finer", ranks] => self.finer_pools = set(ranks)?,
             ["no", "pages", ranks] => self.no_pages = set(ranks)?,
             ["no", "flight"] => self.has_flight = false,
+            ["flights", "take", time] => self.flight_takes_s = seconds(time)?,
             ["waits", "in", "backward"] => self.waits_in_backward = true,
             ["backend", name] => self.backend = (*name).to_owned(),
             ["flight", ranks, rest @ ..] => self.flight.push((set(ranks)?, flight(rest)?)),

@@ -115,7 +115,7 @@ impl<'a> World<'a> {
         let output = self.analysis.advance(at_ms(now_s) + LATENCY_MS);
         for request in &output.requests {
             let takes_s = match request {
-                RankRequest::Flight { .. } => 1.0,
+                RankRequest::Flight { .. } => self.case.flight_takes_s,
                 RankRequest::Stacks { .. } => 5.0,
             };
             self.answers.push_back((now_s + takes_s, request.clone()));
