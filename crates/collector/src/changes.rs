@@ -120,12 +120,7 @@ mod tests {
     fn each_change_is_counted_for_the_lists_that_it_concerns() {
         let changes = Changes::default();
         let run = RunId::new("a").expect("a run's id");
-        for change in [
-            Change::Nodes,
-            Change::Run(run),
-            Change::Diagnoses,
-            Change::Events,
-        ] {
+        for change in [Change::Nodes, Change::Run(run), Change::Diagnoses, Change::Events] {
             changes.send(change);
         }
         let expected = ListCounts {

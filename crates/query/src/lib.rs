@@ -106,7 +106,14 @@ mod tests {
             let expected = format!(r#"{function}(train_loss{{run=~"a|b", rank!="0"}}[6s])"#);
             assert_eq!(query.expr, parse(&expected).unwrap().expr);
         }
-        for other in ["avg(train_loss)", "train_loss + 1", "-train_loss", "rate(x[5m])", "x[5m]", "1"] {
+        for other in [
+            "avg(train_loss)",
+            "train_loss + 1",
+            "-train_loss",
+            "rate(x[5m])",
+            "x[5m]",
+            "1",
+        ] {
             assert!(parse(other).unwrap().extremes(6_000).is_none(), "{other}");
         }
     }

@@ -66,5 +66,6 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 /// Returns the values that `--only` names, in their order; all if it names none.
 fn chosen<T: ValueEnum + Copy + PartialEq>(only: &[T]) -> Vec<T> {
     let all = T::value_variants().iter().copied();
-    all.filter(|value| only.is_empty() || only.contains(value)).collect()
+    all.filter(|value| only.is_empty() || only.contains(value))
+        .collect()
 }

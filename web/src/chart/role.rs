@@ -117,7 +117,11 @@ fn add_edges(edges: &mut Vec<Drawn>, name: &str, [least, greatest]: [Vec<f64>; 2
 fn envelope(extremes: &[[Vec<f64>; 2]]) -> [Vec<f64>; 2] {
     let times = extremes.iter().map(|[least, _]| least.len()).max().unwrap_or(0);
     let over = |part: usize, pick: fn(f64, f64) -> f64| {
-        let at = |at: usize| extremes.iter().filter_map(move |line| line[part].get(at).copied());
+        let at = |at: usize| {
+            extremes
+                .iter()
+                .filter_map(move |line| line[part].get(at).copied())
+        };
         // A comparison with NaN returns the number.
         (0..times).map(|time| at(time).fold(f64::NAN, pick)).collect()
     };
@@ -219,13 +223,19 @@ mod tests {
         ];
         assert_eq!(roles(&few), expected);
         let several = drawn(&Naming::by("rank"), with_extremes(5), 16);
-        assert!(several.iter().all(|line| line.role == Role::Line), "they would cover each other");
+        assert!(
+            several.iter().all(|line| line.role == Role::Line),
+            "they would cover each other"
+        );
         let many = drawn(&Naming::by("rank"), with_extremes(20), 16);
         let [least, greatest] = &many[3..] else {
             panic!("two edges: {many:?}")
         };
         assert_eq!((least.role, greatest.role), (Role::Least, Role::Greatest));
-        assert_eq!(format!("{:?} {:?}", least.values, greatest.values), "[-1.0, NaN] [20.0, NaN]");
+        assert_eq!(
+            format!("{:?} {:?}", least.values, greatest.values),
+            "[-1.0, NaN] [20.0, NaN]"
+        );
     }
 
     #[test]

@@ -258,7 +258,11 @@ mod tests {
         // The rows that a page already shows.
         assert_eq!(shown(&before), [("a", 1), ("b", 1), ("c", 2), ("d", 1)]);
         let again = followed(&after, changes(&[], vec![(0, Item("a", 3))])).expect("they fit");
-        assert_eq!(shown(&again), [("a", 3), ("e", 1), ("c", 2), ("d", 1)], "it moved");
+        assert_eq!(
+            shown(&again),
+            [("a", 3), ("e", 1), ("c", 2), ("d", 1)],
+            "it moved"
+        );
         assert_eq!(before[0].peek(|item| item.1), 3, "and kept its signal");
     }
 

@@ -275,7 +275,11 @@ mod tests {
         let mut attempt = attempt();
         assert_eq!(stragglers(&mut attempt, 1_000..1_020, 0, false), 0);
         assert_eq!(stragglers(&mut attempt, 1..21, 60, true), 1);
-        assert_eq!(stragglers(&mut attempt, 1..3, 120, false), 0, "a straggler of the processes before");
+        assert_eq!(
+            stragglers(&mut attempt, 1..3, 120, false),
+            0,
+            "a straggler of the processes before"
+        );
     }
 
     #[test]

@@ -80,7 +80,15 @@ async fn open(
         .max_message_size(REQUEST_BYTES_MAX)
         .max_frame_size(REQUEST_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        tab::serve(sources, shared.coalesced, lists, credential, params.frames, socket).await;
+        tab::serve(
+            sources,
+            shared.coalesced,
+            lists,
+            credential,
+            params.frames,
+            socket,
+        )
+        .await;
         drop(slot);
     }))
 }

@@ -167,7 +167,14 @@ impl<'a> Search<'a> {
         if let Some(name) = referenced(schema) {
             self.visit(&name);
         }
-        for keyword in ["items", "prefixItems", "additionalProperties", "oneOf", "anyOf", "allOf"] {
+        for keyword in [
+            "items",
+            "prefixItems",
+            "additionalProperties",
+            "oneOf",
+            "anyOf",
+            "allOf",
+        ] {
             match &schema[keyword] {
                 Value::Array(all) => all.iter().for_each(|one| self.descend(of, one)),
                 one @ Value::Object(_) => self.descend(of, one),
@@ -218,7 +225,10 @@ fn flattened_into(name: &str, schemas: &Schemas) -> Vec<String> {
         let inner = schema["properties"].as_object();
         inner.is_some_and(|inner| {
             let is_part = (2..fields.len()).contains(&inner.len());
-            is_part && inner.iter().all(|(field, schema)| fields.get(field) == Some(schema))
+            is_part
+                && inner
+                    .iter()
+                    .all(|(field, schema)| fields.get(field) == Some(schema))
         })
     };
     let inner = schemas.iter().filter(|(_, schema)| is_flattened(schema));
@@ -246,7 +256,10 @@ fn page(unread: &BTreeMap<String, Vec<Field>>, unrequested: &BTreeMap<String, St
     add_endpoints(&mut page, unrequested);
     page += "\n## Fields\n";
     for (of, fields) in unread {
-        let listed: Vec<&Field> = fields.iter().filter(|field| !is_left_out(of, &field.name)).collect();
+        let listed: Vec<&Field> = fields
+            .iter()
+            .filter(|field| !is_left_out(of, &field.name))
+            .collect();
         if listed.is_empty() {
             continue;
         }

@@ -347,7 +347,10 @@ mod tests {
         let (_new, mut commands) = agents.connect(&node, &restarted).expect("the first has ended");
         agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
         assert!(commands.try_recv().is_ok());
-        assert!(!old.close() && agents.is_connected(&node), "its end is not the node's");
+        assert!(
+            !old.close() && agents.is_connected(&node),
+            "its end is not the node's"
+        );
     }
 
     #[tokio::test]

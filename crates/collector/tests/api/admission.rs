@@ -171,6 +171,9 @@ async fn an_agent_with_the_name_of_a_connected_one_is_refused() {
         assert_eq!(refused.map_err(|status| status.code()), Err(Code::AlreadyExists));
     }
     drop(first);
-    until("the end of the first agent", async || (!is_connected()).then_some(())).await;
+    until("the end of the first agent", async || {
+        (!is_connected()).then_some(())
+    })
+    .await;
     control(&server, &credential, hello, false).await.unwrap();
 }

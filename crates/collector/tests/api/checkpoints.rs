@@ -120,7 +120,11 @@ async fn a_checkpoint_from_which_another_run_resumed_is_kept_until_that_run_ends
     let (status, said) = answer(resume.json(&json!({ "checkpoint": "/c/step-1" }))).await;
     assert_eq!(status, StatusCode::OK, "{said}");
     let dry = prune(&server, &other, true).await;
-    assert_eq!(kind_of(&dry["kept"], "/c/step-1"), "pinned_by_another_run", "{dry}");
+    assert_eq!(
+        kind_of(&dry["kept"], "/c/step-1"),
+        "pinned_by_another_run",
+        "{dry}"
+    );
     assert_eq!(kind_of(&dry["removed"], "/c/step-2"), "older_than_last", "{dry}");
     agent.attempt = 2;
     let (prepare, _) = agent.command().await;

@@ -293,7 +293,9 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
         })
         .await;
         let column = tab.find(|push| match push {
-            Push::Frame { id: of, mut series, .. } if of == id => series.pop(),
+            Push::Frame {
+                id: of, mut series, ..
+            } if of == id => series.pop(),
             _ => None,
         });
         let column = column.await;

@@ -97,5 +97,8 @@ async fn an_unknown_form_of_lists_is_an_error() {
     let (status, body) = answer(server.request(Method::GET, path)).await;
     assert!(is_problem(&body, status), "{body}");
     let detail = body["detail"].as_str().unwrap();
-    assert!(detail.contains("lists") && detail.contains("`changes`"), "{detail}");
+    assert!(
+        detail.contains("lists") && detail.contains("`changes`"),
+        "{detail}"
+    );
 }

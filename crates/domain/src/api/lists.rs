@@ -268,7 +268,11 @@ mod tests {
         for (removed, sent) in cases {
             let removed: Vec<String> = removed.iter().map(|key| (*key).to_owned()).collect();
             let sent: Vec<_> = sent.iter().map(|(at, key)| (*at, (*key).to_owned())).collect();
-            assert_eq!(order_after(&before, &removed, &sent), None, "{removed:?} {sent:?}");
+            assert_eq!(
+                order_after(&before, &removed, &sent),
+                None,
+                "{removed:?} {sent:?}"
+            );
         }
         let fits = order_after(&before, &[], &[(3, "x".to_owned())]);
         assert_eq!(fits.map(|order| order.len()), Some(4));

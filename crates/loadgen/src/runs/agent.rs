@@ -92,7 +92,8 @@ impl Agent {
     }
 
     async fn open_control(&self, credential: &str) -> Result<Control> {
-        let stream = wire::control::open(&self.fleet.url, credential, self.hello(), Holding::default()).await?;
+        let stream =
+            wire::control::open(&self.fleet.url, credential, self.hello(), Holding::default()).await?;
         Ok(Control { stream, part: None })
     }
 

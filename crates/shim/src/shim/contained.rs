@@ -261,7 +261,10 @@ mod tests {
         assert!(container.find().is_superset(&BTreeSet::from([first, program])));
         first.signal(SIGKILL);
         torchrun.wait().expect("its end");
-        assert!(container.find().contains(&program), "it was found while torchrun lived");
+        assert!(
+            container.find().contains(&program),
+            "it was found while torchrun lived"
+        );
         let mut not_searched_before = in_own_namespace(first);
         assert_eq!(not_searched_before.find(), BTreeSet::new());
         assert_eq!(not_searched_before.find(), BTreeSet::new());

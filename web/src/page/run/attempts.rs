@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn knobs_are_listed_by_name() {
         let mut attempt: AttemptView =
-            serde_json::from_str(r#"{"attempt":1,"cause":"submitted","started_ms":0,"nodes":[]}"#).expect("an attempt");
+            serde_json::from_str(r#"{"attempt":1,"cause":"submitted","started_ms":0,"nodes":[]}"#)
+                .expect("an attempt");
         assert_eq!(knobs(&attempt), "");
         for (name, value) in [("num_workers", "4"), ("amp", "bf16")] {
             attempt.knobs.insert(name.to_owned(), value.to_owned());

@@ -79,10 +79,7 @@ fn answer(one: &CheckpointView, chosen: RwSignal<String>) -> AnyView {
 /// Returns its age and size, or why it cannot be chosen.
 fn detail(one: &CheckpointView) -> String {
     if !one.complete {
-        let problem = one
-            .problem
-            .as_deref()
-            .unwrap_or_else(|| tr("it is incomplete"));
+        let problem = one.problem.as_deref().unwrap_or_else(|| tr("it is incomplete"));
         return tr_with("cannot be used: {problem}", &[("problem", &problem)]);
     }
     let age = one.age_steps.map(|steps| match steps {

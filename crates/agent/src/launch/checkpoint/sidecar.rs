@@ -84,7 +84,8 @@ impl Proof {
             // No save links a sidecar, so one of its names is that of a copy. It is unknown which one.
             None => found.links <= 1,
         };
-        let is_ours = sidecar.run.as_deref() == Some(run) && sidecar.inode == Some(found.inode) && is_in_place;
+        let is_ours =
+            sidecar.run.as_deref() == Some(run) && sidecar.inode == Some(found.inode) && is_in_place;
         is_ours.then_some(Self {
             path,
             device: found.device,

@@ -182,7 +182,13 @@ impl Run {
     pub(super) fn carry_out(&self, order: &RemovalOrder) -> Option<RemovalError> {
         let mut records = self.records();
         let until = SystemTime::now() + Duration::from_secs(60);
-        let error = carry_out(order, until, &std::collections::BTreeSet::new(), NODE, &mut records);
+        let error = carry_out(
+            order,
+            until,
+            &std::collections::BTreeSet::new(),
+            NODE,
+            &mut records,
+        );
         assert!(records.store());
         error
     }

@@ -71,7 +71,9 @@ impl<T: ListItem + Clone> VersionedList<T> {
     /// Returns true if the list must be read before a tab that has `seen` is served. `count`: how often the list has changed. For a new tab
     /// it is also read for what is not a change, such as the time of a node's last message.
     pub(super) fn must_be_read(&self, seen: Seen, count: u64, now: Instant) -> bool {
-        let Some(last) = &self.last_reading else { return true };
+        let Some(last) = &self.last_reading else {
+            return true;
+        };
         (last.count < count || seen.is_none()) && now.duration_since(last.at) >= READ_EVERY
     }
 

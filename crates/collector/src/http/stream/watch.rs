@@ -326,7 +326,8 @@ mod tests {
 
     #[test]
     fn a_past_range_is_sent_once() {
-        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000, true, Some(T - 1)).expect("a good range");
+        let mut watch =
+            QueryWatch::range("up".into(), 10_000, 2_000, true, Some(T - 1)).expect("a good range");
         assert_eq!(begin(&mut watch, T), Some((T - 10_001, T - 1, true)));
         assert_eq!(begin(&mut watch, T + REFRESH_MS), None);
     }

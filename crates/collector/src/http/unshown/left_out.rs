@@ -31,7 +31,10 @@ pub(super) enum Reason {
 }
 
 pub(super) static ENDPOINTS: [Endpoint; 9] = [
-    endpoint("GET /api/gpus", Elsewhere("the stream sends the nodes with their GPUs")),
+    endpoint(
+        "GET /api/gpus",
+        Elsewhere("the stream sends the nodes with their GPUs"),
+    ),
     endpoint("GET /api/nodes", Elsewhere("the stream sends them")),
     endpoint("GET /api/tokens", Command("lockstep token list")),
     endpoint(
@@ -70,7 +73,11 @@ pub(super) static FIELDS: [Fields; 14] = [
         ForPrograms("numbers of the change and of its actions"),
     ),
     fields("InPlaceChange", &["refused"], InWords("InPlaceChange::words")),
-    fields("LogPiece", &["missing"], Elsewhere("the text of the piece says so")),
+    fields(
+        "LogPiece",
+        &["missing"],
+        Elsewhere("the text of the piece says so"),
+    ),
     fields(
         "Memory",
         &[

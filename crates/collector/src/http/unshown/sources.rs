@@ -42,9 +42,7 @@ impl Sources {
         let path = with_empty_braces(path);
         self.paths.iter().any(|requested| {
             // Two values at the end are an id and the rest of the path.
-            let begin = requested
-                .strip_suffix("{}")
-                .filter(|begin| begin.ends_with("{}"));
+            let begin = requested.strip_suffix("{}").filter(|begin| begin.ends_with("{}"));
             let rest = begin.and_then(|begin| path.strip_prefix(begin));
             *requested == path || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })

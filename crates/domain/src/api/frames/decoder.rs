@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::{
-    ABSENT_BITS, ABSENT_BITS_NARROW, BEGINS, CHANGED, EXTREMES, FLAGS, Frame, IN_ORDER, NARROW, RESET, VERSION,
+    ABSENT_BITS, ABSENT_BITS_NARROW, BEGINS, CHANGED, EXTREMES, FLAGS, Frame, IN_ORDER, NARROW, RESET,
+    VERSION,
 };
 use crate::api::stream::Column;
 use crate::series::Labels;
@@ -109,8 +110,14 @@ impl Decoder {
             }
         }
         if is_one_time {
-            let measured = self.series.iter().zip(&self.last).filter(|(_, value)| value.is_some());
-            series = measured.map(|(labels, value)| column(labels, vec![*value])).collect();
+            let measured = self
+                .series
+                .iter()
+                .zip(&self.last)
+                .filter(|(_, value)| value.is_some());
+            series = measured
+                .map(|(labels, value)| column(labels, vec![*value]))
+                .collect();
         }
         Ok(Frame {
             reset: has(RESET),
@@ -243,7 +250,11 @@ impl<'a> Reader<'a> {
         [parts, rows, times]: [usize; 3],
         narrow: bool,
     ) -> Result<impl Iterator<Item = Option<f64>> + use<'a>, DecodeError> {
-        let width = if narrow { size_of::<f32>() } else { size_of::<f64>() };
+        let width = if narrow {
+            size_of::<f32>()
+        } else {
+            size_of::<f64>()
+        };
         let needed = [rows, times, width]
             .iter()
             .try_fold(parts, |product, factor| product.checked_mul(*factor));

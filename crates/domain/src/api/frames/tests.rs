@@ -12,7 +12,12 @@ const WATCH: u32 = 7;
 fn rank(rank: u32, values: &[Option<f64>], not_finite: &[u32]) -> Column {
     let rank = rank.to_string();
     Column {
-        labels: Labels::new([("__name__", "train_loss"), ("rank", rank.as_str()), ("run", "llama")]).unwrap(),
+        labels: Labels::new([
+            ("__name__", "train_loss"),
+            ("rank", rank.as_str()),
+            ("run", "llama"),
+        ])
+        .unwrap(),
         values: values.to_vec(),
         not_finite: not_finite.to_vec(),
         min: vec![],
@@ -135,7 +140,10 @@ fn a_value_of_a_range_is_compared_with_the_one_before() {
         frame(
             true,
             &[1_000, 2_000],
-            vec![rank(0, &[None, Some(3.0)], &[]), rank(1, &[Some(4.0), Some(0.1)], &[])],
+            vec![
+                rank(0, &[None, Some(3.0)], &[]),
+                rank(1, &[Some(4.0), Some(0.1)], &[]),
+            ],
         ),
         appended(3_000, 3.0),
         appended(4_000, 5.0),
@@ -160,12 +168,19 @@ fn extremes_follow_the_values() {
         frame(true, &[0, 5_000], vec![whole(0, 3.0), whole(1, 0.5)]),
         frame(false, &[10_000], vec![appended(2.0)]),
         frame(false, &[15_000], vec![appended(9.0)]),
-        frame(false, &[20_000], vec![rank(0, &[Some(1.5)], &[]), rank(1, &[Some(0.1)], &[])]),
+        frame(
+            false,
+            &[20_000],
+            vec![rank(0, &[Some(1.5)], &[]), rank(1, &[Some(0.1)], &[])],
+        ),
     ]);
     let is_changed = messages.iter().map(|message| message[1] & CHANGED != 0);
     assert_eq!(is_changed.collect::<Vec<_>>(), [false, false, false, true]);
     for length in 0..messages[0].len() {
-        assert!(Decoder::default().decode(&messages[0][..length]).is_err(), "{length}");
+        assert!(
+            Decoder::default().decode(&messages[0][..length]).is_err(),
+            "{length}"
+        );
     }
 }
 
@@ -180,7 +195,14 @@ fn a_dictionary_of_series_that_have_ended_begins_again() {
 #[test]
 fn a_truncated_message_is_an_error_at_each_length() {
     let messages = check(&[
-        frame(true, &[0, 1_000], vec![rank(0, &[Some(0.1), None], &[1]), rank(1, &[None, Some(0.5)], &[])]),
+        frame(
+            true,
+            &[0, 1_000],
+            vec![
+                rank(0, &[Some(0.1), None], &[1]),
+                rank(1, &[None, Some(0.5)], &[]),
+            ],
+        ),
         instant(2_000, &[(1, 0.1), (2, 0.7)]),
     ]);
     for length in 0..messages[0].len() {
@@ -204,7 +226,11 @@ fn counts_larger_than_the_message_are_an_error() {
     for at in [14, 26] {
         let mut hostile = message.clone();
         hostile[at..at + 4].fill(0xff);
-        assert_eq!(Decoder::default().decode(&hostile), Err(DecodeError::Truncated), "{at}");
+        assert_eq!(
+            Decoder::default().decode(&hostile),
+            Err(DecodeError::Truncated),
+            "{at}"
+        );
     }
     // The rows of the next message, which has no other series: the last count of an unchanged frame.
     let mut encoder = Encoder::default();
@@ -227,7 +253,10 @@ fn other_versions_and_unknown_flags_are_errors() {
     };
     assert_eq!(watch_id(&changed(0, 2)), Err(DecodeError::Version(2, message[1])));
     let flags = message[1] | 128;
-    assert_eq!(Decoder::default().decode(&changed(1, flags)), Err(DecodeError::Version(1, flags)));
+    assert_eq!(
+        Decoder::default().decode(&changed(1, flags)),
+        Err(DecodeError::Version(1, flags))
+    );
 }
 
 /// Regression guard: values must never appear with the labels of another dictionary.
@@ -243,10 +272,18 @@ fn a_frame_of_another_dictionary_is_an_error_until_the_next_begins() {
         decoded.collect::<Vec<_>>()
     };
     assert!(decode(&[&first, &grown, &last]).iter().all(Result::is_ok));
-    assert_eq!(decode(&[&last])[0], Err(DecodeError::Generation), "nothing was sent before");
+    assert_eq!(
+        decode(&[&last])[0],
+        Err(DecodeError::Generation),
+        "nothing was sent before"
+    );
     let skipped = decode(&[&first, &last, &grown]);
     assert_eq!(skipped[1], Err(DecodeError::Generation), "rank 2 is unknown");
-    assert_eq!(skipped[2], Err(DecodeError::Generation), "after an error, until a new dictionary");
+    assert_eq!(
+        skipped[2],
+        Err(DecodeError::Generation),
+        "after an error, until a new dictionary"
+    );
     // A watch that replaced the first one.
     let replaced = Encoder::default().encode(WATCH, &instant(3, &[(5, 0.5)]));
     let decoded = decode(&[&first, &last, &replaced]).remove(2).unwrap();
@@ -275,7 +312,11 @@ fn series_and_texts_that_do_not_exist_are_errors() {
     ] {
         let mut hostile = message.clone();
         hostile[at] = byte;
-        assert_eq!(Decoder::default().decode(&hostile), Err(DecodeError::Invalid), "{what}");
+        assert_eq!(
+            Decoder::default().decode(&hostile),
+            Err(DecodeError::Invalid),
+            "{what}"
+        );
     }
 }
 
@@ -299,7 +340,10 @@ fn any_frame() -> impl Strategy<Value = Frame> {
         let times = rows.first().map_or(1, |(_, row)| row.len());
         let mut series = Vec::new();
         for (n, (is_there, row)) in (0..).zip(rows) {
-            let finite: Vec<_> = row.iter().map(|value| value.filter(|value| value.is_finite())).collect();
+            let finite: Vec<_> = row
+                .iter()
+                .map(|value| value.filter(|value| value.is_finite()))
+                .collect();
             let is_not_finite = |at: &u32| row[*at as usize].is_some_and(|value| !value.is_finite());
             let not_finite: Vec<u32> = (0..times as u32).filter(is_not_finite).collect();
             // A series without a value at the only time is left out.
@@ -313,14 +357,20 @@ fn any_frame() -> impl Strategy<Value = Frame> {
             series,
         }
     };
-    prop_oneof![Just(1_usize), 2_usize..5].prop_flat_map(rows).prop_map(frame)
+    prop_oneof![Just(1_usize), 2_usize..5]
+        .prop_flat_map(rows)
+        .prop_map(frame)
 }
 
 /// Returns the columns by labels, with values as bits: a frame with one time is in the order of the dictionary, and zeros have signs.
 fn in_order(frame: &Frame) -> Vec<(Labels, Vec<Option<u64>>, Vec<u32>)> {
     let column = |column: &Column| {
         let bits = column.values.iter().map(|value| value.map(f64::to_bits));
-        (column.labels.clone(), bits.collect::<Vec<_>>(), column.not_finite.clone())
+        (
+            column.labels.clone(),
+            bits.collect::<Vec<_>>(),
+            column.not_finite.clone(),
+        )
     };
     let mut columns: Vec<_> = frame.series.iter().map(column).collect();
     columns.sort();

@@ -207,7 +207,10 @@ fn is_shutting_down(frames: &[Frame]) -> bool {
 /// Returns true if `torch.compile` compiles. Other processes do most of this work, so the rank itself may do nothing for a long time.
 /// Neither of these files takes part when compiled code runs.
 fn is_compiling(frames: &[Frame]) -> bool {
-    const COMPILER: [&str; 2] = ["torch/_dynamo/convert_frame.py", "torch/_inductor/async_compile.py"];
+    const COMPILER: [&str; 2] = [
+        "torch/_dynamo/convert_frame.py",
+        "torch/_inductor/async_compile.py",
+    ];
     let is_of_compiler = |frame: &Frame| COMPILER.iter().any(|file| frame.file.ends_with(file));
     frames.iter().any(is_of_compiler)
 }

@@ -200,7 +200,10 @@ fn a_silent_rank_of_nccl_stays_named_while_operations_are_read_again() {
         .map(|output| output.findings.iter().any(is_hang))
         .collect();
     let first = named.iter().position(|is_named| *is_named).expect("it is named");
-    assert!(first < 35 && named[first..].iter().all(|is_named| *is_named), "{named:?}");
+    assert!(
+        first < 35 && named[first..].iter().all(|is_named| *is_named),
+        "{named:?}"
+    );
 }
 
 #[test]

@@ -85,10 +85,7 @@ impl Drop for Node {
 /// Returns the join token, and the interpreter for runs.
 fn variables(layout: &Layout, collector: &Server) -> Result<Vec<(&'static str, OsString)>> {
     let python = venv::python(&venv::ensure(layout)?);
-    Ok(vec![
-        collector.join_secret()?,
-        ("LOCKSTEP_PYTHON", python.into()),
-    ])
+    Ok(vec![collector.join_secret()?, ("LOCKSTEP_PYTHON", python.into())])
 }
 
 impl ManagedRun {

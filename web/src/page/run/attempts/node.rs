@@ -79,7 +79,10 @@ fn end(rank: &RankView) -> String {
         (Some(exit), _) => exit.to_string(),
         (None, Some(stall)) => tr_with(
             "stuck since {time}: {cause}",
-            &[("time", &clock(stall.since_ms)), ("cause", &words_of(&stall.cause))],
+            &[
+                ("time", &clock(stall.since_ms)),
+                ("cause", &words_of(&stall.cause)),
+            ],
         ),
         (None, None) => "–".to_owned(),
     }
@@ -88,7 +91,9 @@ fn end(rank: &RankView) -> String {
 fn words_of(cause: &StallCause) -> &'static str {
     match cause {
         StallCause::Stopped => tr("a signal or a debugger stopped its process"),
-        StallCause::Uninterruptible => tr("its process waits in the kernel for a disk, a network file system or a driver"),
+        StallCause::Uninterruptible => {
+            tr("its process waits in the kernel for a disk, a network file system or a driver")
+        }
         StallCause::NoStep | StallCause::Other(_) => tr("it finishes no step"),
     }
 }

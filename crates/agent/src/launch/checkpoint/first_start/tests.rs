@@ -132,5 +132,9 @@ fn a_list_of_an_older_agent_declares_nothing() {
     let found = Identity::of(&after).unwrap();
     let earlier = list.earlier();
     assert!(!earlier.declares(&after, &found));
-    assert!(earlier.why_not_declared().is_some_and(|why| why.contains("older agent")));
+    assert!(
+        earlier
+            .why_not_declared()
+            .is_some_and(|why| why.contains("older agent"))
+    );
 }

@@ -126,7 +126,14 @@ fn an_old_order_removes_nothing() {
     let remain = run.save("step-9.pt", FULL, 10);
     let old = run.save("step-1.pt", FULL, 100);
     let order = run.order(&remain, &[&old]);
-    let error = carry_out(&order, SystemTime::now(), &BTreeSet::new(), NODE, &mut run.records()).unwrap();
+    let error = carry_out(
+        &order,
+        SystemTime::now(),
+        &BTreeSet::new(),
+        NODE,
+        &mut run.records(),
+    )
+    .unwrap();
     assert!(error.to_string().contains("too old"), "{error}");
     assert_eq!(disk.names(), ["step-1.pt", "step-9.pt"]);
     assert!(run.carry_out(&order).is_none());

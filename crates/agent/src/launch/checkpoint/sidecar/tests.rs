@@ -95,7 +95,10 @@ fn a_copy_of_hard_links_is_not_proven_and_its_original_is() {
         assert!(!proves(&kept, "r", name), "{name}");
     }
     std::fs::remove_dir_all(&original).unwrap();
-    assert!(!proves(&kept, "r", "__0_0.distcp"), "the last name is still a person's");
+    assert!(
+        !proves(&kept, "r", "__0_0.distcp"),
+        "the last name is still a person's"
+    );
 }
 
 #[test]

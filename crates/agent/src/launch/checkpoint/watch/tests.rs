@@ -225,10 +225,16 @@ async fn an_order_that_waited_for_too_long_is_dropped() {
     node.attempt.folder().write(files::REMOVAL, &json).unwrap();
     let file = node.attempt.folder().file(files::REMOVAL);
     let file = std::fs::File::options().write(true).open(file).unwrap();
-    file.set_modified(SystemTime::now() - 2 * ORDER_VALID_FOR).unwrap();
+    file.set_modified(SystemTime::now() - 2 * ORDER_VALID_FOR)
+        .unwrap();
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
     assert!(Path::new(&old).exists() && !node.attempt.folder().has(files::REMOVAL));
     let (_, report) = node.reported().unwrap();
-    assert!(report.problem.unwrap().contains("the order to remove it is too old"));
+    assert!(
+        report
+            .problem
+            .unwrap()
+            .contains("the order to remove it is too old")
+    );
 }
