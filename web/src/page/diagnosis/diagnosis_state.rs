@@ -12,7 +12,7 @@ use crate::api::{ApiError, unreadable};
 use crate::json::{Unreadable, field, read_field};
 use crate::live::{Live, read_diagnosis};
 use crate::session::UserSession;
-use crate::ui::{dynamic_view, effect, empty_view, text};
+use crate::ui::{dynamic_view, effect, empty_view, is_any_dialog_open, text};
 
 /// The stream does not report notes of other users, so the diagnosis is requested again at this interval.
 const AGAIN_MS: u32 = 10_000;
@@ -101,10 +101,11 @@ impl DiagnosisState {
         if self.problem.try_set(problem).is_none()
             && let Ok(answer) = answer
             && self.text.with_value(|shown| *shown != answer.text)
+            // Rebuilt buttons would close it. A later response is shown after it.
+            && !is_any_dialog_open()
         {
             self.text.set_value(answer.text);
             self.view.set(Some(answer.view));
-            // Rebuilt buttons would close an open dialog.
             if self.actions.with_untracked(|shown| *shown != answer.actions) {
                 self.actions.set(answer.actions);
             }
