@@ -310,7 +310,7 @@ mod tests {
     fn the_last_connection_of_a_node_counts() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
         let agent = process("i", "");
-        let (old, mut old_commands) = agents.connect(&node, &agent).expect("nobody is there");
+        let (old, mut old_commands) = agents.connect(&node, &agent).expect("no agent is connected");
         let (new, mut new_commands) = agents.connect(&node, &agent).expect("the same agent");
         agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
         let is_it = |message| matches!(message, control_down::Message::Command(command) if command.id == 7);
@@ -325,7 +325,7 @@ mod tests {
     fn another_agent_with_the_name_of_a_connected_node_is_refused() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
         let (original, clone) = (process("first", "boot-1:5"), process("second", "boot-2:5"));
-        let (first, mut commands) = agents.connect(&node, &original).expect("nobody is there");
+        let (first, mut commands) = agents.connect(&node, &original).expect("no agent is connected");
         assert!(agents.check_name(&node, &clone).is_err() && agents.connect(&node, &clone).is_err());
         let unknown = process("second", "");
         assert!(agents.connect(&node, &unknown).is_err());
@@ -342,7 +342,7 @@ mod tests {
     fn an_agent_that_holds_the_lock_of_the_connected_one_takes_its_place_at_once() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
         let (killed, restarted) = (process("first", "boot-1:5"), process("second", "boot-1:5"));
-        let (old, _old_commands) = agents.connect(&node, &killed).expect("nobody is there");
+        let (old, _old_commands) = agents.connect(&node, &killed).expect("no agent is connected");
         assert!(agents.check_name(&node, &restarted).is_ok());
         let (_new, mut commands) = agents.connect(&node, &restarted).expect("the first has ended");
         agents.send(&node, &attempt(1), 7, &NodeCommand::Stop { grace_ms: 5 });
@@ -361,7 +361,9 @@ mod tests {
             agents.ask(&node, &attempt(1), &question).is_none(),
             "nobody is there"
         );
-        let (_connection, mut messages) = agents.connect(&node, &process("i", "")).expect("nobody is there");
+        let (_connection, mut messages) = agents
+            .connect(&node, &process("i", ""))
+            .expect("no agent is connected");
         let mut answers = agents.ask(&node, &attempt(1), &question).expect("connected");
         let Ok(control_down::Message::Question(sent)) = messages.try_recv() else {
             panic!("no question was sent")
@@ -393,7 +395,9 @@ mod tests {
     #[test]
     fn a_node_gets_no_attempt_while_it_holds_an_ended_one() {
         let (agents, node) = (Agents::default(), NodeName::new("n1").expect("a name"));
-        let (_connection, _commands) = agents.connect(&node, &process("i", "")).expect("nobody is there");
+        let (_connection, _commands) = agents
+            .connect(&node, &process("i", ""))
+            .expect("no agent is connected");
         assert!(!agents.is_free(&node), "it has not said what it holds");
         agents.set_leftovers(&node, BTreeSet::from([attempt(1)]));
         agents.remove_leftover(&node, &attempt(2));

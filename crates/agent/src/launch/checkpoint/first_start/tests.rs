@@ -30,6 +30,18 @@ fn files_since_the_first_start_belong_to_the_run_if_its_spec_declares_it() {
     assert!(!declared(&mine, &outside));
 }
 
+/// Returns the first start of a run that declares its folder.
+fn start_of_mine() -> Start {
+    Start {
+        spec: domain::run::spec::Spec {
+            checkpoint_dir_is_mine: true,
+            ..domain::run::spec::Spec::default()
+        },
+        is_first: true,
+        ..Start::default()
+    }
+}
+
 #[test]
 fn a_list_that_is_not_of_the_first_start_or_not_whole_declares_nothing() {
     let disk = Disk::new();
@@ -40,14 +52,7 @@ fn a_list_that_is_not_of_the_first_start_or_not_whole_declares_nothing() {
     let problem = later.scan().problem.unwrap();
     assert!(problem.contains("first started elsewhere"), "{problem}");
 
-    let start = Start {
-        spec: domain::run::spec::Spec {
-            checkpoint_dir_is_mine: true,
-            ..domain::run::spec::Spec::default()
-        },
-        is_first: true,
-        ..Start::default()
-    };
+    let start = start_of_mine();
     let found = Identity::of(&after).unwrap();
     let unlisted = FirstStart::unlisted(&disk.folder(), &start).earlier();
     assert!(!unlisted.declares(&after, &found) && unlisted.why_not_declared().is_some());
@@ -118,14 +123,7 @@ fn a_folder_that_the_run_creates_is_declared_and_a_link_in_its_place_is_not() {
 #[test]
 fn a_list_of_an_older_agent_declares_nothing() {
     let disk = Disk::new();
-    let start = Start {
-        spec: domain::run::spec::Spec {
-            checkpoint_dir_is_mine: true,
-            ..domain::run::spec::Spec::default()
-        },
-        is_first: true,
-        ..Start::default()
-    };
+    let start = start_of_mine();
     let mut list = FirstStart::list(&disk.folder(), &start);
     list.real_folder = None;
     let after = disk.put("step-1.pt", FULL);

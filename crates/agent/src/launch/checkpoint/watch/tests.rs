@@ -61,6 +61,21 @@ impl Node {
         std::fs::write(saves.join("0.jsonl"), format!("{line}\n")).unwrap();
     }
 
+    /// Writes an order to remove checkpoints while `remain` exists into the attempt's folder.
+    fn put_order(&self, remove: &[&str], remain: &str) {
+        let order = RemovalOrder {
+            folder: self.data.path().join("c").display().to_string(),
+            remove: remove.iter().map(|path| (*path).to_owned()).collect(),
+            remain: RequiredCheckpoint {
+                path: remain.to_owned(),
+                complete: true,
+                mark: String::new(),
+            },
+        };
+        let json = serde_json::to_vec(&order).unwrap();
+        self.attempt.folder().write(files::REMOVAL, &json).unwrap();
+    }
+
     fn reported(&self) -> Option<(u64, CheckpointReport)> {
         let parts = self.attempt.checkpoints_after(0)?;
         let [entry] = parts.as_slice() else {
@@ -151,17 +166,7 @@ async fn an_order_in_the_folder_is_executed_and_its_result_is_reported() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
     node.noted(&old);
-    let order = RemovalOrder {
-        folder: node.data.path().join("c").display().to_string(),
-        remove: vec![old.clone(), "/etc/passwd".into()],
-        remain: RequiredCheckpoint {
-            path: last.clone(),
-            complete: true,
-            mark: String::new(),
-        },
-    };
-    let json = serde_json::to_vec(&order).unwrap();
-    node.attempt.folder().write(files::REMOVAL, &json).unwrap();
+    node.put_order(&[&old, "/etc/passwd"], &last);
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
     let (_, report) = node.reported().unwrap();
@@ -212,17 +217,7 @@ async fn an_order_that_waited_for_too_long_is_dropped() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
     node.noted(&old);
-    let order = RemovalOrder {
-        folder: node.data.path().join("c").display().to_string(),
-        remove: vec![old.clone()],
-        remain: RequiredCheckpoint {
-            path: last,
-            complete: true,
-            mark: String::new(),
-        },
-    };
-    let json = serde_json::to_vec(&order).unwrap();
-    node.attempt.folder().write(files::REMOVAL, &json).unwrap();
+    node.put_order(&[&old], &last);
     let file = node.attempt.folder().file(files::REMOVAL);
     let file = std::fs::File::options().write(true).open(file).unwrap();
     file.set_modified(SystemTime::now() - 2 * ORDER_VALID_FOR)
