@@ -24,8 +24,7 @@ use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::event_log::EventLog;
-use crate::runs::Runs;
-use crate::runs::{CompareError, KnobError, ResumeError, RunError};
+use crate::runs::{CompareError, KnobError, ResumeError, RunError, Runs, Submitter};
 use crate::tokens::Tokens;
 
 /// Number of runs in a list: the default and the maximum.
@@ -116,7 +115,8 @@ async fn list(
 
 #[derive(JsonSchema, Deserialize)]
 struct SubmitQuery {
-    /// The id of a run from which this specification was copied. Values that its page hides are taken from it.
+    /// The id of a run from which this specification was copied. Values that its page hides are taken from it. Only an admin and the token
+    /// that submitted that run may do this; others get 403 if the specification contains hidden values.
     secrets_from: Option<String>,
 }
 
@@ -129,7 +129,8 @@ async fn submit(
     Json(mut spec): Json<Spec>,
 ) -> ApiResult<(StatusCode, Json<RunView>)> {
     if let Some(from) = &query.secrets_from {
-        runs.restore_hidden_values(&mut spec, &run_id(from)?).await?;
+        runs.restore_hidden_values(&mut spec, &run_id(from)?, &caller.id, caller.role)
+            .await?;
     }
     let problems = spec.problems();
     if !problems.is_empty() {
@@ -138,7 +139,11 @@ async fn submit(
     events
         .audit(&caller.id, "run_submit", &spec.display_name())
         .await?;
-    let run = runs.submit(spec, tokens.name(&caller.id)).await?;
+    let by = Submitter {
+        name: tokens.name(&caller.id),
+        token: caller.id,
+    };
+    let run = runs.submit(spec, by).await?;
     Ok((StatusCode::CREATED, Json(run)))
 }
 
@@ -323,6 +328,7 @@ impl From<RunError> for ApiError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Unknown(_) => Self::not_found(error.to_string()),
+            RunError::HiddenValues { .. } => Self::forbidden(error.to_string()),
             RunError::Busy(_)
             | RunError::CannotWait { .. }
             | RunError::NotInAttempt { .. }

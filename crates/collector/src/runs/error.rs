@@ -31,6 +31,18 @@ pub enum RunError {
         /// Why it cannot wait.
         reason: String,
     },
+    /// Another user submitted the run from which hidden values would be taken.
+    #[error(
+        "the values of {} are hidden: only the token that submitted run {run}, or an admin, can reuse them. Give the values again, for \
+         example with `lockstep run submit FILE --secret NAME`",
+        names.join(", ")
+    )]
+    HiddenValues {
+        /// The run that has the values.
+        run: RunId,
+        /// The names of the secrets and variables.
+        names: Vec<String>,
+    },
     /// A report of a node that has no part in the attempt.
     #[error("node {node} has no part in attempt {attempt} of run {run}")]
     NotInAttempt {

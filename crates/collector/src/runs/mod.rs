@@ -38,6 +38,7 @@ mod views;
 use std::sync::Arc;
 
 use domain::api::runs::RunView;
+use domain::api::session::Role;
 use domain::ident::RunId;
 use domain::run::spec::Spec;
 use domain::run::state::Machine;
@@ -99,6 +100,15 @@ pub struct Parts {
     pub critical_nodes: CriticalNodes,
 }
 
+/// Who submits a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submitter {
+    /// The id of the token.
+    pub token: String,
+    /// The name that people know.
+    pub name: String,
+}
+
 /// The runs of this collector.
 pub struct Runs {
     parts: Parts,
@@ -133,17 +143,18 @@ impl Runs {
         }
     }
 
-    /// Submits a run in the name of `owner`. The specification must be valid.
+    /// Submits a run. The specification must be valid.
     ///
     /// # Errors
     /// Returns an error if the store fails.
-    pub async fn submit(self: &Arc<Self>, mut spec: Spec, owner: String) -> Result<RunView, RunError> {
+    pub async fn submit(self: &Arc<Self>, mut spec: Spec, by: Submitter) -> Result<RunView, RunError> {
         let now_ms = clock::now_ms();
         let id = new_id(&spec);
         let values = spec.take_secrets();
         self.secrets.keep(&id, &values).map_err(RunError::Secrets)?;
         let (mut machine, actions) = Machine::submit(id, spec, now_ms);
-        machine.owner = Some(owner);
+        machine.owner = Some(by.name);
+        machine.submitted_by = Some(by.token);
         let record = record(&machine, 0)?;
         let stored = stored_actions(&actions);
         let insert = async { Ok(self.parts.state.insert_run(&record, &stored, now_ms).await?) };
@@ -153,12 +164,27 @@ impl Runs {
         Ok(RunView::from(&*self.machine(&machine.id).await?))
     }
 
-    /// Fills in the values that a run's page hides, in a specification that was copied from it.
+    /// Fills in the values that a run's page hides, in a specification that was copied from it. Whoever submits a script can read the
+    /// values, so only an admin and the token that submitted the run `from` may do this. If that token is not recorded, only an admin may.
     ///
     /// # Errors
-    /// Returns an error if the run is unknown or the store fails.
-    pub async fn restore_hidden_values(&self, spec: &mut Spec, from: &RunId) -> Result<(), RunError> {
+    /// Returns an error if the run is unknown, the values are those of another user, or the store fails.
+    pub async fn restore_hidden_values(
+        &self,
+        spec: &mut Spec,
+        from: &RunId,
+        token: &str,
+        role: Role,
+    ) -> Result<(), RunError> {
         let machine = self.machine(from).await?;
+        let hidden = spec.hidden_values();
+        let may_reuse = role.allows(Role::Admin) || machine.submitted_by.as_deref() == Some(token);
+        if !hidden.is_empty() && !may_reuse {
+            return Err(RunError::HiddenValues {
+                run: from.clone(),
+                names: hidden.into_iter().map(str::to_owned).collect(),
+            });
+        }
         spec.restore_hidden_values(&machine.spec, &self.secrets.of(from));
         Ok(())
     }

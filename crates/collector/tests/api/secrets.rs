@@ -3,22 +3,26 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use domain::api::session::Role;
+use domain::ident::RunId;
 use domain::run::state::{NodeCommand, NodeReport, Prepared};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use store::state::runs::RunUpdate;
+use store::{Store, StoreConfig};
 
-use crate::harness::{Server, answer};
+use crate::harness::{ADMIN, Server, answer};
 use crate::runs::{Control, credential};
 
 const VALUE: &str = "hf_0123456789abcdef";
 
 async fn submit(server: &Server, query: &str, spec: &Value) -> (StatusCode, Value) {
-    answer(
-        server
-            .request(Method::POST, &format!("/api/runs{query}"))
-            .json(spec),
-    )
-    .await
+    submit_as(server, ADMIN, query, spec).await
+}
+
+async fn submit_as(server: &Server, token: &str, query: &str, spec: &Value) -> (StatusCode, Value) {
+    let request = server.anonymous(Method::POST, &format!("/api/runs{query}"));
+    answer(request.bearer_auth(token).json(spec)).await
 }
 
 /// Receives the run's commands as its node would, up to its start.
@@ -114,6 +118,75 @@ async fn a_run_copied_from_a_page_gets_the_values_again() {
     let start = started(&server, again["id"].as_str().unwrap()).await;
     assert_eq!(start.secrets["HF_TOKEN"].expose(), VALUE);
     assert_eq!(start.spec.env["DB_PASSWORD"], "visible-to-ranks");
+}
+
+/// The two operators' tokens have the same note, so their runs show the same owner.
+#[tokio::test]
+async fn only_the_submitter_and_an_admin_can_reuse_the_values_of_a_run() {
+    let server = Server::start().await;
+    let (mine, other) = (
+        server.token(Role::Operator, None).await.token,
+        server.token(Role::Operator, None).await.token,
+    );
+    let first =
+        json!({"recipe": "ddp", "env": {"DB_PASSWORD": "visible-to-ranks"}, "secrets": {"HF_TOKEN": VALUE}});
+    let (_, view) = submit_as(&server, &mine, "", &first).await;
+    let query = format!("?secrets_from={}", view["id"].as_str().unwrap());
+    let own_script = json!({"script": "/srv/own.py", "secrets": {"HF_TOKEN": "[redacted]"}});
+    let own_variable = json!({"script": "/srv/own.py", "env": {"DB_PASSWORD": "[redacted]"}});
+    for (spec, name) in [(&own_script, "HF_TOKEN"), (&own_variable, "DB_PASSWORD")] {
+        let (status, problem) = submit_as(&server, &other, &query, spec).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{problem}");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(
+            detail.contains(name) && detail.contains("Give the values again"),
+            "{detail}"
+        );
+    }
+    let given_again = json!({"recipe": "ddp", "secrets": {"HF_TOKEN": "hf_of_the_other_user"}});
+    let (status, copy) = submit_as(&server, &other, &query, &given_again).await;
+    assert_eq!(status, StatusCode::CREATED, "it takes no value of the run: {copy}");
+    for token in [mine.as_str(), ADMIN] {
+        let (status, again) = submit_as(&server, token, &query, &view["spec"]).await;
+        assert_eq!(status, StatusCode::CREATED, "{again}");
+    }
+}
+
+/// A run of a version that did not record the token.
+#[tokio::test]
+async fn only_an_admin_can_reuse_the_values_of_a_run_without_a_recorded_submitter() {
+    let server = Server::start().await;
+    let token = server.token(Role::Operator, None).await.token;
+    let first = json!({"recipe": "ddp", "secrets": {"HF_TOKEN": VALUE}});
+    let (_, view) = submit_as(&server, &token, "", &first).await;
+    let run = view["id"].as_str().unwrap();
+    let Server { running, folder, .. } = server;
+    running.shutdown().await;
+
+    let id = RunId::new(run).unwrap();
+    let store = Store::open(StoreConfig::new(folder.path())).await.unwrap();
+    let mut record = store.state.run(&id).await.unwrap().unwrap();
+    let recorded = record.machine.as_object_mut().unwrap().remove("submitted_by");
+    assert!(recorded.is_some(), "{}", record.machine);
+    let update = RunUpdate {
+        run: &id,
+        expected_version: record.version,
+        machine: &record.machine.to_string(),
+        summary: &record.summary,
+        actions: &[],
+        event_ids: &[],
+        done: &[],
+        pins: None,
+    };
+    store.state.update_run(update, 1).await.unwrap();
+    store.close().await;
+
+    let server = Server::start_in(folder).await;
+    let query = format!("?secrets_from={run}");
+    let (status, problem) = submit_as(&server, &token, &query, &view["spec"]).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{problem}");
+    let (status, again) = submit(&server, &query, &view["spec"]).await;
+    assert_eq!(status, StatusCode::CREATED, "{again}");
 }
 
 #[tokio::test]

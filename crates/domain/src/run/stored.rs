@@ -79,6 +79,8 @@ struct MachineV1 {
     restored_ms: Option<TimestampMs>,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitted_by: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -286,6 +288,7 @@ mod tests {
     fn the_owner_is_stored() {
         let (mut machine, _) = Machine::submit(RunId::new("r").expect("an id"), Spec::default(), 0);
         machine.owner = Some("vision team".to_owned());
+        machine.submitted_by = Some("token-1".to_owned());
         let text = serde_json::to_string(&V1::from(&machine)).expect("plain data");
         let stored: V1<'_> = serde_json::from_str(&text).expect("a document of this version");
         assert_eq!(Machine::from(stored), machine);

@@ -29,11 +29,20 @@ impl Spec {
         shown
     }
 
+    /// Returns the names of the secrets and variables whose values [`Spec::restore_hidden_values`] takes from another run.
+    #[must_use]
+    pub fn hidden_values(&self) -> Vec<&str> {
+        let secrets = self.secrets.iter().filter(|(_, value)| is_hidden(value));
+        let variables = self.env.iter().filter(|(_, value)| *value == REDACTED);
+        let secrets = secrets.map(|(name, _)| name.as_str());
+        secrets.chain(variables.map(|(name, _)| name.as_str())).collect()
+    }
+
     /// Restores what [`Spec::shown`] removed, from the run that the spec was copied from. So a spec that was copied from a page can be
-    /// submitted again.
+    /// submitted again. The caller checks that the user may use these values.
     pub fn restore_hidden_values(&mut self, from: &Self, values: &BTreeMap<String, SecretValue>) {
         for (name, value) in &mut self.secrets {
-            if (value.is_empty() || value.expose() == REDACTED)
+            if is_hidden(value)
                 && let Some(known) = values.get(name)
             {
                 *value = known.clone();
@@ -57,6 +66,10 @@ impl Spec {
         };
         names.map(hint).collect()
     }
+}
+
+fn is_hidden(value: &SecretValue) -> bool {
+    value.is_empty() || value.expose() == REDACTED
 }
 
 #[cfg(test)]
@@ -94,6 +107,8 @@ mod tests {
         assert_eq!(shown.env["NCCL_DEBUG"], "INFO");
         let mut again = shown;
         assert!(!again.problems().is_empty(), "a mark is not a value");
+        assert_eq!(again.hidden_values(), ["WANDB_API_KEY", "HF_TOKEN"]);
+        assert_eq!(given.hidden_values(), [""; 0]);
         again.restore_hidden_values(&stored, &values);
         assert_eq!(again, given);
         let before = serde_json::to_string(&Spec::default()).expect("JSON");

@@ -51,6 +51,7 @@ impl Machine {
             id,
             spec,
             owner: None,
+            submitted_by: None,
             desired: DesiredState::Run,
             state: RunState::Queued,
             submitted_ms: now_ms,

@@ -35,6 +35,8 @@ pub struct Machine {
     /// Who submitted it, in the words of the token that was used. `None` for a run that is only watched, and for one that was submitted
     /// before this was recorded.
     pub owner: Option<String>,
+    /// Id of the token with which it was submitted: notes of tokens need not differ. `None` as for `owner`.
+    pub submitted_by: Option<String>,
     /// The requested state.
     pub desired: DesiredState,
     /// The actual state; derived from the other fields.
