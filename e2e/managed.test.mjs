@@ -159,7 +159,7 @@ test("a managed run", async (t) => {
     assert.deepEqual(posted.at(-1), ["checkpoints/prune", { dry_run: true, keep_last: 1 }]);
     await page.getByRole("button", { name: "Remove 1" }).click();
     await page.getByRole("dialog").waitFor({ state: "hidden" });
-    assert.deepEqual(posted.at(-1), ["checkpoints/prune", { dry_run: false, keep_last: 1 }]);
+    assert.deepEqual(posted.at(-1), ["checkpoints/prune", { dry_run: false, keep_last: 1, removes: [`${FOLDER}/step-110`] }]);
   });
 
   await t.test("a log is plain text, and a line found in any rank leads to its place", async (t) => {

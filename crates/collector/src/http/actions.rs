@@ -4,6 +4,7 @@ use aide::axum::ApiRouter;
 use aide::axum::routing::post_with;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
+use domain::api::checkpoints::PruneLine;
 use domain::api::diagnoses::{ActAnswer, ActOnDiagnosis};
 use domain::api::session::Role;
 use domain::ident::RunId;
@@ -59,6 +60,9 @@ async fn act(
             attempt: None,
             traced: Vec::new(),
         }));
+    }
+    if PruneLine::paths(&action.removes) != asked.removes {
+        return Err(RunError::RemovalChanged(action.removes).into());
     }
     let target = format!("{} {id} {}", diagnosed.run, action.id);
     app.events.audit(&caller.id, "diagnosis_act", &target).await?;

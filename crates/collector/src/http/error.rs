@@ -12,6 +12,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::api::Problem;
+use domain::api::checkpoints::PruneLine;
 use domain::api::prometheus::Answer;
 use domain::run::spec::FieldError;
 use store::state::StateError;
@@ -28,6 +29,8 @@ pub struct ApiError {
     status: StatusCode,
     detail: String,
     errors: Vec<FieldError>,
+    /// The checkpoints that a prune would remove now, if the request named others.
+    removes: Vec<PruneLine>,
     /// Prometheus' error type, if it differs from the one for the status.
     prometheus: Option<&'static str>,
     retry_after_s: Option<u64>,
@@ -44,6 +47,7 @@ impl ApiError {
             status,
             detail: detail.into(),
             errors: Vec::new(),
+            removes: Vec::new(),
             prometheus: None,
             retry_after_s: None,
         }
@@ -77,6 +81,12 @@ impl ApiError {
     #[must_use]
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
+    }
+
+    /// Adds the checkpoints that a prune would remove now.
+    #[must_use]
+    pub fn with_removes(self, removes: Vec<PruneLine>) -> Self {
+        Self { removes, ..self }
     }
 
     /// 422: valid syntax, but some fields are not acceptable.
@@ -136,6 +146,7 @@ impl ApiError {
             status: self.status.as_u16(),
             detail: self.detail.clone(),
             errors: self.errors.clone(),
+            removes: self.removes.clone(),
         }
     }
 

@@ -329,6 +329,9 @@ impl From<RunError> for ApiError {
         match error {
             RunError::Unknown(_) => Self::not_found(error.to_string()),
             RunError::HiddenValues { .. } => Self::forbidden(error.to_string()),
+            RunError::RemovalChanged(ref removes) => {
+                Self::conflict(error.to_string()).with_removes(removes.clone())
+            }
             RunError::Busy(_)
             | RunError::CannotWait { .. }
             | RunError::NotInAttempt { .. }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use domain::api::checkpoints::{PruneCheckpoints, ResumeRun};
+use domain::api::checkpoints::{PruneCheckpoints, PruneLine, ResumeRun};
 use domain::ident::{AttemptNo, RunId};
 use domain::incident::NamedCulprit;
 use domain::incident::action::{Action, ActionContext, ActionKind, Hint, Loading, Measurements, propose};
@@ -179,6 +179,7 @@ impl Runs {
                 let request = PruneCheckpoints {
                     dry_run: false,
                     keep_last: action.keep_last,
+                    removes: PruneLine::paths(&action.removes),
                 };
                 self.prune(run, &request).await?;
                 let last = |machine: &Machine| machine.storage.prunes.last().map(|prune| prune.no);

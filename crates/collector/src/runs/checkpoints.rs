@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints};
+use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints, PruneLine};
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::RunId;
 use domain::run::checkpoint::Checkpoint;
@@ -34,10 +34,11 @@ impl Runs {
         Ok(machine.checkpoint_list(last_step))
     }
 
-    /// Decides which checkpoints are removed, and sends the request to the nodes unless it is a dry run.
+    /// Decides which checkpoints are removed, and sends the request to the nodes unless it is a dry run. Only those that the request names
+    /// are removed, also if the run changes in the meantime.
     ///
     /// # Errors
-    /// Returns an error if the run is unknown or the store fails.
+    /// Returns an error if others than those that the request names would be removed, the run is unknown, or the store fails.
     pub async fn prune(
         self: &Arc<Self>,
         run: &RunId,
@@ -46,8 +47,12 @@ impl Runs {
         let machine = self.with_pins(run).await?;
         let answer = machine.prune_answer(request.keep_last);
         if !request.dry_run {
+            if PruneLine::paths(&answer.removed) != request.removes {
+                return Err(RunError::RemovalChanged(answer.removed));
+            }
             let event = Event::PruneRequested {
                 keep_last: request.keep_last,
+                seen: request.removes.clone(),
             };
             self.take(run, event).await?;
         }

@@ -1,5 +1,6 @@
 //! Why a run cannot be read or changed.
 
+use domain::api::checkpoints::PruneLine;
 use domain::ident::{AttemptNo, NodeName, RunId};
 use store::state::StateError;
 
@@ -70,6 +71,12 @@ pub enum RunError {
         "the run's secrets cannot be stored; check the free space and the permissions of the data folder"
     )]
     Secrets(#[source] std::io::Error),
+    /// A prune would remove other checkpoints than those that the request names. Contains those that it would remove.
+    #[error(
+        "nothing was removed: the checkpoints to remove are not, or no longer, those that the request names in `removes`. Check the new \
+         list, then confirm it"
+    )]
+    RemovalChanged(Vec<PruneLine>),
     /// The change was part of a batch that could not be stored.
     #[error("run {0} could not be changed now; try again")]
     Busy(RunId),

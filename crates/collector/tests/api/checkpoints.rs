@@ -52,11 +52,26 @@ async fn pin(server: &Server, run: &str, path: &str, pinned: bool) {
     assert_eq!(status, StatusCode::OK, "{said}");
 }
 
+/// A dry run, and then the removal of what it lists.
 async fn prune(server: &Server, run: &str, dry_run: bool) -> Value {
-    let request = server.request(Method::POST, &format!("/api/runs/{run}/checkpoints/prune"));
-    let (status, said) = answer(request.json(&json!({ "dry_run": dry_run, "keep_last": 1 }))).await;
+    let (status, listed) = ask_prune(server, run, json!({ "dry_run": true, "keep_last": 1 })).await;
+    assert_eq!(status, StatusCode::OK, "{listed}");
+    if dry_run {
+        return listed;
+    }
+    let (status, said) = ask_prune(server, run, json!({ "keep_last": 1, "removes": paths(&listed["removed"]) })).await;
     assert_eq!(status, StatusCode::OK, "{said}");
     said
+}
+
+async fn ask_prune(server: &Server, run: &str, request: Value) -> (StatusCode, Value) {
+    let path = format!("/api/runs/{run}/checkpoints/prune");
+    answer(server.request(Method::POST, &path).json(&request)).await
+}
+
+fn paths(list: &Value) -> Vec<&str> {
+    let lines = list.as_array().unwrap().iter();
+    lines.map(|line| line["path"].as_str().unwrap()).collect()
 }
 
 fn kind_of<'a>(list: &'a Value, path: &str) -> &'a str {
@@ -103,6 +118,37 @@ async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
         panic!("an order to remove was expected")
     };
     assert_eq!(order.remove, ["/c/step-1"], "the one of before is not sent again");
+}
+
+/// A person looks at the list of a dry run. Meanwhile the run saves another checkpoint, so the rule would remove one more.
+#[tokio::test]
+async fn a_prune_that_would_remove_others_than_the_dry_run_listed_is_refused() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2], Some(Origin::Proven))).await;
+    let dry = prune(&server, &run, true).await;
+    assert_eq!(paths(&dry["removed"]), ["/c/step-1"]);
+    agent.say(&run, 4, report(&[1, 2, 3], Some(Origin::Proven))).await;
+    let seen = json!({ "keep_last": 1, "removes": ["/c/step-1"] });
+    for request in [seen, json!({ "keep_last": 1 })] {
+        let (status, refused) = ask_prune(&server, &run, request).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{refused}");
+        let mut now = paths(&refused["removes"]);
+        now.sort_unstable();
+        assert_eq!(now, ["/c/step-1", "/c/step-2"], "{refused}");
+        assert!(
+            refused["detail"].as_str().unwrap().contains("nothing was removed"),
+            "{refused}"
+        );
+    }
+    prune(&server, &run, false).await;
+    let (_, NodeCommand::Remove(order)) = agent.command().await else {
+        panic!("an order to remove was expected")
+    };
+    let mut ordered = order.remove;
+    ordered.sort_unstable();
+    assert_eq!(ordered, ["/c/step-1", "/c/step-2"], "the refused ones gave no order");
 }
 
 /// On shared storage, the node that removes a checkpoint may be another one than that of the run that resumed from it.

@@ -1,6 +1,8 @@
 //! `/api/runs/{id}/checkpoints`: `GET` lists the checkpoints of a run, `POST …/pin` keeps one, `POST …/prune` removes those not needed.
 //! `POST /api/runs/{id}/resume` resumes the run from one.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +95,10 @@ pub struct PruneCheckpoints {
     /// Number of newest checkpoints to keep, instead of the number in the run's specification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_last: Option<u32>,
+    /// Paths of the checkpoints to remove: exactly those that a dry run with the same `keep_last` listed in `removed`. If others would be
+    /// removed now, nothing is removed, and the response is 409 with the new list.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub removes: BTreeSet<String>,
 }
 
 /// What pruning removes and keeps, with the reason for each checkpoint. Pruning removes only checkpoints that this run has provably
@@ -107,7 +113,7 @@ pub struct PruneAnswer {
 }
 
 /// One checkpoint and the reason why it is kept or removed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PruneLine {
     /// Path of the checkpoint.
     pub path: String,
@@ -121,6 +127,14 @@ pub struct PruneLine {
     pub kind: String,
     /// Bytes on disk that only this checkpoint uses.
     pub own_bytes: u64,
+}
+
+impl PruneLine {
+    /// Returns the paths on these lines, as a request to remove these checkpoints names them.
+    #[must_use]
+    pub fn paths(lines: &[Self]) -> BTreeSet<String> {
+        lines.iter().map(|line| line.path.clone()).collect()
+    }
 }
 
 /// Request body of `POST /api/runs/{id}/resume`, which starts another attempt of a run that has ended.

@@ -1,5 +1,7 @@
 //! `GET /api/diagnoses/{id}`: one diagnosis with all related information.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -153,6 +155,10 @@ pub struct ActOnDiagnosis {
     /// True to report the cost without carrying the action out.
     #[serde(default)]
     pub dry_run: bool,
+    /// Paths of the checkpoints that the action removes: exactly those that it listed in `removes`. If it would remove others now, nothing
+    /// is removed, and the response is 409 with the new list.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub removes: BTreeSet<String>,
 }
 
 /// Response to `POST /api/diagnoses/{id}/act`.

@@ -22,6 +22,7 @@ pub mod stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::checkpoints::PruneLine;
 use crate::run::spec::FieldError;
 
 /// RFC 9457 problem document, `application/problem+json`.
@@ -40,4 +41,7 @@ pub struct Problem {
     /// Errors per field, for forms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
+    /// Checkpoints that a prune would remove now. Set if the request named others, so that nothing was removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removes: Vec<PruneLine>,
 }

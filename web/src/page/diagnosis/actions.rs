@@ -40,6 +40,8 @@ struct Removed {
 struct ActionRequest {
     action: String,
     dry_run: bool,
+    /// The checkpoints that the dialog lists: the collector removes no others.
+    removes: Vec<String>,
 }
 
 /// One button per action, the most likely to help first. Nothing if there are no actions.
@@ -74,10 +76,13 @@ fn button(state: DiagnosisState, is_first: bool, action: OfferedAction) -> AnyVi
         "btn min-h-12 h-auto max-w-full"
     };
     let id = StoredValue::new(action.id.clone());
+    let title = action.title.clone();
+    let action = StoredValue::new(action);
     let send = move |_| {
         let body = ActionRequest {
             action: id.get_value(),
             dry_run: false,
+            removes: action.with_value(|action| action.removes.iter().map(|one| one.path.clone()).collect()),
         };
         request.send(state.path("/act"), &body, move |_| {
             dialog.close();
@@ -88,8 +93,6 @@ fn button(state: DiagnosisState, is_first: bool, action: OfferedAction) -> AnyVi
         request.problem.set(None);
         dialog.open();
     };
-    let action = StoredValue::new(action);
-    let title = action.with_value(|action| action.title.clone());
     view! {
         <button class=class on:click=open data-testid="action" data-action=id.get_value()>{title.clone()} "…"</button>
         <Modal dialog title=tr("Run action?") leave=tr("Cancel")>

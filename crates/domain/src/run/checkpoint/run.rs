@@ -131,11 +131,11 @@ impl Machine {
         }
     }
 
-    /// Records a prune that removes something.
-    fn note_prune(&mut self, keep: Keep, now_ms: TimestampMs) {
+    /// Records a prune that removes something. `seen` are the checkpoints that the person agreed to remove.
+    fn note_prune(&mut self, keep: Keep, seen: &BTreeSet<String>, now_ms: TimestampMs) {
         let verdicts = self.verdicts(keep, true).into_iter().zip(&self.checkpoints);
         let removes: BTreeMap<String, u64> = verdicts
-            .filter(|(verdict, _)| verdict.is_removed())
+            .filter(|(verdict, _)| verdict.is_removed() && seen.contains(&verdict.path))
             .map(|(verdict, checkpoint)| (verdict.path, checkpoint.own_bytes))
             .collect();
         if removes.is_empty() {
@@ -216,7 +216,7 @@ impl Transition<'_> {
                 run.saw(node.as_str(), report);
                 let keep = run.spec.keep_checkpoints;
                 if !keep.is_all() {
-                    self.order_removal(keep, false);
+                    self.order_removal(keep, None);
                 }
             }
             Event::CheckpointPinned { path, pinned: true } if run.storage.pinned.len() < PINS_MAX => {
@@ -226,23 +226,26 @@ impl Transition<'_> {
                 run.storage.pinned.remove(path);
             }
             Event::PinnedByOthers { paths } => run.storage.pinned_by_others.clone_from(paths),
-            Event::PruneRequested { keep_last } => {
+            Event::PruneRequested { keep_last, seen } => {
                 let keep = run.keep_by_hand(*keep_last);
-                run.note_prune(keep, self.now_ms);
-                self.order_removal(keep, true);
+                run.note_prune(keep, seen, self.now_ms);
+                self.order_removal(keep, Some(seen));
             }
             _ => {}
         }
     }
 
-    fn order_removal(&mut self, keep: Keep, by_hand: bool) {
+    /// Orders the removal of what no rule keeps; for a person, only of the checkpoints that the person has seen.
+    fn order_removal(&mut self, keep: Keep, seen: Option<&BTreeSet<String>>) {
         let (run, now_ms) = (&mut *self.run, self.now_ms);
+        let by_hand = seen.is_some();
+        let may_go = |path: &String| seen.is_none_or(|seen| seen.contains(path));
         let mut orders: BTreeMap<String, RemovalOrder> = BTreeMap::new();
         let verdicts = run.verdicts(keep, by_hand);
         for (at, verdict) in verdicts
             .iter()
             .enumerate()
-            .filter(|(_, verdict)| verdict.is_removed())
+            .filter(|(_, verdict)| verdict.is_removed() && may_go(&verdict.path))
         {
             let told = run.checkpoints[at].prune_told_ms;
             if told.is_some_and(|told| now_ms - told < RESEND_AFTER_MS) && !by_hand {

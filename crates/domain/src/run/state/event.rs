@@ -112,6 +112,8 @@ pub enum Event {
     PruneRequested {
         /// Keep this many of the last checkpoints, instead of what the run's spec says.
         keep_last: Option<u32>,
+        /// Paths of the checkpoints that the person has seen in the list. No other is removed, even if no rule keeps it.
+        seen: BTreeSet<String>,
     },
     /// The agent of a node lost its connection.
     NodeLost {

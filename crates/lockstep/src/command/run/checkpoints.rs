@@ -58,7 +58,7 @@ impl Checkpoints {
                 run,
                 keep_last,
                 dry_run,
-            }) => prune(client, &run, PruneCheckpoints { dry_run, keep_last }).await,
+            }) => prune(client, &run, keep_last, dry_run).await,
             None => list(client, &self.run.unwrap_or_default(), self.json).await,
         }
     }
@@ -147,10 +147,21 @@ async fn pin(client: &Client, run: &str, path: String, pinned: bool) -> Result<(
     Ok(())
 }
 
-async fn prune(client: &Client, run: &str, request: PruneCheckpoints) -> Result<(), Failure> {
+async fn prune(client: &Client, run: &str, keep_last: Option<u32>, dry_run: bool) -> Result<(), Failure> {
     let at = format!("{}/checkpoints/prune", run_path(run)?);
-    let answer: PruneAnswer = client.post(&at, &request).await?;
-    let verb = if request.dry_run { "would remove" } else { "remove" };
+    let mut request = PruneCheckpoints {
+        dry_run: true,
+        keep_last,
+        ..PruneCheckpoints::default()
+    };
+    let mut answer: PruneAnswer = client.post(&at, &request).await?;
+    if !dry_run {
+        // The collector removes exactly what it has listed.
+        request.dry_run = false;
+        request.removes = PruneLine::paths(&answer.removed);
+        answer = client.post(&at, &request).await?;
+    }
+    let verb = if dry_run { "would remove" } else { "remove" };
     let line = |verb: &str, line: &PruneLine| {
         vec![
             verb.to_owned(),

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 
 use clap::Args;
 use domain::api::alerts::Diagnosis;
+use domain::api::checkpoints::PruneLine;
 use domain::api::diagnoses::{ActAnswer, ActOnDiagnosis, DiagnosisView};
 use domain::api::runs::RunView;
 use domain::bytes::DisplayBytes;
@@ -71,6 +72,7 @@ impl Fix {
         let asked = ActOnDiagnosis {
             action: chosen.action.id.clone(),
             dry_run: false,
+            removes: PruneLine::paths(&chosen.action.removes),
         };
         let path = format!("/api/diagnoses/{}/act", chosen.diagnosis.id);
         let answer: ActAnswer = client.post(&path, &asked).await?;

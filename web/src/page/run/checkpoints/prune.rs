@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use super::super::checkpoint_list::CheckpointList;
 use crate::json;
 use crate::language::{tr, tr_with};
-use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, bytes, dynamic_view, empty_view, text};
+use crate::ui::{\n    Dialog, ErrorMessage, Modal, PendingRequest, bytes, dynamic_view, effect, empty_view, text,\n};
 
 /// The button, and the dialog that shows a dry run before anything is removed.
 #[component]
@@ -17,33 +17,46 @@ pub(super) fn PruneButton(
     checkpoints: CheckpointList,
 ) -> impl IntoView {
     let dialog = Dialog::new();
-    let request = PendingRequest::new();
+    let (dry_run, removal) = (PendingRequest::new(), PendingRequest::new());
     let keep = RwSignal::new(String::new());
     let answer = RwSignal::new(None::<PruneAnswer>);
     let path = StoredValue::new(format!("/api/runs/{id}/checkpoints/prune"));
-    let send = move |dry_run: bool| {
-        let keep_last = keep.get_untracked().trim().parse().ok();
-        request.send(
-            path.get_value(),
-            &PruneCheckpoints { dry_run, keep_last },
-            move |said| {
-                if dry_run {
-                    answer.set(json::read(&said).ok());
-                } else {
-                    dialog.close();
-                    checkpoints.again();
-                }
-            },
-        );
+    let asked = move |dry_run: bool| PruneCheckpoints {
+        dry_run,
+        keep_last: keep.get_untracked().trim().parse().ok(),
+        ..PruneCheckpoints::default()
     };
     let look = move || {
         answer.set(None);
-        send(true);
+        dry_run.send(path.get_value(), &asked(true), move |said| {
+            answer.set(json::read(&said).ok());
+        });
     };
+    let look_again = move || {
+        removal.problem.set(None);
+        look();
+    };
+    // The collector refuses a list that has changed: the dialog shows the new one.
+    effect(move || {
+        if removal.problem.with(Option::is_some) {
+            look();
+        }
+    });
     let open = move |_| {
         keep.set(String::new());
         dialog.open();
-        look();
+        look_again();
+    };
+    let remove = move |_| {
+        let shown = answer.get_untracked().unwrap_or_default();
+        let body = PruneCheckpoints {
+            removes: PruneLine::paths(&shown.removed),
+            ..asked(false)
+        };
+        removal.send(path.get_value(), &body, move |_| {
+            dialog.close();
+            checkpoints.again();
+        });
     };
     let shown = move || dynamic_view(move || answer.get().map_or_else(empty_view, |answer| preview(&answer)));
     let count =
@@ -52,12 +65,13 @@ pub(super) fn PruneButton(
         <button class="btn btn-sm" data-testid="prune" on:click=open>{tr("Prune…")}</button>
         <Modal dialog title=tr("Remove checkpoints?") leave=tr("Cancel")>
             <label class="flex flex-wrap gap-2 items-center text-sm py-2">{tr("Keep the last")}
-                <input class="input input-sm w-20" inputmode="numeric" name="keep-last" placeholder=tr("as set") bind:value=keep on:change=move |_| look() />
+                <input class="input input-sm w-20" inputmode="numeric" name="keep-last" placeholder=tr("as set") bind:value=keep on:change=move |_| look_again() />
             </label>
             <div class="max-h-80 overflow-y-auto" aria-live="polite" data-testid="prune-preview">{shown()}</div>
-            <ErrorMessage what=request.problem />
+            <ErrorMessage what=dry_run.problem />
+            <ErrorMessage what=removal.problem />
             <div class="text-right mt-2">
-                <button class="btn btn-error" data-testid="confirm-prune" disabled=move || request.busy.get() || count.get() == 0 on:click=move |_| send(false)>
+                <button class="btn btn-error" data-testid="confirm-prune" disabled=move || removal.busy.get() || count.get() == 0 on:click=remove>
                     {text(move || tr_with("Remove {count}", &[("count", &count.get())]))}
                 </button>
             </div>

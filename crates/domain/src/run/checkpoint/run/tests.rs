@@ -30,6 +30,14 @@ fn placed(keep_last: Option<u32>) -> Machine {
     advance(&machine, &event, 1).0
 }
 
+/// A prune by a person who has seen these steps in the list.
+fn prune(keep_last: Option<u32>, steps: &[u64]) -> Event {
+    Event::PruneRequested {
+        keep_last,
+        seen: steps.iter().map(|step| format!("/c/step-{step}")).collect(),
+    }
+}
+
 fn report(from: &str, steps: &[u64]) -> Event {
     report_of(from, steps, Some(Origin::Proven))
 }
@@ -124,7 +132,7 @@ fn reports_pins_and_pruning_continue_after_the_end() {
     let answer = machine.prune_answer(Some(1));
     let removed: Vec<_> = answer.removed.iter().map(|line| line.path.as_str()).collect();
     assert_eq!(removed, ["/c/step-2"]);
-    let (machine, actions) = advance(&machine, &Event::PruneRequested { keep_last: Some(1) }, 12);
+    let (machine, actions) = advance(&machine, &prune(Some(1), &[1, 2, 3]), 12);
     let told = orders(&actions);
     assert_eq!(told[0].1.remove, ["/c/step-2"]);
     assert!(machine.may_still_remove(told[0].1));
@@ -137,6 +145,29 @@ fn reports_pins_and_pruning_continue_after_the_end() {
     let list = machine.checkpoint_list(Some(10));
     assert_eq!(list.checkpoints[0].age_steps, Some(7));
     assert!(list.checkpoints[1].pinned && !list.checkpoints[0].pinned);
+}
+
+/// Between the dry run and the confirmation, the run saved step 4: the rule alone would now remove step 3 too.
+#[test]
+fn a_prune_removes_only_what_the_person_has_seen() {
+    let (machine, _) = advance(&placed(None), &report("a", &[1, 2, 3]), 10);
+    let seen = PruneLine::paths(&machine.prune_answer(Some(1)).removed);
+    assert!(seen.iter().eq(["/c/step-1", "/c/step-2"]), "{seen:?}");
+    let (machine, _) = advance(&machine, &report("a", &[1, 2, 3, 4]), 20);
+    assert_eq!(machine.prune_answer(Some(1)).removed.len(), 3);
+    let asked = Event::PruneRequested {
+        keep_last: Some(1),
+        seen,
+    };
+    let (machine, actions) = advance(&machine, &asked, 30);
+    let told = orders(&actions);
+    assert_eq!(told.len(), 1);
+    let mut removed = told[0].1.remove.clone();
+    removed.sort_unstable();
+    assert_eq!(removed, ["/c/step-1", "/c/step-2"]);
+    assert_eq!(machine.storage.prunes[0].removes.len(), 2);
+    let (_, actions) = advance(&machine, &prune(Some(1), &[]), 40);
+    assert_eq!(orders(&actions), []);
 }
 
 #[test]
@@ -164,7 +195,7 @@ fn a_node_with_an_older_agent_gets_no_order() {
     );
     let downgraded = report_of("b", &[1, 2], None);
     let (machine, _) = advance(&machine, &downgraded, 30);
-    let (_, actions) = advance(&machine, &Event::PruneRequested { keep_last: None }, 40);
+    let (_, actions) = advance(&machine, &prune(None, &[1, 2]), 40);
     assert_eq!(orders(&actions), []);
 }
 
@@ -258,7 +289,7 @@ fn report_with(steps: &[u64], free_bytes: u64, failure: Option<&str>) -> Event {
 fn a_prune_tells_what_it_freed_and_whether_the_next_save_succeeded() {
     let full = report_with(&[1, 2, 3], 0, Some("No space left on device"));
     let (machine, _) = advance(&placed(None), &full, 10);
-    let (machine, _) = advance(&machine, &Event::PruneRequested { keep_last: Some(1) }, 20);
+    let (machine, _) = advance(&machine, &prune(Some(1), &[1, 2]), 20);
     let verdict = |machine: &Machine| machine.storage.prunes[0].verdict();
     assert_eq!(verdict(&machine).decision, Decision::NotYet);
 
@@ -292,7 +323,7 @@ fn a_prune_tells_what_it_freed_and_whether_the_next_save_succeeded() {
             })
         )
     );
-    let nothing = advance(&saved, &Event::PruneRequested { keep_last: Some(9) }, 60).0;
+    let nothing = advance(&saved, &prune(Some(9), &[3, 4]), 60).0;
     assert_eq!(nothing.storage.prunes.len(), 1, "it removes nothing");
 }
 
