@@ -1,9 +1,11 @@
 //! The actions that a diagnosis lists: their cost, carrying them out, and what is recorded.
 
+use domain::run::checkpoint::Origin;
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use crate::checkpoints::{paths, report, run_with};
 use crate::harness::{Server, answer, until};
 use crate::remote_write::{push, series};
 use crate::rules::started;
@@ -128,4 +130,38 @@ async fn a_node_is_excluded_and_the_run_continues_on_another_node() {
     assert_eq!(view["attempts"][1]["cause"], "node excluded by a person");
     assert_eq!(view["attempts"][1]["excluded"][0]["node"], "n1");
     assert!(n1.has_no_command());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_removes_only_the_checkpoints_that_it_listed() {
+    let server = started(&RULES.replace("exclude_node, lr_scale, restart", "prune_checkpoints")).await;
+    let mut agent = Control::connect(&server, &credential(&server).await, &[]).await;
+    let proven = |steps: &[u64]| report(steps, Some(Origin::Proven));
+    let run = run_with(&server, &mut agent, proven(&[1, 2, 3, 4, 5])).await;
+    let path = diagnosed(&server, &run).await;
+    let action = "prune_checkpoints:keep_last=3";
+    let (status, would) = act(&server, &path, json!({"action": action, "dry_run": true})).await;
+    assert_eq!(status, StatusCode::OK, "{would}");
+    let listed = paths(&would["action"]["removes"]);
+    assert_eq!(listed, ["/c/step-1", "/c/step-2"]);
+
+    agent.say(&run, 4, proven(&[1, 2, 3, 4, 5, 6])).await;
+    for removes in [listed, Vec::new()] {
+        let (status, refused) = act(&server, &path, json!({"action": action, "removes": removes})).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{refused}");
+        assert_eq!(
+            paths(&refused["removes"]),
+            ["/c/step-1", "/c/step-2", "/c/step-3"],
+            "{refused}"
+        );
+    }
+    assert!(agent.has_no_command(), "nothing is removed");
+
+    let removes = ["/c/step-1", "/c/step-2", "/c/step-3"];
+    let (status, done) = act(&server, &path, json!({"action": action, "removes": removes})).await;
+    assert_eq!((status, &done["done"]), (StatusCode::OK, &json!(true)), "{done}");
+    let (_, NodeCommand::Remove(order)) = agent.command().await else {
+        panic!("an order to remove was expected")
+    };
+    assert_eq!(order.remove.len(), removes.len());
 }

@@ -13,7 +13,7 @@ use store::{Store, StoreConfig};
 use crate::harness::{Server, answer};
 use crate::runs::{Control, credential, run_is, submit_failing};
 
-fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
+pub(crate) fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
     let checkpoint = |step: &u64| Checkpoint {
         path: format!("/c/step-{step}"),
         step: Some(*step),
@@ -40,7 +40,7 @@ fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
 }
 
 /// An ended run on the node, whose checkpoints the node has reported.
-async fn run_with(server: &Server, agent: &mut Control, report: NodeReport) -> String {
+pub(crate) async fn run_with(server: &Server, agent: &mut Control, report: NodeReport) -> String {
     let run = submit_failing(server, agent).await;
     agent.say(&run, 3, report).await;
     run
@@ -59,7 +59,8 @@ async fn prune(server: &Server, run: &str, dry_run: bool) -> Value {
     if dry_run {
         return listed;
     }
-    let (status, said) = ask_prune(server, run, json!({ "keep_last": 1, "removes": paths(&listed["removed"]) })).await;
+    let request = json!({ "keep_last": 1, "removes": paths(&listed["removed"]) });
+    let (status, said) = ask_prune(server, run, request).await;
     assert_eq!(status, StatusCode::OK, "{said}");
     said
 }
@@ -69,9 +70,12 @@ async fn ask_prune(server: &Server, run: &str, request: Value) -> (StatusCode, V
     answer(server.request(Method::POST, &path).json(&request)).await
 }
 
-fn paths(list: &Value) -> Vec<&str> {
+/// Returns the paths on the lines of a list, sorted.
+pub(crate) fn paths(list: &Value) -> Vec<&str> {
     let lines = list.as_array().unwrap().iter();
-    lines.map(|line| line["path"].as_str().unwrap()).collect()
+    let mut paths: Vec<&str> = lines.map(|line| line["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
+    paths
 }
 
 fn kind_of<'a>(list: &'a Value, path: &str) -> &'a str {
@@ -134,9 +138,11 @@ async fn a_prune_that_would_remove_others_than_the_dry_run_listed_is_refused() {
     for request in [seen, json!({ "keep_last": 1 })] {
         let (status, refused) = ask_prune(&server, &run, request).await;
         assert_eq!(status, StatusCode::CONFLICT, "{refused}");
-        let mut now = paths(&refused["removes"]);
-        now.sort_unstable();
-        assert_eq!(now, ["/c/step-1", "/c/step-2"], "{refused}");
+        assert_eq!(
+            paths(&refused["removes"]),
+            ["/c/step-1", "/c/step-2"],
+            "{refused}"
+        );
         assert!(
             refused["detail"].as_str().unwrap().contains("nothing was removed"),
             "{refused}"
