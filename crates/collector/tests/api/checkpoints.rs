@@ -144,7 +144,10 @@ async fn a_prune_that_would_remove_others_than_the_dry_run_listed_is_refused() {
             "{refused}"
         );
         assert!(
-            refused["detail"].as_str().unwrap().contains("nothing was removed"),
+            refused["detail"]
+                .as_str()
+                .unwrap()
+                .contains("nothing was removed"),
             "{refused}"
         );
     }
@@ -154,7 +157,11 @@ async fn a_prune_that_would_remove_others_than_the_dry_run_listed_is_refused() {
     };
     let mut ordered = order.remove;
     ordered.sort_unstable();
-    assert_eq!(ordered, ["/c/step-1", "/c/step-2"], "the refused ones gave no order");
+    assert_eq!(
+        ordered,
+        ["/c/step-1", "/c/step-2"],
+        "the refused ones gave no order"
+    );
 }
 
 /// On shared storage, the node that removes a checkpoint may be another one than that of the run that resumed from it.

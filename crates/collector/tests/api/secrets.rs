@@ -145,7 +145,11 @@ async fn only_the_submitter_and_an_admin_can_reuse_the_values_of_a_run() {
     }
     let given_again = json!({"recipe": "ddp", "secrets": {"HF_TOKEN": "hf_of_the_other_user"}});
     let (status, copy) = submit_as(&server, &other, &query, &given_again).await;
-    assert_eq!(status, StatusCode::CREATED, "it takes no value of the run: {copy}");
+    assert_eq!(
+        status,
+        StatusCode::CREATED,
+        "it takes no value of the run: {copy}"
+    );
     for token in [mine.as_str(), ADMIN] {
         let (status, again) = submit_as(&server, token, &query, &view["spec"]).await;
         assert_eq!(status, StatusCode::CREATED, "{again}");

@@ -8,6 +8,7 @@
 //! No pickle is ever executed: a zip is validated by its directory, `.metadata` by the names and ends of shards in its bytes. A removal
 //! does not follow symbolic links. Only files that the run provably wrote are removed: see [`records`].
 
+mod accepted_removal;
 mod archive;
 mod extents;
 mod first_start;
@@ -22,4 +23,5 @@ mod sidecar;
 mod testing;
 mod watch;
 
+pub(crate) use accepted_removal::AcceptedRemoval;
 pub(crate) use watch::{OLD_ORDER, Watch};

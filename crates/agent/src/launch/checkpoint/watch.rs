@@ -7,9 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use domain::run::checkpoint::{
-    Checkpoint, CheckpointReport, Origin, RemovalOrder, SaveFailure, fits_one_part,
-};
+use domain::run::checkpoint::{Checkpoint, CheckpointReport, Origin, SaveFailure, fits_one_part};
 use domain::run::spec::Spec;
 use domain::run::state::Start;
 use domain::run::torchrun::Launch;
@@ -17,6 +15,7 @@ use domain::time::TimestampMs;
 use shim::{Folder, files};
 use tokio::sync::oneshot;
 
+use super::accepted_removal::AcceptedRemoval;
 use super::records::{Records, RecordsFolder};
 use super::removal::carry_out;
 use super::scan::{Limits, ScanCache, ScanInput, scan};
@@ -38,8 +37,6 @@ const NAMED_MAX: usize = 64;
 const FREE_SHARE: u64 = 50;
 /// How long the last scan of an attempt waits for a slow disk.
 const LAST_SCAN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an order to remove checkpoints is valid. A person may pin a checkpoint meanwhile; if not, another order follows.
-const ORDER_VALID_FOR: Duration = Duration::from_secs(900);
 /// Number of intervals between saves from which the usual interval is computed.
 const GAPS: usize = 8;
 
@@ -74,11 +71,11 @@ impl Watch {
     pub(crate) fn new(attempt: &Attempt, node: &str, samples: Samples) -> Self {
         drop_old_order(attempt);
         let start: Option<Start> = attempt.folder().read(files::START).ok();
-        let order: Option<RemovalOrder> = attempt.folder().read(files::REMOVAL).ok();
+        let accepted: Option<AcceptedRemoval> = attempt.folder().read(files::REMOVAL).ok();
         let folder = start
             .as_ref()
             .and_then(|start| run_folder(&start.spec, attempt.folder()))
-            .or_else(|| order.map(|order| PathBuf::from(order.folder)));
+            .or_else(|| accepted.map(|accepted| PathBuf::from(accepted.order.folder)));
         let reported = attempt.reported_checkpoints();
         Self {
             node: node.to_owned(),
@@ -163,11 +160,26 @@ impl Watch {
         }
     }
 
+    /// Drops an order that waits for a disk that does not answer, and reports that. Call it after [`Watch::finish`] has returned false.
+    pub(crate) fn drop_order(&mut self, attempt: &Attempt) {
+        if !attempt.folder().has(files::REMOVAL) {
+            return;
+        }
+        if let Err(error) = attempt.folder().remove(files::REMOVAL) {
+            tracing::warn!(run = %attempt.run(), %error, "an order to remove checkpoints cannot be dropped");
+        }
+        tracing::warn!(run = %attempt.run(), "{DROPPED_ORDER}");
+        if let Some(reported) = &mut self.reported {
+            reported.problem = Some(DROPPED_ORDER.to_owned());
+            if let Err(error) = attempt.set_checkpoint_report(reported.clone()) {
+                tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full?");
+            }
+        }
+    }
+
     fn begin(&mut self, attempt: &Attempt, in_use: BTreeSet<String>, over: bool) {
-        let order_file = attempt.folder().file(files::REMOVAL);
-        // Before the order is read: another one may replace it.
-        let until = valid_until(&order_file);
-        let order: Option<RemovalOrder> = attempt.folder().read(files::REMOVAL).ok();
+        let attempt_folder = attempt.folder().clone();
+        let accepted: Option<AcceptedRemoval> = attempt_folder.read(files::REMOVAL).ok();
         let mut cache = std::mem::take(&mut self.cache);
         let (node, folder, limits) = (self.node.clone(), self.folder.clone(), self.limits);
         let named: Vec<PathBuf> = self.named.iter().cloned().collect();
@@ -180,11 +192,15 @@ impl Watch {
             let (result, removal_error) = records.lock().hold(|| {
                 let mut records = Records::open(&records);
                 records.take_saves(&saves);
-                let removal_error = order
-                    .as_ref()
-                    .and_then(|order| carry_out(order, until, &in_use, &node, &mut records));
-                if order.is_some() {
-                    let _the_next_scan_retries = std::fs::remove_file(&order_file);
+                let removal_error = accepted.as_ref().and_then(|accepted| {
+                    let until = accepted.valid_until(SystemTime::now());
+                    carry_out(&accepted.order, until, &in_use, &node, &mut records)
+                });
+                // If the disk did not answer for long, the file may contain another order by now.
+                if accepted.is_some()
+                    && attempt_folder.read::<AcceptedRemoval>(files::REMOVAL).ok() == accepted
+                {
+                    let _the_next_scan_retries = attempt_folder.remove(files::REMOVAL);
                 }
                 let input = ScanInput {
                     node: &node,
@@ -203,7 +219,7 @@ impl Watch {
                 cache,
                 report: result.report,
                 removal_error: removal_error.map(|error| error.to_string()),
-                pruned: order.is_some(),
+                pruned: accepted.is_some(),
                 took: begun.elapsed(),
             });
         });
@@ -313,15 +329,13 @@ impl Watch {
     }
 }
 
+/// Why an order is dropped at the end of an attempt.
+const DROPPED_ORDER: &str = "an order to remove checkpoints was dropped: the file system of the checkpoint folder does not answer. Prune again \
+     when it does";
+
 /// Why an order of an older collector is not executed.
 pub(crate) const OLD_ORDER: &str = "an order to remove checkpoints was refused: it is of an older collector, which does not check whether this run \
      wrote them. Upgrade the collector, then prune again";
-
-/// Returns until when the order in a file is valid. An order of unknown age is not.
-fn valid_until(file: &Path) -> SystemTime {
-    let stored = std::fs::metadata(file).and_then(|file| file.modified());
-    stored.map_or(SystemTime::UNIX_EPOCH, |at| at + ORDER_VALID_FOR)
-}
 
 fn drop_old_order(attempt: &Attempt) {
     if std::fs::remove_file(attempt.folder().file(files::PRUNE)).is_ok() {

@@ -32,7 +32,7 @@ use shim::files::{self, FileName};
 use shim::{Entry, Folder, LiveOrder, Reports, Secrets, StopOrder, read_from};
 use tokio::sync::mpsc;
 
-use crate::launch::checkpoint::OLD_ORDER;
+use crate::launch::checkpoint::{AcceptedRemoval, OLD_ORDER};
 use crate::launch::preflight::request::PrepareRequest;
 use crate::uplink::link::now_ms;
 
@@ -156,8 +156,9 @@ impl Attempt {
         Ok(())
     }
 
-    /// Stores a removal order in the folder until it is executed. A newer order replaces it.
-    fn accept_removal(&self, id: u64, order: &RemovalOrder) -> Option<Entry> {
+    /// Stores a removal order in the folder until it is executed. Meanwhile other orders are not answered: the collector keeps them and sends
+    /// them again, so none replaces another one.
+    fn accept_removal(&self, id: u64, order: RemovalOrder) -> Option<Entry> {
         if let Some(before) = self.answer_to(id) {
             return Some(before);
         }
@@ -166,7 +167,12 @@ impl Attempt {
             // The collector sends the order again. By then the attempt is forgotten, and is adopted again.
             return None;
         }
-        let noted = self.folder.write_json(files::REMOVAL, order);
+        if self.folder.read::<AcceptedRemoval>(files::REMOVAL).is_ok() {
+            tracing::info!(run = %self.run, "an order to remove checkpoints waits: an earlier one is not finished");
+            return None;
+        }
+        let accepted = AcceptedRemoval::new(order, now_ms());
+        let noted = self.folder.write_json(files::REMOVAL, &accepted);
         let entry = noted.and_then(|()| state.reports.add(now_ms(), NodeReport::Accepted { command: id }));
         entry
             .inspect_err(|error| tracing::error!(run = %self.run, %error, "an order cannot be stored and waits; is the disk full?"))
@@ -213,11 +219,11 @@ impl Attempt {
     }
 
     pub(in crate::launch) fn accept(&self, id: u64, command: NodeCommand) -> Option<Entry> {
-        match &command {
+        let command = match command {
             NodeCommand::Remove(order) => return self.accept_removal(id, order),
             NodeCommand::Checkpoints(_) => return self.refuse_old_order(id),
-            _ => {}
-        }
+            command => command,
+        };
         if let Some(before) = self.answer_to(id) {
             return Some(before);
         }

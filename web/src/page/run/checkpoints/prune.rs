@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use super::super::checkpoint_list::CheckpointList;
 use crate::json;
 use crate::language::{tr, tr_with};
-use crate::ui::{\n    Dialog, ErrorMessage, Modal, PendingRequest, bytes, dynamic_view, effect, empty_view, text,\n};
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, bytes, dynamic_view, effect, empty_view, text};
 
 /// The button, and the dialog that shows a dry run before anything is removed.
 #[component]

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::checkpoint::{PruneOrder, RequiredCheckpoint};
-use domain::run::state::NodeReport;
+use domain::run::checkpoint::{PruneOrder, RemovalOrder, RequiredCheckpoint};
+use domain::run::state::{NodeCommand, NodeReport};
 
 use super::*;
 
@@ -61,9 +61,9 @@ impl Node {
         std::fs::write(saves.join("0.jsonl"), format!("{line}\n")).unwrap();
     }
 
-    /// Writes an order to remove checkpoints while `remain` exists into the attempt's folder.
-    fn put_order(&self, remove: &[&str], remain: &str) {
-        let order = RemovalOrder {
+    /// Returns an order to remove checkpoints while `remain` exists.
+    fn order(&self, remove: &[&str], remain: &str) -> RemovalOrder {
+        RemovalOrder {
             folder: self.data.path().join("c").display().to_string(),
             remove: remove.iter().map(|path| (*path).to_owned()).collect(),
             remain: RequiredCheckpoint {
@@ -71,9 +71,13 @@ impl Node {
                 complete: true,
                 mark: String::new(),
             },
-        };
-        let json = serde_json::to_vec(&order).unwrap();
-        self.attempt.folder().write(files::REMOVAL, &json).unwrap();
+        }
+    }
+
+    /// Sends an order to the attempt. Returns true if the attempt accepts it.
+    fn accepts(&self, id: u64, order: RemovalOrder) -> bool {
+        let answer = self.attempt.accept(id, NodeCommand::Remove(order));
+        answer.is_some_and(|entry| matches!(entry.report, NodeReport::Accepted { command } if command == id))
     }
 
     fn reported(&self) -> Option<(u64, CheckpointReport)> {
@@ -166,7 +170,7 @@ async fn an_order_in_the_folder_is_executed_and_its_result_is_reported() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
     node.noted(&old);
-    node.put_order(&[&old, "/etc/passwd"], &last);
+    assert!(node.accepts(1, node.order(&[&old, "/etc/passwd"], &last)));
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
     let (_, report) = node.reported().unwrap();
@@ -198,7 +202,7 @@ async fn an_order_of_before_proofs_is_not_carried_out() {
         !node.attempt.folder().has(files::PRUNE),
         "one that waited since before the upgrade"
     );
-    let command = domain::run::state::NodeCommand::Checkpoints(order);
+    let command = NodeCommand::Checkpoints(order);
     let answer = node.attempt.accept(7, command).unwrap();
     assert!(
         matches!(answer.report, NodeReport::Accepted { command: 7 }),
@@ -217,11 +221,9 @@ async fn an_order_that_waited_for_too_long_is_dropped() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
     node.noted(&old);
-    node.put_order(&[&old], &last);
-    let file = node.attempt.folder().file(files::REMOVAL);
-    let file = std::fs::File::options().write(true).open(file).unwrap();
-    file.set_modified(SystemTime::now() - 2 * ORDER_VALID_FOR)
-        .unwrap();
+    let accepted = AcceptedRemoval::new(node.order(&[&old], &last), now_ms() - 1_800_000);
+    let folder = node.attempt.folder();
+    folder.write_json(files::REMOVAL, &accepted).unwrap();
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
     assert!(Path::new(&old).exists() && !node.attempt.folder().has(files::REMOVAL));
@@ -231,5 +233,59 @@ async fn an_order_that_waited_for_too_long_is_dropped() {
             .problem
             .unwrap()
             .contains("the order to remove it is too old")
+    );
+}
+
+/// The agent's data folder may be on a file server with another clock.
+#[tokio::test]
+async fn the_age_of_an_order_does_not_depend_on_the_time_of_its_file() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    node.noted(&old);
+    assert!(node.accepts(1, node.order(&[&old], &last)));
+    let file = node.attempt.folder().file(files::REMOVAL);
+    let file = std::fs::File::options().write(true).open(file).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(86_400))
+        .unwrap();
+    let mut watch = node.watch();
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(!Path::new(&old).exists());
+}
+
+/// A later order replaced an earlier one that waited, or was removed together with one that was being executed.
+#[tokio::test]
+async fn an_order_is_not_accepted_before_the_earlier_one_is_finished() {
+    let node = Node::new();
+    let [one, two, last] = ["step-1.pt", "step-2.pt", "step-3.pt"].map(|name| node.save(name, FULL));
+    let mut watch = node.watch();
+    node.noted(&one);
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    node.noted(&two);
+    let later = node.order(&[&two], &last);
+    assert!(node.accepts(1, node.order(&[&one], &last)));
+    assert!(
+        !node.accepts(2, later.clone()),
+        "the collector keeps it and sends it again"
+    );
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(!Path::new(&one).exists() && Path::new(&two).exists());
+    assert!(node.accepts(2, later));
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(!Path::new(&two).exists() && Path::new(&last).exists());
+}
+
+#[tokio::test]
+async fn an_order_that_is_dropped_at_the_end_of_an_attempt_is_reported() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    let mut watch = node.watch();
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(node.accepts(1, node.order(&[&old], &last)));
+    watch.drop_order(&node.attempt);
+    assert!(!node.attempt.folder().has(files::REMOVAL));
+    let (_, report) = node.reported().unwrap();
+    assert_eq!(
+        (report.checkpoints.len(), report.problem.as_deref()),
+        (2, Some(DROPPED_ORDER))
     );
 }

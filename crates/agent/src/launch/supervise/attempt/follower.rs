@@ -509,7 +509,7 @@ impl Follower {
         loop {
             let something = attempt.folder.has(files::LAUNCH) || attempt.folder.has(files::REMOVAL);
             if something && !self.checkpoints().finish(&attempt, &in_use).await {
-                let _another_order_comes = attempt.folder.remove(files::REMOVAL);
+                self.checkpoints().drop_order(&attempt);
             }
             if attempt.release_if_idle() {
                 return;
