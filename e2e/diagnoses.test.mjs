@@ -110,6 +110,41 @@ test("diagnoses", async (t) => {
     assert.ok(diagnosis.handling.acknowledged && diagnosis.handling.notes === 1);
   });
 
+  await t.test("an open dialog outlives new responses, and says when its action is no longer possible", async (t) => {
+    const other = await openPage(t, browser);
+    const restart = { id: "restart", title: "Restart the run", cost: "Loses 10 steps.", undo: "Stop the run." };
+    let now = { actions: [restart] };
+    await other.route(({ pathname }) => pathname === `/api/diagnoses/${id}`, async (route) => {
+      const response = await route.fetch();
+      const { diagnosis, ...answer } = await response.json();
+      await route.fulfill({ response, json: { ...answer, ...now, diagnosis: { ...diagnosis, ...now.diagnosis } } });
+    });
+    await logIn(other, lockstep);
+    await other.goto(`${lockstep.url}/diagnoses/${id}`);
+    const button = other.getByTestId("action");
+    await button.click();
+    const dialog = other.getByRole("dialog");
+    const confirm = dialog.getByTestId("confirm-action");
+    await dialog.getByText("Loses 10 steps.").waitFor();
+    await button.evaluate((element) => void (globalThis.firstButton = element));
+
+    now = { actions: [{ id: "trace", title: "Record a trace", cost: "Costs nothing.", undo: "Nothing to undo." }, { ...restart, cost: "Loses 20 steps." }], why: ["another witness"] };
+    await dialog.getByText("Loses 20 steps.").waitFor({ timeout: FIRED_MS });
+    await other.getByTestId("why").getByText("another witness").waitFor();
+    assert.ok(await other.evaluate(() => globalThis.firstButton.isConnected && globalThis.firstButton.dataset.action === "restart"), "the button stays");
+    assert.equal(await confirm.isDisabled(), false);
+
+    now = { actions: [], diagnosis: { state: "resolved", resolved_ms: Date.now() } };
+    await dialog.getByTestId("action-gone").waitFor({ timeout: FIRED_MS });
+    await dialog.getByText("Loses 20 steps.").waitFor();
+    assert.equal(await confirm.isDisabled(), true);
+    await other.getByTestId("incident-state").getByText("resolved").waitFor();
+    await other.keyboard.press("Escape");
+    await dialog.waitFor({ state: "hidden" });
+    assert.equal(await button.count(), 0);
+    await other.unrouteAll({ behavior: "wait" });
+  });
+
   await t.test("on a phone the first screen has the facts, nothing is cut off, and buttons fit fingers", async (t) => {
     const phone = await openPage(t, browser, { dark: true, width: 390, height: 844 });
     await logIn(phone, lockstep);

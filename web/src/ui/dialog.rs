@@ -39,12 +39,6 @@ impl Dialog {
     }
 }
 
-/// Returns true while any dialog of the page is open.
-pub(crate) fn is_any_dialog_open() -> bool {
-    let document = web_sys::window().and_then(|window| window.document());
-    document.is_some_and(|document| matches!(document.query_selector("dialog[open]"), Ok(Some(_))))
-}
-
 /// The frame of a dialog: heading, content, and a button that cancels. The content is built each time the dialog opens.
 #[component]
 pub(crate) fn Modal(

@@ -25,7 +25,7 @@ pub(crate) use copy::CopyLink;
 pub(crate) use density::Density;
 pub(crate) use diagnosis::{DiagnosisCard, MeasuredValues};
 pub(crate) use diagnosis_link::diagnosis_href;
-pub(crate) use dialog::{Dialog, Modal, choice, is_any_dialog_open};
+pub(crate) use dialog::{Dialog, Modal, choice};
 pub(crate) use focus::focus;
 pub(crate) use format::{bytes, chart_unit, fixed, number, show};
 pub(crate) use heading::{Heading, Title};

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::diagnosis_state::DiagnosisState;
 use crate::language::tr;
+use crate::live::{Keyed, Row, each};
 use crate::session::UserSession;
-use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view};
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view, empty_view, text};
 
 /// An action that is possible now; only the fields that are shown.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -44,66 +45,135 @@ struct ActionRequest {
     removes: Vec<String>,
 }
 
+/// The dialog that runs the chosen action. It is beside the buttons, so it stays open when its action disappears. Cheap to copy.
+#[derive(Clone, Copy)]
+struct Confirmation {
+    dialog: Dialog,
+    request: PendingRequest,
+    /// The id of the chosen action.
+    chosen: RwSignal<String>,
+}
+
+impl Keyed for OfferedAction {
+    fn key(&self) -> String {
+        self.id.clone()
+    }
+}
+
+impl From<OfferedAction> for ActionRequest {
+    fn from(confirmed: OfferedAction) -> Self {
+        Self {
+            action: confirmed.id,
+            dry_run: false,
+            removes: confirmed.removes.into_iter().map(|one| one.path).collect(),
+        }
+    }
+}
+
+impl Confirmation {
+    fn new() -> Self {
+        Self {
+            dialog: Dialog::new(),
+            request: PendingRequest::new(),
+            chosen: RwSignal::new(String::new()),
+        }
+    }
+
+    /// Opens the dialog for an action. While another action is being carried out, opens it for that one.
+    fn open(self, id: &str) {
+        if !self.request.busy.get_untracked() {
+            self.chosen.set(id.to_owned());
+            self.request.problem.set(None);
+        }
+        self.dialog.open();
+    }
+}
+
 /// One button per action, the most likely to help first. Nothing if there are no actions.
 #[component]
 pub(super) fn Actions(state: DiagnosisState) -> impl IntoView {
     let session = expect_context::<UserSession>();
-    let buttons = move || {
-        dynamic_view(move || {
-            let offered = state.actions.get();
-            let buttons: Vec<AnyView> = offered
-                .into_iter()
-                .enumerate()
-                .map(|(index, action)| button(state, index == 0, action))
-                .collect();
-            buttons.into_any()
-        })
-    };
+    let confirmation = Confirmation::new();
+    let offered = move || state.actions.rows();
     view! {
-        <When on=move || session.may(Role::Operator) && !state.actions.read().is_empty()>
+        <When on=move || session.may(Role::Operator) && !offered().is_empty()>
             <section class="grid gap-2" aria-label=tr("Actions") data-testid="actions">
-                <div class="flex flex-wrap gap-2">{buttons()}</div>
+                <div class="flex flex-wrap gap-2">{each(offered, move |row| button(state, confirmation, &row))}</div>
             </section>
         </When>
+        <Confirm state confirmation />
     }
 }
 
-fn button(state: DiagnosisState, is_first: bool, action: OfferedAction) -> AnyView {
-    let (dialog, request) = (Dialog::new(), PendingRequest::new());
-    let class = if is_first {
-        "btn min-h-12 h-auto max-w-full btn-primary"
-    } else {
-        "btn min-h-12 h-auto max-w-full"
-    };
-    let id = StoredValue::new(action.id.clone());
-    let title = action.title.clone();
-    let action = StoredValue::new(action);
-    let send = move |_| {
-        let body = ActionRequest {
-            action: id.get_value(),
-            dry_run: false,
-            removes: action.with_value(|action| action.removes.iter().map(|one| one.path.clone()).collect()),
-        };
-        request.send(state.path("/act"), &body, move |_| {
-            dialog.close();
-            state.again();
-        });
-    };
-    let open = move |_| {
-        request.problem.set(None);
-        dialog.open();
-    };
+fn button(state: DiagnosisState, confirmation: Confirmation, row: &Row<OfferedAction>) -> AnyView {
+    let action = row.signal();
+    let id = StoredValue::new(row.key.clone());
+    let class = text(move || {
+        let offered = state.actions.rows();
+        let is_first = offered.first().is_some_and(|first| first.key == id.get_value());
+        if is_first {
+            "btn min-h-12 h-auto max-w-full btn-primary"
+        } else {
+            "btn min-h-12 h-auto max-w-full"
+        }
+    });
+    let title = text(move || action.with(|action| action.title.clone()));
     view! {
-        <button class=class on:click=open data-testid="action" data-action=id.get_value()>{title.clone()} "…"</button>
+        <button class=class lang="en" on:click=move |_| confirmation.open(&id.get_value()) data-testid="action" data-action=id.get_value()>{title} "…"</button>
+    }
+    .into_any()
+}
+
+/// The dialog. Its text follows the action, whose cost may change while the dialog is open.
+#[component]
+fn Confirm(state: DiagnosisState, confirmation: Confirmation) -> impl IntoView {
+    let Confirmation {
+        dialog,
+        request,
+        chosen,
+    } = confirmation;
+    let offered = move || {
+        let id = chosen.get();
+        let row = state.actions.rows().into_iter().find(|row| row.key == id);
+        row.map(|row| row.get())
+    };
+    // An action that is no longer possible stays as it was shown.
+    let action = Memo::new(move |before: Option<&Option<OfferedAction>>| {
+        offered().or_else(|| {
+            let before = before.cloned().flatten();
+            before.filter(|before| before.id == chosen.get())
+        })
+    });
+    let is_possible = Memo::new(move |_| offered().is_some());
+    let send = move |_| {
+        if let Some(action) = action.get_untracked() {
+            request.send(state.path("/act"), &ActionRequest::from(action), move |_| {
+                dialog.close();
+                state.again();
+            });
+        }
+    };
+    let title = text(move || {
+        action.with(|action| {
+            action
+                .as_ref()
+                .map_or_else(String::new, |action| action.title.clone())
+        })
+    });
+    // An action that is being carried out may no longer be possible a second time.
+    let is_gone = move || !is_possible.get() && !request.busy.get();
+    view! {
         <Modal dialog title=tr("Run action?") leave=tr("Cancel")>
-            {action.with_value(explained)}
+            {dynamic_view(move || action.with(|action| action.as_ref().map_or_else(empty_view, explained)))}
             <ErrorMessage what=request.problem />
+            <When on=is_gone>
+                <p class="text-sm wrong" role="alert" data-testid="action-gone">{tr("This action is no longer possible: the diagnosis has ended, or its run has changed.")}</p>
+            </When>
             <div class="mt-3 text-right">
-                <button class="btn btn-primary min-h-12 h-auto max-w-full" disabled=request.busy on:click=send data-testid="confirm-action">{title.clone()}</button>
+                <button class="btn btn-primary min-h-12 h-auto max-w-full" lang="en" disabled=move || request.busy.get() || !is_possible.get() on:click=send data-testid="confirm-action">{title}</button>
             </div>
         </Modal>
     }
-    .into_any()
 }
 
 /// Renders what the action will do.
@@ -112,11 +182,11 @@ fn explained(action: &OfferedAction) -> AnyView {
     let warnings: Vec<AnyView> = action.warnings.iter().map(line).collect();
     let removes: Vec<AnyView> = action.removes.iter().map(|one| line(&one.path)).collect();
     view! {
-        <p class="font-semibold break-words">{action.title.clone()}</p>
-        <p class="py-1 break-words" data-testid="action-cost">{action.cost.clone()}</p>
+        <p class="font-semibold break-words" lang="en">{action.title.clone()}</p>
+        <p class="py-1 break-words" lang="en" data-testid="action-cost">{action.cost.clone()}</p>
         <ul class="text-sm list-disc ml-5 max-h-60 overflow-y-auto">{removes}</ul>
-        <p class="text-sm break-words">{tr("Undo: ")} {action.undo.clone()}</p>
-        <ul class="text-sm list-disc ml-5 wrong">{warnings}</ul>
+        <p class="text-sm break-words">{tr("Undo: ")} <span lang="en">{action.undo.clone()}</span></p>
+        <ul class="text-sm list-disc ml-5 wrong" lang="en">{warnings}</ul>
     }
     .into_any()
 }

@@ -2,7 +2,7 @@
 
 use domain::api::diagnoses::DiagnosisView;
 use gloo_timers::future::TimeoutFuture;
-use js_sys::JSON;
+use js_sys::{JSON, Reflect};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use wasm_bindgen::JsValue;
@@ -10,16 +10,16 @@ use wasm_bindgen::JsValue;
 use super::actions::OfferedAction;
 use crate::api::{ApiError, unreadable};
 use crate::json::{Unreadable, field, read_field};
-use crate::live::{Live, read_diagnosis};
+use crate::live::{List, Live, read_diagnosis};
 use crate::session::UserSession;
-use crate::ui::{dynamic_view, effect, empty_view, is_any_dialog_open, text};
+use crate::ui::{dynamic_view, effect, empty_view, text};
 
 /// The stream does not report notes of other users, so the diagnosis is requested again at this interval.
 const AGAIN_MS: u32 = 10_000;
 
 /// A diagnosis, and the actions that are possible now.
 struct Answer {
-    /// The response text: an equal response is not shown again.
+    /// The response text without the charts: an equal response is not shown again.
     text: String,
     view: DiagnosisView,
     actions: Vec<OfferedAction>,
@@ -31,7 +31,7 @@ pub(super) struct DiagnosisState {
     pub(super) id: StoredValue<String>,
     pub(super) view: RwSignal<Option<DiagnosisView>>,
     /// The possible actions, the most likely to help first.
-    pub(super) actions: RwSignal<Vec<OfferedAction>>,
+    pub(super) actions: List<OfferedAction>,
     pub(super) problem: RwSignal<Option<String>>,
     text: StoredValue<String>,
     request_count: RwSignal<u32>,
@@ -45,7 +45,7 @@ impl DiagnosisState {
         let state = Self {
             id: StoredValue::new(id),
             view: RwSignal::new(None),
-            actions: RwSignal::new(Vec::new()),
+            actions: List::new(),
             problem: RwSignal::new(None),
             text: StoredValue::new(String::new()),
             request_count: RwSignal::new(0),
@@ -101,14 +101,10 @@ impl DiagnosisState {
         if self.problem.try_set(problem).is_none()
             && let Ok(answer) = answer
             && self.text.with_value(|shown| *shown != answer.text)
-            // Rebuilt buttons would close it. A later response is shown after it.
-            && !is_any_dialog_open()
         {
             self.text.set_value(answer.text);
+            self.actions.take(answer.actions);
             self.view.set(Some(answer.view));
-            if self.actions.with_untracked(|shown| *shown != answer.actions) {
-                self.actions.set(answer.actions);
-            }
         }
     }
 }
@@ -130,6 +126,8 @@ fn read(answer: &JsValue) -> Result<Answer, Unreadable> {
         similar: read_field(answer, "similar")?,
         timeline: read_field(answer, "timeline")?,
     };
+    // The charts stay as first loaded. The end of each moves with the time, and the rest of the page must not be rebuilt for that.
+    let _set = Reflect::set(answer, &JsValue::from_str("charts"), &JsValue::UNDEFINED);
     Ok(Answer {
         text: JSON::stringify(answer).map(String::from).unwrap_or_default(),
         view,

@@ -44,7 +44,7 @@ pub(super) fn HandlingButtons(state: DiagnosisState) -> impl IntoView {
         }
     });
     // An action against the cause is the one button that stands out.
-    let has_actions = Memo::new(move |_| state.actions.with(|actions| !actions.is_empty()));
+    let has_actions = Memo::new(move |_| !state.actions.rows().is_empty());
     let class = text(move || {
         if is_acknowledged.get() || has_actions.get() {
             BUTTON.to_owned()
