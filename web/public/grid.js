@@ -111,10 +111,9 @@
       this.drawAbove();
     }
 
-    // Rings around culprits, and the cell that is pointed at; -1 for none.
+    // Rings around culprits, and the cell that is pointed at; -1 for none. They are drawn by the next paint.
     mark(rings, pointed) {
       Object.assign(this, { rings, pointed });
-      if (this.place) this.drawAbove();
     }
 
     fill(colour, x, y, width, height) {

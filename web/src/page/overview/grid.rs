@@ -11,11 +11,11 @@ mod notices;
 mod peers;
 mod picture;
 mod pointer;
+mod samples;
 mod worst;
 
-use std::collections::BTreeMap;
-
 use domain::api::stream::{Column, Request};
+use domain::series::Labels;
 use leptos::html::Div;
 use leptos::prelude::*;
 
@@ -24,7 +24,7 @@ use crate::live::{Live, StreamMessage};
 use crate::route::Route;
 use crate::ui::{When, canvas_in, dynamic_view, effect, empty_view, text};
 use controls::{Controls, Legend};
-use fleet::{Culprit, GpuKey, Grouping, Node, RankKey};
+use fleet::{Culprit, Grouping, Node};
 use measure::{Measure, Shows, measure};
 use notices::Notices;
 use picture::{Canvas, Picture};
@@ -141,7 +141,7 @@ impl Grid {
             },
             move |message| {
                 if let StreamMessage::Frame { series, .. } = message {
-                    grid.change(|picture| picture.assign(assigned(&series)));
+                    grid.change(|picture| picture.assign_by(assigned(series)));
                 }
             },
         );
@@ -152,9 +152,7 @@ impl Grid {
             live.watch(
                 |id| Request::WatchInstant { id, query },
                 move |message| match message {
-                    StreamMessage::Frame { series, .. } => {
-                        grid.change(|picture| picture.take(values(&series)))
-                    }
+                    StreamMessage::Frame { series, .. } => grid.change(|picture| picture.take(series)),
                     _ => grid.change(Picture::forget_values),
                 },
             );
@@ -182,7 +180,7 @@ impl Grid {
 }
 
 /// Returns the GPU that a diagnosis names, or the rank or node on which a run has a problem. A full disk does not concern GPUs.
-fn culprit(labels: &domain::series::Labels) -> Option<Culprit> {
+fn culprit(labels: &Labels) -> Option<Culprit> {
     let text = |name| labels.get(name).map(str::to_owned);
     let gpu = labels.get("gpu").and_then(|gpu| gpu.parse().ok());
     let run = text("run");
@@ -196,26 +194,11 @@ fn culprit(labels: &domain::series::Labels) -> Option<Culprit> {
     })
 }
 
-fn values(series: &[Column]) -> Vec<(GpuKey, f64)> {
-    let value = |column: &Column| Some((gpu(column)?, column.values.last().copied().flatten()?));
-    series.iter().filter_map(value).collect()
-}
-
-fn assigned(series: &[Column]) -> BTreeMap<GpuKey, RankKey> {
-    let mut ranks = BTreeMap::new();
-    for column in series {
-        let is_now = column.values.last().copied().flatten().is_some();
-        if let (true, Some(gpu), Some(run)) = (is_now, gpu(column), column.labels.get("run")) {
-            let rank = column.labels.get("rank").unwrap_or_default();
-            ranks.insert(gpu, (run.to_owned(), rank.to_owned()));
-        }
-    }
-    ranks
-}
-
-fn gpu(column: &Column) -> Option<GpuKey> {
-    let index = column.labels.get("gpu")?.parse().ok()?;
-    Some((column.labels.get("node")?.to_owned(), index))
+/// Returns the labels of the series that have a value now.
+fn assigned(series: Vec<Column>) -> Vec<Labels> {
+    let is_now = |column: &Column| column.values.last().copied().flatten().is_some();
+    let now = series.into_iter().filter(is_now);
+    now.map(|column| column.labels).collect()
 }
 
 /// The canvas, with mouse and keyboard control.

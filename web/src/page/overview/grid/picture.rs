@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use domain::api::stream::Column;
+use domain::series::Labels;
 use js_sys::{Array, Int32Array, Uint8Array, Uint32Array};
 use wasm_bindgen::prelude::*;
 
@@ -9,6 +11,7 @@ use super::fleet::{Culprit, Fleet, GpuKey, Grouping, Node, RankKey};
 use super::layout::Layout;
 use super::measure::{DOWN, Measure, Shows};
 use super::peers::differences;
+use super::samples::{Samples, gpu};
 use crate::ui::show;
 
 #[wasm_bindgen]
@@ -46,9 +49,11 @@ pub(super) struct Picture {
     pub(super) values: Vec<f64>,
     pub(super) differences: Vec<f64>,
     nodes: Vec<Node>,
+    /// The labels of the series from which `ranks` was made.
+    assigned: Vec<Labels>,
     ranks: BTreeMap<GpuKey, RankKey>,
     grouping: Option<Grouping>,
-    newest: Vec<(GpuKey, f64)>,
+    newest: Samples,
     culprits: Vec<Culprit>,
     rings: Vec<u32>,
     /// Counts the arrangements, so that the canvas can detect an outdated layout.
@@ -57,8 +62,8 @@ pub(super) struct Picture {
 
 impl Picture {
     /// Sets the values of a frame.
-    pub(super) fn take(&mut self, values: Vec<(GpuKey, f64)>) {
-        self.newest = values;
+    pub(super) fn take(&mut self, frame: Vec<Column>) {
+        self.newest.take(frame, &self.fleet);
         self.fill();
     }
 
@@ -75,6 +80,16 @@ impl Picture {
         }
     }
 
+    /// Sets which rank uses which GPU, by the labels of the assignments that hold now. Reads labels only if one of them is new.
+    pub(super) fn assign_by(&mut self, assigned: Vec<Labels>) {
+        let is_same = self.assigned == assigned;
+        // Equal labels of a new connection have other pointers.
+        self.assigned = assigned;
+        if !is_same {
+            self.assign(self.assigned.iter().filter_map(assignment).collect());
+        }
+    }
+
     /// Sets which rank uses which GPU.
     pub(super) fn assign(&mut self, ranks: BTreeMap<GpuKey, RankKey>) {
         if self.ranks != ranks {
@@ -87,6 +102,7 @@ impl Picture {
         let grouping = self.grouping.unwrap_or(Grouping::Node);
         self.fleet = Fleet::of(&self.nodes, &self.ranks, grouping);
         self.arranged = self.arranged.wrapping_add(1);
+        self.newest.locate(&self.fleet);
         self.fill();
         self.ring();
     }
@@ -108,12 +124,7 @@ impl Picture {
     }
 
     fn fill(&mut self) {
-        self.values = vec![f64::NAN; self.fleet.cells.len()];
-        for (key, value) in &self.newest {
-            if let Some(place) = self.fleet.place(key) {
-                self.values[place] = *value;
-            }
-        }
+        self.values = self.newest.values(self.fleet.cells.len());
         self.differences = differences(&self.values, &self.fleet.peers());
     }
 
@@ -157,6 +168,12 @@ impl Picture {
             .has_texts()
             .then(|| self.values.iter().map(text).collect())
     }
+}
+
+/// Returns the GPU and the rank that the labels of an assignment name.
+fn assignment(labels: &Labels) -> Option<(GpuKey, RankKey)> {
+    let text = |name| labels.get(name).map(str::to_owned);
+    Some((gpu(labels)?, (text("run")?, text("rank").unwrap_or_default())))
 }
 
 /// The canvas of `grid.js`; removed on drop.
@@ -239,6 +256,7 @@ impl Drop for Canvas {
 mod tests {
     use super::super::fleet::tests::{culprit, nodes, rank};
     use super::super::measure::measure;
+    use super::super::samples::tests::frame;
     use super::*;
     use crate::ui::UNMEASURED;
 
@@ -268,14 +286,34 @@ mod tests {
     }
 
     #[test]
+    fn values_follow_their_gpus_when_a_run_gets_them() {
+        let mut picture = Picture::default();
+        picture.arrange(nodes(1, 3), Grouping::Run);
+        picture.take(frame(&[(0, 0.1), (1, 0.2), (2, 0.3)]));
+        let assigned = |gpu: &str, run: &str| {
+            let pairs = [("node", "node-0000"), ("gpu", gpu), ("run", run), ("rank", "0")];
+            Labels::new(pairs).expect("valid labels")
+        };
+        for (assignments, expected) in [
+            (vec![assigned("2", "llama")], [0.3, 0.1, 0.2]),
+            (vec![assigned("2", "llama")], [0.3, 0.1, 0.2]),
+            (vec![assigned("1", "llama")], [0.2, 0.1, 0.3]),
+            (vec![assigned("1", "")], [0.1, 0.2, 0.3]),
+        ] {
+            picture.assign_by(assignments);
+            assert_eq!(picture.values, expected);
+        }
+        assert_eq!(picture.generation().0, 4, "three changes after the first arrangement");
+    }
+
+    #[test]
     fn the_odd_one_out_has_another_colour_and_the_culprit_a_ring() {
         let mut picture = Picture::default();
         let mut nodes = nodes(2, 4);
         nodes[1].down = true;
         picture.mark(vec![culprit(2)]);
         picture.arrange(nodes, Grouping::Node);
-        let value = |gpu| (("node-0000".to_owned(), gpu), if gpu == 2 { 0.3 } else { 0.9 });
-        picture.take([0, 1, 2].map(value).to_vec());
+        picture.take(frame(&[(0, 0.9), (1, 0.9), (2, 0.3)]));
         let compute = measure(None);
         let colours = picture.colours(Shows::Difference, compute);
         assert_eq!(colours, [128, 128, 1, UNMEASURED, DOWN, DOWN, DOWN, DOWN]);

@@ -147,6 +147,7 @@ mod tests {
     use super::super::fleet::Grouping;
     use super::super::fleet::tests::{culprit, nodes, rank};
     use super::super::measure::measure;
+    use super::super::samples::tests::frame;
     use super::*;
 
     #[test]
@@ -157,7 +158,7 @@ mod tests {
         picture.arrange(nodes(1, 5), Grouping::Node);
         picture.assign(ranks);
         picture.mark(vec![culprit(1)]);
-        picture.take(vec![(key(0), 0.8), (key(1), 0.41), (key(2), 0.79), (key(3), 0.1)]);
+        picture.take(frame(&[(0, 0.8), (1, 0.41), (2, 0.79), (3, 0.1)]));
         let said = |cell| sentence(&picture, measure(None), cell).unwrap_or_default();
         assert_eq!(
             said(1),

@@ -111,15 +111,15 @@ fn order(picture: &Picture, shows: Shows) -> Vec<usize> {
 mod tests {
     use super::super::fleet::Grouping;
     use super::super::fleet::tests::{culprit, nodes};
+    use super::super::samples::tests::frame;
     use super::*;
 
     #[test]
     fn the_named_come_first_then_the_most_different_and_the_unmeasured_last() {
         let mut picture = Picture::default();
-        let key = |gpu| ("node-0000".to_owned(), gpu);
         picture.arrange(nodes(1, 5), Grouping::Node);
         picture.mark(vec![culprit(0)]);
-        picture.take(vec![(key(0), 0.9), (key(1), 0.85), (key(3), 0.2), (key(4), 0.92)]);
+        picture.take(frame(&[(0, 0.9), (1, 0.85), (3, 0.2), (4, 0.92)]));
         assert_eq!(order(&picture, Shows::Difference), [0, 3, 4, 1, 2]);
         assert_eq!(order(&picture, Shows::Value), [0, 4, 1, 3, 2]);
     }
