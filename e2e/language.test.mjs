@@ -52,6 +52,7 @@ test("languages", async (t) => {
     const facts = await page.getByTestId("incident").locator("dt").allInnerTexts();
     assert.deepEqual(facts, ["问题源头", "开始时间", "置信度", "原因", "处置建议"]);
     assert.match(await page.getByTestId("how-sure").innerText(), HAN);
+    for (const sentence of ["what", "what-to-do"]) assert.equal(await page.getByTestId(sentence).getAttribute("lang"), "en", sentence);
     assert.match(await page.title(), /诊断 · Lockstep$/);
     assert.deepEqual(await accessibilityFaults(page), []);
   });

@@ -3,6 +3,7 @@
 mod address;
 mod attempts;
 mod axis;
+mod cause;
 mod charts;
 mod checkpoint_list;
 mod checkpoints;

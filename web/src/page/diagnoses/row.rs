@@ -31,10 +31,10 @@ fn line(diagnosis: &Diagnosis) -> AnyView {
         <div class=frame>
             <p class="min-w-0">
                 <span class=class>{word}</span> " "
-                <a href=diagnosis_href(diagnosis) class="font-semibold link break-words">{diagnosis.summary.clone()}</a>
+                <a href=diagnosis_href(diagnosis) class="font-semibold link break-words" lang="en">{diagnosis.summary.clone()}</a>
             </p>
             <p class="text-sm flex flex-wrap gap-x-3 sm:justify-end">
-                <span>{diagnosis.culprit.clone()}</span>
+                <span lang="en">{diagnosis.culprit.clone()}</span>
                 {run}
                 <span class="opacity-80">{since_text} <Ago at_ms=Signal::stored(since(diagnosis)) /> {ago} {lasted(diagnosis)}</span>
             </p>

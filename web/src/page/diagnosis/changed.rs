@@ -40,7 +40,7 @@ fn change(change: &ChangeBefore) -> AnyView {
         <li class="break-words">
             <span class="font-mono opacity-80">{clock(change.at_ms)}</span> " "
             {severity.map(|(class, word)| view! { <span class=class>{word}</span> " " })}
-            {change.text.clone()} <span class="opacity-80">{where_it_was} {who}</span>
+            <span lang="en">{change.text.clone()}</span> <span class="opacity-80">{where_it_was} {who}</span>
         </li>
     }
     .into_any()

@@ -106,7 +106,7 @@ fn log(evidence: &Evidence) -> AnyView {
     let label = evidence.title.clone();
     view! {
         <section class="mt-3 min-w-0" data-testid="evidence-log">
-            <h3 class="font-semibold">{evidence.title.clone()}</h3>
+            <h3 class="font-semibold" lang="en">{evidence.title.clone()}</h3>
             <pre class="bg-base-200 rounded p-2 text-xs overflow-x-auto" tabindex="0" role="region" aria-label=label>{evidence.lines.join("\n")}</pre>
         </section>
     }

@@ -41,7 +41,7 @@ fn facts(view: &DiagnosisView) -> AnyView {
                 <span class=state_class data-testid="incident-state">{state}</span>
                 <span class="opacity-80">{alert.rule.clone()}</span>
             </p>
-            <h1 class="text-xl font-bold break-words" data-testid="what">{diagnosis.summary.clone()}</h1>
+            <h1 class="text-xl font-bold break-words" lang="en" data-testid="what">{diagnosis.summary.clone()}</h1>
             <dl class="grid gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
                 <dt class="font-semibold">{tr("Culprit")}</dt>
                 <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt}</dd>
@@ -50,9 +50,9 @@ fn facts(view: &DiagnosisView) -> AnyView {
                 <dt class="font-semibold">{tr("Confidence")}</dt>
                 <dd data-testid="how-sure">{confidence(&diagnosis.confidence)}</dd>
                 <dt class="font-semibold">{tr("Why")}</dt>
-                <dd data-testid="why"><ul class="list-disc ml-5">{reasons}</ul></dd>
+                <dd data-testid="why"><ul class="list-disc ml-5" lang="en">{reasons}</ul></dd>
                 <dt class="font-semibold">{tr("What to do")}</dt>
-                <dd class="break-words" data-testid="what-to-do">{diagnosis.advice.clone()}</dd>
+                <dd class="break-words" lang="en" data-testid="what-to-do">{diagnosis.advice.clone()}</dd>
             </dl>
         </article>
     }

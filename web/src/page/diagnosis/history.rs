@@ -51,7 +51,7 @@ fn one(similar: &SimilarDiagnosis) -> AnyView {
     view! {
         <li class="break-words">
             <span class="font-mono opacity-80">{clock(similar.fired_ms)}</span> " "
-            <a class="link" href=format!("/diagnoses/{}", similar.id)>{similar.summary.clone()}</a>
+            <a class="link" lang="en" href=format!("/diagnoses/{}", similar.id)>{similar.summary.clone()}</a>
             <span class="opacity-80">{ended} {wrong} {helped}</span>
         </li>
     }

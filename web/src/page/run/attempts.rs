@@ -9,6 +9,7 @@ use domain::api::runs::{AttemptView, ExcludedNode, ResumedFrom};
 use domain::ident::Rank;
 use leptos::prelude::*;
 
+use super::cause::cause;
 use super::run_signal::RunSignal;
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
@@ -62,7 +63,7 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
     view! {
         <details class="card bg-base-200 p-3" open=open data-testid="attempt">
             <summary class="cursor-pointer break-words">
-                <b>{tr_with("Attempt {number}", &[("number", &row.key)])}</b> " (" {of(|attempt| attempt.cause.clone())} "): " {of(outcome)}
+                <b>{tr_with("Attempt {number}", &[("number", &row.key)])}</b> " (" {of(|attempt| cause(&attempt.cause).to_owned())} "): " {of(outcome)}
             </summary>
             <p class="text-sm opacity-80 mt-1 break-words" data-testid="attempt-facts">{of(facts)}</p>
             <p class="text-sm opacity-80 break-words empty:hidden" data-testid="attempt-knobs">{of(knobs)}</p>

@@ -303,7 +303,11 @@ mod tests {
             picture.assign_by(assignments);
             assert_eq!(picture.values, expected);
         }
-        assert_eq!(picture.generation().0, 4, "three changes after the first arrangement");
+        assert_eq!(
+            picture.generation().0,
+            4,
+            "three changes after the first arrangement"
+        );
     }
 
     #[test]

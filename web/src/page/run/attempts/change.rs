@@ -87,10 +87,18 @@ fn line(diff: &KnobDiff) -> AnyView {
     view! {
         <p class="text-sm break-words">
             <b class="font-mono">{diff.knob.clone()}</b> ": " {value(&diff.old)} " → " <b>{value(&diff.new)}</b> " "
-            <span class=class>{diff.how.words()}</span>
+            <span class=class>{how_words(&diff.how)}</span>
         </p>
     }
     .into_any()
+}
+
+/// Returns how a knob is applied; flags and variables have no other language.
+fn how_words(how: &How) -> String {
+    match how {
+        How::Injected => tr("injected").to_owned(),
+        by_name => by_name.words(),
+    }
 }
 
 fn note(text: &str) -> AnyView {
@@ -119,8 +127,49 @@ fn verdict(verdict: &Verdict) -> AnyView {
     };
     view! {
         <p class="text-sm break-words" data-testid="verdict">
-            <span class=class>{verdict.decision.words()}</span> " " {verdict.summary.clone()}
+            <span class=class>{decision_words(verdict.decision)}</span> " " <span lang="en">{verdict.summary.clone()}</span>
         </p>
     }
     .into_any()
+}
+
+fn decision_words(decision: Decision) -> &'static str {
+    match decision {
+        Decision::NotYet => tr("not yet"),
+        Decision::Undecided => tr("undecided"),
+        Decision::NotApplied => tr("not applied"),
+        Decision::Kept => tr("kept"),
+        Decision::Rejected => tr("rejected"),
+        Decision::Better => tr("better"),
+        Decision::Worse => tr("worse"),
+        Decision::Mixed => tr("mixed"),
+        Decision::NoDifference => tr("no difference"),
+        Decision::Recovered => tr("recovered"),
+        Decision::NotRecovered => tr("not recovered"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_have_the_words_of_the_command_line() {
+        for decision in [
+            Decision::NotYet,
+            Decision::Undecided,
+            Decision::NotApplied,
+            Decision::Kept,
+            Decision::Rejected,
+            Decision::Better,
+            Decision::Worse,
+            Decision::Mixed,
+            Decision::NoDifference,
+            Decision::Recovered,
+            Decision::NotRecovered,
+        ] {
+            assert_eq!(decision_words(decision), decision.words());
+        }
+        assert_eq!(how_words(&How::Injected), How::Injected.words());
+    }
 }

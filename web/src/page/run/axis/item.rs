@@ -7,6 +7,7 @@ use domain::run::knob::Change;
 use domain::time::TimestampMs;
 
 use super::super::address::{attempt_at, of_log, of_tab};
+use super::super::cause::cause;
 use super::super::checkpoint_list::name;
 use super::super::tabs::Tab;
 use super::history::{RunDiagnosis, RunHistory};
@@ -147,7 +148,7 @@ impl Sources<'_> {
                 "Attempt {number} ({cause}): {outcome}",
                 &[
                     ("number", &number),
-                    ("cause", &attempt.cause),
+                    ("cause", &cause(&attempt.cause)),
                     ("outcome", &outcome),
                 ],
             ),
@@ -231,7 +232,8 @@ impl Sources<'_> {
     /// Returns a change of knobs that no person requested. Those of people are among the actions.
     fn change(&self, at_ms: TimestampMs, change: &Change) -> Option<Item> {
         let reason = change.reason.as_ref()?;
-        Some(self.moment_of_action(at_ms, format!("{}, {}: {reason}", change.cause(), change.words())))
+        let cause = cause(change.cause());
+        Some(self.moment_of_action(at_ms, format!("{cause}, {}: {reason}", change.words())))
     }
 
     fn moment_of_action(&self, at_ms: TimestampMs, text: String) -> Item {
