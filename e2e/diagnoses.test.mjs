@@ -161,6 +161,24 @@ test("diagnoses", async (t) => {
     await picture(phone, "incident-phone");
   });
 
+  await t.test("on a phone, long names and paths do not widen the page", async (t) => {
+    const phone = await openPage(t, browser, { width: 390, height: 844 });
+    const long = `/${"x".repeat(120)}`;
+    const at_ms = Date.now();
+    await phone.route(({ pathname }) => pathname === `/api/diagnoses/${id}`, async (route) => {
+      const response = await route.fetch();
+      const { diagnosis, ...answer } = await response.json();
+      const changed = { ...diagnosis, summary: long, advice: long, who: { ...diagnosis.who, node: long } };
+      const context = { why: [long], changed_before: [{ at_ms, kind: "event", text: long }], timeline: [{ at_ms, who: "me", kind: "note", note: long }] };
+      await route.fulfill({ response, json: { ...answer, ...context, similar: [{ id: "other", summary: long, fired_ms: at_ms }], diagnosis: changed } });
+    });
+    await logIn(phone, lockstep);
+    await phone.goto(`${lockstep.url}/diagnoses/${id}`);
+    for (const part of ["what", "changed-before", "similar", "timeline"]) await phone.getByTestId(part).filter({ hasText: long }).waitFor();
+    assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    await phone.unrouteAll({ behavior: "wait" });
+  });
+
   await t.test("a viewer sees everything and cannot change anything", async (t) => {
     const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
     const viewer = await openPage(t, browser);

@@ -23,7 +23,7 @@ fn line(diagnosis: &Diagnosis) -> AnyView {
         view! { <a class="link font-mono" href=format!("/runs/{run}")>{run.clone()}</a> }.into_any()
     });
     let frame = format!(
-        "bg-base-200 border-l-4 rounded px-3 py-2 grid gap-x-4 gap-y-1 sm:grid-cols-[minmax(0,1fr)_auto] {}",
+        "bg-base-200 border-l-4 rounded px-3 py-2 grid grid-cols-1 break-words gap-x-4 gap-y-1 sm:grid-cols-[minmax(0,1fr)_auto] {}",
         severity_class(severity)
     );
     let [since_text, ago] = tr_parts("since {time}");

@@ -19,7 +19,7 @@ pub(super) fn ChangedBefore(state: DiagnosisState) -> AnyView {
             <section class="min-w-0" data-testid="changed-before">
                 <Heading text=tr("What changed before") hint=tr("Events and user actions on its run and node in the hour before it began.") />
                 {empty}
-                <ul class="grid gap-1 text-sm">{changes}</ul>
+                <ul class="grid grid-cols-1 gap-1 text-sm">{changes}</ul>
             </section>
         }
         .into_any()

@@ -21,7 +21,7 @@ fn facts(view: &DiagnosisView) -> AnyView {
     let (state_class, state) = alert_badge(alert.state);
     let state = tr(state);
     let class = format!(
-        "border-l-4 pl-3 grid gap-3 min-w-0 {}",
+        "border-l-4 pl-3 grid grid-cols-1 gap-3 min-w-0 break-words {}",
         severity_class(alert.severity)
     );
     let run = diagnosis.run.clone().map(|run| {
@@ -42,7 +42,7 @@ fn facts(view: &DiagnosisView) -> AnyView {
                 <span class="opacity-80">{alert.rule.clone()}</span>
             </p>
             <h1 class="text-xl font-bold break-words" lang="en" data-testid="what">{diagnosis.summary.clone()}</h1>
-            <dl class="grid gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
+            <dl class="grid grid-cols-1 gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
                 <dt class="font-semibold">{tr("Culprit")}</dt>
                 <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt}</dd>
                 <dt class="font-semibold">{tr("Since")}</dt>

@@ -35,7 +35,7 @@ fn section(title: &'static str, hint: &'static str, id: &'static str, lines: Vec
     view! {
         <section class="min-w-0" data-testid=id>
             <Heading text=title hint=hint />
-            <ul class="grid gap-1 text-sm">{lines}</ul>
+            <ul class="grid grid-cols-1 gap-1 text-sm">{lines}</ul>
         </section>
     }
     .into_any()
