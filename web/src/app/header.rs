@@ -38,7 +38,7 @@ pub(super) fn Header(
                 <SimulatedBadge />
                 <Pause />
                 <ZoneChoice zone />
-                <DensityChoice density />
+                <DisplayMenu density />
                 <LanguageChoice class="off-wall btn btn-ghost btn-sm hidden sm:inline-flex" />
                 <FreshnessState page />
                 <LogOut />
@@ -122,9 +122,10 @@ fn ZoneChoice(zone: RwSignal<Zone>) -> impl IntoView {
     }
 }
 
-/// A choice of the height of rows. Only where the header has room for it on one line: on smaller screens the palette has it.
+/// A menu of what is rarely changed: the height of rows. The browser opens and closes it. Phones do not have it: for fingers, rows always have
+/// the same height.
 #[component]
-fn DensityChoice(density: RwSignal<Density>) -> impl IntoView {
+fn DisplayMenu(density: RwSignal<Density>) -> impl IntoView {
     let options = [Density::Compact, Density::Comfortable].map(|one| {
         let selected = Signal::derive(move || density.get() == one);
         view! { <option value=one.word() prop:selected=selected>{tr(one.name())}</option> }.into_any()
@@ -135,9 +136,13 @@ fn DensityChoice(density: RwSignal<Density>) -> impl IntoView {
         density.set(chosen);
     };
     view! {
-        <select class="off-wall select select-sm select-ghost w-auto hidden min-[90rem]:inline-flex" aria-label=tr("Density") on:change=choose data-testid="density">
-            {options.into_iter().collect::<Vec<AnyView>>()}
-        </select>
+        <button class="off-wall btn btn-ghost btn-sm hidden sm:inline-flex" type="button" popovertarget="display" aria-label=tr("Display settings") title=tr("Display settings") data-testid="display">"⋯"</button>
+        <div id="display" popover="auto" class="inset-auto top-12 right-4 p-3 border border-control rounded bg-base-100 text-base-content">
+            <label class="flex gap-2 items-center">
+                {tr("Density")}
+                <select class="select select-sm w-auto" on:change=choose data-testid="density">{options.into_iter().collect::<Vec<AnyView>>()}</select>
+            </label>
+        </div>
     }
 }
 

@@ -49,7 +49,9 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
         match command {
             Command::Palette => palette.open(session),
             Command::Help => help.open(),
-            Command::Filter => focus(FILTER),
+            Command::Filter => {
+                focus(FILTER);
+            }
             Command::Pause => live.toggle_pause(),
             Command::Go(path) => route.go(path),
         }

@@ -7,6 +7,7 @@ mod goodput;
 mod grid;
 mod indicators;
 mod newest;
+mod next_action;
 mod runs;
 mod sentence;
 

@@ -26,7 +26,7 @@ pub(crate) use density::Density;
 pub(crate) use diagnosis::{DiagnosisCard, MeasuredValues};
 pub(crate) use diagnosis_link::diagnosis_href;
 pub(crate) use dialog::{Dialog, Modal, choice};
-pub(crate) use focus::focus;
+pub(crate) use focus::{focus, focus_when_shown};
 pub(crate) use format::{bytes, chart_unit, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use language_choice::LanguageChoice;
