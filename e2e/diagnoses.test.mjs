@@ -54,7 +54,8 @@ test("diagnoses", async (t) => {
   });
 
   await t.test("a row keeps the focus when two other problems arrive above it", async (t) => {
-    const other = await openPage(t, browser);
+    // The overview asks for the action of the first one, which the collector does not have.
+    const other = await openPage(t, browser, { expected: /status of 404/ });
     let listed;
     let stream;
     let pushed = false;
@@ -78,6 +79,44 @@ test("diagnoses", async (t) => {
     stream.send(JSON.stringify({ ...listed, diagnoses: [first, second, real, ...rest] }));
     await other.locator("[data-testid=needs-you][data-rule=OtherProblem]").nth(1).waitFor();
     assert.ok(await summary.evaluate((element) => element === document.activeElement), "it has the focus");
+  });
+
+  await t.test("the sentence of the overview leads to the first action, and carries nothing out", async (t) => {
+    for (const look of [{ width: 390, height: 844, touch: true, dark: true }, { width: 1440, height: 900 }, { width: 2560, height: 1440 }]) {
+      const other = await openPage(t, browser, look);
+      const sent = await offerActions(other);
+      await logIn(other, lockstep);
+      const sentence = other.getByTestId("sentence");
+      const next = sentence.getByRole("link", { name: /^Exclude node n3 ?…$/ });
+      await next.waitFor();
+      assert.equal(await next.getAttribute("href"), await sentence.getByRole("link", { name: "Open" }).getAttribute("href"));
+      if (look.touch) assert.ok((await next.boundingBox()).height >= 44, "it fits a finger");
+      assert.ok((await other.evaluate(() => document.documentElement.scrollWidth)) <= look.width, "nothing is cut off");
+      assert.deepEqual(await accessibilityFaults(other), []);
+      await picture(other, `overview-action-${look.width}`);
+      await next.press("Enter");
+      await other.waitForURL(/\/diagnoses\/[^/]+$/);
+      const action = other.getByTestId("action").first();
+      await waitFor("the action has the focus", FIRED_MS, () => action.evaluate((element) => element === document.activeElement));
+      assert.equal(await other.getByRole("dialog").count(), 0, "nothing is confirmed yet");
+      await other.keyboard.press("Enter");
+      await other.getByRole("dialog", { name: "Run action?" }).waitFor();
+      assert.deepEqual(sent, [], "nothing was carried out");
+    }
+  });
+
+  await t.test("a viewer is offered no action on the overview", async (t) => {
+    const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
+    const viewer = await openPage(t, browser);
+    let asked = 0;
+    await viewer.route("**/api/diagnoses/*", (route) => {
+      asked += 1;
+      return route.fallback();
+    });
+    await logIn(viewer, { ...lockstep, token });
+    await viewer.getByTestId("sentence").getByRole("link", { name: "Open" }).waitFor();
+    assert.equal(await viewer.getByTestId("next-action").count(), 0);
+    assert.equal(asked, 0);
   });
 
   await t.test("its evidence is a chart in which the culprit stands out from its peers", async () => {
@@ -199,3 +238,15 @@ test("diagnoses", async (t) => {
   // The page sends a request every few seconds, and the collector ends before the browser.
   await page.close();
 });
+
+/** Adds an action to each diagnosis that the page requests. Returns the list of the page's requests that would change something. */
+async function offerActions(page) {
+  const sent = [];
+  const action = { id: "exclude_node:n3", kind: "exclude_node", title: "Exclude node n3", cost: "Loses 12 steps.", undo: "Return the node." };
+  await page.route("**/api/diagnoses/*", async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...(await response.json()), actions: [action] } });
+  });
+  page.on("request", (request) => request.method() !== "GET" && !request.url().endsWith("/api/session") && sent.push(request.url()));
+  return sent;
+}

@@ -183,6 +183,34 @@ test("a managed run", async (t) => {
     assert.equal(await log.evaluate((element) => getComputedStyle(element).whiteSpace), "pre");
   });
 
+  await t.test("the head shows step, throughput and owner, and the time left only at a steady pace", async (t) => {
+    // The second attempt: 2 s per step since its start.
+    const points = Array.from({ length: 15 }, (_, n) => n);
+    const steps = { times_ms: points.map((n) => BEGAN_MS + 150_000 + n * 10_000), series: [{ labels: {}, values: points.map((n) => 57 + n * 5) }] };
+    const now = { times_ms: [Date.now()], series: [{ labels: { is: "step" }, values: [127] }, { labels: { is: "rate" }, values: [12.5] }] };
+    const frame = ({ op, query }) => {
+      if (!query?.includes(RUN)) return undefined;
+      if (op === "watch_range" && query.startsWith("max(train_step{")) return steps;
+      return op === "watch_instant" && query.includes("train_samples_per_second") ? now : undefined;
+    };
+    const run = { spec: { recipe: "ddp", set: { steps: "1270" } }, owner: "alice" };
+    const { page, push } = await openRun(t, browser, lockstep, { run: view(run), frame });
+    const progress = page.getByTestId("run-progress");
+    await progress.getByText("about 38m left").waitFor();
+    assert.match(await progress.innerText(), /step 127 of 1270 \(10\.0 %\)\s+12\.50 samples\/s per rank/);
+    assert.match(await progress.getByText(/left/).getAttribute("title"), /^Steps left × time per step/);
+    assert.match(await page.getByTestId("run-detail").innerText(), /attempt 2 · 4 ranks on node-a, node-b · owner alice · commit abc123\+changes · submitted/);
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await picture(page, "run-head");
+    push(view({ ...run, state: "failed", ended_ms: Date.now() }));
+    await page.getByTestId("state-since").getByText(/just now|s ago/).waitFor();
+    assert.match(await progress.innerText(), /step 127 of 1270/);
+    assert.doesNotMatch(await progress.innerText(), /left/, "an ended run has no time left");
+    push(view({ ...run, spec: { script: "/srv/train.py", args: ["--steps", "1270"] } }));
+    await progress.getByText("step 127", { exact: true }).waitFor();
+    assert.doesNotMatch(await progress.innerText(), /left/, "an argument of a script is not a known total");
+  });
+
   await t.test("a viewer cannot change anything", async (t) => {
     const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
     const { page, push } = await openRun(t, browser, { ...lockstep, token }, { tab: "checkpoints" });
@@ -214,7 +242,7 @@ test("a managed run", async (t) => {
   await t.test("the overview tells every state apart and counts the attempts", async (t) => {
     const states = ["queued", "preparing", "starting", "running", "stopping", "stopped", "restarting", "succeeded", "failed", "lost"];
     const message = "node-b was lost; attempt 3 begins in 30 s";
-    const runs = states.map((state, n) => ({ ...view().run, id: `run-${n}`, state, attempt: n + 1, ...(state === "restarting" && { outcome: { cause: "agent_lost", message } }) }));
+    const runs = states.map((state, n) => ({ ...view().run, id: `run-${n}`, state, attempt: n + 1, ...(n === 0 && { owner: "alice" }), ...(state === "restarting" && { outcome: { cause: "agent_lost", message } }) }));
     const page = await openPage(t, browser);
     await page.routeWebSocket("**/api/stream*", (socket) => {
       const server = socket.connectToServer();
@@ -233,13 +261,17 @@ test("a managed run", async (t) => {
     assert.deepEqual(await table.getByTestId("run-state").allInnerTexts(), order);
     await table.getByText(message).waitFor();
     assert.deepEqual(await table.getByTestId("run-attempts").allInnerTexts(), order.map((state) => String(states.indexOf(state) + 1)));
+    const owners = table.getByTestId("run-owner");
+    assert.deepEqual(await owners.allInnerTexts(), ["alice", ...order.slice(1).map(() => "–")]);
+    assert.match(await owners.nth(1).getAttribute("title"), /^Not known: only runs that were submitted/);
+    assert.deepEqual(await accessibilityFaults(page), []);
     await table.scrollIntoViewIfNeeded();
     await picture(page, "overview-states");
   });
 });
 
-/** Opens the mocked run's page; `push` changes the run, `refuse` decides how a POST is answered, `posted` contains the requests. */
-async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "summary" } = {}) {
+/** Opens the mocked run's page; `frame` may answer a watch of values, `push` changes the run, `refuse` decides how a POST is answered, `posted` contains the requests. */
+async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "summary", frame = () => undefined } = {}) {
   const page = await openPage(t, browser, { ...look, expected: /status of 4(03|09)/ });
   const posted = [];
   const answers = {};
@@ -249,7 +281,10 @@ async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "s
     const server = socket.connectToServer();
     socket.onMessage((text) => {
       const request = JSON.parse(text);
-      if (request.op === "watch_run") {
+      const given = frame(request);
+      if (given) {
+        socket.send(JSON.stringify({ type: "frame", id: request.id, reset: true, ...given }));
+      } else if (request.op === "watch_run") {
         streams.push({ socket, id: request.id });
         socket.send(JSON.stringify({ type: "run", id: request.id, ...now }));
       } else if (request.op === "watch_log") {

@@ -308,7 +308,7 @@ test("pages", async (t) => {
     assert.equal(await zone.inputValue(), "utc", "this browser remembers it");
   });
 
-  await t.test("rows are compact or comfortable, by choice in the header or the palette, and the browser remembers it", async (t) => {
+  await t.test("rows are compact or comfortable, by choice in the header's menu or the palette, and the browser remembers it", async (t) => {
     const page = await openPage(t, browser, { width: 1440 });
     await logIn(page, lockstep);
     await page.goto(`${lockstep.url}/rules`);
@@ -319,9 +319,14 @@ test("pages", async (t) => {
     assert.equal(await choice.inputValue(), "compact");
     const compact = await height();
     assert.ok(compact >= 28 && compact < 36, `a compact row has ${compact} pixels`);
+    assert.equal(await choice.isVisible(), false);
+    await page.getByTestId("display").focus();
+    await page.keyboard.press("Enter");
     await choice.selectOption("comfortable");
     await waitFor("rows are higher", SHOWN_MS, async () => (await height()) === compact + 8);
     assert.deepEqual(await accessibilityFaults(page), []);
+    await page.keyboard.press("Escape");
+    await choice.waitFor({ state: "hidden" });
     await page.reload();
     await row.waitFor();
     assert.equal(await choice.inputValue(), "comfortable", "this browser remembers it");
@@ -334,6 +339,9 @@ test("pages", async (t) => {
     await waitFor("rows are lower again", SHOWN_MS, async () => (await height()) === compact);
     assert.equal(await choice.inputValue(), "compact", "the header follows the palette");
     assert.match(page.url(), /\/rules$/, "the page stays");
+    await page.setViewportSize({ width: 700, height: 900 });
+    await page.getByTestId("display").click();
+    await choice.waitFor();
   });
 
   await t.test("for fingers rows are 44 pixels high, whatever is chosen", async (t) => {

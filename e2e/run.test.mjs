@@ -35,6 +35,8 @@ test("runs", async (t) => {
     await submit(page, "steps=100000\nstep-delay-ms=50\nlog-every=5");
     await points(page, 3, TRAINING_MS);
     assert.equal(await state(page), "running");
+    await page.getByTestId("state-since").getByText(/ago|just now/).waitFor();
+    await page.getByTestId("run-progress").getByText(/^step \d+ of 100000 \(/).waitFor();
     const before = await points(page, 3);
     const pixels = await coloured(page);
     await points(page, before + 3);

@@ -2,6 +2,8 @@
 //!
 //! Written by hand, because serde would copy a tagged message into a buffer: see [`crate::json`].
 
+use std::collections::BTreeMap;
+
 use domain::api::alerts::Diagnosis;
 use domain::api::lists::{ListChanges, PlacedItem};
 use domain::api::nodes::NodeView;
@@ -61,6 +63,8 @@ pub(crate) struct Run {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct More {
+    /// The specification as submitted.
+    pub(crate) spec: RunSpec,
     /// Attempts, oldest first.
     pub(crate) attempts: Vec<AttemptView>,
     /// The requested stop.
@@ -73,6 +77,16 @@ pub(crate) struct More {
     pub(crate) unread_reports: Vec<UnreadReport>,
     /// Unknown attempts of the run on nodes.
     pub(crate) unknown_attempts: Vec<UnknownAttemptView>,
+}
+
+/// The fields of a [`Spec`](domain::run::spec::Spec) that the run's page reads.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct RunSpec {
+    /// The recipe; `None` for a script.
+    pub(crate) recipe: Option<String>,
+    /// The settings of the recipe.
+    pub(crate) set: BTreeMap<String, String>,
 }
 
 impl StreamMessage {

@@ -61,7 +61,10 @@ pub(super) fn next_action() -> RwSignal<Option<NextAction>> {
         loop {
             TimeoutFuture::new(AGAIN_MS).await;
             // The user has left the page.
-            if request_count.try_update(|count| *count = count.wrapping_add(1)).is_none() {
+            if request_count
+                .try_update(|count| *count = count.wrapping_add(1))
+                .is_none()
+            {
                 return;
             }
         }

@@ -90,10 +90,10 @@ pub(super) fn Runs() -> impl IntoView {
                             <th class="number">{tr("Step time")}</th>
                             <th class="hidden md:table-cell">{tr("Last 10 minutes")}</th>
                             <th class="number hidden sm:table-cell" title=tr("Exposed wait for gradient synchronisation, median over ranks")>{tr("Sync")}</th>
-                            <th class="number hidden md:table-cell" title=tr("Model FLOPs utilization, median over ranks")>{tr("MFU")}</th>
+                            <th class="number hidden lg:table-cell" title=tr("Model FLOPs utilization, median over ranks")>{tr("MFU")}</th>
                             <th class="hidden lg:table-cell">{tr("Owner")}</th>
-                            <th class="number hidden lg:table-cell">{tr("Ranks")}</th>
-                            <th class="hidden xl:table-cell">{tr("Nodes")}</th>
+                            <th class="number hidden xl:table-cell">{tr("Ranks")}</th>
+                            <th class="hidden 2xl:table-cell">{tr("Nodes")}</th>
                             <th class="number hidden md:table-cell">{tr("Attempt")}</th>
                             <th class="hidden sm:table-cell">{tr("Submitted")}</th>
                         </tr>
@@ -144,16 +144,16 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
         known => known.to_string(),
     });
     let not_now = tr("Not measured now");
-    let no_mfu = tr("Not measured now. MFU needs batches of tokens, a GPU whose peak is known, and no tensor parallelism.");
-    let figure = move |class: &'static str,
-                       of: RwSignal<ByRun>,
-                       written: fn(f64) -> String,
-                       why_not: &'static str| {
-        let value = move || of.with(|values| id.with_value(|id| values.get(id).copied()));
-        let shown = text(move || value().map_or_else(|| "–".to_owned(), written));
-        let title = text(move || if value().is_none() { why_not } else { "" });
-        view! { <td class=class title=title>{shown}</td> }.into_any()
-    };
+    let no_mfu = tr(
+        "Not measured now. MFU needs batches of tokens, a GPU whose peak is known, and no tensor parallelism.",
+    );
+    let figure =
+        move |class: &'static str, of: RwSignal<ByRun>, written: fn(f64) -> String, why_not: &'static str| {
+            let value = move || of.with(|values| id.with_value(|id| values.get(id).copied()));
+            let shown = text(move || value().map_or_else(|| "–".to_owned(), written));
+            let title = text(move || if value().is_none() { why_not } else { "" });
+            view! { <td class=class title=title>{shown}</td> }.into_any()
+        };
     let owner = move || run.with(|run| run.owner.clone());
     let owner_title = text(move || {
         let why_not = || tr("Not known: only runs that were submitted to Lockstep have an owner").to_owned();
@@ -171,7 +171,7 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
                 <When on=move || needs_you.get()><span class="state state-warning" title=tr("A diagnosis names this run")><span class="sr-only">{tr("needs attention")}</span></span> " "</When>
                 <StateBadge state />
             </td>
-            <td class="max-w-56 sm:max-w-96">
+            <td class="max-w-56 xl:max-w-96">
                 <a href=path class="link font-mono break-all">{row.key.clone()}</a>
                 <span class="block text-xs text-muted truncate empty:hidden" title=why>{why}</span>
             </td>
@@ -179,10 +179,10 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
             {figure("number", figures.step_time, |time| show(time, Unit::Seconds), not_now)}
             <td class="hidden md:table-cell w-28">{line}</td>
             {figure("number hidden sm:table-cell", figures.sync_share, |share| show(share, Unit::Ratio), not_now)}
-            {figure("number hidden md:table-cell", figures.mfu, |share| show(share, Unit::Ratio), no_mfu)}
-            <td class="hidden lg:table-cell max-w-40 truncate" title=owner_title data-testid="run-owner">{text(move || owner().unwrap_or_else(|| "–".to_owned()))}</td>
-            <td class="number hidden lg:table-cell">{ranks}</td>
-            <td class="hidden xl:table-cell max-w-72 truncate">{text(move || run.with(|run| run.nodes.join(", ")))}</td>
+            {figure("number hidden lg:table-cell", figures.mfu, |share| show(share, Unit::Ratio), no_mfu)}
+            <td class="hidden lg:table-cell max-w-32 truncate" title=owner_title data-testid="run-owner">{text(move || owner().unwrap_or_else(|| "–".to_owned()))}</td>
+            <td class="number hidden xl:table-cell">{ranks}</td>
+            <td class="hidden 2xl:table-cell max-w-72 truncate">{text(move || run.with(|run| run.nodes.join(", ")))}</td>
             <td class="number hidden md:table-cell" data-testid="run-attempts">{text(move || run.with(|run| run.attempt.to_string()))}</td>
             <td class="hidden sm:table-cell"><Ago at_ms=submitted_ms /></td>
         </tr>

@@ -1,0 +1,253 @@
+//! How far a run is: its step, its throughput, and the time until its last step if that step is known.
+
+use domain::api::stream::{Column, Request};
+use domain::metric::Unit;
+use domain::run::state::RunState;
+use domain::time::{DisplayDuration, TimestampMs};
+use leptos::prelude::*;
+
+use super::pace::{RANGE_MS, StepAt, pace_ms, remaining_ms};
+use super::run_signal::RunSignal;
+use crate::language::{tr, tr_with};
+use crate::live::{Live, Run, RunSpec, StreamMessage};
+use crate::ui::{fixed, show, text};
+
+/// Distance of the points that the pace is computed from.
+const POINT_MS: i64 = 10_000;
+/// A recipe whose setting `steps` counts something else than the steps of a rank.
+const COUNTS_OTHERWISE: &str = "rpc-parameter-server";
+
+/// The values now: the highest step of all ranks, and the median throughput of a rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Now {
+    step: Option<f64>,
+    samples_per_second: Option<f64>,
+}
+
+/// One line; hidden if no step is known.
+#[component]
+pub(super) fn Progress(
+    /// The run's id.
+    id: String,
+    /// The run.
+    run: RunSignal,
+) -> impl IntoView {
+    let (now, points) = (watched_now(&id), watched_points(&id));
+    let step = move || {
+        let last = run.with(|run| last_step(run.as_ref()?));
+        now.get().step.or(last)
+    };
+    let total = Memo::new(move |_| run.with(|run| total_steps(&run.as_ref()?.more.spec)));
+    let remaining = move || {
+        let begin_ms = run.with(|run| running_since_ms(run.as_ref()?))?;
+        let pace_ms = points.with(|points| pace_ms(points, begin_ms))?;
+        let steps = total.get()? - now.get().step?;
+        (steps > 0.0).then(|| remaining_ms(steps, pace_ms))
+    };
+    let steps = text(move || {
+        step()
+            .map(|step| step_words(step, total.get()))
+            .unwrap_or_default()
+    });
+    let throughput = text(move || {
+        let rate = now.get().samples_per_second;
+        let rate = rate.map(|rate| show(rate, Unit::PerSecond));
+        rate.map(|rate| tr_with("{rate} samples/s per rank", &[("rate", &rate)]))
+            .unwrap_or_default()
+    });
+    let left = text(move || {
+        let time = remaining().map(DisplayDuration);
+        time.map(|time| tr_with("about {time} left", &[("time", &time)]))
+            .unwrap_or_default()
+    });
+    view! {
+        <p class="w-full flex flex-wrap gap-x-4" hidden=move || step().is_none() data-testid="run-progress">
+            <span class="font-semibold" title=tr("The last step that any of its ranks finished")>{steps}</span>
+            <span class="empty:hidden" title=tr("Samples per second of a rank, now: the median over the ranks")>{throughput}</span>
+            <span class="empty:hidden" title=tr("Steps left × time per step of this attempt in the last 30 minutes, with its pauses for checkpoints. Shown only while the pace is steady. The total is the setting “steps” of the recipe.")>{left}</span>
+        </p>
+    }
+}
+
+fn step_words(step: f64, total: Option<f64>) -> String {
+    let shown = fixed(step, 0);
+    match total.filter(|total| step <= *total) {
+        Some(total) => {
+            let (share, total) = (show(step / total, Unit::Ratio), fixed(total, 0));
+            tr_with(
+                "step {step} of {total} ({share})",
+                &[("step", &shown), ("total", &total), ("share", &share)],
+            )
+        }
+        None => tr_with("step {step}", &[("step", &shown)]),
+    }
+}
+
+/// Returns the last step of the run, if its specification says so: each recipe trains up to the step in its setting `steps`. The arguments
+/// of a script can mean anything.
+fn total_steps(spec: &RunSpec) -> Option<f64> {
+    let is_recipe = spec
+        .recipe
+        .as_ref()
+        .is_some_and(|recipe| recipe != COUNTS_OTHERWISE);
+    let steps = spec.set.get("steps").filter(|_| is_recipe)?;
+    let total: u32 = steps.trim().parse().ok()?;
+    (total > 0).then(|| f64::from(total))
+}
+
+/// Returns the last step that the newest attempt reported.
+fn last_step(run: &Run) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a number of steps fits 53 bits")]
+    let as_float = |step: u64| step as f64;
+    run.more.attempts.last()?.last_step.map(as_float)
+}
+
+/// Returns when the current attempt of a running run began.
+fn running_since_ms(run: &Run) -> Option<TimestampMs> {
+    let is_running = run.summary.state == RunState::Running;
+    Some(run.more.attempts.last()?.started_ms).filter(|_| is_running)
+}
+
+fn watched_now(id: &str) -> RwSignal<Now> {
+    let now = RwSignal::new(Now::default());
+    let part = |name: &str, query: &str| {
+        format!("label_replace({query}{{run=\"{id}\"}}), \"is\", \"{name}\", \"\", \"\")")
+    };
+    let query = format!(
+        "{} or {}",
+        part("step", "max(train_step"),
+        part("rate", "quantile(0.5, train_samples_per_second"),
+    );
+    expect_context::<Live>().watch(
+        |id| Request::WatchInstant { id, query },
+        move |message| {
+            if let StreamMessage::Frame { series, .. } = message {
+                let value = |name: &str| {
+                    let column = series.iter().find(|column| column.labels.get("is") == Some(name));
+                    column?.values.last().copied().flatten()
+                };
+                now.set(Now {
+                    step: value("step"),
+                    samples_per_second: value("rate"),
+                });
+            }
+        },
+    );
+    now
+}
+
+fn watched_points(id: &str) -> RwSignal<Vec<StepAt>> {
+    let points = RwSignal::new(Vec::new());
+    let query = format!("max(train_step{{run=\"{id}\"}})");
+    expect_context::<Live>().watch(
+        |id| Request::WatchRange {
+            id,
+            query,
+            range_ms: RANGE_MS,
+            step_ms: POINT_MS,
+            extremes: false,
+            end_ms: None,
+        },
+        move |message| {
+            if let StreamMessage::Frame {
+                reset,
+                times_ms,
+                series,
+                ..
+            } = message
+            {
+                points.update(|points| take(points, reset, &times_ms, &series));
+            }
+        },
+    );
+    points
+}
+
+/// Adds the points of a frame, and removes those that have become too old.
+fn take(points: &mut Vec<StepAt>, reset: bool, times_ms: &[TimestampMs], series: &[Column]) {
+    if reset {
+        points.clear();
+    }
+    for column in series {
+        let values = times_ms.iter().zip(&column.values);
+        points.extend(values.filter_map(|(at_ms, step)| {
+            Some(StepAt {
+                at_ms: *at_ms,
+                step: (*step)?,
+            })
+        }));
+    }
+    let newest_ms = points.last().map_or(0, |point| point.at_ms);
+    points.retain(|point| point.at_ms >= newest_ms - RANGE_MS);
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::series::Labels;
+
+    use super::*;
+
+    fn spec(recipe: Option<&str>, steps: Option<&str>) -> RunSpec {
+        let steps = steps.map(|steps| ("steps".to_owned(), steps.to_owned()));
+        RunSpec {
+            recipe: recipe.map(str::to_owned),
+            set: steps.into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn only_the_setting_of_a_recipe_is_a_total() {
+        for (recipe, steps, expected) in [
+            (Some("ddp"), Some("50000"), Some(50_000.0)),
+            (Some("ddp"), Some("many"), None),
+            (Some("ddp"), Some("0"), None),
+            (Some("ddp"), None, None),
+            (Some(COUNTS_OTHERWISE), Some("150"), None),
+            (None, Some("50000"), None),
+        ] {
+            assert_eq!(
+                total_steps(&spec(recipe, steps)),
+                expected,
+                "{recipe:?} {steps:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_step_has_its_total_unless_the_total_is_wrong() {
+        for (step, total, expected) in [
+            (12_400.0, Some(50_000.0), "step 12400 of 50000 (24.8 %)"),
+            (50_000.0, Some(50_000.0), "step 50000 of 50000 (100.0 %)"),
+            (50_001.0, Some(50_000.0), "step 50001"),
+            (7.0, None, "step 7"),
+        ] {
+            assert_eq!(step_words(step, total), expected);
+        }
+    }
+
+    #[test]
+    fn points_are_added_and_old_ones_go() {
+        let column = |values: &[Option<f64>]| Column {
+            labels: Labels::empty(),
+            values: values.to_vec(),
+            not_finite: vec![],
+            min: vec![],
+            max: vec![],
+        };
+        let mut points = Vec::new();
+        take(
+            &mut points,
+            true,
+            &[0, 10_000, 20_000],
+            &[column(&[Some(1.0), None, Some(3.0)])],
+        );
+        assert_eq!(points.len(), 2);
+        take(&mut points, false, &[RANGE_MS + 10_000], &[column(&[Some(9.0)])]);
+        let times: Vec<TimestampMs> = points.iter().map(|point| point.at_ms).collect();
+        assert_eq!(times, [20_000, RANGE_MS + 10_000]);
+        take(&mut points, false, &[RANGE_MS + 20_000], &[]);
+        assert_eq!(points.len(), 2, "nothing was measured");
+        take(&mut points, true, &[], &[]);
+        assert!(points.is_empty());
+    }
+}
