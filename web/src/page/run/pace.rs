@@ -10,6 +10,8 @@ pub(super) const RANGE_MS: i64 = 1_800_000;
 /// Minimum time and minimum number of steps between the first and the last point.
 const SPAN_MIN_MS: i64 = 120_000;
 const STEPS_MIN: f64 = 20.0;
+/// How long ago the last step may have ended; longer than any step of a measured attempt.
+const IDLE_MAX_MS: i64 = 120_000;
 /// How much slower one half of the points may be than the other.
 const UNSTEADY: f64 = 1.5;
 
@@ -36,10 +38,12 @@ pub(super) fn pace_ms(points: &[StepAt], begin_ms: TimestampMs) -> Option<f64> {
     let (first, last) = (measured.first()?, measured.last()?);
     let middle = &measured[measured.len() / 2];
     let is_long_enough = last.at_ms - first.at_ms >= SPAN_MIN_MS && last.step - first.step >= STEPS_MIN;
+    let ended = measured.iter().find(|point| point.step >= last.step)?;
+    let is_active = last.at_ms - ended.at_ms <= IDLE_MAX_MS;
     // Infinite or NaN if no step was finished.
     let change = between(first, middle) / between(middle, last);
     let is_steady = (1.0 / UNSTEADY..=UNSTEADY).contains(&change);
-    (is_long_enough && is_steady).then(|| between(first, last))
+    (is_long_enough && is_active && is_steady).then(|| between(first, last))
 }
 
 fn between(first: &StepAt, last: &StepAt) -> f64 {
@@ -116,6 +120,13 @@ mod tests {
         };
         check(&points(0, &halves(0.0)), 0, None);
         check(&points(0, &halves(2.0)), 0, None);
+        let stopped = |count: usize| {
+            let mut stopped = steps(100, 0.0, 5.0);
+            stopped.extend(vec![495.0; count]);
+            stopped
+        };
+        check(&points(0, &stopped(5)), 0, Some(1_040_000.0 / 495.0));
+        check(&points(0, &stopped(14)), 0, None); // for 140 s
     }
 
     #[test]
