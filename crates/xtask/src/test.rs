@@ -5,6 +5,7 @@
 
 mod count;
 mod examples;
+mod lanes;
 mod parts;
 mod rules;
 mod setup;

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -17,7 +16,7 @@ use crate::progress::{block, say};
 use crate::test::setup::{Need, Setup};
 use crate::test::slowest::{self, TestTime};
 use crate::test::table::Count;
-use crate::test::{Part, count, examples, rules};
+use crate::test::{Part, count, examples, lanes, rules};
 use crate::toolchain::{npm, venv};
 use crate::web;
 
@@ -29,8 +28,8 @@ const PYTHON: Duration = Duration::from_secs(30 * 60);
 const RUST: Duration = Duration::from_secs(50 * 60);
 /// Most tests of the agent wait for a sample, not for a core.
 const TESTS_PER_CORE: usize = 3;
-/// Two lanes of pytest, for two cores.
-const PYTHON_LANES: [usize; 2] = [0, 1];
+/// The browser test that measures how soon a diagnosis is shown.
+const MEASURES_IN_BROWSER: &str = "run.test.mjs";
 
 /// Runs one part. An error means that the part could not run; failed tests are counted and are not errors.
 pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Result<Count> {
@@ -150,12 +149,12 @@ fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
 fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     let python = venv::python(setup.venv.path()?);
     let files = python_tests(layout)?;
-    let lanes = match filter {
+    let dealt = match filter {
         // pytest reports an error if all tests of a lane are left out.
         Some(_) => vec![files],
-        None => PYTHON_LANES.map(|lane| dealt(&files, lane)).to_vec(),
+        None => lanes::dealt(&files),
     };
-    let run = &|lane: i32, files: &[PathBuf]| {
+    lanes::run(&dealt, |lane, files| {
         let ended = Child::new(layout, &format!("python-{lane}"), &python, PYTHON)
             .args([
                 "-m",
@@ -173,32 +172,7 @@ fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count>
             .envs(&setup.variables())
             .end()?;
         counted(&ended, count::pytest, slowest::pytest)
-    };
-    thread::scope(|scope| {
-        let running: Vec<_> = lanes
-            .iter()
-            .zip(1..)
-            .map(|(files, lane)| scope.spawn(move || run(lane, files)))
-            .collect();
-        let counts = running.into_iter().map(|lane| {
-            lane.join()
-                .expect("a lane says what went wrong and does not panic")
-        });
-        counts
-            .collect::<Vec<_>>()
-            .into_iter()
-            .try_fold(Count::default(), |sum, count| Ok(sum.plus(count?)))
     })
-}
-
-/// Returns every second file.
-fn dealt(files: &[PathBuf], lane: usize) -> Vec<PathBuf> {
-    files
-        .iter()
-        .skip(lane)
-        .step_by(PYTHON_LANES.len())
-        .cloned()
-        .collect()
 }
 
 fn python_tests(layout: &Layout) -> Result<Vec<PathBuf>> {
@@ -273,6 +247,7 @@ fn hardware(layout: &Layout, setup: &Setup) -> Result<Count> {
     Ok(steps.plus(counted(&tests, count::pytest, |_| Vec::new())?))
 }
 
+/// In two lanes, because pages and runs wait most of the time. The test that measures comes after them, alone.
 fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     let native = setup.native.path().context("the binary could not be compiled")?;
     for need in [&setup.chromium, &setup.node_modules, &setup.venv] {
@@ -280,25 +255,33 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
     }
     let folder = layout.root.join("e2e");
     let tests = fingerprint::files(&folder, &[folder.join("node_modules")])?;
-    let tests: Vec<_> = tests
+    let (measuring, waiting): (Vec<_>, Vec<_>) = tests
         .into_iter()
         .filter(|file| file.to_string_lossy().ends_with(".test.mjs"))
-        .collect();
-    if tests.is_empty() {
-        bail!("no test in {}", folder.display());
+        .partition(|file| file.ends_with(MEASURES_IN_BROWSER));
+    // Node would search for tests by itself if a lane had no file.
+    if measuring.is_empty() || waiting.len() < lanes::LANES {
+        bail!("a test is missing in {}", folder.display());
     }
-    let ended = Child::new(layout, "browser", npm::node()?, MEDIUM)
-        .args(["--test", "--test-reporter=tap"])
-        .args(
-            filter
-                .into_iter()
-                .flat_map(|filter| ["--test-name-pattern", filter]),
-        )
-        .args(tests)
-        .env("LOCKSTEP_TEST_BINARY", native.join("lockstep"))
-        .envs(&setup.variables())
-        .end()?;
-    counted(&ended, count::node, slowest::node)
+    let node = npm::node()?;
+    let run = |step: &str, files: &[PathBuf]| {
+        let ended = Child::new(layout, step, &node, MEDIUM)
+            .args(["--test", "--test-reporter=tap"])
+            .args(
+                filter
+                    .into_iter()
+                    .flat_map(|filter| ["--test-name-pattern", filter]),
+            )
+            .args(files)
+            .env("LOCKSTEP_TEST_BINARY", native.join("lockstep"))
+            .envs(&setup.variables())
+            .end()?;
+        counted(&ended, count::node, slowest::node)
+    };
+    let count = lanes::run(&lanes::dealt(&waiting), |lane, files| {
+        run(&format!("browser-{lane}"), files)
+    })?;
+    Ok(count.plus(run("browser", &measuring)?))
 }
 
 /// Runs a child that counts as one test.

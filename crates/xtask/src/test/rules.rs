@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -11,6 +12,7 @@ use crate::child::{self, Child};
 use crate::fingerprint;
 use crate::layout::Layout;
 use crate::progress::block;
+use crate::test::lanes;
 use crate::test::setup::Setup;
 use crate::test::table::Count;
 
@@ -27,14 +29,17 @@ pub(crate) fn run(layout: &Layout, setup: &Setup) -> Result<Count> {
         promtool: setup.promtool.path()?.to_path_buf(),
         lockstep: native.join("lockstep"),
     };
-    let mut count = tools.both("check", &named(&folder, &[&tests], ".yaml")?, true)?;
-    for test in named(&tests, &[&wrong], ".test.yaml")? {
-        count = count.plus(tools.both("test", &[test], true)?);
-    }
-    for test in named(&wrong, &[], ".test.yaml")? {
-        count = count.plus(tools.both("test", &[test], false)?);
-    }
-    Ok(count)
+    let checked = tools.both("rules", "check", &named(&folder, &[&tests], ".yaml")?, true)?;
+    let right = named(&tests, &[&wrong], ".test.yaml")?;
+    let all = [right, named(&wrong, &[], ".test.yaml")?].concat();
+    let tested = lanes::run(&lanes::dealt(&all), |lane, files| {
+        let step = format!("rules-{lane}");
+        files.iter().try_fold(Count::default(), |sum, test| {
+            let count = tools.both(&step, "test", slice::from_ref(test), !test.starts_with(&wrong))?;
+            Ok(sum.plus(count))
+        })
+    })?;
+    Ok(checked.plus(tested))
 }
 
 struct Tools<'a> {
@@ -45,14 +50,14 @@ struct Tools<'a> {
 
 impl Tools<'_> {
     /// Counts whether both tools accept the files or, if the files are wrong, both refuse them with exit code 1.
-    fn both(&self, action: &str, files: &[PathBuf], are_right: bool) -> Result<Count> {
+    fn both(&self, step: &str, action: &str, files: &[PathBuf], are_right: bool) -> Result<Count> {
         let mut count = Count::default();
         for (program, words) in [
             (&self.promtool, [action, "rules"]),
             (&self.lockstep, ["rules", action]),
         ] {
             let arguments = words.iter().map(OsStr::new).chain(files.iter().map(OsStr::new));
-            let ended = Child::new(self.layout, "rules", program, LIMIT)
+            let ended = Child::new(self.layout, step, program, LIMIT)
                 .args(arguments)
                 .end()?;
             let expected = if are_right { 0 } else { 1 };
