@@ -9,7 +9,7 @@ use sim_cluster::Scenario;
 use super::super::draw::Draw;
 use super::super::kind::Kind;
 use super::super::score::Outcome;
-use super::super::trial::{self, Trial, WATCHED_AFTER};
+use super::super::trial::{self, Trial};
 use super::super::watch::Watch;
 use super::kinds::{Group, scenario};
 use super::session::Session;
@@ -26,6 +26,8 @@ pub(super) type HealthyScenario = (Scenario, (u32, u32));
 pub(super) struct Planned {
     /// As this trial plays it.
     pub(super) kind: Kind,
+    /// How long it goes on after the culprit was named.
+    pub(super) watched_after: Duration,
     pub(super) number: u32,
     pub(super) draw: Draw,
 }
@@ -185,7 +187,9 @@ impl<'a> Active<'a> {
             None => Instant::now() > self.deadline,
             Some(fault) => {
                 fault.seen.elapsed() >= self.planned.kind.watched
-                    || self.named.is_some_and(|at| at.elapsed() >= WATCHED_AFTER)
+                    || self
+                        .named
+                        .is_some_and(|at| at.elapsed() >= self.planned.watched_after)
             }
         }
     }

@@ -9,7 +9,7 @@ use super::super::draw::{Chance, Draw};
 use super::super::kind::{Family, Kind};
 use super::super::score::Outcome;
 use super::super::table::share;
-use super::super::trial::Trial;
+use super::super::trial::{Trial, WATCHED_AFTER};
 use super::batch::{self, Planned};
 use super::kinds::{Group, LARGE_FROM, of_number};
 use crate::trials;
@@ -101,6 +101,7 @@ impl Lab {
             Planned {
                 draw: Draw::new(&kind, self.seed, number),
                 kind,
+                watched_after: WATCHED_AFTER,
                 number,
             }
         });

@@ -21,6 +21,7 @@ mod session;
 
 use std::path::PathBuf;
 
+use super::WATCHED_BRIEFLY;
 use super::draw::Draw;
 use super::score::Outcome;
 use super::table;
@@ -135,6 +136,7 @@ fn the_culprits_of_simulated_runs_are_named_alone_and_healthy_runs_are_silent() 
                 ..Draw::new(&kind, 1, 1)
             },
             kind,
+            watched_after: WATCHED_BRIEFLY,
             number: 1,
         }
     })
