@@ -15,7 +15,8 @@ use crate::time::TimestampMs;
 pub const PINS_MAX: usize = 1_000;
 /// Time after which a removal order without effect is sent again, in milliseconds.
 const RESEND_AFTER_MS: i64 = 60_000;
-/// Maximum number of checkpoints that one order removes; the next report leads to the next order.
+/// Maximum number of checkpoints that one automatic order removes; the next report leads to the next order. After a prune by a person none
+/// follows, so its order contains all that the person has seen: at most the stored ones.
 const ORDER_MAX: usize = 64;
 /// Maximum number of prunes that are stored for one run: the last ones.
 const PRUNES_MAX: usize = 8;
@@ -256,7 +257,7 @@ impl Transition<'_> {
                     continue;
                 };
                 let order = orders.entry(node).or_insert(first);
-                if order.remove.len() < ORDER_MAX {
+                if by_hand || order.remove.len() < ORDER_MAX {
                     order.remove.push(verdict.path.clone());
                     run.checkpoints[at].prune_told_ms = Some(now_ms);
                 }

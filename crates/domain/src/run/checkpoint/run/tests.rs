@@ -170,6 +170,18 @@ fn a_prune_removes_only_what_the_person_has_seen() {
     assert_eq!(orders(&actions), []);
 }
 
+/// A person gave one order: no report leads to another one. It removed the first 64 checkpoints, and the rest stayed without a word.
+#[test]
+fn a_prune_of_many_checkpoints_removes_all_of_them() {
+    let steps: Vec<u64> = (1..=100).collect();
+    let (machine, _) = advance(&placed(None), &report("a", &steps), 10);
+    let (_, actions) = advance(&machine, &prune(Some(1), &steps), 20);
+    let told = orders(&actions);
+    assert_eq!((told.len(), told[0].1.remove.len()), (1, 99));
+    let (_, actions) = advance(&placed(Some(1)), &report("a", &steps), 10);
+    assert_eq!(orders(&actions)[0].1.remove.len(), ORDER_MAX);
+}
+
 #[test]
 fn reports_of_a_node_without_a_task_are_ignored() {
     let (machine, actions) = advance(&placed(Some(1)), &report("z", &[1, 2]), 10);
