@@ -20,10 +20,10 @@ use store::state::runs::RunUpdate;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::Runs;
 use super::error::RunError;
 use super::owners::{INBOX_MAX, Owner, PendingEvent, Request};
 use super::stored::{read, stored_actions};
+use super::{Runs, checkpoints};
 use crate::clock;
 
 /// How often a run gets a tick event.
@@ -362,11 +362,12 @@ impl OwnerTask {
         runs.placement.request(&self.run, &stored.actions);
     }
 
-    /// Sends commands again that were never accepted. Drops those that are no longer needed.
+    /// Sends commands again that were never accepted. Drops those that are no longer needed. A removal is not sent if a later one repeats it:
+    /// while a node removes checkpoints, or its file server does not answer, automatic retention gives an order every minute.
     async fn send_again(&mut self, commands: Vec<Action>) -> Result<(), RunError> {
         let runs = Arc::clone(&self.runs);
-        for command in commands {
-            let _alone = if command.removes() {
+        for (at, command) in commands.iter().enumerate() {
+            let _alone = if command.removal().is_some() {
                 let alone = runs.owners.pins.lock().await;
                 let machine = self.stored.borrow().clone();
                 let paths = runs.pinned_by_others(&machine, BTreeSet::new()).await?;
@@ -376,16 +377,28 @@ impl OwnerTask {
             } else {
                 None
             };
-            if self.stored.borrow().is_due(&command) {
-                runs.send_commands(&self.run, &[command]);
-            } else {
-                let state = &runs.parts.state;
-                state
-                    .action_done(&self.run, command.attempt, command.n, clock::now_ms())
-                    .await?;
+            let is_due = self.stored.borrow().is_due(command);
+            if is_due && !self.is_repeated(command, &commands[at + 1..]) {
+                runs.send_commands(&self.run, std::slice::from_ref(command));
+                continue;
+            }
+            let (state, now_ms) = (&runs.parts.state, clock::now_ms());
+            state
+                .action_done(&self.run, command.attempt, command.n, now_ms)
+                .await?;
+            if let Some((node, _)) = command.removal().filter(|_| !is_due) {
+                let line = checkpoints::dropped(&self.run, node, now_ms);
+                runs.parts.events.append(line).await;
             }
         }
         Ok(())
+    }
+
+    fn is_repeated(&self, command: &Action, later: &[Action]) -> bool {
+        let run = self.stored.borrow();
+        later
+            .iter()
+            .any(|later| command.is_repeated_by(later) && run.is_due(later))
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use store::state::runs::{RunAction, RunUpdate};
 use store::{Store, StoreConfig};
 
-use crate::harness::{Server, answer};
+use crate::harness::{Server, answer, until};
 use crate::runs::{Control, credential, run_is, submit_failing};
 
 pub(crate) fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
@@ -122,6 +122,29 @@ async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
         panic!("an order to remove was expected")
     };
     assert_eq!(order.remove, ["/c/step-1"], "the one of before is not sent again");
+    let dropped = format!("/api/events?run={other}&kind=checkpoint_removal_dropped");
+    until("a line about the order of before", async || {
+        let (_, lines) = server.get(&dropped).await;
+        lines[0]["message"].as_str().map(str::to_owned)
+    })
+    .await;
+}
+
+/// While a file server did not answer, orders to remove the same checkpoints piled up.
+#[tokio::test]
+async fn of_orders_that_repeat_each_other_only_the_last_is_sent_again() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2, 3], Some(Origin::Proven))).await;
+    prune(&server, &run, false).await;
+    prune(&server, &run, false).await;
+    let (first, _) = agent.command().await;
+    let (last, _) = agent.command().await;
+    assert!(first.id < last.id, "{first:?} {last:?}");
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let (again, _) = agent.command().await;
+    assert_eq!(again.id, last.id);
 }
 
 /// A person looks at the list of a dry run. Meanwhile the run saves another checkpoint, so the rule would remove one more.

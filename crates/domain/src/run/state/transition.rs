@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{AttemptNo, NodeName};
+use crate::run::checkpoint::RemovalOrder;
 use crate::run::state::attempt::Attempt;
 use crate::run::state::machine::Machine;
 use crate::run::state::protocol::NodeCommand;
@@ -101,15 +102,25 @@ impl Action {
         matches!(&self.task, Task::Command { node: to, .. } if to == node)
     }
 
-    /// Returns true if it removes checkpoints.
+    /// Returns the node and the order, if it removes checkpoints.
     #[must_use]
-    pub fn removes(&self) -> bool {
-        matches!(
-            &self.task,
+    pub fn removal(&self) -> Option<(&NodeName, &RemovalOrder)> {
+        match &self.task {
             Task::Command {
-                command: NodeCommand::Remove(_),
-                ..
-            }
-        )
+                node,
+                command: NodeCommand::Remove(order),
+            } => Some((node, order)),
+            _ => None,
+        }
+    }
+
+    /// Returns true if a later order to the same node removes the same checkpoints, and perhaps more.
+    #[must_use]
+    pub fn is_repeated_by(&self, later: &Self) -> bool {
+        let Some(((node, order), (to, later))) = self.removal().zip(later.removal()) else {
+            return false;
+        };
+        let is_in_later = |path: &String| later.remove.contains(path);
+        node == to && order.folder == later.folder && order.remove.iter().all(is_in_later)
     }
 }

@@ -183,6 +183,22 @@ fn a_prune_of_many_checkpoints_removes_all_of_them() {
 }
 
 #[test]
+fn a_later_order_repeats_an_earlier_one_if_it_removes_the_same() {
+    let order = |machine: &Machine, from, steps: &[u64], now_ms| {
+        let (machine, actions) = advance(machine, &report(from, steps), now_ms);
+        let order = actions.into_iter().find(|action| action.removal().is_some());
+        (machine, order.expect("an order"))
+    };
+    let (machine, first) = order(&placed(Some(1)), "a", &[1, 2], 10);
+    let (machine, same) = order(&machine, "a", &[1, 2], RESEND_AFTER_MS + 10);
+    let (_, more) = order(&machine, "a", &[1, 2, 3], 2 * RESEND_AFTER_MS + 10);
+    assert!(first.is_repeated_by(&same) && same.is_repeated_by(&more));
+    assert!(!more.is_repeated_by(&same), "it removes step 2 too");
+    let (_, other) = order(&placed(Some(1)), "b", &[1, 2], 10);
+    assert!(!first.is_repeated_by(&other), "another node");
+}
+
+#[test]
 fn reports_of_a_node_without_a_task_are_ignored() {
     let (machine, actions) = advance(&placed(Some(1)), &report("z", &[1, 2]), 10);
     assert!(machine.checkpoints.is_empty() && orders(&actions).is_empty());
