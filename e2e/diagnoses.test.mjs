@@ -102,6 +102,7 @@ test("diagnoses", async (t) => {
       await other.keyboard.press("Enter");
       await other.getByRole("dialog", { name: "Run action?" }).waitFor();
       assert.deepEqual(sent, [], "nothing was carried out");
+      await other.unrouteAll({ behavior: "wait" });
     }
   });
 

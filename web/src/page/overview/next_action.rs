@@ -43,12 +43,12 @@ pub(super) fn next_action() -> RwSignal<Option<NextAction>> {
     effect(move || {
         request_count.track();
         run.track();
-        live.connected.track();
-        let Some(id) = worst.get().filter(|_| session.may(Role::Operator)) else {
+        let can_request = live.connected.get() && session.may(Role::Operator);
+        let Some(id) = worst.get().filter(|_| can_request) else {
             return;
         };
         spawn_local(async move {
-            // The header shows when the collector does not respond.
+            // After an error, the next request tries again.
             if let Ok(answer) = session.fetch(&format!("/api/diagnoses/{id}")).await
                 // The user may have left the page, or another diagnosis may be the worst by now.
                 && worst.try_get_untracked() == Some(Some(id))

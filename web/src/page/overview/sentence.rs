@@ -66,7 +66,7 @@ pub(super) fn Sentence() -> impl IntoView {
             </span>
             <a class="off-wall btn btn-sm" href=href hidden=move || worst().is_none()>{tr("Open")}</a>
             <When on=move || next.read().is_some()>
-                <a class="off-wall btn btn-primary btn-sm h-auto min-h-(--row) max-w-full" href=href on:click=go_to_action data-testid="next-action">{title} "…"</a>
+                <a class="off-wall btn btn-primary btn-sm h-auto min-h-(--row) max-w-full" href=href lang="en" on:click=go_to_action data-testid="next-action">{title} "…"</a>
             </When>
         </p>
     }

@@ -28,9 +28,9 @@ pub(super) struct StepAt {
 /// Returns the time per step in milliseconds of the attempt that began at `begin_ms`. `points` are in order of time.
 pub(super) fn pace_ms(points: &[StepAt], begin_ms: TimestampMs) -> Option<f64> {
     let mut start = points.iter().position(|point| point.at_ms >= begin_ms)?;
-    // The first points of an attempt can still be those of the attempt before it.
+    // The first points of an attempt can still be those of the attempt before it. Its pace begins with a step that it finishes.
     for (n, pair) in points.windows(2).enumerate().skip(start) {
-        if pair[1].step < pair[0].step {
+        if pair[1].step < pair[0].step || pair[1].step <= points[start].step {
             start = n + 1;
         }
     }
@@ -138,6 +138,10 @@ mod tests {
         check(&points(0, &both), 300_000, Some(2_000.0));
         check(&points(0, &both), 400_000, None);
         check(&points(0, &both), 900_000, None);
+        // Another node trains on from the last step. Until then, the lost node's step is the highest.
+        let mut moved = vec![50.0; 10];
+        moved.extend(steps(20, 55.0, 5.0));
+        check(&points(0, &moved), 0, Some(2_000.0));
     }
 
     #[test]

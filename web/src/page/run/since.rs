@@ -10,7 +10,7 @@ use super::run_signal::RunSignal;
 use crate::session::UserSession;
 use crate::ui::effect;
 
-/// How often the event of a new state is requested, and the pause between two requests: the stream can show the state before its event.
+/// Maximum number of requests for the event of a new state, and the pause between two: the stream can show the state before its event.
 const TRIES: u32 = 5;
 const AGAIN_MS: u32 = 2_000;
 
@@ -23,7 +23,7 @@ pub(super) fn state_since(id: &str, run: RunSignal) -> Signal<Option<TimestampMs
     let state = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.state)));
     let path = format!("/api/events?run={id}&kind=run_state&limit=1");
     effect(move || {
-        let asked = state.get();
+        let (asked, earlier_ms) = (state.get(), before_ms.get_value());
         entered_ms.set(None);
         let path = path.clone();
         spawn_local(async move {
@@ -34,10 +34,14 @@ pub(super) fn state_since(id: &str, run: RunSignal) -> Signal<Option<TimestampMs
                 if state.try_get_untracked() != Some(asked) {
                     return;
                 }
-                if newest_ms.is_some() && newest_ms != before_ms.get_value() {
+                if newest_ms.is_some() && newest_ms != earlier_ms {
+                    // The first answer can contain the event of a state that the page has not shown, so it is confirmed once.
+                    let is_confirmed = entered_ms.get_untracked() == newest_ms;
                     before_ms.set_value(newest_ms);
                     entered_ms.set(newest_ms);
-                    return;
+                    if is_confirmed {
+                        return;
+                    }
                 }
                 TimeoutFuture::new(AGAIN_MS).await;
             }

@@ -59,7 +59,7 @@ pub(super) enum RemovalError {
     /// It may still be in writing.
     #[error("{0} was kept: it is incomplete and changed a moment ago")]
     Writing(String),
-    /// The order is old: a person may have pinned the checkpoint since.
+    /// The order is old, or was dropped: a person may have pinned the checkpoint since.
     #[error("{0} was kept: the order to remove it is too old; prune again")]
     Late(String),
     /// Another program may have written it.
@@ -94,17 +94,17 @@ pub(super) enum RemovalError {
     },
 }
 
-/// Executes an order until a point in time. Returns the first reason why something was not removed.
+/// Executes an order as long as it is valid. Returns the first reason why something was not removed.
 pub(super) fn carry_out(
     order: &RemovalOrder,
-    until: SystemTime,
+    is_valid: &dyn Fn() -> bool,
     in_use: &BTreeSet<String>,
     node: &str,
     records: &mut Records,
 ) -> Option<RemovalError> {
     let mut first = None;
     for path in &order.remove {
-        match remove(order, path, until, in_use, node, records) {
+        match remove(order, path, is_valid, in_use, node, records) {
             Ok(()) => {}
             Err(error @ (RemovalError::Remain { .. } | RemovalError::Late(_))) => return Some(error),
             Err(error) => first = first.or(Some(error)),
@@ -116,7 +116,7 @@ pub(super) fn carry_out(
 fn remove(
     order: &RemovalOrder,
     path: &str,
-    until: SystemTime,
+    is_valid: &dyn Fn() -> bool,
     in_use: &BTreeSet<String>,
     node: &str,
     records: &mut Records,
@@ -136,7 +136,7 @@ fn remove(
     }
     check_quiet(path, node)?;
     // After the other checks: a file server may not have answered for hours.
-    if SystemTime::now() >= until {
+    if !is_valid() {
         return Err(RemovalError::Late(path.to_owned()));
     }
     removal.remove(&above, name, &found)

@@ -169,11 +169,17 @@ impl Watch {
             tracing::warn!(run = %attempt.run(), %error, "an order to remove checkpoints cannot be dropped");
         }
         tracing::warn!(run = %attempt.run(), "{DROPPED_ORDER}");
-        if let Some(reported) = &mut self.reported {
-            reported.problem = Some(DROPPED_ORDER.to_owned());
-            if let Err(error) = attempt.set_checkpoint_report(reported.clone()) {
-                tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full?");
-            }
+        // Without an earlier report, this one says nothing about what is in the folder.
+        let report = self.reported.get_or_insert_with(|| CheckpointReport {
+            folder: self.folder.as_deref().and_then(Path::to_str).map(str::to_owned),
+            failure: self.failure.clone(),
+            partial: true,
+            proves: true,
+            ..CheckpointReport::default()
+        });
+        report.problem = Some(DROPPED_ORDER.to_owned());
+        if let Err(error) = attempt.set_checkpoint_report(report.clone()) {
+            tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full?");
         }
     }
 
@@ -192,14 +198,14 @@ impl Watch {
             let (result, removal_error) = records.lock().hold(|| {
                 let mut records = Records::open(&records);
                 records.take_saves(&saves);
+                // If the disk did not answer for long, the order may have been dropped, and the file may contain another one.
+                let is_in_file = || attempt_folder.read::<AcceptedRemoval>(files::REMOVAL).ok() == accepted;
                 let removal_error = accepted.as_ref().and_then(|accepted| {
                     let until = accepted.valid_until(SystemTime::now());
-                    carry_out(&accepted.order, until, &in_use, &node, &mut records)
+                    let is_valid = || SystemTime::now() < until && is_in_file();
+                    carry_out(&accepted.order, &is_valid, &in_use, &node, &mut records)
                 });
-                // If the disk did not answer for long, the file may contain another order by now.
-                if accepted.is_some()
-                    && attempt_folder.read::<AcceptedRemoval>(files::REMOVAL).ok() == accepted
-                {
+                if accepted.is_some() && is_in_file() {
                     let _the_next_scan_retries = attempt_folder.remove(files::REMOVAL);
                 }
                 let input = ScanInput {

@@ -289,3 +289,23 @@ async fn an_order_that_is_dropped_at_the_end_of_an_attempt_is_reported() {
         (2, Some(DROPPED_ORDER))
     );
 }
+
+/// The disk answered after the order was dropped, and the waiting thread removed the checkpoint all the same.
+#[tokio::test]
+async fn a_dropped_order_is_not_executed_when_the_disk_answers_again() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    node.noted(&old);
+    assert!(node.accepts(1, node.order(&[&old], &last)));
+    let mut watch = node.watch();
+    let records = watch.records.clone();
+    records.lock().hold(|| {
+        watch.begin(&node.attempt, BTreeSet::new(), false);
+        watch.drop_order(&node.attempt);
+    });
+    let (_, report) = node.reported().unwrap();
+    assert!(report.partial, "the folder has not been read yet: {report:?}");
+    assert_eq!(report.problem.as_deref(), Some(DROPPED_ORDER));
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(Path::new(&old).exists());
+}

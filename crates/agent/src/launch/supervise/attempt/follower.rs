@@ -505,8 +505,8 @@ impl Follower {
     /// Reads the checkpoints a last time after the last write of the ranks. Then the follower ends.
     async fn finish_checkpoints(&mut self) {
         let attempt = self.attempt.clone();
-        let in_use = self.supervisor.resumed_from();
         loop {
+            let in_use = self.supervisor.resumed_from();
             let something = attempt.folder.has(files::LAUNCH) || attempt.folder.has(files::REMOVAL);
             if something && !self.checkpoints().finish(&attempt, &in_use).await {
                 self.checkpoints().drop_order(&attempt);
