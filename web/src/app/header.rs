@@ -137,7 +137,7 @@ fn DisplayMenu(density: RwSignal<Density>) -> impl IntoView {
     };
     view! {
         <button class="off-wall btn btn-ghost btn-sm hidden sm:inline-flex" type="button" popovertarget="display" aria-label=tr("Display settings") title=tr("Display settings") data-testid="display">"⋯"</button>
-        <div id="display" popover="auto" class="inset-auto top-12 right-4 p-3 border border-control rounded bg-base-100 text-base-content">
+        <div id="display" popover="auto" role="group" aria-label=tr("Display settings") class="inset-auto top-12 right-4 p-3 border border-control rounded bg-base-100 text-base-content">
             <label class="flex gap-2 items-center">
                 {tr("Density")}
                 <select class="select select-sm w-auto" on:change=choose data-testid="density">{options.into_iter().collect::<Vec<AnyView>>()}</select>

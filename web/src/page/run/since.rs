@@ -16,9 +16,9 @@ const AGAIN_MS: u32 = 2_000;
 
 /// Returns when the run entered its state. `None` until that is known, or if its event is no longer stored.
 pub(super) fn state_since(id: &str, run: RunSignal) -> Signal<Option<TimestampMs>> {
-    let entered_ms = RwSignal::new(None);
+    let entered_ms = RwSignal::new(None::<TimestampMs>);
     // Of the state before: the newest event is still that one if the event of this state is not stored yet.
-    let before_ms = StoredValue::new(None);
+    let before_ms = StoredValue::new(None::<TimestampMs>);
     let session = expect_context::<UserSession>();
     let state = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.state)));
     let path = format!("/api/events?run={id}&kind=run_state&limit=1");
