@@ -1,5 +1,7 @@
 //! `lockstep run checkpoints …`: lists, pins and prunes the checkpoints of a run.
 
+use std::io::IsTerminal;
+
 use clap::{Args, Subcommand};
 use domain::api::checkpoints::{
     CheckpointList, CheckpointView, PinCheckpoint, PruneAnswer, PruneCheckpoints, PruneLine,
@@ -47,6 +49,9 @@ enum Action {
         /// Only list what would be removed and what would be kept, with reasons.
         #[arg(long)]
         dry_run: bool,
+        /// Do not ask. Without a terminal, the command never asks.
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -58,7 +63,8 @@ impl Checkpoints {
                 run,
                 keep_last,
                 dry_run,
-            }) => prune(client, &run, keep_last, dry_run).await,
+                yes,
+            }) => prune(client, &run, keep_last, dry_run, yes).await,
             None => list(client, &self.run.unwrap_or_default(), self.json).await,
         }
     }
@@ -147,20 +153,38 @@ async fn pin(client: &Client, run: &str, path: String, pinned: bool) -> Result<(
     Ok(())
 }
 
-async fn prune(client: &Client, run: &str, keep_last: Option<u32>, dry_run: bool) -> Result<(), Failure> {
+async fn prune(
+    client: &Client,
+    run: &str,
+    keep_last: Option<u32>,
+    dry_run: bool,
+    yes: bool,
+) -> Result<(), Failure> {
     let at = format!("{}/checkpoints/prune", run_path(run)?);
     let mut request = PruneCheckpoints {
         dry_run: true,
         keep_last,
         ..PruneCheckpoints::default()
     };
-    let mut answer: PruneAnswer = client.post(&at, &request).await?;
-    if !dry_run {
-        // The collector removes exactly what it has listed.
-        request.dry_run = false;
-        request.removes = PruneLine::paths(&answer.removed);
-        answer = client.post(&at, &request).await?;
+    let answer: PruneAnswer = client.post(&at, &request).await?;
+    print_retention(&answer, dry_run);
+    if dry_run || answer.removed.is_empty() {
+        return Ok(());
     }
+    // A script has no one to ask.
+    let asks = !yes && std::io::stdin().is_terminal();
+    if asks && !crate::say::confirmed("\nRemove these checkpoints? [y/N] ", "")? {
+        return Err(Failure::Failed(anyhow::anyhow!("nothing was removed")));
+    }
+    // The collector removes exactly what it has listed.
+    request.dry_run = false;
+    request.removes = PruneLine::paths(&answer.removed);
+    let _same: PruneAnswer = client.post(&at, &request).await?;
+    Ok(())
+}
+
+/// Prints what is removed and what is kept, with reasons.
+fn print_retention(answer: &PruneAnswer, dry_run: bool) {
     let verb = if dry_run { "would remove" } else { "remove" };
     let line = |verb: &str, line: &PruneLine| {
         vec![
@@ -181,7 +205,6 @@ async fn prune(client: &Client, run: &str, keep_last: Option<u32>, dry_run: bool
         rows.len(),
         bytes(freed)
     );
-    Ok(())
 }
 
 /// Formats a size, for example `3.4 GiB`.
