@@ -221,7 +221,7 @@ impl OwnerTask {
                 Request::Take(pending) => events.push(*pending),
                 Request::SendAgain { commands, reply } => {
                     self.take(std::mem::take(&mut events)).await;
-                    let _gone = reply.send(self.send_again(commands).await);
+                    let _gone = reply.send(self.send_again(&commands).await);
                 }
             }
         }
@@ -364,7 +364,7 @@ impl OwnerTask {
 
     /// Sends commands again that were never accepted. Drops those that are no longer needed. A removal is not sent if a later one repeats it:
     /// while a node removes checkpoints, or its file server does not answer, automatic retention gives an order every minute.
-    async fn send_again(&mut self, commands: Vec<Action>) -> Result<(), RunError> {
+    async fn send_again(&mut self, commands: &[Action]) -> Result<(), RunError> {
         let runs = Arc::clone(&self.runs);
         for (at, command) in commands.iter().enumerate() {
             let _alone = if command.removal().is_some() {
