@@ -50,7 +50,9 @@ pub(super) fn Progress(
             .unwrap_or_default()
     });
     let throughput = text(move || {
-        let rate = now.get().samples_per_second;
+        // The values of a lost node are the newest ones for some minutes.
+        let is_running = run.with(|run| run.as_ref().and_then(running_since_ms).is_some());
+        let rate = now.get().samples_per_second.filter(|_| is_running);
         let rate = rate.map(|rate| show(rate, Unit::PerSecond));
         rate.map(|rate| tr_with("{rate} samples/s per rank", &[("rate", &rate)]))
             .unwrap_or_default()
