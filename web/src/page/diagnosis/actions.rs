@@ -8,7 +8,7 @@ use super::diagnosis_state::DiagnosisState;
 use crate::language::tr;
 use crate::live::{Keyed, Row, each};
 use crate::session::UserSession;
-use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view, empty_view, text};
+use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, When, dynamic_view, effect, empty_view, text};
 
 /// An action that is possible now; only the fields that are shown.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -52,21 +52,14 @@ struct Confirmation {
     request: PendingRequest,
     /// The id of the chosen action.
     chosen: RwSignal<String>,
+    /// What it removed when the dialog was opened, so that the list does not change just before it is confirmed. The collector refuses a
+    /// list that is no longer right.
+    removes: RwSignal<Vec<Removed>>,
 }
 
 impl Keyed for OfferedAction {
     fn key(&self) -> String {
         self.id.clone()
-    }
-}
-
-impl From<OfferedAction> for ActionRequest {
-    fn from(confirmed: OfferedAction) -> Self {
-        Self {
-            action: confirmed.id,
-            dry_run: false,
-            removes: confirmed.removes.into_iter().map(|one| one.path).collect(),
-        }
     }
 }
 
@@ -76,16 +69,27 @@ impl Confirmation {
             dialog: Dialog::new(),
             request: PendingRequest::new(),
             chosen: RwSignal::new(String::new()),
+            removes: RwSignal::new(Vec::new()),
         }
     }
 
     /// Opens the dialog for an action. While another action is being carried out, opens it for that one.
-    fn open(self, id: &str) {
+    fn open(self, action: OfferedAction) {
         if !self.request.busy.get_untracked() {
-            self.chosen.set(id.to_owned());
+            self.removes.set(action.removes);
+            self.chosen.set(action.id);
             self.request.problem.set(None);
         }
         self.dialog.open();
+    }
+
+    fn body(self) -> ActionRequest {
+        let removes = self.removes.get_untracked();
+        ActionRequest {
+            action: self.chosen.get_untracked(),
+            dry_run: false,
+            removes: removes.into_iter().map(|one| one.path).collect(),
+        }
     }
 }
 
@@ -119,7 +123,7 @@ fn button(state: DiagnosisState, confirmation: Confirmation, row: &Row<OfferedAc
     });
     let title = text(move || action.with(|action| action.title.clone()));
     view! {
-        <button class=class lang="en" on:click=move |_| confirmation.open(&id.get_value()) data-testid="action" data-action=id.get_value()>{title} "…"</button>
+        <button class=class lang="en" on:click=move |_| confirmation.open(action.get_untracked()) data-testid="action" data-action=id.get_value()>{title} "…"</button>
     }
     .into_any()
 }
@@ -131,6 +135,7 @@ fn Confirm(state: DiagnosisState, confirmation: Confirmation) -> impl IntoView {
         dialog,
         request,
         chosen,
+        removes,
     } = confirmation;
     let offered = move || {
         let id = chosen.get();
@@ -145,13 +150,22 @@ fn Confirm(state: DiagnosisState, confirmation: Confirmation) -> impl IntoView {
         })
     });
     let is_possible = Memo::new(move |_| offered().is_some());
-    let send = move |_| {
-        if let Some(action) = action.get_untracked() {
-            request.send(state.path("/act"), &ActionRequest::from(action), move |_| {
-                dialog.close();
-                state.again();
-            });
+    // After a refusal, the dialog shows what the action would remove now.
+    effect(move || {
+        if request.problem.with(Option::is_some) {
+            state.again();
         }
+    });
+    effect(move || {
+        if let (true, Some(now)) = (request.problem.with(Option::is_some), offered()) {
+            removes.set(now.removes);
+        }
+    });
+    let send = move |_| {
+        request.send(state.path("/act"), &confirmation.body(), move |_| {
+            dialog.close();
+            state.again();
+        });
     };
     let title = text(move || {
         action.with(|action| {
@@ -164,7 +178,7 @@ fn Confirm(state: DiagnosisState, confirmation: Confirmation) -> impl IntoView {
     let is_gone = move || !is_possible.get() && !request.busy.get();
     view! {
         <Modal dialog title=tr("Run action?") leave=tr("Cancel")>
-            {dynamic_view(move || action.with(|action| action.as_ref().map_or_else(empty_view, explained)))}
+            {dynamic_view(move || action.with(|action| action.as_ref().map_or_else(empty_view, |action| explained(action, &removes.read()))))}
             <ErrorMessage what=request.problem />
             <When on=is_gone>
                 <p class="text-sm wrong" role="alert" data-testid="action-gone">{tr("This action is no longer possible: the diagnosis has ended, or its run has changed.")}</p>
@@ -177,10 +191,10 @@ fn Confirm(state: DiagnosisState, confirmation: Confirmation) -> impl IntoView {
 }
 
 /// Renders what the action will do.
-fn explained(action: &OfferedAction) -> AnyView {
+fn explained(action: &OfferedAction, removes: &[Removed]) -> AnyView {
     let line = |text: &String| view! { <li class="break-all">{text.clone()}</li> }.into_any();
     let warnings: Vec<AnyView> = action.warnings.iter().map(line).collect();
-    let removes: Vec<AnyView> = action.removes.iter().map(|one| line(&one.path)).collect();
+    let removes: Vec<AnyView> = removes.iter().map(|one| line(&one.path)).collect();
     view! {
         <p class="font-semibold break-words" lang="en">{action.title.clone()}</p>
         <p class="py-1 break-words" lang="en" data-testid="action-cost">{action.cost.clone()}</p>
