@@ -90,8 +90,8 @@ pub(super) fn Runs() -> impl IntoView {
                             <th class="number">{tr("Step time")}</th>
                             <th class="hidden md:table-cell">{tr("Last 10 minutes")}</th>
                             <th class="number hidden sm:table-cell" title=tr("Exposed wait for gradient synchronisation, median over ranks")>{tr("Sync")}</th>
-                            <th class="number hidden lg:table-cell" title=tr("Model FLOPs utilization, median over ranks")>{tr("MFU")}</th>
-                            <th class="hidden lg:table-cell">{tr("Owner")}</th>
+                            <th class="number hidden lg:table-cell" title=tr("Model FLOPs utilization, median over ranks. Needs batches of tokens, a GPU whose peak is known, and no tensor parallelism.")>{tr("MFU")}</th>
+                            <th class="hidden lg:table-cell" title=tr("Only runs that were submitted to Lockstep have an owner")>{tr("Owner")}</th>
                             <th class="number hidden xl:table-cell">{tr("Ranks")}</th>
                             <th class="hidden 2xl:table-cell">{tr("Nodes")}</th>
                             <th class="number hidden md:table-cell">{tr("Attempt")}</th>
@@ -143,21 +143,15 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
         0 => "–".to_owned(),
         known => known.to_string(),
     });
-    let not_now = tr("Not measured now");
-    let no_mfu = tr(
-        "Not measured now. MFU needs batches of tokens, a GPU whose peak is known, and no tensor parallelism.",
-    );
-    let figure =
-        move |class: &'static str, of: RwSignal<ByRun>, written: fn(f64) -> String, why_not: &'static str| {
-            let value = move || of.with(|values| id.with_value(|id| values.get(id).copied()));
-            let shown = text(move || value().map_or_else(|| "–".to_owned(), written));
-            let title = text(move || if value().is_none() { why_not } else { "" });
-            view! { <td class=class title=title>{shown}</td> }.into_any()
-        };
-    let owner = move || run.with(|run| run.owner.clone());
-    let owner_title = text(move || {
-        let why_not = || tr("Not known: only runs that were submitted to Lockstep have an owner").to_owned();
-        owner().unwrap_or_else(why_not)
+    let figure = move |of: RwSignal<ByRun>, written: fn(f64) -> String| {
+        text(move || {
+            let value = of.with(|values| id.with_value(|id| values.get(id).copied()));
+            value.map_or_else(|| "–".to_owned(), written)
+        })
+    };
+    let owner = text(move || {
+        run.with(|run| run.owner.clone())
+            .unwrap_or_else(|| "–".to_owned())
     });
     let line = dynamic_view(move || {
         figures
@@ -175,12 +169,12 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
                 <a href=path class="link font-mono break-all">{row.key.clone()}</a>
                 <span class="block text-xs text-muted truncate empty:hidden" title=why>{why}</span>
             </td>
-            {figure("number hidden sm:table-cell", figures.step, |step| fixed(step, 0), not_now)}
-            {figure("number", figures.step_time, |time| show(time, Unit::Seconds), not_now)}
+            <td class="number hidden sm:table-cell">{figure(figures.step, |step| fixed(step, 0))}</td>
+            <td class="number">{figure(figures.step_time, |time| show(time, Unit::Seconds))}</td>
             <td class="hidden md:table-cell w-28">{line}</td>
-            {figure("number hidden sm:table-cell", figures.sync_share, |share| show(share, Unit::Ratio), not_now)}
-            {figure("number hidden lg:table-cell", figures.mfu, |share| show(share, Unit::Ratio), no_mfu)}
-            <td class="hidden lg:table-cell max-w-32 truncate" title=owner_title data-testid="run-owner">{text(move || owner().unwrap_or_else(|| "–".to_owned()))}</td>
+            <td class="number hidden sm:table-cell">{figure(figures.sync_share, |share| show(share, Unit::Ratio))}</td>
+            <td class="number hidden lg:table-cell">{figure(figures.mfu, |share| show(share, Unit::Ratio))}</td>
+            <td class="hidden lg:table-cell max-w-32 truncate" title=owner data-testid="run-owner">{owner}</td>
             <td class="number hidden xl:table-cell">{ranks}</td>
             <td class="hidden 2xl:table-cell max-w-72 truncate">{text(move || run.with(|run| run.nodes.join(", ")))}</td>
             <td class="number hidden md:table-cell" data-testid="run-attempts">{text(move || run.with(|run| run.attempt.to_string()))}</td>

@@ -4,7 +4,7 @@ use domain::api::alerts::Diagnosis;
 use domain::event::Severity;
 use leptos::prelude::*;
 
-use super::next_action::next_action;
+use super::next_action::NextAction;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, Row};
 use crate::ui::{When, diagnosis_href, focus_when_shown, severity_word, text};
@@ -51,22 +51,19 @@ pub(super) fn Sentence() -> impl IntoView {
     });
     let words = text(move || status().map_or(tr("Loading…").to_owned(), |status| status.words()));
     let href = text(move || worst().map(|worst| worst.href).unwrap_or_default());
-    let next = next_action();
-    let title = text(move || next.get().map(|action| action.title).unwrap_or_default());
+    let next = NextAction::of_worst();
+    // The action of another diagnosis is never shown.
+    let has_action = move || worst().is_some_and(|worst| worst.href == next.href.get());
     // The page of the diagnosis asks before it does anything.
-    let go_to_action = move |_| {
-        if let Some(action) = next.get_untracked() {
-            focus_when_shown(format!("[data-action='{}']", action.id));
-        }
-    };
+    let go_to_action = move |_| focus_when_shown(format!("[data-action='{}']", next.id.get_untracked()));
     view! {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-base sm:text-lg" data-testid="sentence">
             <span class=class style:white-space="normal" aria-live="polite">
                 <span>{words}</span>
             </span>
             <a class="off-wall btn btn-sm" href=href hidden=move || worst().is_none()>{tr("Open")}</a>
-            <When on=move || next.read().is_some()>
-                <a class="off-wall btn btn-primary btn-sm h-auto min-h-(--row) max-w-full" href=href lang="en" on:click=go_to_action data-testid="next-action">{title} "…"</a>
+            <When on=has_action>
+                <a class="off-wall btn btn-primary btn-sm h-auto min-h-(--row) max-w-full" href=href lang="en" on:click=go_to_action data-testid="next-action">{next.title} "…"</a>
             </When>
         </p>
     }
