@@ -81,15 +81,13 @@ impl Labels {
     pub fn new<N: Into<Arc<str>>, V: Into<Arc<str>>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Self, LabelsError> {
-        let mut labels: Vec<Label> = pairs
-            .into_iter()
-            .map(|(name, value)| Label {
-                name: name.into(),
-                value: value.into(),
-            })
-            .collect();
-        labels.retain(|label| !label.value.is_empty());
+        let mut labels = with_values(pairs);
         labels.sort_unstable();
+        Self::checked(labels)
+    }
+
+    /// Checks labels that are sorted and not empty.
+    fn checked(labels: Vec<Label>) -> Result<Self, LabelsError> {
         if let Some(pair) = labels.windows(2).find(|pair| pair[0].name == pair[1].name) {
             return Err(LabelsError::Duplicate(shortened(&pair[0].name)));
         }
@@ -103,11 +101,7 @@ impl Labels {
     /// Makes a label set from labels that are valid: results of a query, or literals in the code. Sorts them. If a name occurs twice, the
     /// first one is kept.
     pub fn from_trusted(pairs: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) -> Self {
-        let mut labels: Vec<Label> = pairs
-            .into_iter()
-            .map(|(name, value)| Label { name, value })
-            .collect();
-        labels.retain(|label| !label.value.is_empty());
+        let mut labels = with_values(pairs);
         labels.sort_by(|a, b| a.name.cmp(&b.name));
         labels.dedup_by(|a, b| a.name == b.name);
         Self(labels.into())
@@ -254,6 +248,15 @@ impl JsonSchema for Labels {
     }
 }
 
+/// Returns the labels whose value is not empty.
+fn with_values<N: Into<Arc<str>>, V: Into<Arc<str>>>(pairs: impl IntoIterator<Item = (N, V)>) -> Vec<Label> {
+    let labels = pairs.into_iter().map(|(name, value)| Label {
+        name: name.into(),
+        value: value.into(),
+    });
+    labels.filter(|label| !label.value.is_empty()).collect()
+}
+
 impl Serialize for Labels {
     /// Serialises as a JSON object, as in Prometheus' query API.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -268,7 +271,8 @@ impl Serialize for Labels {
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let map = std::collections::BTreeMap::<String, String>::deserialize(deserializer)?;
-        Labels::new(map).map_err(serde::de::Error::custom)
+        // The map is sorted.
+        Labels::checked(with_values(map)).map_err(serde::de::Error::custom)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     VERSION,
 };
 use crate::api::stream::Column;
-use crate::series::Labels;
+use crate::series::{Label, Labels};
 use crate::time::TimestampMs;
 
 /// Why a message cannot be read.
@@ -26,7 +26,8 @@ pub enum DecodeError {
     /// The series of this message were sent in a message that did not arrive.
     #[error("the frame is of an unknown generation")]
     Generation,
-    /// A series or a text that does not exist, a text that is not UTF-8, or changes at more than one time or with extremes.
+    /// A series or a text that does not exist, a text that is not UTF-8, labels that are not sorted, or changes at more than one time or with
+    /// extremes.
     #[error("the frame contradicts itself")]
     Invalid,
 }
@@ -212,15 +213,20 @@ impl<'a> Reader<'a> {
     fn add_series(&mut self, series: &mut Vec<Labels>) -> Result<(), DecodeError> {
         let texts = self.texts()?;
         for _ in 0..self.count(size_of::<u32>())? {
-            let mut pairs = Vec::new();
+            let mut labels: Vec<Label> = Vec::new();
             for _ in 0..self.count(2 * size_of::<u32>())? {
                 let mut text = || {
                     let place = self.number()? as usize;
                     texts.get(place).cloned().ok_or(DecodeError::Invalid)
                 };
-                pairs.push((text()?, text()?));
+                let (name, value) = (text()?, text()?);
+                // They were sent in the order of a label set.
+                if value.is_empty() || labels.last().is_some_and(|last| last.name >= name) {
+                    return Err(DecodeError::Invalid);
+                }
+                labels.push(Label { name, value });
             }
-            series.push(Labels::from_trusted(pairs));
+            series.push(Labels::from_sorted(labels.into_iter()));
         }
         Ok(())
     }

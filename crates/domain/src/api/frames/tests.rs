@@ -320,6 +320,30 @@ fn series_and_texts_that_do_not_exist_are_errors() {
     }
 }
 
+#[test]
+fn labels_that_are_not_sorted_are_an_error() {
+    let column = Column {
+        labels: Labels::new([("a", "v"), ("b", "w")]).unwrap(),
+        values: vec![Some(0.1)],
+        not_finite: vec![],
+        min: vec![],
+        max: vec![],
+    };
+    let mut message = Encoder::default().encode(WATCH, &frame(true, &[0], vec![column]));
+    assert!(Decoder::default().decode(&message).is_ok());
+    // Each text follows its length.
+    let place = |text: u8| {
+        message
+            .windows(5)
+            .position(|five| five == [1, 0, 0, 0, text])
+            .unwrap()
+            + 4
+    };
+    let (a, b) = (place(b'a'), place(b'b'));
+    message.swap(a, b);
+    assert_eq!(Decoder::default().decode(&message), Err(DecodeError::Invalid));
+}
+
 fn value() -> impl Strategy<Value = Option<f64>> {
     prop_oneof![
         Just(None),
