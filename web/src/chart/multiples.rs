@@ -10,7 +10,7 @@ use wasm_bindgen::prelude::*;
 use super::role::{Drawn, Role};
 use super::{Drawing, Marks, Naming, Window, create, destroy, put_lines, put_marks};
 use crate::language::tr_with;
-use crate::ui::{When, chart_unit, dynamic_view, effect, show, text};
+use crate::ui::{When, chart_unit, dynamic_view, effect, map_of, show, text};
 
 /// The number of charts shown at first. The query has the same limit as a chart.
 const SHOWN: usize = 12;
@@ -59,7 +59,7 @@ pub(crate) fn Multiples(
         data.points.track();
         let lines = data.lines.get_value();
         let (times, named) = lines.borrow().named(&naming, &[]);
-        let by_name = named.into_iter().map(|line| (line.name, line.values)).collect();
+        let by_name = map_of(named.into_iter().map(|line| (line.name, line.values)));
         small.columns.set(Columns { times, by_name });
     });
     let names = Memo::new(move |_| {

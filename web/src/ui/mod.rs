@@ -31,7 +31,7 @@ pub(crate) use format::{bytes, chart_unit, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use language_choice::LanguageChoice;
 pub(crate) use memory::{keep, recall};
-pub(crate) use order::{highest_first, quantile, sorted};
+pub(crate) use order::{highest_first, map_of, quantile, sorted};
 pub(crate) use pending_request::PendingRequest;
 pub(crate) use shade::{UNMEASURED, shade};
 pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};

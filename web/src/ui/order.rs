@@ -3,6 +3,7 @@
 //! Each type that is sorted with the library's methods adds five kilobytes to the program. This module sorts positions instead.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// Returns the positions of `count` items in the order of `compare`; equal items keep their order.
 pub(crate) fn order(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
@@ -19,6 +20,15 @@ pub(crate) fn sorted<T>(things: Vec<T>, compare: impl Fn(&T, &T) -> Ordering) ->
         .into_iter()
         .filter_map(|place| things[place].take())
         .collect()
+}
+
+/// Returns a map of the pairs. `collect` would sort them with the library's methods.
+pub(crate) fn map_of<K: Ord, V>(pairs: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
+    let mut map = BTreeMap::new();
+    for (key, value) in pairs {
+        map.insert(key, value);
+    }
+    map
 }
 
 /// Returns the positions of the scores, highest first. Equal scores keep their order; NaN is last.

@@ -13,7 +13,7 @@ use leptos::prelude::*;
 use super::run_signal::RunSignal;
 use crate::language::{tr, tr_with};
 use crate::live::Live;
-use crate::ui::{Heading, dynamic_view, empty_view, text};
+use crate::ui::{Heading, dynamic_view, empty_view, map_of, text};
 use state::{RankContext, RankStatus, State, rank_statuses};
 
 /// Maximum number of cells: more cannot be read and keep a browser busy for seconds.
@@ -60,7 +60,7 @@ fn followed(id: String, run: RunSignal) -> Memo<BTreeMap<Rank, RankStatus>> {
             run.with(|run| {
                 let attempt = run.as_ref().and_then(|run| run.more.attempts.last());
                 attempt
-                    .map(|attempt| rank_statuses(attempt, context).into_iter().collect())
+                    .map(|attempt| map_of(rank_statuses(attempt, context)))
                     .unwrap_or_default()
             })
         })

@@ -12,7 +12,7 @@ use super::layout::Layout;
 use super::measure::{DOWN, Measure, Shows};
 use super::peers::differences;
 use super::samples::{Samples, gpu};
-use crate::ui::show;
+use crate::ui::{map_of, show};
 
 #[wasm_bindgen]
 extern "C" {
@@ -86,12 +86,7 @@ impl Picture {
         // Equal labels of a new connection have other pointers.
         self.assigned = assigned;
         if !is_same {
-            let mut ranks = BTreeMap::new();
-            // Not collected: that would sort, and each type that is sorted adds five kilobytes to the program.
-            for (gpu, rank) in self.assigned.iter().filter_map(assignment) {
-                ranks.insert(gpu, rank);
-            }
-            self.assign(ranks);
+            self.assign(map_of(self.assigned.iter().filter_map(assignment)));
         }
     }
 
