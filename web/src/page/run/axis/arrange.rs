@@ -58,7 +58,8 @@ impl Placed {
     pub(super) fn label(&self) -> String {
         match self.more {
             0 => self.item.label.clone(),
-            more => format!("{}{}", self.item.label, more + 1),
+            // As in the words, because a name must contain the visible number.
+            more => format!("{}+{more}", self.item.label),
         }
     }
 }
@@ -212,7 +213,7 @@ mod tests {
             [
                 (
                     "at 0 (and 2 more)".to_owned(),
-                    "▲3".to_owned(),
+                    "▲+2".to_owned(),
                     Some(Severity::Critical)
                 ),
                 ("at 50000".to_owned(), "▲".to_owned(), None),
