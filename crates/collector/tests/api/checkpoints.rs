@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use domain::ident::{AttemptNo, RunId};
+use domain::ident::AttemptNo;
 use domain::run::checkpoint::{Checkpoint, CheckpointOnNode, CheckpointReport, Origin, PruneOrder};
 use domain::run::state::{NodeCommand, NodeReport, RunState, Task};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use store::state::runs::{RunAction, RunUpdate};
+use store::state::runs::RunAction;
 use store::{Store, StoreConfig};
 
 use crate::harness::{Server, answer, until};
@@ -248,12 +248,6 @@ async fn orders_that_were_stored_before_the_upgrade_are_dropped() {
     let mut agent = Control::connect(&server, &credential, &[]).await;
     let run = run_with(&server, &mut agent, report(&[1, 2], Some(Origin::Proven))).await;
     drop(agent);
-    let Server { running, folder, .. } = server;
-    running.shutdown().await;
-
-    let id = RunId::new(&run).unwrap();
-    let store = Store::open(StoreConfig::new(folder.path())).await.unwrap();
-    let record = store.state.run(&id).await.unwrap().unwrap();
     let order = PruneOrder {
         folder: "/c".into(),
         remove: vec!["/c/step-1".into()],
@@ -268,20 +262,7 @@ async fn orders_that_were_stored_before_the_upgrade_are_dropped() {
         n: 77,
         action: serde_json::to_value(task).unwrap(),
     };
-    let update = RunUpdate {
-        run: &id,
-        expected_version: record.version,
-        machine: &record.machine.to_string(),
-        summary: &record.summary,
-        actions: &[action],
-        event_ids: &[],
-        done: &[],
-        pins: None,
-    };
-    store.state.update_run(update, 1).await.unwrap();
-    store.close().await;
-
-    let server = Server::start_in(folder).await;
+    let server = server.restarted_with(&run, &[action], |_| {}).await;
     let mut agent = Control::connect(&server, &credential, &[]).await;
     prune(&server, &run, false).await;
     let (_, asked) = agent.command().await;

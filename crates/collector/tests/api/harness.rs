@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 
 use collector::{Config, Running, Secret};
 use domain::api::session::{CreateToken, NewToken, Role};
+use domain::ident::RunId;
 use domain::series::Frame;
 use domain::topology::Inventory;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
+use store::state::runs::{RunAction, RunUpdate};
+use store::{Store, StoreConfig};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 use tonic::{Code, Status};
@@ -50,6 +53,34 @@ impl Server {
             folder,
             http: client(),
         }
+    }
+
+    /// Shuts the collector down, changes the stored state of a run, adds actions to it, and starts the collector again.
+    pub(crate) async fn restarted_with(
+        self,
+        run: &str,
+        actions: &[RunAction],
+        change: impl FnOnce(&mut Value),
+    ) -> Self {
+        let Self { running, folder, .. } = self;
+        running.shutdown().await;
+        let run = RunId::new(run).unwrap();
+        let store = Store::open(StoreConfig::new(folder.path())).await.unwrap();
+        let mut record = store.state.run(&run).await.unwrap().unwrap();
+        change(&mut record.machine);
+        let update = RunUpdate {
+            run: &run,
+            expected_version: record.version,
+            machine: &record.machine.to_string(),
+            summary: &record.summary,
+            actions,
+            event_ids: &[],
+            done: &[],
+            pins: None,
+        };
+        store.state.update_run(update, 1).await.unwrap();
+        store.close().await;
+        Self::start_in(folder).await
     }
 
     /// Shuts the collector down and starts it again on the same folder.

@@ -48,19 +48,17 @@ impl Placed {
         match self.more {
             0 => self.item.text.clone(),
             more => tr_with(
-                "{text} (one of {count})",
-                &[("text", &self.item.text), ("count", &(more + 1))],
+                "{text} (and {more} more)",
+                &[("text", &self.item.text), ("more", &more)],
             ),
         }
     }
 
     /// Returns the text inside the mark.
     pub(super) fn label(&self) -> String {
-        // The name of a mark must contain its visible text, so only a symbol has the number.
-        let is_symbol = !self.item.label.contains(char::is_alphanumeric);
         match self.more {
-            more if more > 0 && is_symbol => format!("{}{}", self.item.label, more + 1),
-            _ => self.item.label.clone(),
+            0 => self.item.label.clone(),
+            more => format!("{}{}", self.item.label, more + 1),
         }
     }
 }
@@ -213,16 +211,13 @@ mod tests {
             told,
             [
                 (
-                    "at 0 (one of 3)".to_owned(),
+                    "at 0 (and 2 more)".to_owned(),
                     "▲3".to_owned(),
                     Some(Severity::Critical)
                 ),
                 ("at 50000".to_owned(), "▲".to_owned(), None),
             ]
         );
-        let mut ends = [0, 1_000].map(|at_ms| item(at_ms, End::Moment));
-        ends[0].label = "failed".to_owned();
-        assert_eq!(arranged(ends.to_vec(), PERIOD)[0].label(), "failed");
     }
 
     #[test]
