@@ -200,9 +200,7 @@ test("a managed run", async (t) => {
     assert.match(await progress.innerText(), /step 127 of 1270 \(10\.0 %\)\s+12\.50 samples\/s per rank/);
     assert.match(await progress.getByText(/left/).getAttribute("title"), /^Steps left × time per step/);
     assert.match(await page.getByTestId("run-detail").innerText(), /attempt 2 · 4 ranks on node-a, node-b · owner alice · commit abc123\+changes · submitted/);
-    // Known fault, older than this head: a mark of several checkpoints on the time axis shows "▾3", which its name does not contain.
-    const faults = await accessibilityFaults(page);
-    assert.deepEqual(faults.filter((fault) => !/^label-content-name-mismatch.*\(\.min-w-6\)$/.test(fault)), []);
+    assert.deepEqual(await accessibilityFaults(page), []);
     await picture(page, "run-head");
     push(view({ ...run, state: "failed", ended_ms: Date.now() }));
     await page.getByTestId("state-since").getByText(/just now|s ago/).waitFor();

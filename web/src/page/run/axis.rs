@@ -142,7 +142,7 @@ fn Mark(row: Row<Placed>, tab_stop: Memo<String>, reached: RwSignal<String>) -> 
             class=of(|placed| class(placed).to_owned())
             href=of(|placed| placed.item.href.clone())
             title=title
-            aria-label=title
+            aria-label=of(name)
             tabindex=tabindex
             style:left=of(|placed| format!("{}%", fixed(placed.left, 2)))
             style:width=of(|placed| format!("{}%", fixed(placed.width, 2)))
@@ -159,6 +159,14 @@ fn Mark(row: Row<Placed>, tab_stop: Memo<String>, reached: RwSignal<String>) -> 
 /// Returns the time and the whole text of a mark.
 fn title(placed: &Placed) -> String {
     format!("{} {}", when(&placed.item), placed.words())
+}
+
+/// Returns the accessible name of a mark. It contains the visible text: for several entries, their number.
+fn name(placed: &Placed) -> String {
+    match placed.more {
+        0 => title(placed),
+        _ => format!("{} {}", placed.label(), title(placed)),
+    }
 }
 
 /// Returns when an entry began and ended.
