@@ -1,7 +1,6 @@
 //! A diagnosis with its context. It is requested when the page opens, when the stream reports a change, and after each action.
 
 use domain::api::diagnoses::DiagnosisView;
-use gloo_timers::future::TimeoutFuture;
 use js_sys::{JSON, Reflect};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
@@ -12,7 +11,7 @@ use crate::api::{ApiError, unreadable};
 use crate::json::{Unreadable, field, read_field};
 use crate::live::{List, Live, read_diagnosis};
 use crate::session::UserSession;
-use crate::ui::{dynamic_view, effect, empty_view, text};
+use crate::ui::{count_every, dynamic_view, effect, empty_view, text};
 
 /// The stream does not report notes of other users, so the diagnosis is requested again at this interval.
 const AGAIN_MS: u32 = 10_000;
@@ -56,19 +55,7 @@ impl DiagnosisState {
             let _changes = live.diagnoses.rows();
             spawn_local(async move { state.take(request(session, state.path("")).await) });
         });
-        spawn_local(async move {
-            loop {
-                TimeoutFuture::new(AGAIN_MS).await;
-                // The page is gone.
-                if state
-                    .request_count
-                    .try_update(|request_count| *request_count = request_count.wrapping_add(1))
-                    .is_none()
-                {
-                    return;
-                }
-            }
-        });
+        count_every(AGAIN_MS, state.request_count, || false);
         state
     }
 

@@ -1,7 +1,6 @@
 //! The first action that the worst diagnosis proposes, for a link to it.
 
 use domain::api::session::Role;
-use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use wasm_bindgen::JsValue;
@@ -9,7 +8,7 @@ use wasm_bindgen::JsValue;
 use crate::json::{Unreadable, field, list, read_field};
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{diagnosis_href, effect};
+use crate::ui::{count_every, diagnosis_href, effect};
 
 /// Interval between requests. A new worst diagnosis, and a new attempt or state of its run, are requested at once.
 const AGAIN_MS: u32 = 30_000;
@@ -64,18 +63,7 @@ impl NextAction {
                 }
             });
         });
-        spawn_local(async move {
-            loop {
-                TimeoutFuture::new(AGAIN_MS).await;
-                // The user has left the page.
-                if request_count
-                    .try_update(|count| *count = count.wrapping_add(1))
-                    .is_none()
-                {
-                    return;
-                }
-            }
-        });
+        count_every(AGAIN_MS, request_count, || false);
         next
     }
 

@@ -1,6 +1,5 @@
 //! A list that the stream does not contain. It is requested again when an alert starts or ends, and every few seconds.
 
-use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::de::DeserializeOwned;
@@ -8,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::language::tr;
 use crate::live::{Keyed, List, Live};
 use crate::session::UserSession;
-use crate::ui::{ErrorMessage, When, effect};
+use crate::ui::{ErrorMessage, When, count_every, effect};
 
 /// Interval between requests. Rules are evaluated each second, but users do not read faster than this.
 const AGAIN_MS: u32 = 5_000;
@@ -57,18 +56,7 @@ impl<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 'static> Polled<T> 
                 }
             });
         });
-        spawn_local(async move {
-            loop {
-                TimeoutFuture::new(AGAIN_MS).await;
-                if polled
-                    .request_count
-                    .try_update(|request_count| *request_count = request_count.wrapping_add(1))
-                    .is_none()
-                {
-                    return;
-                }
-            }
-        });
+        count_every(AGAIN_MS, polled.request_count, || false);
         polled
     }
 

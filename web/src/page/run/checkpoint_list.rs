@@ -1,7 +1,6 @@
 //! The checkpoints of a run. They are requested while the page is open, because the stream does not contain them.
 
 use domain::api::checkpoints::{CheckpointView, PruneAnswer};
-use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::Deserialize;
@@ -10,7 +9,7 @@ use super::run_signal::RunSignal;
 use crate::language::tr_with;
 use crate::live::{List, Live, Row};
 use crate::session::UserSession;
-use crate::ui::effect;
+use crate::ui::{count_every, effect};
 
 /// Interval between requests. Saves are minutes apart; opening a dialog requests the list at once.
 const AGAIN_MS: u32 = 10_000;
@@ -64,19 +63,7 @@ impl CheckpointList {
                 async move { checkpoints.take(session.get(&path).await.map_err(|error| error.message)) },
             );
         });
-        spawn_local(async move {
-            loop {
-                TimeoutFuture::new(AGAIN_MS).await;
-                // The page is gone.
-                if checkpoints
-                    .request_count
-                    .try_update(|request_count| *request_count = request_count.wrapping_add(1))
-                    .is_none()
-                {
-                    return;
-                }
-            }
-        });
+        count_every(AGAIN_MS, checkpoints.request_count, || false);
         checkpoints
     }
 

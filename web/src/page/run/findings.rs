@@ -1,7 +1,7 @@
 //! Findings of the analysers: which rank slows the run down, in which phase and why, with the evidence.
 
 use domain::event::Severity;
-use gloo_timers::future::TimeoutFuture;
+use domain::run::state::RunState;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use super::run_signal::RunSignal;
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{Ago, Heading, dynamic_view, effect, fixed, severity_class, severity_word};
+use crate::ui::{Ago, Heading, count_every, dynamic_view, effect, fixed, severity_class, severity_word};
 
 /// Interval between requests. The analysers decide once per second.
 const AGAIN_MS: u32 = 2_000;
@@ -122,19 +122,8 @@ fn found(id: &str, run: RunSignal) -> RwSignal<Answer> {
             }
         });
     });
-    spawn_local(async move {
-        loop {
-            TimeoutFuture::new(AGAIN_MS).await;
-            let Some(is_over) = state
-                .try_get_untracked()
-                .map(|state| state.is_some_and(domain::run::state::RunState::is_final))
-            else {
-                return;
-            };
-            if !is_over {
-                request_count.try_update(|request_count| *request_count = request_count.wrapping_add(1));
-            }
-        }
+    count_every(AGAIN_MS, request_count, move || {
+        state.get_untracked().is_some_and(RunState::is_final)
     });
     found
 }

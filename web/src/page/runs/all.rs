@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use domain::api::runs::RunSummary;
 use domain::api::stream::RUNS_MAX;
-use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
 use crate::live::{List, Live};
 use crate::session::UserSession;
-use crate::ui::effect;
+use crate::ui::{count_every, effect};
 
 /// The request for the runs that the stream does not contain, with the maximum of the API.
 const PATH: &str = "/api/runs?limit=10000";
@@ -60,20 +59,7 @@ impl AllRuns {
                 }
             });
         });
-        spawn_local(async move {
-            loop {
-                TimeoutFuture::new(AGAIN_MS).await;
-                if live.paused.get_untracked() {
-                    continue;
-                }
-                if request_count
-                    .try_update(|count| *count = count.wrapping_add(1))
-                    .is_none()
-                {
-                    return;
-                }
-            }
-        });
+        count_every(AGAIN_MS, request_count, move || live.paused.get_untracked());
         all
     }
 }

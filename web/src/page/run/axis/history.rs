@@ -5,7 +5,6 @@ use domain::api::runs::RunAction;
 use domain::event::{Event, Severity};
 use domain::run::state::RunState;
 use domain::time::TimestampMs;
-use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use serde::Deserialize;
@@ -14,7 +13,7 @@ use super::super::run_signal::RunSignal;
 use crate::api::ApiError;
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::effect;
+use crate::ui::{count_every, effect};
 
 /// Interval between requests. Changes of the run's state and of its diagnoses are requested at once.
 const AGAIN_MS: u32 = 10_000;
@@ -70,17 +69,10 @@ pub(super) fn followed(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
             }
         });
     });
-    spawn_local(async move {
-        loop {
-            TimeoutFuture::new(AGAIN_MS).await;
-            // The page is gone.
-            let Some(state) = state.try_get_untracked() else {
-                return;
-            };
-            if !state.is_some_and(|(state, _)| RunState::is_final(state)) {
-                request_count.try_update(|request_count| *request_count = request_count.wrapping_add(1));
-            }
-        }
+    count_every(AGAIN_MS, request_count, move || {
+        state
+            .get_untracked()
+            .is_some_and(|(state, _)| RunState::is_final(state))
     });
     history
 }
