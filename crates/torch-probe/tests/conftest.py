@@ -92,7 +92,7 @@ TRAIN_HERE = {"test_plan.py", "test_unit.py"}
 
 
 def pytest_collection_modifyitems(items):
-    """Runs tests that fork ranks before those that train in this process."""
+    """Runs tests that fork ranks before those that train in this process. With several workers, each takes the next file of this order."""
     items.sort(key=lambda item: item.path.name in TRAIN_HERE)
 
 

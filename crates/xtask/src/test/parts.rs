@@ -145,50 +145,28 @@ fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
     counted(&ended, count::libtest, |_| Vec::new())
 }
 
-/// In two lanes: most of these tests wait for ranks to start, and for one another.
+/// One worker per core; each takes the next file. The order is that of tests/conftest.py.
 fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
-    let python = venv::python(setup.venv.path()?);
-    let files = python_tests(layout)?;
-    let dealt = match filter {
-        // pytest reports an error if all tests of a lane are left out.
-        Some(_) => vec![files],
-        None => lanes::dealt(&files),
-    };
-    lanes::run(&dealt, |lane, files| {
-        let ended = Child::new(layout, &format!("python-{lane}"), &python, PYTHON)
-            .args([
-                "-m",
-                "pytest",
-                "-v",
-                "--tb=short",
-                "--durations=0",
-                "--color=no",
-                "-p",
-                "no:cacheprovider",
-            ])
-            .args(files)
-            .args(filter.into_iter().flat_map(|filter| ["-k", filter]))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .envs(&setup.variables())
-            .end()?;
-        counted(&ended, count::pytest, slowest::pytest)
-    })
-}
-
-fn python_tests(layout: &Layout) -> Result<Vec<PathBuf>> {
-    let folder = layout.root.join("crates/torch-probe/tests");
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let is_test = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("test_") && name.ends_with(".py")
-    };
-    let mut files: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(is_test)
-        .collect();
-    files.sort();
-    Ok(files)
+    let ended = Child::new(layout, "python", venv::python(setup.venv.path()?), PYTHON)
+        .args([
+            "-m",
+            "pytest",
+            "-v",
+            "--tb=short",
+            "--durations=0",
+            "--color=no",
+            "-p",
+            "no:cacheprovider",
+            "--dist=loadfile",
+            "--no-loadscope-reorder",
+        ])
+        .args([format!("--numprocesses={}", machine::cores())])
+        .args(["crates/torch-probe/tests"])
+        .args(filter.into_iter().flat_map(|filter| ["-k", filter]))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(&setup.variables())
+        .end()?;
+    counted(&ended, count::pytest, slowest::pytest)
 }
 
 /// The clients load `libnvidia-ml.so.1`, so the simulator gets that name in its own folder.
