@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo::rerun-if-changed={file}");
         let recipe: toml::Table = std::fs::read_to_string(&file)?.parse()?;
         let summary = recipe["summary"].as_str().ok_or("summary is a text")?;
+        let total_steps = recipe.get("total_steps").and_then(toml::Value::as_str);
         let knobs = recipe.get("knobs").and_then(toml::Value::as_table);
         let knobs = knobs.into_iter().flatten();
         let knobs: Vec<(&String, &str)> = knobs
@@ -39,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .collect();
         write!(
             table,
-            "Recipe {{ name: {name:?}, summary: {summary:?}, knobs: &{knobs:?} }},"
+            "Recipe {{ name: {name:?}, summary: {summary:?}, total_steps: {total_steps:?}, knobs: &{knobs:?} }},"
         )?;
     }
     table.push(']');

@@ -69,6 +69,12 @@ pub struct RunView {
     pub spec: Spec,
     /// Attempts, oldest first.
     pub attempts: Vec<AttemptView>,
+    /// When the run entered its state. Absent if it has been in that state since before this was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_since_ms: Option<TimestampMs>,
+    /// Last step of the run, as its recipe is set. Absent for a script, and for a recipe without a setting for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<u32>,
     /// Stop that is in progress or requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopView>,

@@ -8,6 +8,8 @@ pub struct Recipe {
     pub name: &'static str,
     /// What the recipe does, in one line.
     pub summary: &'static str,
+    /// The setting with the last step of each rank; `None` if the recipe has none.
+    pub total_steps: Option<&'static str>,
     /// The knobs that the recipe has its own arguments for, each with its flag.
     pub knobs: &'static [(&'static str, &'static str)],
 }

@@ -15,6 +15,7 @@ use crate::run::checkout::Checkout;
 use crate::run::checkpoint::Keep;
 use crate::run::container::ContainerOptions;
 use crate::run::knob::KnobTarget;
+use crate::run::recipe::Recipe;
 use crate::run::secret::SecretValue;
 
 /// Maximum number of nodes of one run.
@@ -189,6 +190,14 @@ impl Spec {
         let name = self.recipe.as_deref().or(from_script).unwrap_or("run");
         name.trim_end_matches(".py").to_owned()
     }
+
+    /// Returns the last step of the run, if its recipe has a setting for it. The arguments of a script can mean anything.
+    #[must_use]
+    pub fn total_steps(&self) -> Option<u32> {
+        let setting = Recipe::named(self.recipe.as_deref()?)?.total_steps?;
+        let total: u32 = self.set.get(setting)?.trim().parse().ok()?;
+        (total > 0).then_some(total)
+    }
 }
 
 fn timeout_ms(requested_s: Option<u32>, default_s: u32) -> Option<i64> {
@@ -220,6 +229,27 @@ mod tests {
         ] {
             let spec = with(seconds);
             assert_eq!((spec.stall_timeout_ms(), spec.node_timeout_ms()), expected);
+        }
+    }
+
+    #[test]
+    fn only_the_setting_of_a_recipe_is_its_total() {
+        for (recipe, steps, expected) in [
+            (Some("ddp"), Some("50000"), Some(50_000)),
+            (Some("ddp"), Some("many"), None),
+            (Some("ddp"), Some("0"), None),
+            (Some("ddp"), None, None),
+            (Some("rpc-parameter-server"), Some("150"), None),
+            (Some("unknown"), Some("150"), None),
+            (None, Some("50000"), None),
+        ] {
+            let steps = steps.map(|steps| ("steps".to_owned(), steps.to_owned()));
+            let spec = Spec {
+                recipe: recipe.map(str::to_owned),
+                set: steps.into_iter().collect(),
+                ..Spec::default()
+            };
+            assert_eq!(spec.total_steps(), expected, "{spec:?}");
         }
     }
 

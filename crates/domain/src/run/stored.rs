@@ -81,6 +81,8 @@ struct MachineV1 {
     owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     submitted_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_since_ms: Option<TimestampMs>,
 }
 
 #[derive(Serialize, Deserialize)]

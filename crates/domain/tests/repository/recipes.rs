@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use domain::run::knob::KNOBS;
-use domain::run::recipe::RECIPES;
+use domain::run::recipe::{RECIPES, Recipe};
 
 const FOLDER: &str = "crates/torch-probe/recipes";
 
@@ -24,11 +24,7 @@ fn every_folder_with_a_program_is_a_recipe() {
 #[test]
 fn recipes_declare_the_knobs_that_are_their_arguments() {
     for recipe in RECIPES {
-        let folder = super::path(FOLDER);
-        let mut program = fs::read_to_string(folder.join(recipe.name).join("main.py")).unwrap();
-        if program.contains("arguments.parser(") {
-            program += &fs::read_to_string(folder.join("foundation/arguments.py")).unwrap();
-        }
+        let program = source(recipe);
         for knob in KNOBS {
             let flag = format!("\"--{}\"", knob.name.replace('_', "-"));
             if program.contains(&flag) {
@@ -52,4 +48,24 @@ fn recipes_declare_the_knobs_that_are_their_arguments() {
             );
         }
     }
+}
+
+#[test]
+fn the_setting_with_the_last_step_is_an_argument_of_the_recipe() {
+    for recipe in RECIPES {
+        if let Some(setting) = recipe.total_steps {
+            let flag = format!("\"--{setting}\"");
+            assert!(source(recipe).contains(&flag), "{} has no {flag}", recipe.name);
+        }
+    }
+}
+
+/// Returns the source that declares the arguments of a recipe.
+fn source(recipe: &Recipe) -> String {
+    let folder = super::path(FOLDER);
+    let mut source = fs::read_to_string(folder.join(recipe.name).join("main.py")).unwrap();
+    if source.contains("arguments.parser(") {
+        source += &fs::read_to_string(folder.join("foundation/arguments.py")).unwrap();
+    }
+    source
 }

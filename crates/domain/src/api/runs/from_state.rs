@@ -52,6 +52,8 @@ impl From<&Machine> for RunView {
                 .iter()
                 .map(|attempt| attempt_view(attempt, &machine.spec))
                 .collect(),
+            state_since_ms: machine.state_since_ms.or(machine.ended_ms),
+            total_steps: machine.spec.total_steps(),
             stop: stop_view(machine),
             steps_since_checkpoint: None,
             watched: machine.watched,

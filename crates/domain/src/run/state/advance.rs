@@ -54,6 +54,7 @@ impl Machine {
             submitted_by: None,
             desired: DesiredState::Run,
             state: RunState::Queued,
+            state_since_ms: Some(now_ms),
             submitted_ms: now_ms,
             started_ms: None,
             ended_ms: None,
@@ -90,6 +91,15 @@ impl Machine {
     /// changes nothing.
     #[must_use = "actions must be stored with the run and carried out"]
     pub fn advance(&mut self, event: &Event, now_ms: TimestampMs) -> Vec<Action> {
+        let before = self.state;
+        let actions = self.apply(event, now_ms);
+        if self.state != before {
+            self.state_since_ms = Some(now_ms);
+        }
+        actions
+    }
+
+    fn apply(&mut self, event: &Event, now_ms: TimestampMs) -> Vec<Action> {
         if self.watched {
             watched::advance(self, event, now_ms);
             return Vec::new();

@@ -41,6 +41,8 @@ pub struct Machine {
     pub desired: DesiredState,
     /// The actual state; derived from the other fields.
     pub state: RunState,
+    /// When it entered that state. `None` if it has been in that state since before this was recorded.
+    pub state_since_ms: Option<TimestampMs>,
     /// When it was submitted.
     pub submitted_ms: TimestampMs,
     /// When its first rank ran.

@@ -334,6 +334,23 @@ fn a_run_goes_its_way() {
 }
 
 #[test]
+fn a_state_has_the_time_at_which_it_began() {
+    let mut story = Story::submit(1, 0);
+    assert_eq!(story.machine.state_since_ms, Some(0));
+    story.run_attempt();
+    let running = &story.machine;
+    assert_eq!((running.state, running.started_ms.is_some()), (RunState::Running, true));
+    assert_eq!(running.state_since_ms, running.started_ms, "its second rank changes nothing");
+    story.end_all(0);
+    let ended_ms = story.machine.ended_ms;
+    assert!(ended_ms.is_some());
+    assert_eq!(RunView::from(&story.machine).state_since_ms, ended_ms);
+    // A run that an older version stored.
+    story.machine.state_since_ms = None;
+    assert_eq!(RunView::from(&story.machine).state_since_ms, ended_ms);
+}
+
+#[test]
 fn the_first_rank_that_fails_is_the_cause_and_all_nodes_stop_at_once() {
     let mut story = Story::running(2, 0);
     assert_eq!(
