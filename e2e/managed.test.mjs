@@ -188,12 +188,13 @@ test("a managed run", async (t) => {
     const points = Array.from({ length: 15 }, (_, n) => n);
     const steps = { times_ms: points.map((n) => BEGAN_MS + 150_000 + n * 10_000), series: [{ labels: {}, values: points.map((n) => 57 + n * 5) }] };
     const now = { times_ms: [Date.now()], series: [{ labels: { is: "step" }, values: [127] }, { labels: { is: "rate" }, values: [12.5] }] };
+    const ofAttempt = (query) => /train_info\{run="[^"]+",attempt="(\d+)"\}/.exec(query)?.[1];
     const frame = ({ op, query }) => {
-      if (!query?.includes(RUN)) return undefined;
+      if (!query?.includes(RUN) || ofAttempt(query) !== "2") return undefined;
       if (op === "watch_range" && query.startsWith("max(train_step{")) return steps;
       return op === "watch_instant" && query.includes("train_samples_per_second") ? now : undefined;
     };
-    const run = { spec: { recipe: "ddp", set: { steps: "1270" } }, owner: "alice" };
+    const run = { total_steps: 1270, owner: "alice" };
     const { page, push } = await openRun(t, browser, lockstep, { run: view(run), frame });
     const progress = page.getByTestId("run-progress");
     await progress.getByText("about 38m left").waitFor();
@@ -202,13 +203,16 @@ test("a managed run", async (t) => {
     assert.match(await page.getByTestId("run-detail").innerText(), /attempt 2 · 4 ranks on node-a, node-b · owner alice · commit abc123\+changes · submitted/);
     assert.deepEqual(await accessibilityFaults(page), []);
     await picture(page, "run-head");
-    push(view({ ...run, state: "failed", ended_ms: Date.now() }));
+    push(view({ ...run, state: "failed", state_since_ms: Date.now(), ended_ms: Date.now() }));
     await page.getByTestId("state-since").getByText(/just now|s ago/).waitFor();
     assert.match(await progress.innerText(), /step 127 of 1270/);
     assert.doesNotMatch(await progress.innerText(), /left|samples/, "an ended run has no time left and no throughput");
-    push(view({ ...run, spec: { script: "/srv/train.py", args: ["--steps", "1270"] } }));
+    push(view());
     await progress.getByText("step 127", { exact: true }).waitFor();
-    assert.doesNotMatch(await progress.innerText(), /left/, "an argument of a script is not a known total");
+    assert.doesNotMatch(await progress.innerText(), /left/, "the total is not known");
+    const next = { attempt: 3, cause: "restart after node_lost", started_ms: Date.now(), nodes: [] };
+    push(view({ attempt: 3, attempts: [...view().run.attempts, next] }));
+    await progress.waitFor({ state: "hidden" });
   });
 
   await t.test("a viewer cannot change anything", async (t) => {

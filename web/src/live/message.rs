@@ -2,8 +2,6 @@
 //!
 //! Written by hand, because serde would copy a tagged message into a buffer: see [`crate::json`].
 
-use std::collections::BTreeMap;
-
 use domain::api::alerts::Diagnosis;
 use domain::api::lists::{ListChanges, PlacedItem};
 use domain::api::nodes::NodeView;
@@ -63,10 +61,12 @@ pub(crate) struct Run {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct More {
-    /// The specification as submitted.
-    pub(crate) spec: RunSpec,
     /// Attempts, oldest first.
     pub(crate) attempts: Vec<AttemptView>,
+    /// When the run entered its state, if known.
+    pub(crate) state_since_ms: Option<TimestampMs>,
+    /// The last step of the run, if known.
+    pub(crate) total_steps: Option<u32>,
     /// The requested stop.
     pub(crate) stop: Option<StopView>,
     /// Whether the run is watched: it cannot be stopped or restarted here.
@@ -77,16 +77,6 @@ pub(crate) struct More {
     pub(crate) unread_reports: Vec<UnreadReport>,
     /// Unknown attempts of the run on nodes.
     pub(crate) unknown_attempts: Vec<UnknownAttemptView>,
-}
-
-/// The fields of a [`Spec`](domain::run::spec::Spec) that the run's page reads.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct RunSpec {
-    /// The recipe; `None` for a script.
-    pub(crate) recipe: Option<String>,
-    /// The settings of the recipe.
-    pub(crate) set: BTreeMap<String, String>,
 }
 
 impl StreamMessage {

@@ -19,7 +19,6 @@ mod pace;
 mod progress;
 mod resume;
 mod run_signal;
-mod since;
 mod span;
 mod stacks;
 mod stop;

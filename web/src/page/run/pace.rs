@@ -25,11 +25,11 @@ pub(super) struct StepAt {
     pub(super) step: f64,
 }
 
-/// Returns the time per step in milliseconds of the attempt that began at `begin_ms`. `points` are in order of time.
-pub(super) fn pace_ms(points: &[StepAt], begin_ms: TimestampMs) -> Option<f64> {
-    let mut start = points.iter().position(|point| point.at_ms >= begin_ms)?;
-    // The first points of an attempt can still be those of the attempt before it. Its pace begins with a step that it finishes.
-    for (n, pair) in points.windows(2).enumerate().skip(start) {
+/// Returns the time per step in milliseconds of an attempt. `points` are in order of time.
+pub(super) fn pace_ms(points: &[StepAt]) -> Option<f64> {
+    let mut start = 0;
+    // Torchrun may start the ranks of an attempt again. The pace begins with a step that is finished after that.
+    for (n, pair) in points.windows(2).enumerate() {
         if pair[1].step < pair[0].step || pair[1].step <= points[start].step {
             start = n + 1;
         }
@@ -71,9 +71,9 @@ mod tests {
 
     use super::*;
 
-    /// One point per 10 s from `begin_ms`.
-    fn points(begin_ms: TimestampMs, steps: &[f64]) -> Vec<StepAt> {
-        let times = (0..).map(|n| begin_ms + n * 10_000);
+    /// One point per 10 s.
+    fn points(steps: &[f64]) -> Vec<StepAt> {
+        let times = (0..).map(|n| n * 10_000);
         times
             .zip(steps)
             .map(|(at_ms, step)| StepAt { at_ms, step: *step })
@@ -85,8 +85,8 @@ mod tests {
         (0..count).map(|n| first + f64::from(n) * per_point).collect()
     }
 
-    fn check(points: &[StepAt], begin_ms: TimestampMs, expected: Option<f64>) {
-        let found = pace_ms(points, begin_ms);
+    fn check(points: &[StepAt], expected: Option<f64>) {
+        let found = pace_ms(points);
         let is_near = match (found, expected) {
             (Some(found), Some(expected)) => (found - expected).abs() < 1e-6,
             (found, expected) => found == expected,
@@ -96,52 +96,50 @@ mod tests {
 
     #[test]
     fn a_steady_attempt_has_a_pace() {
-        check(&points(0, &steps(20, 100.0, 5.0)), 0, Some(2_000.0));
+        check(&points(&steps(20, 100.0, 5.0)), Some(2_000.0));
         // A pause of 20 s for a checkpoint counts.
         let mut paused = steps(20, 0.0, 5.0);
         for step in &mut paused[12..] {
             *step = (*step - 10.0).max(55.0);
         }
-        check(&points(0, &paused), 0, Some(190_000.0 / 85.0));
+        check(&points(&paused), Some(190_000.0 / 85.0));
     }
 
     #[test]
     fn too_little_or_unsteady_progress_has_none() {
-        check(&[], 0, None);
-        check(&points(0, &steps(1, 5.0, 1.0)), 0, None);
-        check(&points(0, &steps(12, 0.0, 5.0)), 0, None); // 110 s
-        check(&points(0, &steps(18, 0.0, 1.0)), 0, None); // 17 steps
-        check(&points(0, &steps(30, 7.0, 0.0)), 0, None); // it hangs
+        check(&[], None);
+        check(&points(&steps(1, 5.0, 1.0)), None);
+        check(&points(&steps(12, 0.0, 5.0)), None); // 110 s
+        check(&points(&steps(18, 0.0, 1.0)), None); // 17 steps
+        check(&points(&steps(30, 7.0, 0.0)), None); // it hangs
         // It hangs since half of the time, and it has become three times as slow.
         let halves = |per_point| {
             let mut halves = steps(20, 0.0, 6.0);
             halves.extend(steps(20, 120.0, per_point));
             halves
         };
-        check(&points(0, &halves(0.0)), 0, None);
-        check(&points(0, &halves(2.0)), 0, None);
+        check(&points(&halves(0.0)), None);
+        check(&points(&halves(2.0)), None);
         let stopped = |count: usize| {
             let mut stopped = steps(100, 0.0, 5.0);
             stopped.extend(vec![495.0; count]);
             stopped
         };
-        check(&points(0, &stopped(5)), 0, Some(1_040_000.0 / 495.0));
-        check(&points(0, &stopped(14)), 0, None); // for 140 s
+        check(&points(&stopped(5)), Some(1_040_000.0 / 495.0));
+        check(&points(&stopped(14)), None); // for 140 s
     }
 
     #[test]
-    fn only_the_present_attempt_counts() {
+    fn only_steps_after_the_last_start_of_the_ranks_count() {
         let mut both = steps(30, 0.0, 1.0);
-        // The second attempt repeats steps, and is faster.
+        // The second start repeats steps, and is faster.
         both.extend(steps(20, 20.0, 5.0));
-        check(&points(0, &both), 0, Some(2_000.0));
-        check(&points(0, &both), 300_000, Some(2_000.0));
-        check(&points(0, &both), 400_000, None);
-        check(&points(0, &both), 900_000, None);
-        // Another node trains on from the last step. Until then, the lost node's step is the highest.
-        let mut moved = vec![50.0; 10];
-        moved.extend(steps(20, 55.0, 5.0));
-        check(&points(0, &moved), 0, Some(2_000.0));
+        check(&points(&both), Some(2_000.0));
+        check(&points(&both[..40]), None);
+        // The first step is measured for a while before the second one ends.
+        let mut late = vec![50.0; 10];
+        late.extend(steps(20, 55.0, 5.0));
+        check(&points(&late), Some(2_000.0));
     }
 
     #[test]

@@ -9,13 +9,11 @@ use leptos::prelude::*;
 use super::pace::{RANGE_MS, StepAt, pace_ms, remaining_ms};
 use super::run_signal::RunSignal;
 use crate::language::{tr, tr_with};
-use crate::live::{Live, Run, RunSpec, StreamMessage};
-use crate::ui::{fixed, show, text};
+use crate::live::{Live, Run, StreamMessage};
+use crate::ui::{effect, fixed, show, text};
 
 /// Distance of the points that the pace is computed from.
 const POINT_MS: i64 = 10_000;
-/// A recipe whose setting `steps` counts something else than the steps of a rank.
-const COUNTS_OTHERWISE: &str = "rpc-parameter-server";
 
 /// The values now: the highest step of all ranks, and the median throughput of a rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -32,27 +30,32 @@ pub(super) fn Progress(
     /// The run.
     run: RunSignal,
 ) -> impl IntoView {
-    let (now, points) = (watched_now(&id), watched_points(&id));
+    let (now, points) = (RwSignal::new(Now::default()), RwSignal::new(Vec::new()));
+    let live = expect_context::<Live>();
+    let attempt = Memo::new(move |_| run.with(|run| run.as_ref().map_or(0, |run| run.summary.attempt.0)));
+    effect(move || {
+        let of = |metric: &str| of_attempt(metric, &id, attempt.get());
+        // Removes what belongs to the attempt before.
+        now.set(Now::default());
+        watch_now(live, now, &of("train_step"), &of("train_samples_per_second"));
+        watch_points(live, points, &of("train_step"));
+    });
     let step = move || {
         let last = run.with(|run| last_step(run.as_ref()?));
         now.get().step.or(last)
     };
-    let total = Memo::new(move |_| run.with(|run| total_steps(&run.as_ref()?.more.spec)));
+    let total = move || run.with(|run| run.as_ref()?.more.total_steps.map(f64::from));
+    let state = move || run.with(|run| Some(run.as_ref()?.summary.state));
+    let is_running = move || state() == Some(RunState::Running);
     let remaining = move || {
-        let begin_ms = run.with(|run| running_since_ms(run.as_ref()?))?;
-        let pace_ms = points.with(|points| pace_ms(points, begin_ms))?;
-        let steps = total.get()? - now.get().step?;
+        let pace_ms = points.with(|points| pace_ms(points)).filter(|_| is_running())?;
+        let steps = total()? - now.get().step?;
         (steps > 0.0).then(|| remaining_ms(steps, pace_ms))
     };
-    let steps = text(move || {
-        step()
-            .map(|step| step_words(step, total.get()))
-            .unwrap_or_default()
-    });
+    let steps = text(move || step().map(|step| step_words(step, total())).unwrap_or_default());
     let throughput = text(move || {
         // The values of a lost node are the newest ones for some minutes.
-        let is_running = run.with(|run| run.as_ref().and_then(running_since_ms).is_some());
-        let rate = now.get().samples_per_second.filter(|_| is_running);
+        let rate = now.get().samples_per_second.filter(|_| is_running());
         let rate = rate.map(|rate| show(rate, Unit::PerSecond));
         rate.map(|rate| tr_with("{rate} samples/s per rank", &[("rate", &rate)]))
             .unwrap_or_default()
@@ -85,18 +88,6 @@ fn step_words(step: f64, total: Option<f64>) -> String {
     }
 }
 
-/// Returns the last step of the run, if its specification says so: each recipe trains up to the step in its setting `steps`. The arguments
-/// of a script can mean anything.
-fn total_steps(spec: &RunSpec) -> Option<f64> {
-    let is_recipe = spec
-        .recipe
-        .as_ref()
-        .is_some_and(|recipe| recipe != COUNTS_OTHERWISE);
-    let steps = spec.set.get("steps").filter(|_| is_recipe)?;
-    let total: u32 = steps.trim().parse().ok()?;
-    (total > 0).then(|| f64::from(total))
-}
-
 /// Returns the last step that the newest attempt reported.
 fn last_step(run: &Run) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a number of steps fits 53 bits")]
@@ -104,23 +95,24 @@ fn last_step(run: &Run) -> Option<f64> {
     run.more.attempts.last()?.last_step.map(as_float)
 }
 
-/// Returns when the current attempt of a running run began.
-fn running_since_ms(run: &Run) -> Option<TimestampMs> {
-    let is_running = run.summary.state == RunState::Running;
-    Some(run.more.attempts.last()?.started_ms).filter(|_| is_running)
+/// Returns the query of a metric of the ranks of an attempt. The values of a lost node stay the newest of its ranks for some minutes, while
+/// the next attempt trains elsewhere.
+fn of_attempt(metric: &str, run: &str, attempt: u32) -> String {
+    let of_run = format!("{metric}{{run=\"{run}\"}}");
+    match attempt {
+        // There is no attempt before it.
+        ..=1 => of_run,
+        _ => {
+            format!("{of_run} and on (node, rank) train_info{{run=\"{run}\",attempt=\"{attempt}\"}}")
+        }
+    }
 }
 
-fn watched_now(id: &str) -> RwSignal<Now> {
-    let now = RwSignal::new(Now::default());
-    let part = |name: &str, query: &str| {
-        format!("label_replace({query}{{run=\"{id}\"}}), \"is\", \"{name}\", \"\", \"\")")
-    };
+fn watch_now(live: Live, now: RwSignal<Now>, steps: &str, rates: &str) {
     let query = format!(
-        "{} or {}",
-        part("step", "max(train_step"),
-        part("rate", "quantile(0.5, train_samples_per_second"),
+        "label_replace(max({steps}), \"is\", \"step\", \"\", \"\") or label_replace(quantile(0.5, {rates}), \"is\", \"rate\", \"\", \"\")"
     );
-    expect_context::<Live>().watch(
+    live.watch(
         |id| Request::WatchInstant { id, query },
         move |message| {
             if let StreamMessage::Frame { series, .. } = message {
@@ -135,13 +127,11 @@ fn watched_now(id: &str) -> RwSignal<Now> {
             }
         },
     );
-    now
 }
 
-fn watched_points(id: &str) -> RwSignal<Vec<StepAt>> {
-    let points = RwSignal::new(Vec::new());
-    let query = format!("max(train_step{{run=\"{id}\"}})");
-    expect_context::<Live>().watch(
+fn watch_points(live: Live, points: RwSignal<Vec<StepAt>>, steps: &str) {
+    let query = format!("max({steps})");
+    live.watch(
         |id| Request::WatchRange {
             id,
             query,
@@ -162,7 +152,6 @@ fn watched_points(id: &str) -> RwSignal<Vec<StepAt>> {
             }
         },
     );
-    points
 }
 
 /// Adds the points of a frame, and removes those that have become too old.
@@ -189,30 +178,13 @@ mod tests {
 
     use super::*;
 
-    fn spec(recipe: Option<&str>, steps: Option<&str>) -> RunSpec {
-        let steps = steps.map(|steps| ("steps".to_owned(), steps.to_owned()));
-        RunSpec {
-            recipe: recipe.map(str::to_owned),
-            set: steps.into_iter().collect(),
-        }
-    }
-
     #[test]
-    fn only_the_setting_of_a_recipe_is_a_total() {
-        for (recipe, steps, expected) in [
-            (Some("ddp"), Some("50000"), Some(50_000.0)),
-            (Some("ddp"), Some("many"), None),
-            (Some("ddp"), Some("0"), None),
-            (Some("ddp"), None, None),
-            (Some(COUNTS_OTHERWISE), Some("150"), None),
-            (None, Some("50000"), None),
-        ] {
-            assert_eq!(
-                total_steps(&spec(recipe, steps)),
-                expected,
-                "{recipe:?} {steps:?}"
-            );
-        }
+    fn a_later_attempt_has_only_its_own_values() {
+        assert_eq!(of_attempt("train_step", "r-1", 1), "train_step{run=\"r-1\"}");
+        assert_eq!(
+            of_attempt("train_step", "r-1", 2),
+            "train_step{run=\"r-1\"} and on (node, rank) train_info{run=\"r-1\",attempt=\"2\"}"
+        );
     }
 
     #[test]

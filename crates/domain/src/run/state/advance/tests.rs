@@ -339,8 +339,14 @@ fn a_state_has_the_time_at_which_it_began() {
     assert_eq!(story.machine.state_since_ms, Some(0));
     story.run_attempt();
     let running = &story.machine;
-    assert_eq!((running.state, running.started_ms.is_some()), (RunState::Running, true));
-    assert_eq!(running.state_since_ms, running.started_ms, "its second rank changes nothing");
+    assert_eq!(
+        (running.state, running.started_ms.is_some()),
+        (RunState::Running, true)
+    );
+    assert_eq!(
+        running.state_since_ms, running.started_ms,
+        "its second rank changes nothing"
+    );
     story.end_all(0);
     let ended_ms = story.machine.ended_ms;
     assert!(ended_ms.is_some());
