@@ -8,6 +8,8 @@ import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, startBrowser, 
 /** The demo's faults begin some seconds after its start. */
 const DIAGNOSED_MS = 90_000;
 const HAN = /\p{Script=Han}/u;
+/** Two words of a sentence. The names and numbers in a Chinese text are not. */
+const ENGLISH = /\b[a-z]{2,} [a-z]{2,}\b/i;
 
 test("languages", async (t) => {
   const lockstep = await startDemo(t);
@@ -27,6 +29,13 @@ test("languages", async (t) => {
     const headings = await page.locator("main h2").evaluateAll((all) => all.map(({ firstChild }) => firstChild.textContent.trim()));
     assert.deepEqual(headings, ["需要处理", "训练任务", "GPU", "指标"]);
     assert.match(await page.getByTestId("sentence").innerText(), HAN);
+    for (const part of [page.getByTestId("sentence"), page.getByTestId("needs-you").first()]) {
+      const { marked, others } = await byLanguage(part);
+      assert.match(marked, ENGLISH);
+      assert.doesNotMatch(marked, HAN);
+      assert.match(others, HAN);
+      assert.doesNotMatch(others, ENGLISH, "a screen reader would read it with a Chinese voice");
+    }
     assert.deepEqual(await accessibilityFaults(page), []);
     await picture(page, "overview-zh");
   });
@@ -40,6 +49,9 @@ test("languages", async (t) => {
     await head.waitFor({ state: "attached" });
     const columns = await head.locator("th").allTextContents();
     assert.deepEqual(columns, ["曲线", "值", "最小", "最大"]);
+    await page.getByTestId("axis-as-list").click();
+    const state = page.getByTestId("axis-list").getByText(/^run \S+ is running$/).first();
+    assert.equal(await state.getAttribute("lang"), "en");
     assert.deepEqual(await accessibilityFaults(page), []);
     assert.equal(loads, 1);
   });
@@ -96,5 +108,14 @@ async function isLiveInChinese(page) {
   await page.getByTestId("connection").getByText("实时").waitFor();
   await waitFor("the page says that it is in Chinese", SHOWN_MS, async () => (await language(page)) === "zh-CN");
 }
+
+/** Returns the text of a part that is marked as English, and the rest. */
+const byLanguage = (part) =>
+  part.evaluate((element) => {
+    const others = element.cloneNode(true);
+    const marked = [...others.querySelectorAll("[lang=en]")];
+    marked.forEach((text) => text.remove());
+    return { marked: marked.map(({ textContent }) => textContent).join("\n"), others: others.textContent };
+  });
 
 const language = (page) => page.evaluate(() => document.documentElement.lang);

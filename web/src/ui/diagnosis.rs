@@ -4,7 +4,7 @@ use domain::api::alerts::{Diagnosis, Evidence, EvidenceValue};
 use domain::metric::Unit;
 use leptos::prelude::*;
 
-use super::{Ago, dynamic_view, number, severity_class, severity_word, show, text};
+use super::{Ago, dynamic_view, english, number, severity_class, severity_word, show, text};
 use crate::language::{tr, tr_parts};
 use crate::live::Row;
 
@@ -44,12 +44,12 @@ pub(crate) fn DiagnosisCard(
             <p class="flex flex-wrap gap-2 items-center text-sm">
                 <span class=text(move || severity_word(severity.get()).0)>{text(move || severity_word(severity.get()).1)}</span>
                 <span class="opacity-80">{rule.clone()}</span>
-                <span class="opacity-80">{of(|diagnosis| &diagnosis.culprit)}</span>
+                <span class="opacity-80" lang="en">{of(|diagnosis| &diagnosis.culprit)}</span>
                 <span class="opacity-80">{since} <Ago at_ms=since_ms /> {ago}</span>
             </p>
-            <h3 class="font-bold mt-1 break-words"><a class="link" href=page>{of(|diagnosis| &diagnosis.summary)}</a></h3>
-            <p class="mt-1"><b>{tr("Why: ")}</b>{of(|diagnosis| &diagnosis.cause)}</p>
-            <p class="mt-1"><b>{tr("What to do: ")}</b>{of(|diagnosis| &diagnosis.advice)}</p>
+            <h3 class="font-bold mt-1 break-words"><a class="link" lang="en" href=page>{of(|diagnosis| &diagnosis.summary)}</a></h3>
+            <p class="mt-1"><b>{tr("Why: ")}</b>{english(of(|diagnosis| &diagnosis.cause))}</p>
+            <p class="mt-1"><b>{tr("What to do: ")}</b>{english(of(|diagnosis| &diagnosis.advice))}</p>
             <div class="flex flex-wrap gap-4 mt-2 items-start">
                 <details class="grow min-w-0">
                     <summary class="cursor-pointer">{tr("Evidence: what was measured")}</summary>
@@ -79,7 +79,7 @@ pub(crate) fn MeasuredValues(
     let lines = (!evidence.lines.is_empty()).then(|| evidence.lines.join("\n"));
     view! {
         <section class="mt-2" data-testid="evidence">
-            <h4 class="font-semibold text-sm">{evidence.title}</h4>
+            <h4 class="font-semibold text-sm" lang="en">{evidence.title}</h4>
             <ul class="flex flex-wrap gap-x-4 text-sm">{evidence.values.iter().map(value).collect_view()}</ul>
             {lines.map(|lines| view! { <pre class="text-xs overflow-x-auto">{lines}</pre> })}
             {is_empty.then(|| view! { <p class="text-sm opacity-70">{tr("no data")}</p> })}

@@ -5,8 +5,8 @@ use leptos::prelude::*;
 
 use super::diagnosis_state::DiagnosisState;
 use super::text::timeline_verb;
-use crate::language::{tr, tr_with};
-use crate::ui::{Heading, clock, empty_view};
+use crate::language::{tr, tr_parts, tr_with};
+use crate::ui::{Heading, clock, empty_view, english};
 
 /// Earlier diagnoses; nothing if there were none in the last 30 days.
 #[component]
@@ -62,21 +62,19 @@ fn entry(entry: &TimelineEntry) -> AnyView {
     let until = entry.until_ms.map_or_else(String::new, |at_ms| {
         tr_with(" until {time}", &[("time", &clock(at_ms))])
     });
-    let note = if entry.note.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", entry.note)
+    let colon = if entry.note.is_empty() { "" } else { ": " };
+    let words = format!("{} {}{until}{colon}", entry.who, timeline_verb(&entry.kind));
+    let note = match entry.kind.as_str() {
+        // The title of the action. Other notes are in the language of the person who wrote them.
+        "acted" => english(Signal::stored(entry.note.clone())),
+        _ => entry.note.clone().into_any(),
     };
-    let verdict = entry.verdict.as_ref().map_or_else(String::new, |verdict| {
-        tr_with(". Before and after: {summary}", &[("summary", &verdict.summary)])
+    let verdict = entry.verdict.as_ref().map(|verdict| {
+        let [before, after] = tr_parts(". Before and after: {summary}");
+        view! { {before} {english(Signal::stored(verdict.summary.clone()))} {after} }.into_any()
     });
-    let words = format!(
-        "{} {}{until}{note}{verdict}",
-        entry.who,
-        timeline_verb(&entry.kind)
-    );
     view! {
-        <li class="break-words"><span class="font-mono opacity-80">{clock(entry.at_ms)}</span> " " {words}</li>
+        <li class="break-words"><span class="font-mono opacity-80">{clock(entry.at_ms)}</span> " " {words} {note} {verdict}</li>
     }
     .into_any()
 }

@@ -5,7 +5,7 @@ use leptos::prelude::*;
 
 use crate::language::tr;
 use crate::live::{Live, Row, each};
-use crate::ui::{Ago, When, diagnosis_href, severity_word, text};
+use crate::ui::{Ago, When, diagnosis_href, english, severity_word, text};
 
 /// The list; hidden if there are no active diagnoses.
 #[component]
@@ -40,13 +40,13 @@ fn Line(row: Row<Diagnosis>) -> impl IntoView {
             <details>
                 <summary class="cursor-pointer flex flex-wrap gap-x-3 items-center min-h-(--row)">
                     <span class=text(move || severity().0)>{text(move || severity().1)}</span>
-                    <span class="min-w-0 grow break-words">{of(|diagnosis| &diagnosis.summary)}</span>
-                    <span class="text-muted">{of(|diagnosis| &diagnosis.culprit)}</span>
+                    <span class="min-w-0 grow break-words" lang="en">{of(|diagnosis| &diagnosis.summary)}</span>
+                    <span class="text-muted" lang="en">{of(|diagnosis| &diagnosis.culprit)}</span>
                     <span class="text-muted"><Ago at_ms=since_ms /></span>
                 </summary>
                 <div class="pb-2 grid gap-1">
-                    <p><b>{tr("Why: ")}</b>{of(|diagnosis| &diagnosis.cause)}</p>
-                    <p><b>{tr("What to do: ")}</b>{of(|diagnosis| &diagnosis.advice)}</p>
+                    <p><b>{tr("Why: ")}</b>{english(of(|diagnosis| &diagnosis.cause))}</p>
+                    <p><b>{tr("What to do: ")}</b>{english(of(|diagnosis| &diagnosis.advice))}</p>
                     <p><a class="link inline-flex items-center min-h-(--row)" href=href>{tr("Evidence and actions")}</a></p>
                 </div>
             </details>

@@ -7,7 +7,7 @@ use leptos::prelude::*;
 use super::next_action::NextAction;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, Row};
-use crate::ui::{When, diagnosis_href, focus_when_shown, severity_word, text};
+use crate::ui::{When, diagnosis_href, english, focus_when_shown, severity_word, text};
 
 /// The data of the sentence.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -23,6 +23,7 @@ struct StatusSummary {
 #[derive(Debug, Clone, PartialEq)]
 struct Worst {
     severity: Severity,
+    /// With a full stop.
     summary: String,
     href: String,
 }
@@ -49,7 +50,8 @@ pub(super) fn Sentence() -> impl IntoView {
         Some(None) => "state state-ok",
         None => "",
     });
-    let words = text(move || status().map_or(tr("Loading…").to_owned(), |status| status.words()));
+    let count = text(move || status().map_or(tr("Loading…").to_owned(), |status| status.count()));
+    let summary = text(move || worst().map(|worst| worst.summary).unwrap_or_default());
     let href = text(move || worst().map(|worst| worst.href).unwrap_or_default());
     let next = NextAction::of_worst();
     // The action of another diagnosis is never shown.
@@ -59,7 +61,7 @@ pub(super) fn Sentence() -> impl IntoView {
     view! {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-base sm:text-lg" data-testid="sentence">
             <span class=class style:white-space="normal" aria-live="polite">
-                <span>{words}</span>
+                <span>{count} " " {english(summary)}</span>
             </span>
             <a class="off-wall btn btn-sm" href=href hidden=move || worst().is_none()>{tr("Open")}</a>
             <When on=has_action>
@@ -85,21 +87,22 @@ impl StatusSummary {
             diagnoses: diagnoses.len(),
             worst: diagnoses.first().map(|worst| Worst {
                 severity: worst.alert.severity,
-                summary: worst.summary.trim().to_owned(),
+                summary: with_full_stop(worst.summary.trim()),
                 href: diagnosis_href(worst),
             }),
         }
     }
 
-    fn words(&self) -> String {
-        let Some(worst) = &self.worst else {
+    /// Says how many runs need attention.
+    fn count(&self) -> String {
+        if self.worst.is_none() {
             return match self.active_runs {
                 0 => tr("No problems found. No runs are active.").to_owned(),
                 1 => tr("No problems found. 1 run is active.").to_owned(),
                 many => tr_with("No problems found. {count} runs are active.", &[("count", &many)]),
             };
-        };
-        let count = match (self.affected_runs, self.active_runs, self.diagnoses) {
+        }
+        match (self.affected_runs, self.active_runs, self.diagnoses) {
             (0, _, 1) => tr("1 diagnosis.").to_owned(),
             (0, _, many) => tr_with("{count} diagnoses.", &[("count", &many)]),
             (1, 1, _) => tr("The active run needs attention.").to_owned(),
@@ -108,53 +111,55 @@ impl StatusSummary {
                 "{count} of {all} runs need attention.",
                 &[("count", &many), ("all", &of)],
             ),
-        };
-        let end = if worst.summary.ends_with(['.', '!', '?']) {
-            ""
-        } else {
-            "."
-        };
-        format!("{count} {}{end}", worst.summary)
+        }
     }
+}
+
+fn with_full_stop(sentence: &str) -> String {
+    let end = if sentence.ends_with(['.', '!', '?']) {
+        ""
+    } else {
+        "."
+    };
+    format!("{sentence}{end}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn status(affected_runs: usize, active_runs: usize, summary: Option<&str>) -> StatusSummary {
-        StatusSummary {
-            active_runs,
-            affected_runs,
-            diagnoses: usize::from(summary.is_some()),
-            worst: summary.map(|summary| Worst {
-                severity: Severity::Warning,
-                summary: summary.to_owned(),
-                href: String::new(),
-            }),
+    #[test]
+    fn the_sentence_says_how_many() {
+        for (affected_runs, active_runs, has_worst, expected) in [
+            (0, 0, false, "No problems found. No runs are active."),
+            (0, 6, false, "No problems found. 6 runs are active."),
+            (1, 1, true, "The active run needs attention."),
+            (1, 6, true, "1 of 6 runs needs attention."),
+            (2, 6, true, "2 of 6 runs need attention."),
+            (0, 6, true, "1 diagnosis."),
+        ] {
+            let status = StatusSummary {
+                active_runs,
+                affected_runs,
+                diagnoses: usize::from(has_worst),
+                worst: has_worst.then(|| Worst {
+                    severity: Severity::Warning,
+                    summary: "rank 3 is late.".to_owned(),
+                    href: String::new(),
+                }),
+            };
+            assert_eq!(status.count(), expected);
         }
     }
 
     #[test]
-    fn the_sentence_says_how_many_and_who() {
-        for (status, expected) in [
-            (status(0, 0, None), "No problems found. No runs are active."),
-            (status(0, 6, None), "No problems found. 6 runs are active."),
-            (
-                status(1, 1, Some("rank 3 is late")),
-                "The active run needs attention. rank 3 is late.",
-            ),
-            (
-                status(1, 6, Some("rank 3 is late.")),
-                "1 of 6 runs needs attention. rank 3 is late.",
-            ),
-            (
-                status(2, 6, Some("rank 3 is late")),
-                "2 of 6 runs need attention. rank 3 is late.",
-            ),
-            (status(0, 6, Some("disk is full")), "1 diagnosis. disk is full."),
+    fn the_summary_ends_with_a_full_stop() {
+        for (summary, expected) in [
+            ("rank 3 is late", "rank 3 is late."),
+            ("rank 3 is late.", "rank 3 is late."),
+            ("is the disk full?", "is the disk full?"),
         ] {
-            assert_eq!(status.words(), expected);
+            assert_eq!(with_full_stop(summary), expected);
         }
     }
 }

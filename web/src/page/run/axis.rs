@@ -129,6 +129,7 @@ fn Mark(row: Row<Placed>, tab_stop: Memo<String>, reached: RwSignal<String>) -> 
     let placed = row.signal();
     let of = move |part: fn(&Placed) -> String| text(move || placed.with(part));
     let title = of(title);
+    let lang = row.peek(|placed| placed.item.lang);
     let (own, stop) = (row.key.clone(), row.key.clone());
     let tabindex = text(move || {
         if tab_stop.with(|stop| *stop == own) {
@@ -140,6 +141,7 @@ fn Mark(row: Row<Placed>, tab_stop: Memo<String>, reached: RwSignal<String>) -> 
     view! {
         <a
             class=of(|placed| class(placed).to_owned())
+            lang=lang
             href=of(|placed| placed.item.href.clone())
             title=title
             aria-label=of(name)
@@ -233,7 +235,7 @@ fn line(item: &Item) -> AnyView {
     view! {
         <li class="break-words">
             <span class="font-mono opacity-80">{when(item)}</span> " " {item.lane.title()} ": "
-            <a class="link" href=item.href.clone()>{item.text.clone()}</a>
+            <a class="link" lang=item.lang href=item.href.clone()>{item.text.clone()}</a>
         </li>
     }
     .into_any()

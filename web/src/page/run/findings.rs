@@ -92,10 +92,10 @@ fn card(finding: &Found) -> AnyView {
                 <span class="opacity-80">{since_text} <Ago at_ms=Signal::stored(finding.since_ms) /> {ago} {since}</span>
                 <span class="opacity-80">{lost}</span>
             </p>
-            <h3 class="font-bold mt-1 break-words">{finding.sentence.clone()}</h3>
+            <h3 class="font-bold mt-1 break-words" lang="en">{finding.sentence.clone()}</h3>
             <p class="text-sm empty:hidden">{note}</p>
             <p class="text-sm mt-1">{tr("Witnesses:")}</p>
-            <ul class="text-sm list-disc ml-5">{witnesses}</ul>
+            <ul class="text-sm list-disc ml-5" lang="en">{witnesses}</ul>
         </article>
     }
     .into_any()

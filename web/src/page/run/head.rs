@@ -72,7 +72,7 @@ pub(super) fn Head(
             <When on=move || may.get()><a class="btn btn-sm" href=format!("/runs/new?from={copied}") data-testid="clone">{tr("Clone")}</a></When>
             <Progress id=progress_of run />
             <p class="w-full text-sm opacity-80" data-testid="run-detail">{words(run, |run| Some(detail(run)))} {submitted} <Ago at_ms=submitted_ms /> {ago}</p>
-            <p class="w-full break-words empty:hidden" data-testid="run-outcome">{why}</p>
+            <p class="w-full break-words empty:hidden" lang="en" data-testid="run-outcome">{why}</p>
             <p class="w-full break-words empty:hidden" role="status" data-testid="stop-progress">{stopping}</p>
             <UnknownAttempts of=unknown />
             <When on=move || watched.get()>

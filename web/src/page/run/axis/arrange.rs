@@ -163,6 +163,7 @@ mod tests {
             lane: Lane::Diagnoses,
             start_ms,
             end,
+            lang: None,
             label: "▲".to_owned(),
             text: format!("at {start_ms}"),
             href: "/".to_owned(),

@@ -67,6 +67,9 @@ impl Lane {
     }
 }
 
+/// The collector writes in English.
+const ENGLISH: Option<&str> = Some("en");
+
 /// When an entry ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
@@ -87,6 +90,8 @@ pub(super) struct Item {
     pub(super) start_ms: TimestampMs,
     /// When it ended.
     pub(super) end: End,
+    /// The language of the words if it is not that of the page.
+    pub(super) lang: Option<&'static str>,
     /// A few words, shown where there is room.
     pub(super) label: String,
     /// The whole text.
@@ -143,6 +148,7 @@ impl Sources<'_> {
             lane: Lane::Attempts,
             start_ms: attempt.started_ms,
             end: attempt.ended_ms.map_or(End::Open, End::At),
+            lang: None,
             label: tr_with("attempt {number}", &[("number", &number)]),
             text: tr_with(
                 "Attempt {number} ({cause}): {outcome}",
@@ -172,6 +178,7 @@ impl Sources<'_> {
                 lane: Lane::States,
                 start_ms: event.at_ms,
                 end,
+                lang: ENGLISH,
                 label: event.message.clone(),
                 text: event.message.clone(),
                 href: self.log_at(event.at_ms),
@@ -198,6 +205,7 @@ impl Sources<'_> {
             lane: Lane::Checkpoints,
             start_ms: checkpoint.finished_ms?,
             end: End::Moment,
+            lang: None,
             label: "▾".to_owned(),
             text,
             href: of_tab(self.run, Tab::Checkpoints),
@@ -218,6 +226,7 @@ impl Sources<'_> {
             lane: Lane::GpuErrors,
             start_ms: event.at_ms,
             end: End::Moment,
+            lang: ENGLISH,
             label: "⚡".to_owned(),
             text,
             href,
@@ -226,21 +235,23 @@ impl Sources<'_> {
     }
 
     fn action(&self, action: &RunAction) -> Item {
-        self.moment_of_action(action.at_ms, format!("{}: {}", action.who, action.text))
+        self.moment_of_action(action.at_ms, format!("{}: {}", action.who, action.text), ENGLISH)
     }
 
     /// Returns a change of knobs that no person requested. Those of people are among the actions.
     fn change(&self, at_ms: TimestampMs, change: &Change) -> Option<Item> {
         let reason = change.reason.as_ref()?;
         let cause = cause(change.cause());
-        Some(self.moment_of_action(at_ms, format!("{cause}, {}: {reason}", change.words())))
+        let words = format!("{cause}, {}: {reason}", change.words());
+        Some(self.moment_of_action(at_ms, words, None))
     }
 
-    fn moment_of_action(&self, at_ms: TimestampMs, text: String) -> Item {
+    fn moment_of_action(&self, at_ms: TimestampMs, text: String, lang: Option<&'static str>) -> Item {
         Item {
             lane: Lane::Actions,
             start_ms: at_ms,
             end: End::Moment,
+            lang,
             label: "⚙".to_owned(),
             text,
             href: of_tab(self.run, Tab::Attempts),
@@ -259,6 +270,7 @@ fn diagnosis(diagnosis: &RunDiagnosis) -> Item {
         lane: Lane::Diagnoses,
         start_ms: diagnosis.fired_ms.unwrap_or(diagnosis.active_ms),
         end: diagnosis.resolved_ms.map_or(End::Open, End::At),
+        lang: ENGLISH,
         label: format!("▲ {}", diagnosis.summary),
         text: diagnosis.summary.clone(),
         href: format!("/diagnoses/{}", diagnosis.id),
@@ -416,6 +428,9 @@ mod tests {
             told(Lane::Diagnoses),
             [(2_500, "rank 17 is late", "/diagnoses/d-1")]
         );
+        let marked = items.iter().filter(|item| item.lang.is_some());
+        let marked: Vec<Lane> = marked.map(|item| item.lane).collect();
+        assert_eq!(marked, [Lane::Diagnoses, Lane::GpuErrors, Lane::Actions]);
         assert_eq!(
             told(Lane::GpuErrors),
             [(4_000, "node-07: GPU 3 reports Xid 79", "/?sel=node-07")]
