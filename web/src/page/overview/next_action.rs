@@ -10,8 +10,9 @@ use crate::live::Live;
 use crate::session::UserSession;
 use crate::ui::{count_every, diagnosis_href, effect};
 
-/// Interval between requests. A new worst diagnosis, and a new attempt or state of its run, are requested at once.
-const AGAIN_MS: u32 = 30_000;
+/// Interval between requests. A new worst diagnosis, and a new attempt or state of its run, are requested at once. The interval is for what
+/// the lists do not show, such as a node that has become free. The page of the diagnosis always requests the current actions.
+const AGAIN_MS: u32 = 300_000;
 
 /// An action as its button shows it. The diagnosis's page explains it and carries it out. Cheap to copy.
 #[derive(Clone, Copy)]
