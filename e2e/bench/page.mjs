@@ -78,22 +78,26 @@ export async function livePage(scope, browser, lockstep, path, size = { width: 1
   return page;
 }
 
-/** Records a trace of the whole browser while `body` runs: one event per line of `file`. */
+/** Records a trace of the whole browser while `body` runs: one event per line of `file`. A trace that lacks events is an error. */
 export async function traced(browser, file, body) {
   const session = await browser.newBrowserCDPSession();
   const out = createWriteStream(file);
   session.on("Tracing.dataCollected", ({ value }) => value.forEach((event) => out.write(`${JSON.stringify(event)}\n`)));
   const complete = new Promise((resolve) => session.once("Tracing.tracingComplete", resolve));
   await session.send("Tracing.start", { transferMode: "ReportEvents", categories: CATEGORIES.join(",") });
+  let value;
+  let isIncomplete;
   try {
-    return await body();
+    value = await body();
   } finally {
     await session.send("Tracing.end");
-    await complete;
+    ({ dataLossOccurred: isIncomplete } = await complete);
     out.end();
     await once(out, "finish");
     await session.detach();
   }
+  if (isIncomplete) throw new Error(`the browser lost events of the trace ${file}; measure for a shorter time`);
+  return value;
 }
 
 async function sessionCookie({ url, token }) {
