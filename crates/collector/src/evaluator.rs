@@ -60,11 +60,17 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Creates the result of a query that has just been evaluated. The tuple: when the query began, how long it waited, and how long it
-    /// read.
-    fn new(output: Output, held: Budget, (began, queued, reading): (Instant, Duration, Duration)) -> Self {
+    /// Creates the result of a query that has just been evaluated. `samples_read`: the samples that were spent before the evaluation. The
+    /// tuple: when the query began, how long it waited, and how long it read.
+    fn new(
+        output: Output,
+        held: Budget,
+        samples_read: u64,
+        (began, queued, reading): (Instant, Duration, Duration),
+    ) -> Self {
         let cost = Cost {
             samples: held.samples_spent(),
+            samples_read,
             queued,
             reading,
             evaluating: began.elapsed() - queued - reading,
@@ -78,6 +84,8 @@ impl Answered {
 pub struct Cost {
     /// Number of samples read, and of values of intermediate results.
     pub samples: u64,
+    /// Number of samples read.
+    pub samples_read: u64,
     /// Time waiting for a slot.
     pub queued: Duration,
     /// Time reading series.
@@ -299,12 +307,14 @@ impl Evaluator {
                 warnings,
             } = this.read(&query, params, &paid, &runtime)?;
             let reading = began.elapsed() - queued;
+            let samples_read = paid.samples_spent();
             let mut output = query.evaluate(&this.own.combined_with(stored), &params, &paid)?;
             output.warnings.extend(warnings);
-            Ok::<_, QueryError>((output, reading))
+            Ok::<_, QueryError>((output, samples_read, reading))
         });
-        let (output, reading) = evaluated.await.map_err(QueryError::Engine)??;
-        Ok(Answered::new(output, budget, (began, queued, reading)))
+        let (output, samples_read, reading) = evaluated.await.map_err(QueryError::Engine)??;
+        let times = (began, queued, reading);
+        Ok(Answered::new(output, budget, samples_read, times))
     }
 
     /// Evaluates on the current thread if that takes less time than a switch to another thread and back: a panel of one or a few series
@@ -319,13 +329,15 @@ impl Evaluator {
         let evaluated = std::panic::catch_unwind(AssertUnwindSafe(|| {
             let stored = self.series.prefetch_cached(&query.selections(&params), &budget)?;
             let reading = began.elapsed() - queued;
+            let samples_read = budget.samples_spent();
             let output = query
                 .evaluate(&self.own.combined_with(stored), &params, &budget)
                 .ok()?;
-            Some((output, reading))
+            Some((output, samples_read, reading))
         }));
-        let (output, reading) = evaluated.ok()??;
-        Some(Answered::new(output, budget, (began, queued, reading)))
+        let (output, samples_read, reading) = evaluated.ok()??;
+        let times = (began, queued, reading);
+        Some(Answered::new(output, budget, samples_read, times))
     }
 
     /// Reads what the query selects. Reads again, further back, if hourly buckets would fall between two lookbacks.
@@ -493,13 +505,23 @@ mod tests {
                     .await
                     .unwrap();
                 assert_eq!(at_once.output, later.output, "{text}");
-                assert_eq!(at_once.cost.samples, later.cost.samples, "{text}");
+                let samples = |answered: &Answered| (answered.cost.samples, answered.cost.samples_read);
+                assert_eq!(samples(&at_once), samples(&later), "{text}");
             }
         }
         let rest = evaluator.free();
         let query = query::parse(r#"load{n="1"}"#).unwrap();
         let answered = evaluator.answer(query, range, TIME_MAX).await.unwrap();
         assert!(evaluator.free().1 < rest.1, "an answer holds its samples");
+        let Cost {
+            samples,
+            samples_read,
+            ..
+        } = answered.cost;
+        assert!(
+            0 < samples_read && samples_read < samples,
+            "{samples_read} of {samples}"
+        );
         drop(answered);
         assert_eq!(evaluator.free(), rest);
         store.close().await;

@@ -13,6 +13,7 @@
 mod error;
 mod eval;
 mod expr;
+mod extremes;
 pub mod format;
 mod function;
 mod output;
@@ -33,6 +34,18 @@ pub struct Query {
     expr: expr::Expr,
 }
 
+/// The queries for the least and the greatest value within each step of another query.
+#[derive(Debug, Clone)]
+pub struct Extremes {
+    /// The query for the least values.
+    pub min: Query,
+    /// The query for the greatest values.
+    pub max: Query,
+    /// How often each of them evaluates the expression of the other query per step. 1 if the extremes follow from the samples of a selector;
+    /// then they cost about as much as the other query.
+    pub evaluations_per_step: u64,
+}
+
 impl Query {
     /// Returns the text of the query.
     #[must_use]
@@ -40,25 +53,22 @@ impl Query {
         &self.text
     }
 
-    /// Returns the queries for the least and the greatest value within the last `step_ms`. `None` if this query is not a plain selector:
-    /// the extremes of other expressions do not follow from those of their selectors. The queries keep the text of this one.
+    /// Returns the queries for the least and the greatest value within the last `step_ms`. `None` if this query is no vector. The queries keep
+    /// the text of this one.
     #[must_use]
-    pub fn extremes(&self, step_ms: i64) -> Option<[Self; 2]> {
-        let expr::Expr::Select(selector) = &self.expr else {
-            return None;
+    pub fn extremes(&self, step_ms: i64) -> Option<Extremes> {
+        let over_step = |function| {
+            let (expr, evaluations_per_step) = extremes::over_step(&self.expr, function, step_ms)?;
+            let text = self.text.clone();
+            Some((Self { text, expr }, evaluations_per_step))
         };
-        let over_step = |function| Self {
-            text: self.text.clone(),
-            expr: expr::Expr::Call {
-                function,
-                args: vec![expr::Expr::Window {
-                    selector: selector.clone(),
-                    range_ms: step_ms,
-                }],
-            },
-        };
-        let functions = [function::Function::MinOverTime, function::Function::MaxOverTime];
-        Some(functions.map(over_step))
+        let (min, evaluations_per_step) = over_step(function::Function::MinOverTime)?;
+        let (max, _) = over_step(function::Function::MaxOverTime)?;
+        Some(Extremes {
+            min,
+            max,
+            evaluations_per_step,
+        })
     }
 
     /// Returns the samples that a store must provide for this query, each selection once. Range, lookback, offset and `@` are included.
@@ -87,34 +97,5 @@ impl Query {
         budget: &Budget,
     ) -> Result<Output, EvalError> {
         eval::evaluate(&self.expr, source, params, budget)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-    use super::*;
-
-    #[test]
-    fn a_plain_selector_has_extremes() {
-        let [min, max] = parse(r#"((train_loss{run=~"a|b", rank!="0"}))"#)
-            .unwrap()
-            .extremes(6_000)
-            .unwrap();
-        for (query, function) in [(min, "min_over_time"), (max, "max_over_time")] {
-            let expected = format!(r#"{function}(train_loss{{run=~"a|b", rank!="0"}}[6s])"#);
-            assert_eq!(query.expr, parse(&expected).unwrap().expr);
-        }
-        for other in [
-            "avg(train_loss)",
-            "train_loss + 1",
-            "-train_loss",
-            "rate(x[5m])",
-            "x[5m]",
-            "1",
-        ] {
-            assert!(parse(other).unwrap().extremes(6_000).is_none(), "{other}");
-        }
     }
 }

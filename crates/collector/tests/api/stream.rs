@@ -280,9 +280,23 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
             .await;
     }
     agent.acked("live", 5).await;
+    let assignment = [
+        ("__name__", "gpu_assignment_info"),
+        ("gpu", "0"),
+        ("node", "n1"),
+        ("rank", "3"),
+        ("run", "r"),
+    ];
+    let assigned = series(&assignment, &[(start_ms - 17_000, 1.0)]);
+    assert_eq!(push(&server, &[assigned]).await.0, StatusCode::NO_CONTENT);
 
     let mut tab = Tab::as_admin(&server).await;
-    for (id, query) in [(1, "(gpu_power_watts)"), (2, "sum(gpu_power_watts)")] {
+    let of_rank = "gpu_power_watts * on (node, gpu) group_left (rank) max by (node, gpu, rank) (gpu_assignment_info{run=\"r\"})";
+    for (id, query) in [
+        (1, "(gpu_power_watts)"),
+        (2, of_rank),
+        (3, "sum(gpu_power_watts) / 1"),
+    ] {
         tab.ask(&Request::WatchRange {
             id,
             query: query.into(),
@@ -299,13 +313,7 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
             _ => None,
         });
         let column = column.await;
-        if id == 2 {
-            assert!(
-                column.min.is_empty() && column.max.is_empty(),
-                "unknown for a sum: {column:?}"
-            );
-            continue;
-        }
+        assert_eq!(column.labels.get("rank"), (id == 2).then_some("3"));
         assert_eq!(column.min.len(), column.values.len(), "{column:?}");
         assert_eq!(column.min.iter().flatten().copied().reduce(f64::min), Some(1.0));
         assert_eq!(column.max.iter().flatten().copied().reduce(f64::max), Some(9.0));

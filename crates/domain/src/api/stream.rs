@@ -45,8 +45,8 @@ pub enum Request {
         range_ms: i64,
         /// Step between values, at least 1,000 ms.
         step_ms: i64,
-        /// Whether columns have the least and the greatest value within each step, if the query is a plain selector and the step is longer
-        /// than a second.
+        /// Whether columns have the least and the greatest value within each step, if the step is longer than a second. Columns of a result
+        /// that is too large or too expensive for it have none.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         extremes: bool,
         /// End of a past range, which is sent once. If missing, the range ends now and moves on.
@@ -161,10 +161,10 @@ pub struct Column {
     /// Indexes in `values` where the value is NaN or infinite.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_finite: Vec<u32>,
-    /// The least value within the step that ends at each time. Empty if it was not requested or is not known.
+    /// The least value within the step that ends at each time; `null` if it is infinite. Empty if it was not requested or is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub min: Vec<Option<f64>>,
-    /// The greatest value within the step that ends at each time. Empty if `min` is.
+    /// The greatest value within the step that ends at each time; `null` if it is infinite. Empty if `min` is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub max: Vec<Option<f64>>,
 }

@@ -2,19 +2,25 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crate::evaluator::Evaluator;
+use super::frame::has_room_for_extremes;
+use crate::evaluator::{Answered, Cost, Evaluator, TIME_MAX};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
-use query::{Output, Params, Query};
+use query::{Extremes, Output, Params, Query};
 
 /// Number of entries at which finished ones are removed.
 const SWEEP_AT: usize = 1_024;
+/// Maximum number of samples, and time, of a query for extremes that evaluates its expression several times per step. It has about 40 MB of
+/// values, and is one of two for a chart.
+const FINE_SAMPLES_MAX: u64 = 5_000_000;
+const FINE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The result of an evaluation.
 pub(super) struct Evaluated {
     pub(super) output: Output,
-    /// The least and the greatest values within each step, if they were requested and the query has them.
+    /// The least and the greatest values within each step, if they were requested, and are neither too many nor too expensive.
     pub(super) extremes: Option<[Output; 2]>,
 }
 
@@ -55,12 +61,15 @@ impl Coalesced {
         let evaluation = async move {
             let parsed = query::parse(&text).map_err(|error| Arc::<str>::from(error.to_string()))?;
             let of_steps = parsed.extremes(when.step_ms).filter(|_| extremes);
-            let output = evaluator
-                .evaluate(parsed, when)
-                .await
-                .map_err(|error| Arc::<str>::from(error.to_string()))?;
+            let answered = evaluator.answer(parsed, when, TIME_MAX).await;
+            let Answered { output, cost, .. } =
+                answered.map_err(|error| Arc::<str>::from(error.to_string()))?;
+            let of_steps = of_steps.filter(|of_steps| {
+                has_room_for_extremes(&output.value, &when)
+                    && is_affordable(&cost, of_steps.evaluations_per_step)
+            });
             let extremes = match of_steps {
-                Some(queries) => evaluate_extremes(&evaluator, queries, when).await,
+                Some(of_steps) => evaluate_extremes(&evaluator, of_steps, when).await,
                 None => None,
             };
             Ok::<_, Arc<str>>(Arc::new(Evaluated { output, extremes }))
@@ -77,7 +86,7 @@ impl Coalesced {
 /// query are shown alone.
 async fn evaluate_extremes(
     evaluator: &Evaluator,
-    [min, max]: [Query; 2],
+    Extremes { min, max, .. }: Extremes,
     when: Params,
 ) -> Option<[Output; 2]> {
     let min = evaluate_extreme(evaluator, min, when).await?;
@@ -90,4 +99,63 @@ async fn evaluate_extreme(evaluator: &Evaluator, query: Query, when: Params) -> 
     evaluated
         .inspect_err(|error| tracing::debug!(%error, "the extremes of a query cannot be evaluated"))
         .ok()
+}
+
+/// Returns true if a query of this cost may be evaluated so often per step: it then reads the same samples, and has more intermediate results.
+fn is_affordable(cost: &Cost, evaluations_per_step: u64) -> bool {
+    if evaluations_per_step <= 1 {
+        return true;
+    }
+    let intermediate = cost.samples.saturating_sub(cost.samples_read);
+    let samples = intermediate
+        .saturating_mul(evaluations_per_step)
+        .saturating_add(cost.samples_read);
+    let times = u32::try_from(evaluations_per_step).unwrap_or(u32::MAX);
+    samples <= FINE_SAMPLES_MAX && cost.evaluating.saturating_mul(times) <= FINE_TIME_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extremes_that_cost_many_times_their_query_are_not_evaluated() {
+        let cost = |samples_read, intermediate, evaluating_ms| Cost {
+            samples: samples_read + intermediate,
+            samples_read,
+            evaluating: Duration::from_millis(evaluating_ms),
+            ..Cost::default()
+        };
+        for (what, cost, evaluations_per_step, expected) in [
+            (
+                "a selector costs what its query costs",
+                cost(49_000_000, 900_000, 5_000),
+                1,
+                true,
+            ),
+            (
+                "a quotient of 64 ranks over an hour",
+                cost(500_000, 115_000, 3),
+                6,
+                true,
+            ),
+            (
+                "a quotient of 1,024 ranks over an hour",
+                cost(8_000_000, 1_800_000, 40),
+                6,
+                false,
+            ),
+            (
+                "few samples, but many values per step",
+                cost(1_000, 50_000, 2),
+                1_008,
+                false,
+            ),
+            ("few samples that take long", cost(1_000, 600, 100), 144, false),
+            ("one step of a live chart", cost(600, 24, 0), 1_008, true),
+            ("as many as there can be", cost(0, u64::MAX, 0), u64::MAX, false),
+        ] {
+            assert_eq!(is_affordable(&cost, evaluations_per_step), expected, "{what}");
+        }
+    }
 }

@@ -48,10 +48,7 @@ pub(super) fn frame(reset: bool, when: &Params, evaluated: &Evaluated) -> Result
             .collect(),
         Value::String(..) => vec![],
     };
-    // Where there are so many lines, a chart shows no extremes.
-    if let Some(extremes) = &evaluated.extremes
-        && cells.saturating_mul(3) <= CELLS_MAX
-    {
+    if let Some(extremes) = &evaluated.extremes {
         add_extremes(&mut series, extremes, when, times_ms.len());
     }
     Ok(Frame {
@@ -59,6 +56,17 @@ pub(super) fn frame(reset: bool, when: &Params, evaluated: &Evaluated) -> Result
         times_ms,
         series,
     })
+}
+
+/// Returns true if a frame of this result has room for the extremes within each step: with so many lines, a chart does not show them.
+pub(super) fn has_room_for_extremes(value: &Value, when: &Params) -> bool {
+    let (Value::Matrix(series), 1..) = (value, when.step_ms) else {
+        return false;
+    };
+    let times = (when.end_ms - when.start_ms) / when.step_ms + 1;
+    let times = usize::try_from(times).unwrap_or(usize::MAX);
+    // The values, the least and the greatest.
+    series.len().saturating_mul(times).saturating_mul(3) <= CELLS_MAX
 }
 
 fn one(labels: Labels, value: f64) -> Column {
@@ -72,6 +80,18 @@ fn add_extremes(columns: &mut [Column], extremes: &[Output; 2], when: &Params, l
         let labels = column.labels.filtered(|name| name != METRIC_NAME);
         if let (Some(min), Some(max)) = (min.remove(&labels), max.remove(&labels)) {
             (column.min, column.max) = (min, max);
+            widen(&mut column.min, &column.values, f64::min);
+            widen(&mut column.max, &column.values, f64::max);
+        }
+    }
+}
+
+/// Includes the value at the end of each step in its extremes. An expression is evaluated at whole seconds for them, and a step may end
+/// between two.
+fn widen(extremes: &mut [Option<f64>], values: &[Option<f64>], pick: fn(f64, f64) -> f64) {
+    for (extreme, value) in extremes.iter_mut().zip(values) {
+        if let (Some(extreme), Some(value)) = (extreme, value) {
+            *extreme = pick(*extreme, *value);
         }
     }
 }
@@ -190,6 +210,39 @@ mod tests {
         assert_eq!(frame.series[0].max, [None, Some(9.0)]);
         assert_eq!(frame.series[1].min, [None, Some(4.0)]);
         assert_eq!(frame.series[1].max, [None, None], "infinite");
+    }
+
+    #[test]
+    fn extremes_include_the_value_and_leave_gaps() {
+        let (mut min, mut max) = ([Some(2.0), Some(2.0), None], [Some(3.0), None, Some(3.0)]);
+        let values = [Some(1.0), Some(4.0), None];
+        widen(&mut min, &values, f64::min);
+        widen(&mut max, &values, f64::max);
+        assert_eq!(min, [Some(1.0), Some(2.0), None]);
+        assert_eq!(max, [Some(3.0), None, Some(3.0)]);
+    }
+
+    #[test]
+    fn a_frame_of_many_lines_has_no_room_for_extremes() {
+        let matrix = |count: usize| {
+            let series = MatrixSeries {
+                labels: Labels::empty(),
+                times: vec![],
+                values: vec![],
+            };
+            Value::Matrix(vec![series; count])
+        };
+        let hour = Params::range(0, 3_600_000, 6_000);
+        assert!(has_room_for_extremes(&matrix(277), &hour));
+        assert!(!has_room_for_extremes(&matrix(278), &hour));
+        assert!(has_room_for_extremes(
+            &matrix(278),
+            &Params::range(0, 6_000, 6_000)
+        ));
+        assert!(!has_room_for_extremes(
+            &Value::Vector(vec![]),
+            &Params::instant(0)
+        ));
     }
 
     #[test]
