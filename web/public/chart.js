@@ -14,6 +14,8 @@ const DASH = [6, 3];
 const CRITICAL = { light: "#b42318", dark: "#ff8f85" };
 const GREY = "rgba(128,128,128,0.25)";
 const FAINT = "rgba(128,128,128,0.12)";
+// Spikes are one pixel wide: their outline is what one sees.
+const OUTLINE = "rgba(128,128,128,0.65)";
 const DAY_S = 86_400;
 const MINUTE_S = 60;
 // Charts this far outside the window are not drawn.
@@ -200,11 +202,12 @@ class Chart {
     if (this.isolated && names.includes(this.isolated)) this.isolate(this.isolated);
   }
 
-  // Shows one line alone; all of them again when it is alone already.
+  // Shows one line alone, with its extremes; all of them again when it is alone already.
   isolate(name) {
-    const { names } = this.lines;
+    const { names, roles } = this.lines;
     this.isolated = name;
-    this.plot?.batch(() => names.forEach((one, n) => this.plot.setSeries(n + 1, { show: name === null || one === name }, false)));
+    const isShown = (one, role) => (name === null ? !isHidden(role) : one === name);
+    this.plot?.batch(() => names.forEach((one, n) => this.plot.setSeries(n + 1, { show: isShown(one, roles[n]) }, false)));
   }
 
   // A rank has the same colour on each chart; other lines are coloured by their place.
@@ -212,6 +215,11 @@ class Chart {
     const palette = dark.matches ? DARK : LIGHT;
     const number = /^rank (\d+)$/.exec(name)?.[1];
     return palette[Number(number ?? n) % palette.length];
+  }
+
+  // The colour of a line for its extremes: they come after it, and have its name.
+  colourOf(name) {
+    return this.colour(name, this.lines.names.indexOf(name));
   }
 
   series(label, role, n) {
@@ -224,9 +232,14 @@ class Chart {
       case "low":
       case "high":
         return { ...base, stroke: GREY, width: 1, points: { show: false } };
+      case "lowest":
+      case "highest":
+        return { ...base, stroke: OUTLINE, width: 1, points: { show: false } };
       case "least":
       case "greatest":
-        return { ...base, stroke: "transparent", points: { show: false } };
+      case "hidden least":
+      case "hidden greatest":
+        return { ...base, stroke: `${this.colourOf(label)}90`, width: 1, points: { show: false }, show: !isHidden(role) };
       case "median":
         return { ...base, stroke: text, width: 1, dash: DASH, points: { show: false } };
       case "area":
@@ -236,17 +249,14 @@ class Chart {
     }
   }
 
-  // The space between the low and the high line, between the extremes of a line, and between an area and the one below it.
+  // The space between the low and the high line, between the extremes of a line or of several, and between an area and the one below it.
   bands(names, roles) {
     const [low, high] = [roles.indexOf("low"), roles.indexOf("high")];
     const bands = low >= 0 && high >= 0 ? [{ series: [high + 1, low + 1], fill: "rgba(128,128,128,0.22)" }] : [];
     roles.forEach((role, n) => {
       if (role === "area" && roles[n - 1] === "area") bands.push({ series: [n + 1, n], fill: `${this.colour(names[n], n)}b0` });
-      if (role === "greatest") {
-        // Its line has the same name, and comes first.
-        const of = names.indexOf(names[n]);
-        bands.push({ series: [n + 1, n], fill: roles[of] === "median" ? FAINT : `${this.colour(names[n], of)}30` });
-      }
+      if (role === "highest") bands.push({ series: [n + 1, n], fill: FAINT });
+      if (role.endsWith("greatest")) bands.push({ series: [n + 1, n], fill: `${this.colourOf(names[n])}30` });
     });
     return bands;
   }
@@ -364,6 +374,8 @@ class Chart {
     this.plot = null;
   }
 }
+
+const isHidden = (role) => role.startsWith("hidden");
 
 const line = (ctx, [fromX, fromY], [toX, toY]) => {
   ctx.beginPath();

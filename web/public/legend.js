@@ -1,9 +1,9 @@
 // The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest. Where the
 // extremes within each step are known, the least and the greatest include them, and the value at the cursor has them in brackets.
-// A click on a name shows that line alone; a click on "Value" sorts the rows once. Rows never move by themselves.
+// A click on a name shows that line alone; a click on the head of a column sorts the rows once. Rows never move by themselves.
 
 // Lines that only bound a band are named by it.
-const HIDDEN = new Set(["low", "high", "least", "greatest"]);
+const HIDDEN = new Set(["low", "high", "lowest", "highest", "least", "greatest", "hidden least", "hidden greatest"]);
 
 class LockstepLegend {
   // bySteps: the lines may have values at different steps.
@@ -17,9 +17,18 @@ class LockstepLegend {
     this.element.dataset.testid = "chart-legend";
     const table = this.element.appendChild(document.createElement("table"));
     const head = table.createTHead().insertRow();
-    this.sorter = button(lockstepText("Value"), () => this.sort());
-    this.sorter.title = lockstepText("Sort by value");
-    for (const content of [lockstepText("Line"), this.sorter, lockstepText("Least"), lockstepText("Greatest")]) {
+    const sorter = (words, hint, of, sign) => {
+      const made = button(words, () => this.sort(of, sign));
+      made.title = hint;
+      return made;
+    };
+    const columns = [
+      lockstepText("Line"),
+      sorter(lockstepText("Value"), lockstepText("Sort by value"), ({ n }) => this.valueAt(n), -1),
+      sorter(lockstepText("Least"), lockstepText("Sort by the least value"), ({ range }) => range[0], 1),
+      sorter(lockstepText("Greatest"), lockstepText("Sort by the greatest value"), ({ range }) => range[1], -1),
+    ];
+    for (const content of columns) {
       const cell = head.appendChild(document.createElement("th"));
       cell.scope = "col";
       cell.append(content);
@@ -42,9 +51,10 @@ class LockstepLegend {
       const row = this.rows.get(name) ?? this.add(name);
       const least = this.edge(n, "least");
       const greatest = this.edge(n, "greatest");
-      Object.assign(row, { n, edges: least === n ? [] : [least, greatest] });
+      const range = [extremes(lines.columns[least])[0], extremes(lines.columns[greatest])[1]];
+      Object.assign(row, { n, range, edges: least === n ? [] : [least, greatest] });
       row.swatch.style.background = lines.roles[n] === "median" ? "currentColor" : colour(name, n);
-      [extremes(lines.columns[least])[0], extremes(lines.columns[greatest])[1]].forEach((value, cell) => {
+      range.forEach((value, cell) => {
         row.cells[cell + 1].textContent = value === null ? "–" : format(value);
       });
       row.element.classList.toggle("is-bold", lines.roles[n] === "bold");
@@ -53,13 +63,13 @@ class LockstepLegend {
     this.point(this.index);
   }
 
-  // The line with the extremes of a line; the line itself where they are unknown. The median has those of the lines that it stands for.
+  // The line with the extremes of a line; the line itself where they are unknown.
   edge(n, role) {
     const { names, roles } = this.lines;
     // They come last. A chart of a thousand lines has none.
-    if (roles.at(-1) !== "greatest") return n;
-    const at = names.findIndex((name, other) => name === names[n] && roles[other] === role);
-    return at < 0 || roles[n] === "median" ? n : at;
+    if (!roles.at(-1).endsWith("greatest")) return n;
+    const at = names.findIndex((name, other) => name === names[n] && roles[other].endsWith(role));
+    return at < 0 ? n : at;
   }
 
   add(name) {
@@ -98,9 +108,10 @@ class LockstepLegend {
     return Number.isNaN(value) ? undefined : value;
   }
 
-  sort() {
-    const value = ({ n }) => this.valueAt(n) ?? -Infinity;
-    const rows = [...this.rows.values()].sort((a, b) => value(b) - value(a));
+  // By a number of each row; `sign`: 1 for ascending, -1 for descending. Rows without it come last.
+  sort(of, sign) {
+    const key = (row) => sign * (of(row) ?? sign * Infinity);
+    const rows = [...this.rows.values()].sort((a, b) => key(a) - key(b));
     rows.forEach(({ element }) => this.body.append(element));
   }
 

@@ -252,6 +252,8 @@ impl Drawing {
     /// Requests the data of the window, and again whenever the window changes.
     fn follow(self, query: String, window: Signal<Window>) {
         let live = expect_context::<Live>();
+        // Parts of a whole have no extremes: the parts of a sum need not be greatest at the same time.
+        let extremes = !self.naming.is_stacked;
         // One owner per window: the next window ends the watch of this one.
         effect(move || {
             let query = query.clone();
@@ -266,7 +268,7 @@ impl Drawing {
                     query,
                     range_ms,
                     step_ms: window::step_ms(range_ms),
-                    extremes: true,
+                    extremes,
                     end_ms,
                 },
                 move |message| self.take(message, range_ms),

@@ -52,6 +52,12 @@ impl Lines {
             for at_ms in places.filter_map(|at| times_ms.get(at)) {
                 self.add_not_finite(*at_ms);
             }
+            // Both extremes are those of the same values, so a missing one is infinite.
+            for (at_ms, (min, max)) in times_ms.iter().zip(column.min.iter().zip(&column.max)) {
+                if min.is_some() != max.is_some() {
+                    self.add_not_finite(*at_ms);
+                }
+            }
             let Some(parts) = self.line(&column.labels, expected) else {
                 continue;
             };
@@ -334,6 +340,18 @@ mod tests {
         assert_eq!(lines.not_finite_s(), [1.0]);
         lines.take(false, &[9_000], &[column("0", &[Some(1.0)])], 2_000);
         assert_eq!(lines.not_finite_s(), [0.0; 0], "too old");
+    }
+
+    #[test]
+    fn an_infinite_value_within_a_step_is_remembered_with_its_time() {
+        let mut lines = Lines::default();
+        let overflow = Column {
+            min: vec![Some(1.0), Some(1.0), None],
+            max: vec![Some(2.0), None, None],
+            ..column("0", &[Some(1.0), Some(1.0), None])
+        };
+        lines.take(true, &[0, 1_000, 2_000], &[overflow], 2_000);
+        assert_eq!(lines.not_finite_s(), [1.0]);
     }
 
     #[test]

@@ -1,25 +1,38 @@
 //! Small charts of one query, one per line, for values without a common scale.
 
-use std::collections::BTreeMap;
-
 use domain::metric::Unit;
 use leptos::html::Div;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
-use super::role::{Drawn, Role};
+use super::lines::Line;
+use super::role::drawn;
 use super::{Drawing, Marks, Naming, Window, create, destroy, put_lines, put_marks};
 use crate::language::tr_with;
-use crate::ui::{When, chart_unit, dynamic_view, effect, map_of, show, text};
+use crate::ui::{When, chart_unit, dynamic_view, effect, order, show, text};
 
 /// The number of charts shown at first. The query has the same limit as a chart.
 const SHOWN: usize = 12;
 
-/// Lines by name, on one time axis.
+/// Lines on one time axis.
 #[derive(Default)]
 struct Columns {
     times: Vec<f64>,
-    by_name: BTreeMap<String, Vec<f64>>,
+    lines: Vec<Line>,
+}
+
+impl Columns {
+    /// Returns the line with this name.
+    fn line(&self, name: &str) -> Option<&Line> {
+        self.lines.iter().find(|line| line.name == name)
+    }
+
+    /// Returns the names of the lines in their order.
+    fn names(&self) -> Vec<String> {
+        let compare = |a: usize, b: usize| self.lines[a].name.cmp(&self.lines[b].name);
+        let places = order(self.lines.len(), &compare);
+        places.into_iter().map(|at| self.lines[at].name.clone()).collect()
+    }
 }
 
 /// The data of the charts and their canvases. Cheap to copy.
@@ -58,21 +71,16 @@ pub(crate) fn Multiples(
         // Changes whenever data is added.
         data.points.track();
         let lines = data.lines.get_value();
-        let (times, named) = lines.borrow().named(&naming, &[]);
-        let by_name = map_of(named.into_iter().map(|line| (line.name, line.values)));
-        small.columns.set(Columns { times, by_name });
+        let (times, lines) = lines.borrow().named(&naming, &[]);
+        small.columns.set(Columns { times, lines });
     });
-    let names = Memo::new(move |_| {
-        small
-            .columns
-            .with(|columns| columns.by_name.keys().cloned().collect::<Vec<_>>())
-    });
+    let names = Memo::new(move |_| small.columns.with(Columns::names));
     let all = RwSignal::new(false);
     let charts = move || {
         let most = if all.get() { usize::MAX } else { SHOWN };
         let charts = names.get().into_iter().take(most);
         charts
-            .map(|name| chart(name, small))
+            .map(|name| chart(name, naming, small))
             .collect::<Vec<AnyView>>()
             .into_any()
     };
@@ -92,22 +100,18 @@ pub(crate) fn Multiples(
     }
 }
 
-fn chart(name: String, small: Small) -> AnyView {
+fn chart(name: String, naming: Naming, small: Small) -> AnyView {
     let place = NodeRef::<Div>::new();
     let canvas: StoredValue<Option<JsValue>, LocalStorage> = StoredValue::new_local(None);
     on_cleanup(move || canvas.with_value(|canvas| canvas.iter().for_each(destroy)));
     let key = StoredValue::new(name.clone());
     let draw = move || {
         small.columns.with(|columns| {
-            let line = key.with_value(|name| columns.by_name.get(name));
+            let line = key.with_value(|name| columns.line(name));
             canvas.with_value(|canvas| {
                 if let (Some(canvas), Some(line)) = (canvas, line) {
-                    let drawn = Drawn {
-                        name: key.get_value(),
-                        role: Role::Line,
-                        values: line.clone(),
-                    };
-                    put_lines(canvas, &[drawn], &columns.times, &[]);
+                    let drawn = drawn(&naming, vec![line.clone()], 1);
+                    put_lines(canvas, &drawn, &columns.times, &[]);
                 }
             });
         });
@@ -133,8 +137,8 @@ fn chart(name: String, small: Small) -> AnyView {
     });
     let newest = text(move || {
         small.columns.with(|columns| {
-            let line = key.with_value(|name| columns.by_name.get(name));
-            let newest = line.and_then(|line| line.iter().rev().find(|value| !value.is_nan()));
+            let line = key.with_value(|name| columns.line(name));
+            let newest = line.and_then(|line| line.values.iter().rev().find(|value| !value.is_nan()));
             newest.map_or_else(String::new, |value| show(*value, Unit::Number))
         })
     });

@@ -9,11 +9,15 @@ use crate::ui::quantile;
 const MEDIAN: &str = marked("median of the others");
 const LOW: &str = "10th percentile";
 const HIGH: &str = "90th percentile";
+const LOWEST: &str = "lowest";
+const HIGHEST: &str = "highest";
 /// Minimum number of lines for a band.
 const BAND_OF_AT_LEAST: usize = 3;
 
-/// Maximum number of lines whose extremes are drawn. More of them would cover each other.
+/// Maximum number of lines whose extremes are drawn for each line. More of them would cover each other.
 const EXTREMES_MOST: usize = 4;
+/// Maximum number of lines that have their extremes in the legend: each line then has three columns.
+const LISTED_MOST: usize = 128;
 
 /// How a line is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,14 @@ pub(super) enum Role {
     Least,
     /// The greatest value within each step of that line; always follows [`Role::Least`].
     Greatest,
+    /// As [`Role::Least`], drawn only while the line is shown alone.
+    HiddenLeast,
+    /// As [`Role::Greatest`], drawn only while the line is shown alone; always follows [`Role::HiddenLeast`].
+    HiddenGreatest,
+    /// The least value of several lines within each step.
+    Lowest,
+    /// The greatest value of several lines within each step; always follows [`Role::Lowest`].
+    Highest,
 }
 
 impl Role {
@@ -48,6 +60,10 @@ impl Role {
             Self::Area => "area",
             Self::Least => "least",
             Self::Greatest => "greatest",
+            Self::HiddenLeast => "hidden least",
+            Self::HiddenGreatest => "hidden greatest",
+            Self::Lowest => "lowest",
+            Self::Highest => "highest",
         }
     }
 }
@@ -63,12 +79,26 @@ pub(super) struct Drawn {
     pub(super) values: Vec<f64>,
 }
 
-/// Returns what is drawn of these lines. If there are more than `most`: the bold lines, and a band for the others.
+/// Returns what is drawn of these lines. If there are more than `most`: the bold lines, and a band for the others. Lines that are too many
+/// for a range of their own have a common one, so that no value between two points is lost.
 pub(super) fn drawn(naming: &Naming, lines: Vec<Line>, most: usize) -> Vec<Drawn> {
     let is_band = !naming.is_stacked && lines.len() > most.max(BAND_OF_AT_LEAST);
-    let has_extremes = !naming.is_stacked && lines.len() <= EXTREMES_MOST;
+    let bold_lines = lines.iter().filter(|line| line.is_bold).count();
+    let usual_lines = lines.len() - bold_lines;
+    let has_envelope = !naming.is_stacked && (is_band || usual_lines > EXTREMES_MOST);
+    let common = if has_envelope {
+        envelope(&lines)
+    } else {
+        [vec![], vec![]]
+    };
     let (mut shown, mut bold, mut edges) = (Vec::with_capacity(lines.len()), Vec::new(), Vec::new());
-    let (mut others, mut other_extremes) = (Vec::new(), Vec::new());
+    let mut others = Vec::new();
+    add_edges(
+        &mut edges,
+        [Role::Lowest, Role::Highest],
+        [LOWEST, HIGHEST],
+        common,
+    );
     for Line {
         name,
         is_bold,
@@ -83,18 +113,22 @@ pub(super) fn drawn(naming: &Naming, lines: Vec<Line>, most: usize) -> Vec<Drawn
         };
         if is_band && role == Role::Line {
             others.push(values);
-            other_extremes.push(extremes);
             continue;
         }
-        if has_extremes {
-            add_edges(&mut edges, &name, extremes);
+        let peers = if is_bold { bold_lines } else { usual_lines };
+        if role != Role::Area && peers <= LISTED_MOST {
+            let roles = if peers <= EXTREMES_MOST {
+                [Role::Least, Role::Greatest]
+            } else {
+                [Role::HiddenLeast, Role::HiddenGreatest]
+            };
+            add_edges(&mut edges, roles, [&name, &name], extremes);
         }
         let list = if role == Role::Bold { &mut bold } else { &mut shown };
         list.push(Drawn { name, role, values });
     }
     // Bold lines are drawn last, above the others.
     let mut all = if is_band { band(&others) } else { vec![] };
-    add_edges(&mut edges, tr(MEDIAN), envelope(&other_extremes));
     all.append(&mut shown);
     all.append(&mut bold);
     // After all lines, so that the colours of lines do not depend on them.
@@ -102,28 +136,30 @@ pub(super) fn drawn(naming: &Naming, lines: Vec<Line>, most: usize) -> Vec<Drawn
     all
 }
 
-/// Adds the edges of the band between the extremes, if they are known.
-fn add_edges(edges: &mut Vec<Drawn>, name: &str, [least, greatest]: [Vec<f64>; 2]) {
-    if least.is_empty() || greatest.is_empty() {
+/// Adds the edges of the band between two extremes, if they are known.
+fn add_edges(edges: &mut Vec<Drawn>, roles: [Role; 2], names: [&str; 2], values: [Vec<f64>; 2]) {
+    if values.iter().any(Vec::is_empty) {
         return;
     }
-    for (role, values) in [(Role::Least, least), (Role::Greatest, greatest)] {
+    for ((role, name), values) in roles.into_iter().zip(names).zip(values) {
         let name = name.to_owned();
         edges.push(Drawn { name, role, values });
     }
 }
 
-/// Returns the least of the least and the greatest of the greatest values at each time.
-fn envelope(extremes: &[[Vec<f64>; 2]]) -> [Vec<f64>; 2] {
-    let times = extremes.iter().map(|[least, _]| least.len()).max().unwrap_or(0);
+/// Returns the least of the least and the greatest of the greatest values at each time, of the lines that are not bold.
+fn envelope(lines: &[Line]) -> [Vec<f64>; 2] {
     let over = |part: usize, pick: fn(f64, f64) -> f64| {
-        let at = |at: usize| {
-            extremes
-                .iter()
-                .filter_map(move |line| line[part].get(at).copied())
-        };
-        // A comparison with NaN returns the number.
-        (0..times).map(|time| at(time).fold(f64::NAN, pick)).collect()
+        let mut all: Vec<f64> = Vec::new();
+        for line in lines.iter().filter(|line| !line.is_bold) {
+            let values = &line.extremes[part];
+            all.resize(all.len().max(values.len()), f64::NAN);
+            for (one, value) in all.iter_mut().zip(values) {
+                // A comparison with NaN returns the number.
+                *one = pick(*one, *value);
+            }
+        }
+        all
     };
     [over(0, f64::min), over(1, f64::max)]
 }
@@ -210,8 +246,15 @@ mod tests {
         lines
     }
 
+    /// Returns the two edges of the envelope as text, so that gaps compare as equal.
+    fn envelope_of(drawn: &[Drawn]) -> Vec<String> {
+        let is_edge = |line: &&Drawn| matches!(line.role, Role::Lowest | Role::Highest);
+        let edges = drawn.iter().filter(is_edge);
+        edges.map(|line| format!("{:?}", line.values)).collect()
+    }
+
     #[test]
-    fn few_lines_have_their_extremes_and_a_band_has_those_of_all() {
+    fn few_lines_have_their_extremes() {
         let few = drawn(&Naming::by("rank"), with_extremes(2), 16);
         let expected = [
             ("rank 0", Role::Line),
@@ -222,25 +265,40 @@ mod tests {
             ("rank 1", Role::Greatest),
         ];
         assert_eq!(roles(&few), expected);
-        let several = drawn(&Naming::by("rank"), with_extremes(5), 16);
-        assert!(
-            several.iter().all(|line| line.role == Role::Line),
-            "they would cover each other"
-        );
-        let many = drawn(&Naming::by("rank"), with_extremes(20), 16);
-        let [least, greatest] = &many[3..] else {
-            panic!("two edges: {many:?}")
-        };
-        assert_eq!((least.role, greatest.role), (Role::Least, Role::Greatest));
+        let unknown = drawn(&Naming::by("rank"), ranks(2, usize::MAX), 16);
+        assert!(unknown.iter().all(|line| line.role == Role::Line));
+    }
+
+    #[test]
+    fn several_lines_have_common_extremes_and_list_their_own() {
+        let several = drawn(&Naming::by("rank"), with_extremes(8), 16);
+        assert_eq!(several.len(), 8 + 2 + 2 * 8);
+        assert_eq!(envelope_of(&several), ["[-1.0, NaN]", "[8.0, NaN]"]);
+        let last = roles(&several[24..]);
         assert_eq!(
-            format!("{:?} {:?}", least.values, greatest.values),
-            "[-1.0, NaN] [20.0, NaN]"
+            last,
+            [("rank 7", Role::HiddenLeast), ("rank 7", Role::HiddenGreatest)]
         );
+        let all = drawn(&Naming::by("rank"), with_extremes(LISTED_MOST + 1), usize::MAX);
+        assert_eq!(all.len(), LISTED_MOST + 1 + 2, "too many to list");
+        assert_eq!(envelope_of(&all).len(), 2);
+    }
+
+    #[test]
+    fn a_band_has_the_extremes_of_its_lines_and_what_stands_out_has_its_own() {
+        let mut lines = with_extremes(20);
+        lines[19].is_bold = true;
+        let many = drawn(&Naming::by("rank"), lines, 16);
+        assert_eq!(envelope_of(&many), ["[-1.0, NaN]", "[19.0, NaN]"]);
+        let last = roles(&many[6..]);
+        assert_eq!(last, [("rank 19", Role::Least), ("rank 19", Role::Greatest)]);
     }
 
     #[test]
     fn parts_of_a_whole_are_never_a_band() {
-        let drawn = drawn(&Naming::by("part").stacked(), ranks(20, 0), 16);
-        assert!(drawn.len() == 20 && drawn.iter().all(|line| line.role == Role::Area));
+        for lines in [ranks(20, 0), with_extremes(20)] {
+            let drawn = drawn(&Naming::by("part").stacked(), lines, 16);
+            assert!(drawn.len() == 20 && drawn.iter().all(|line| line.role == Role::Area));
+        }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use format::{bytes, chart_unit, fixed, number, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use language_choice::LanguageChoice;
 pub(crate) use memory::{keep, recall};
-pub(crate) use order::{highest_first, map_of, quantile, sorted};
+pub(crate) use order::{highest_first, map_of, order, quantile, sorted};
 pub(crate) use pending_request::PendingRequest;
 pub(crate) use polling::count_every;
 pub(crate) use shade::{UNMEASURED, shade};
