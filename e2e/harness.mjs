@@ -142,6 +142,21 @@ export async function logIn(page, lockstep, press = (place) => place.click()) {
   await page.getByTestId("connection").getByText("live").waitFor();
 }
 
+/** Stores samples of the past by remote write. `series`: a list of `{ labels, samples }`, where a sample is `[time in ms, value]`. */
+export async function writeSamples({ url, token }, series) {
+  const label = ([name, value]) => field(1, field(1, Buffer.from(name)), field(2, Buffer.from(value)));
+  const sample = ([timeMs, value]) => {
+    const double = Buffer.alloc(8);
+    double.writeDoubleLE(value);
+    return field(2, Buffer.from([(1 << 3) | 1]), double, Buffer.from([2 << 3]), varint(timeMs));
+  };
+  const sorted = (labels) => Object.entries(labels).sort(([a], [b]) => (a < b ? -1 : 1));
+  const request = Buffer.concat(series.map(({ labels, samples }) => field(1, ...sorted(labels).map(label), ...samples.map(sample))));
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/x-protobuf", "content-encoding": "snappy" };
+  const response = await fetch(`${url}/api/v1/write`, { method: "POST", headers, body: uncompressedSnappy(request), signal: AbortSignal.timeout(SHOWN_MS) });
+  if (response.status !== 204) throw new Error(`remote write: ${response.status} ${await response.text()}`);
+}
+
 /** Reads a message of the collector's event stream: JSON, or the head of a binary frame (crates/domain/src/api/frames.rs). */
 export function readPush(message) {
   if (typeof message === "string") return JSON.parse(message);
@@ -240,6 +255,29 @@ async function sweep(data) {
       // The process has ended meanwhile.
     }
   }
+}
+
+/** A field of a protobuf message: its number, and the parts of its bytes. */
+function field(number, ...parts) {
+  const bytes = Buffer.concat(parts);
+  return Buffer.concat([varint((number << 3) | 2), varint(bytes.length), bytes]);
+}
+
+function varint(number) {
+  const bytes = [];
+  let rest = BigInt(number);
+  for (; rest > 127n; rest >>= 7n) bytes.push(Number(rest & 127n) | 128);
+  return Buffer.from([...bytes, Number(rest)]);
+}
+
+/** A snappy block of literals. The tag 61 says that two bytes with the length follow. */
+function uncompressedSnappy(plain) {
+  const parts = [varint(plain.length)];
+  for (let at = 0; at < plain.length; at += 65_536) {
+    const literal = plain.subarray(at, at + 65_536);
+    parts.push(Buffer.from([61 << 2, (literal.length - 1) & 255, (literal.length - 1) >> 8]), literal);
+  }
+  return Buffer.concat(parts);
 }
 
 function collect(child) {

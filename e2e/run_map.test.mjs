@@ -1,9 +1,9 @@
-// The page of a run over time: the time axis, and the map of ranks. And a new run that is copied from another one.
+// The page of a run over time: the time axis, the map of ranks, and a chart of an hour. And a new run that is copied from another one.
 
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, readPush, startBrowser, startDemo, startLockstep, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, readPush, startBrowser, startDemo, startLockstep, waitFor, writeSamples } from "./harness.mjs";
 
 /** A GPU slows down 12 s after the first step, and the diagnosis names the rank some seconds later. */
 const DIAGNOSED_MS = 90_000;
@@ -16,6 +16,13 @@ const LATE_RANK = 700;
 /** The colour of a rank that is a quarter of a step late: `--above`. */
 const LATE_COLOUR = "213,94,0,255";
 const SECRET = "hf_not_for_browsers";
+const MINUTE_MS = 60_000;
+/** A chart of an hour has one point per 6 s. */
+const CHART_STEP_MS = 6_000;
+const SPIKE_WATTS = 700;
+const SPIKE_RANK = 5;
+/** Two lines of the grid that cross, a quarter opaque each, are no stronger. */
+const GRID_ALPHA = 120;
 
 test("a run over time", async (t) => {
   const lockstep = await startDemo(t);
@@ -180,7 +187,63 @@ test("a copy of a run", async (t) => {
     await page.getByTestId("copied-from").waitFor({ state: "detached" });
     assert.equal(await page.locator("[name=set]").inputValue(), "steps=200");
   });
+
+  await t.test("a spike of one second between two points of a chart is visible, and the table names its rank", async (t) => {
+    await writeSamples(lockstep, powerWithSpike(id));
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/runs/${id}?tab=hardware`);
+    await page.getByTestId("span").selectOption({ label: "1 hour" });
+    const chart = page.locator('[data-testid=chart][data-title="Power"]');
+    await chart.scrollIntoViewIfNeeded();
+    const rows = chart.getByTestId("chart-legend").locator("tbody tr");
+    const row = (rank) => rows.filter({ hasText: `rank ${rank}` });
+    await waitFor("the greatest value is that of the spike", SHOWN_MS, async () => /^rank 5\s+300 W\s+300 W\s+700 W$/.test((await row(SPIKE_RANK).innerText()).trim()));
+    assert.match((await row(4).innerText()).trim(), /300 W$/);
+    await chart.getByRole("button", { name: "Greatest" }).click();
+    assert.match(await rows.first().innerText(), /rank 5/);
+    await waitFor("the spike is drawn above the lines", SHOWN_MS, async () => (await strongest(chart)).grey > GRID_ALPHA);
+    assert.equal((await strongest(chart)).coloured, 0, "its own band would be one of eight");
+    await row(SPIKE_RANK).getByRole("button").click();
+    await waitFor("the line that is alone has its own band", SHOWN_MS, async () => (await strongest(chart)).coloured > GRID_ALPHA);
+    await picture(page, "spike");
+  });
 });
+
+/** Returns the alpha of the strongest grey and of the strongest coloured pixel in the upper third of a chart. */
+function strongest(chart) {
+  return chart.locator(".uplot").evaluate((plot) => {
+    const canvas = plot.querySelector("canvas");
+    const [inner, outer] = [".u-over", "canvas"].map((part) => plot.querySelector(part).getBoundingClientRect());
+    const scale = canvas.width / outer.width;
+    const [left, top, width, height] = [inner.left - outer.left + 2, inner.top - outer.top + 2, inner.width - 4, inner.height / 3].map((size) => Math.round(size * scale));
+    const { data } = canvas.getContext("2d").getImageData(left, top, width, height);
+    const found = { grey: 0, coloured: 0 };
+    for (let at = 0; at < data.length; at += 4) {
+      const [red, green, blue, alpha] = data.slice(at, at + 4);
+      // Colours of pixels that are nearly transparent are not exact.
+      if (alpha < 32) continue;
+      const kind = Math.max(red, green, blue) - Math.min(red, green, blue) > 40 ? "coloured" : "grey";
+      found[kind] = Math.max(found[kind], alpha);
+    }
+    return found;
+  });
+}
+
+/** Five minutes of the power of eight GPUs, one sample per second, half an hour ago; one sample between two points of the chart is higher. */
+function powerWithSpike(run) {
+  const begin = Math.floor((Date.now() - 30 * MINUTE_MS) / CHART_STEP_MS) * CHART_STEP_MS;
+  const spike = begin + 2 * MINUTE_MS + 2_000;
+  const times = Array.from({ length: 300 }, (_, n) => begin + n * 1_000);
+  return Array.from({ length: 8 }, (_, rank) => {
+    const gpu = { node: "node-1", gpu: String(rank) };
+    const watts = (at) => (rank === SPIKE_RANK && at === spike ? SPIKE_WATTS : 300);
+    return [
+      { labels: { __name__: "gpu_power_watts", ...gpu }, samples: times.map((at) => [at, watts(at)]) },
+      { labels: { __name__: "gpu_assignment_info", ...gpu, rank: String(rank), run }, samples: times.map((at) => [at, 1]) },
+    ];
+  }).flat();
+}
 
 /** Returns true for the request of the map's values. */
 const isMap = ({ op, query }) => op === "watch_range" && query.includes('"of", "typical"');
