@@ -41,8 +41,8 @@ pub struct Extremes {
     pub min: Query,
     /// The query for the greatest values.
     pub max: Query,
-    /// How often each of them evaluates the expression of the other query per step. 1 if the extremes follow from the samples of a selector;
-    /// then they cost about as much as the other query.
+    /// How often each of them evaluates the expression of the other query per step. If the extremes follow from the samples of a selector,
+    /// it is 1, and each of them costs about as much as the other query.
     pub evaluations_per_step: u64,
 }
 
@@ -53,8 +53,8 @@ impl Query {
         &self.text
     }
 
-    /// Returns the queries for the least and the greatest value within the last `step_ms`. `None` if this query is no vector. The queries keep
-    /// the text of this one.
+    /// Returns the queries for the least and the greatest value within the last `step_ms`. `None` if this query is no vector. The queries
+    /// keep the text of this one.
     #[must_use]
     pub fn extremes(&self, step_ms: i64) -> Option<Extremes> {
         let over_step = |function| {

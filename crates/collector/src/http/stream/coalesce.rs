@@ -101,7 +101,8 @@ async fn evaluate_extreme(evaluator: &Evaluator, query: Query, when: Params) -> 
         .ok()
 }
 
-/// Returns true if a query of this cost may be evaluated so often per step: it then reads the same samples, and has more intermediate results.
+/// Returns true if a query of this cost may be evaluated so often per step: it then reads the same samples, and has more intermediate
+/// results.
 fn is_affordable(cost: &Cost, evaluations_per_step: u64) -> bool {
     if evaluations_per_step <= 1 {
         return true;
