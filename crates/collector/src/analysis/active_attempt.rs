@@ -187,6 +187,7 @@ fn note(known: &mut Option<Count>, at_ms: TimestampMs, value: u64) {
 
 #[cfg(test)]
 mod tests {
+    use domain::diagnosis::analysis::RankRequest;
     use domain::diagnosis::finding::FindingKind;
     use domain::diagnosis::input::{Learning, Page, Phase, Pool, Position, ProcessCondition, StepParts};
 
@@ -234,17 +235,22 @@ mod tests {
     }
 
     fn position(rank: u32, moves: u64, second: u64) -> RankInput {
+        let page = Page {
+            step: 0,
+            phase: Phase::Forward,
+            in_phase_s: 0.1,
+            moves,
+        };
+        at_page(rank, second, page)
+    }
+
+    fn at_page(rank: u32, second: u64, page: Page) -> RankInput {
         RankInput::Measurement(Measurement::Position(Position {
             rank: Rank(rank),
             node: node(),
             at_ms: at_ms(second),
             process: ProcessCondition::Alive,
-            page: Some(Page {
-                step: 0,
-                phase: Phase::Forward,
-                in_phase_s: 0.1,
-                moves,
-            }),
+            page: Some(page),
         }))
     }
 
@@ -320,5 +326,32 @@ mod tests {
         assert_eq!(step(&mut attempt, 71, 11), Some(30));
         attempt.take(Rank(1), position(1, 1, 20));
         assert_eq!(step(&mut attempt, 2, 21), Some(0));
+    }
+
+    #[test]
+    fn the_last_steps_before_a_hang_do_not_restart_it_when_their_pool_arrives_late() {
+        let mut attempt = attempt();
+        assert_eq!(stragglers(&mut attempt, 1..21, 0, false), 0);
+        let mut stacks_requested = 0;
+        for second in 21..31 {
+            for rank in 0..4 {
+                if second == 24 {
+                    attempt.take(Rank(rank), pool(rank, 21, 20, false));
+                }
+                let page = Page {
+                    step: 0,
+                    phase: if rank == 2 { Phase::Data } else { Phase::Collective },
+                    in_phase_s: (second - 20) as f64,
+                    moves: 70,
+                };
+                attempt.take(Rank(rank), at_page(rank, second, page));
+            }
+            let output = attempt.analysis.advance(at_ms(second));
+            let requests = output.requests.iter();
+            stacks_requested += requests
+                .filter(|request| matches!(request, RankRequest::Stacks { .. }))
+                .count();
+        }
+        assert_eq!(stacks_requested, 1, "once per hang");
     }
 }

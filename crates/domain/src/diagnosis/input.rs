@@ -108,13 +108,13 @@ pub struct Position {
 /// A record of the mid-step page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Page {
-    /// Last step that ended.
+    /// Last step known to have ended. Other than `moves`, it may be reported late.
     pub step: u64,
     /// Current phase of the rank.
     pub phase: Phase,
     /// Seconds that the rank has been in this phase.
     pub in_phase_s: f64,
-    /// Batches fetched and backward passes begun since the process started. Grows while the rank moves, even if no step ends.
+    /// Batches fetched, backward passes begun and steps ended since the process started. Grows while the rank moves, even if no step ends.
     pub moves: u64,
 }
 

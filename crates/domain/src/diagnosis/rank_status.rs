@@ -46,7 +46,8 @@ impl RankStatus {
         let moved_ms = match &self.page {
             None => Some(since_ms),
             Some(before) if before.phase != page.phase => Some(since_ms),
-            Some(before) if (before.step, before.moves) != (page.step, page.moves) => Some(position.at_ms),
+            // Not the step, which moves include: it comes from pools, and the one with the last steps before a hang arrives seconds later.
+            Some(before) if before.moves != page.moves => Some(position.at_ms),
             Some(_) if since_ms > self.phase_since_ms + PHASE_JITTER_MS => Some(since_ms),
             Some(_) => None,
         };
@@ -141,5 +142,16 @@ mod tests {
             status.take(&position(at_ms, phase, in_phase_s, moves));
             assert_eq!(status.moved_ms, Some(moved_ms), "at {at_ms}");
         }
+    }
+
+    #[test]
+    fn a_step_that_is_reported_late_is_no_move() {
+        let mut status = RankStatus::default();
+        status.take(&position(10_000, Phase::Data, 0.2, 7));
+        status.record_step_end(4, 9_700);
+        let mut later = position(13_500, Phase::Data, 3.7, 7);
+        later.page = later.page.map(|page| Page { step: 4, ..page });
+        status.take(&later);
+        assert_eq!((status.moved_ms, status.step), (Some(9_800), Some(4)));
     }
 }
