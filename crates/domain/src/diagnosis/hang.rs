@@ -16,7 +16,7 @@ use self::inactivity::Inactivity;
 pub(super) use self::inactivity::View;
 use self::report::{Suspects, alone_finding, finding_without_culprit, hang_finding, kernel_finding};
 use self::stacks::{Stacks, SuspectActivity};
-use self::suspects::{all_enqueued, by_kernel, by_pages};
+use self::suspects::{all_enqueued, by_flight, by_kernel, by_pages};
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding};
 use crate::diagnosis::finding::Cause;
 use crate::diagnosis::input::{FlightAnswer, Phase, StackAnswer};
@@ -169,25 +169,24 @@ impl Suspicion {
         }
     }
 
-    /// Requests early the stacks of the ranks that do not wait. For DDP's ranks in the backward pass, the page does not show whether they
-    /// wait.
+    /// Requests early the stacks of the ranks that do not wait. If all may wait, any of them may be the culprit: in DDP's backward pass the
+    /// page does not show whether a rank waits, and a rank may wait for a message that no rank sends.
     fn request_stacks_early(
         &mut self,
         view: &View<'_>,
         inactivity: &Inactivity,
         requests: &mut Vec<RankRequest>,
     ) {
-        let unsure = inactivity.waiters.iter().copied();
-        let unsure: Vec<usize> = unsure
-            .filter(|place| !view.rank_statuses[*place].waits() && view.rank_statuses[*place].page.is_some())
-            .collect();
-        let suspects = if inactivity.others.is_empty() {
-            &unsure
-        } else {
-            &inactivity.others
-        };
+        let mut suspects = inactivity.others.clone();
+        if suspects.is_empty() {
+            suspects = inactivity.waiters.clone();
+            suspects.retain(|place| view.rank_statuses[*place].page.is_some());
+        }
+        if suspects.len() > REQUESTED_MAX {
+            suspects.retain(|place| !view.rank_statuses[*place].waits());
+        }
         if (1..=REQUESTED_MAX).contains(&suspects.len()) {
-            self.stacks.request(view, inactivity, suspects, requests);
+            self.stacks.request(view, inactivity, &suspects, requests);
         }
     }
 
@@ -206,11 +205,7 @@ impl Suspicion {
                 ranks,
                 cause,
                 unfinished,
-            }) => Ok(Suspects {
-                places: view.places(ranks),
-                cause: cause.clone(),
-                unfinished: Some(unfinished.clone()),
-            }),
+            }) => Ok(by_flight(view, inactivity, ranks, cause, unfinished)),
             Some(WaitGraphResult::Sides {
                 sides,
                 cause,

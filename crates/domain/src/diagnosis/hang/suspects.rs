@@ -51,6 +51,35 @@ pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity) -> Option<Susp
     })
 }
 
+/// Returns the ranks that others wait for, according to the Flight Recorders. One of them may wait in an operation that its recorder does
+/// not show, for example for a message on Gloo. Then it is the culprit only if all other ranks wait too.
+pub(super) fn by_flight(
+    view: &View<'_>,
+    inactivity: &Inactivity,
+    ranks: &[Rank],
+    cause: &Cause,
+    unfinished: &Unfinished,
+) -> Suspects {
+    let mut places = view.places(ranks);
+    let mut unfinished = unfinished.clone();
+    if matches!(cause, Cause::NotEnqueued) {
+        let waits = |place: &usize| view.rank_statuses[*place].waits();
+        let (hidden, working): (Vec<usize>, Vec<usize>) = places.into_iter().partition(waits);
+        places = match (working.is_empty(), inactivity.others.is_empty()) {
+            (false, _) => working,
+            (true, false) => inactivity.others.clone(),
+            (true, true) => hidden,
+        };
+        let named: Vec<Rank> = places.iter().map(|place| view.members.rank(*place)).collect();
+        unfinished.last_enqueued.retain(|(rank, _)| named.contains(rank));
+    }
+    Suspects {
+        places,
+        cause: cause.clone(),
+        unfinished: Some(unfinished),
+    }
+}
+
 /// Without Flight Recorders, returns the ranks that do not wait while others do.
 pub(super) fn by_pages(
     view: &View<'_>,
