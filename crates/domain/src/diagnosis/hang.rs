@@ -269,6 +269,9 @@ impl Suspicion {
             let found = alone_finding(view, inactivity, suspects, at, longest_alone_s, witnesses);
             return Some(found);
         }
+        if inactivity.seconds < view.stuck_after_s() {
+            return None;
+        }
         let all_are = |what: SuspectActivity| {
             let mut stuck = activity
                 .iter()

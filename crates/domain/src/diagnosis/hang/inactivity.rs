@@ -17,6 +17,9 @@ const STACKS_AFTER_STEPS: f64 = 1.5;
 /// The same before the first step, when models are loaded and compiled.
 const FIRST_SUSPICION_S: f64 = 7.0;
 const FIRST_STACKS_AFTER_S: f64 = 3.0;
+/// A rank that does not wait is stuck only after this time, and so is one that waits for a disk: a long piece of work looks the same until
+/// it ends.
+const STUCK_S: f64 = 7.0;
 /// If no page shows a rank that waits, Flight Recorders are requested after this time, because a page does not show a wait for a GPU.
 const HIDDEN_SUSPICION_S: f64 = 15.0;
 const HIDDEN_SUSPICION_STEPS: f64 = 5.0;
@@ -99,6 +102,10 @@ impl View<'_> {
 
     pub(super) fn suspicion_after_s(&self) -> f64 {
         self.threshold(SUSPICION_S, SUSPICION_STEPS, FIRST_SUSPICION_S)
+    }
+
+    pub(super) fn stuck_after_s(&self) -> f64 {
+        self.suspicion_after_s().max(STUCK_S)
     }
 
     pub(super) fn hidden_after_s(&self) -> f64 {

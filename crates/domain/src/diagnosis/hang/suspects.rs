@@ -33,13 +33,15 @@ pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity) -> Option<Susp
         let places: Vec<usize> = (0..view.rank_statuses.len())
             .filter(|place| {
                 let status = &view.rank_statuses[*place];
-                // Checkpoints and models take long to write and read. Not each save is known: a script may write files in any way.
-                let is_storage = condition == ProcessCondition::Uninterruptible
-                    && (status.phase() == Some(Phase::Save)
+                // Checkpoints and models take long to write and read, and batches may. Not each save is known: a script may write files in
+                // any way.
+                let may_be_storage = condition == ProcessCondition::Uninterruptible
+                    && (inactivity.seconds < view.stuck_after_s()
+                        || status.phase() == Some(Phase::Save)
                         || status.is_in_script() && inactivity.seconds < SCRIPT_FILES_S
                         || status.is_before_first_step());
                 status.condition == condition
-                    && !is_storage
+                    && !may_be_storage
                     && !view.members.is_blind(view.members.node_place(*place))
             })
             .collect();
