@@ -16,7 +16,7 @@ const STACKS_AFTER_S: f64 = 1.5;
 const STACKS_AFTER_STEPS: f64 = 1.5;
 /// The same before the first step, when models are loaded and compiled.
 const FIRST_SUSPICION_S: f64 = 7.0;
-const FIRST_STACKS_AFTER_S: f64 = 3.0;
+const FIRST_STACKS_AFTER_S: f64 = 2.0;
 /// A rank that does not wait is stuck only after this time, and so is one that waits for a disk: a long piece of work looks the same until
 /// it ends.
 const STUCK_S: f64 = 7.0;
