@@ -22,6 +22,7 @@ use crate::diagnosis::finding::Cause;
 use crate::diagnosis::input::{FlightAnswer, Phase, StackAnswer};
 use crate::diagnosis::members::Members;
 use crate::diagnosis::messages::RankRequest;
+use crate::diagnosis::rank_status::RankStatus;
 use crate::diagnosis::wait_graph::{self, OperationId, WaitGraphResult};
 use crate::ident::Rank;
 use crate::time::TimestampMs;
@@ -259,7 +260,13 @@ impl Suspicion {
             .filter(|(_, activity)| !matches!(activity, SuspectActivity::Work(_)))
             .map(|(place, _)| *place)
             .collect();
-        if stuck.is_empty() {
+        let places = suspects.places.iter();
+        let is_starting = places
+            .map(|place| &view.rank_statuses[*place])
+            .all(RankStatus::is_before_first_step);
+        // Before the first step, a rank may wait for files that another one downloads or unpacks.
+        let may_wait_for_suspect = is_starting && stuck.len() < suspects.places.len();
+        if stuck.is_empty() || may_wait_for_suspect {
             self.alone_s = inactivity.seconds;
             let at = activity.iter().find_map(|(_, activity)| match activity {
                 SuspectActivity::Work(at) => Some(*at),
