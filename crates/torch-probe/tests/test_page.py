@@ -76,6 +76,16 @@ def test_a_record_says_where_the_rank_is_and_since_when(tmp_path):
     assert numbers[1] - numbers[0] == 1 and numbers[1] == pages.read(path).number
 
 
+def test_until_the_process_group_is_made_a_rank_that_imports_moves(tmp_path):
+    own, path = opened(tmp_path)
+    for phase, moves in [(page.STARTING, 1), (page.TORCH_IMPORTED, 1), (page.RENDEZVOUS, 0), (page.GROUP_MADE, 0)]:
+        own.reach(phase)
+        before = pages.read(path)
+        own.imported()
+        after = pages.read(path)
+        assert (after.phase, after.number - before.number) == (phase, moves)
+
+
 def test_without_a_loader_the_forward_pass_begins_where_the_step_ends(tmp_path):
     own, path = opened(tmp_path)
     own.begin_backward()

@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import INJECT, Listener, rank_environment
 
-from lockstep_probe import errors, gate, inputs, optimizing, record
+from lockstep_probe import errors, gate, hooks, inputs, optimizing, record
 from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import IDLE_STEPS_MAX, Leader
@@ -203,6 +203,23 @@ def test_callbacks_run_once_a_module_is_complete_and_leave_no_trace(tmp_path):
     (tmp_path / "two.py").write_text("")
     done = python(IMPORTS.format(folder=str(tmp_path)), INJECT)
     assert done.stdout == "[('one', 1)] 1 VALUE = 1 SourceFileLoader True\n", done.stderr
+
+
+def test_the_page_is_written_after_each_import_of_a_watched_module():
+    class Recorder:
+        calls = []
+
+        def call(self, function, *args):
+            return function(*args)
+
+        def torch_imported(self, torch):
+            self.calls.append(torch)
+
+        def module_imported(self):
+            self.calls.append("the page")
+
+    hooks.after_import(Recorder())["torch"]("torch")
+    assert Recorder.calls == ["torch", "the page"]
 
 
 # === the arithmetic of a step ===

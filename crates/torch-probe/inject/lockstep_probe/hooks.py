@@ -40,7 +40,12 @@ def after_import(probe):
         "mlflow.tracking.client": loggers.watch_mlflow_client,
         "wandb.sdk.wandb_run": loggers.watch_wandb,
     }
-    return {name: functools.partial(patch, probe) for name, patch in patches.items()}
+    return {name: functools.partial(patched, probe, patch) for name, patch in patches.items()}
+
+
+def patched(probe, patch, module):
+    patch(probe, module)
+    probe.call(probe.module_imported)
 
 
 def announce_torch(probe, torch):

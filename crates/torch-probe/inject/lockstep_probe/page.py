@@ -79,6 +79,11 @@ class Page:
         self.stage = max(self.stage, stage)
         self.enter(stage)
 
+    def imported(self):
+        """A watched module was imported before the process group was made: the rank moves within its phase."""
+        if self.phase <= TORCH_IMPORTED:
+            self._write()
+
     def wrapped(self):
         """The model is wrapped. During training this is not a phase."""
         if not self.batches and not self.backwards:

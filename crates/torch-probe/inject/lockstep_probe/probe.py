@@ -193,6 +193,11 @@ class Probe:
             self.note(f"its stacks cannot be asked for, the worker server does not start: {head(str(error), 200)}")
         self.say_hello()
 
+    def module_imported(self):
+        """A module that the hooks watch was imported. The imports of torch take seconds, in which the rank moves."""
+        if self.is_training_thread():
+            self.page.imported()
+
     def group_joined(self):
         self.page.reach(GROUP_MADE)
         self._device = self._device or self._bound_gpu()
