@@ -6,7 +6,7 @@ use std::sync::Arc;
 use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints, PruneLine};
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{NodeName, RunId};
-use domain::run::checkpoint::Checkpoint;
+use domain::run::checkpoint::{Checkpoint, CheckpointOnNode};
 use domain::run::state::{Event, Machine};
 use domain::time::TimestampMs;
 
@@ -89,7 +89,8 @@ impl Runs {
     }
 }
 
-/// Lines for the event log: a save that failed or stayed incomplete, a checkpoint that is complete, one that is gone.
+/// Lines for the event log: a save that failed or stayed incomplete, a checkpoint that is complete, one that is gone, one that was not
+/// removed.
 pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Vec<LogLine> {
     if before.checkpoints == after.checkpoints && before.storage == after.storage {
         return Vec::new();
@@ -119,6 +120,14 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
     }
     let was = |path: &str| before.checkpoints.iter().find(|one| one.path == path);
     for now in &after.checkpoints {
+        if let Some((node, reason)) = newly_not_removed(was(&now.path), now) {
+            let message = format!("{} was not removed: {reason}", now.path);
+            let mut line = line(Severity::Warning, "checkpoint_not_removed", message);
+            line.node = Some(node);
+            lines.push(line);
+        }
+    }
+    for now in &after.checkpoints {
         let known = was(&now.path);
         let is_torn = |one: &Checkpoint| !one.complete && !one.writing && !one.uncertain;
         if now.complete && known.is_none_or(|known| !known.complete) {
@@ -145,6 +154,16 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
     }
     lines.truncate(LINES_MAX);
     lines
+}
+
+/// Returns why a checkpoint was not removed, and a node to which the reason applies, unless the reason is known.
+fn newly_not_removed(before: Option<&Checkpoint>, now: &Checkpoint) -> Option<(String, String)> {
+    let of_node = |node: &str| before?.seen.get(node)?.not_removed.as_ref();
+    let is_new = |(node, view): &(&String, &CheckpointOnNode)| {
+        view.not_removed.is_some() && view.not_removed.as_ref() != of_node(node.as_str())
+    };
+    let (node, _) = now.seen.iter().find(is_new)?;
+    Some((node.clone(), now.not_removed()?))
 }
 
 /// The line for an order that is dropped before its node has accepted it, see [`Machine::may_still_remove`].

@@ -72,6 +72,10 @@ pub struct CheckpointView {
     /// True if it existed before the run. The run resumes from it only if a user names it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
+    /// Why the last request to remove it had no effect, with the nodes to which the reason applies. Absent if there was none, or if it is
+    /// not carried out yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_removed: Option<String>,
     /// Number of steps between the checkpoint and the last step of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_steps: Option<u64>,

@@ -38,7 +38,7 @@ pub(super) fn Checkpoints(
     let problem = text(move || {
         let problem = checkpoints.problem.get();
         problem.map_or(String::new(), |problem| {
-            tr_with("Not all are listed: {problem}", &[("problem", &problem)])
+            tr_with("Problem: {problem}", &[("problem", &problem)])
         })
     });
     let there = Memo::new(move |_| checkpoints.list.is_known() && !checkpoints.list.is_empty());
@@ -91,6 +91,7 @@ fn Saving(
         Some(problem) => view! { <p class="text-xs break-words max-w-sm">{problem}</p> }.into_any(),
         None => empty_view(),
     });
+    let not_removed = text(move || one.with(not_removed));
     let pinned = Signal::derive(move || one.with(|one| one.pinned));
     let listed = row.key.clone();
     let retention = text(move || {
@@ -115,7 +116,7 @@ fn Saving(
             <td>{of(|one| one.duration_ms.map_or("–".to_owned(), took))}</td>
             <td>{finished}</td>
             <td><span class=of(|one| badge(one).to_owned())>{of(state)}</span>{problem}</td>
-            <td class="text-xs break-words max-w-xs" data-testid="on-prune">{retention}</td>
+            <td class="text-xs break-words max-w-xs" data-testid="on-prune">{retention}<p class="empty:hidden" data-testid="not-removed">{not_removed}</p></td>
             <td><input type="checkbox" aria-label=label prop:checked=pinned disabled=move || !may.get() || pin.busy.get() on:change=keep /></td>
         </tr>
     }
@@ -129,6 +130,14 @@ fn on_prune(path: &str, retention: &PruneAnswer) -> String {
     let found = removed.chain(kept).find(|(_, line)| line.path == path);
     found.map_or_else(String::new, |(words, line)| {
         tr_with(words, &[("reason", &line.reason)])
+    })
+}
+
+/// Returns why the last request to remove a checkpoint had no effect.
+fn not_removed(one: &CheckpointView) -> String {
+    let reason = one.not_removed.as_ref();
+    reason.map_or_else(String::new, |reason| {
+        tr_with("Not removed: {reason}", &[("reason", reason)])
     })
 }
 

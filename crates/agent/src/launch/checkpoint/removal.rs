@@ -33,11 +33,11 @@ const FILES_MAX: usize = 100_000;
 /// Maximum number of folders in a checkpoint; each is held open during the removal.
 const FOLDERS_MAX: usize = 256;
 
-/// Why something was not removed.
+/// Why a checkpoint was not removed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RemovalError {
     /// The checkpoint that must remain is not complete.
-    #[error("nothing was removed: the checkpoint to keep, {path}, {why}")]
+    #[error("the checkpoint to keep, {path}, {why}")]
     Remain {
         /// The checkpoint that must remain.
         path: String,
@@ -45,72 +45,71 @@ pub(super) enum RemovalError {
         why: String,
     },
     /// The path in the order is not below the run's checkpoint folder.
-    #[error("{0} was kept: it is not a path below the run's checkpoint folder")]
-    Outside(String),
+    #[error("it is not a path below the run's checkpoint folder")]
+    Outside,
     /// A symbolic link is on the way, and could lead anywhere.
-    #[error("{0} was kept: its path contains a symbolic link")]
-    Link(String),
+    #[error("its path contains a symbolic link")]
+    Link,
     /// Another run, or this one, resumes from it.
-    #[error("{0} was kept: a run resumes from it")]
-    InUse(String),
+    #[error("a run resumes from it")]
+    InUse,
     /// The removal would include what must remain.
-    #[error("{0} was kept: it contains the checkpoint to keep")]
-    Holds(String),
+    #[error("it contains the checkpoint to keep")]
+    Holds,
     /// It may still be in writing.
-    #[error("{0} was kept: it is incomplete and changed a moment ago")]
-    Writing(String),
+    #[error("it is incomplete and changed a moment ago")]
+    Writing,
     /// The order is old, or was dropped: a person may have pinned the checkpoint since.
-    #[error("{0} was kept: the order to remove it is too old; prune again")]
-    Late(String),
+    #[error("the order to remove it is too old; prune again")]
+    Late,
     /// Another program may have written it.
-    #[error("{path} was kept: not proven to be this run's: {}", files.join(", "))]
+    #[error("not proven to be this run's: {}", files.join(", "))]
     NotProven {
-        /// The checkpoint.
-        path: String,
         /// Some of the files without proof.
         files: Vec<String>,
     },
     /// It exceeds the limits of a removal.
-    #[error("{0} was kept: it contains more than {FILES_MAX} files or {FOLDERS_MAX} folders")]
-    TooLarge(String),
+    #[error("it contains more than {FILES_MAX} files or {FOLDERS_MAX} folders")]
+    TooLarge,
     /// It was changed during the removal.
-    #[error("the removal of {path} was stopped: {name} changed in the meantime")]
+    #[error("{name} in it changed during the removal, which was stopped")]
     Changed {
-        /// The checkpoint.
-        path: String,
         /// The name of the changed file or folder.
         name: String,
     },
     /// A file was added during the removal.
-    #[error("this run's files in {0} were removed; files that were added in the meantime were kept")]
-    Added(String),
+    #[error("this run's files in it were removed; files that were added in the meantime were kept")]
+    Added,
     /// A file operation failed.
-    #[error("{path} cannot be removed: {source}")]
-    Io {
-        /// The checkpoint.
-        path: String,
-        /// The error of the file system.
-        source: io::Error,
-    },
+    #[error("a file operation failed: {0}")]
+    Io(#[source] io::Error),
+    /// The order was stopped at an earlier checkpoint, for this reason.
+    #[error("the removal was stopped before it: {0}")]
+    Stopped(String),
 }
 
-/// Executes an order as long as it is valid. Returns the first reason why something was not removed.
+/// Executes an order as long as it is valid. Returns the paths of the checkpoints that were not removed, each with the reason.
 pub(super) fn carry_out(
     order: &RemovalOrder,
     is_valid: &dyn Fn() -> bool,
     in_use: &BTreeSet<String>,
     node: &str,
     records: &mut Records,
-) -> Option<RemovalError> {
-    let mut first = None;
+) -> Vec<(String, RemovalError)> {
+    let mut kept = Vec::new();
+    let mut stopped: Option<String> = None;
     for path in &order.remove {
-        match remove(order, path, is_valid, in_use, node, records) {
-            Ok(()) => {}
-            Err(error @ (RemovalError::Remain { .. } | RemovalError::Late(_))) => return Some(error),
-            Err(error) => first = first.or(Some(error)),
+        let result = match &stopped {
+            Some(reason) => Err(RemovalError::Stopped(reason.clone())),
+            None => remove(order, path, is_valid, in_use, node, records),
+        };
+        let Err(error) = result else { continue };
+        if matches!(error, RemovalError::Remain { .. } | RemovalError::Late) {
+            stopped = Some(error.to_string());
         }
+        kept.push((path.clone(), error));
     }
-    first
+    kept
 }
 
 fn remove(
@@ -124,20 +123,20 @@ fn remove(
     check_remaining(&order.remain, node)?;
     let names = check_path(order, path, in_use)?;
     let removal = Removal { path, records };
-    let Some((above, name)) = removal.open_above(Path::new(&order.folder), &names)? else {
+    let Some((above, name)) = open_above(Path::new(&order.folder), &names)? else {
         // Another node has already removed it.
         return Ok(());
     };
-    let Some(found) = removal.identity_of(&above, name)? else {
+    let Some(found) = identity_of(&above, name)? else {
         return Ok(());
     };
     if found.kind == Kind::Link {
-        return Err(RemovalError::Link(path.to_owned()));
+        return Err(RemovalError::Link);
     }
     check_quiet(path, node)?;
     // After the other checks: a file server may not have answered for hours.
     if !is_valid() {
-        return Err(RemovalError::Late(path.to_owned()));
+        return Err(RemovalError::Late);
     }
     removal.remove(&above, name, &found)
 }
@@ -180,7 +179,7 @@ fn check_path<'p>(
     in_use: &BTreeSet<String>,
 ) -> Result<Vec<&'p OsStr>, RemovalError> {
     let folder = Path::new(&order.folder);
-    let outside = || RemovalError::Outside(path.to_owned());
+    let outside = || RemovalError::Outside;
     let names = names_below(Path::new(path), folder).ok_or_else(outside)?;
     // Real paths are compared too: several paths may lead to the same folder.
     let mut there = std::fs::canonicalize(folder).map_err(|_| outside())?;
@@ -190,10 +189,10 @@ fn check_path<'p>(
         other_real.starts_with(&there) || Path::new(other).starts_with(path)
     };
     if holds(&order.remain.path) {
-        return Err(RemovalError::Holds(path.to_owned()));
+        return Err(RemovalError::Holds);
     }
     if in_use.iter().any(|used| holds(used)) {
-        return Err(RemovalError::InUse(path.to_owned()));
+        return Err(RemovalError::InUse);
     }
     Ok(names)
 }
@@ -207,7 +206,7 @@ fn check_quiet(path: &str, node: &str) -> Result<(), RemovalError> {
     let changed_recently =
         changed.is_none_or(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < QUIET));
     if !now.complete && changed_recently {
-        Err(RemovalError::Writing(path.to_owned()))
+        Err(RemovalError::Writing)
     } else {
         Ok(())
     }
@@ -238,41 +237,6 @@ struct TreeSummary {
 }
 
 impl Removal<'_> {
-    /// Opens the parent folder of the checkpoint; `None` if it does not exist. The run's folder itself may be a link, folders below it may
-    /// not.
-    fn open_above<'n>(
-        &self,
-        folder: &Path,
-        names: &[&'n OsStr],
-    ) -> Result<Option<(OwnedFd, &'n OsStr)>, RemovalError> {
-        let Some((last, between)) = names.split_last() else {
-            return Err(RemovalError::Outside(self.path.to_owned()));
-        };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut above = match rustix::fs::openat(CWD, folder, flags, Mode::empty()) {
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
-            opened => opened.map_err(|error| self.io(error))?,
-        };
-        for name in between {
-            above = match rustix::fs::openat(&above, *name, flags | OFlags::NOFOLLOW, Mode::empty()) {
-                Err(rustix::io::Errno::NOENT) => return Ok(None),
-                Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
-                    return Err(RemovalError::Link(self.path.to_owned()));
-                }
-                opened => opened.map_err(|error| self.io(error))?,
-            };
-        }
-        Ok(Some((above, last)))
-    }
-
-    /// Returns the identity of a name, or `None` if it does not exist.
-    fn identity_of(&self, folder: impl AsFd, name: &OsStr) -> Result<Option<Identity>, RemovalError> {
-        match Identity::at(folder, name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            found => found.map(Some).map_err(|error| self.io(error)),
-        }
-    }
-
     fn remove(mut self, above: &OwnedFd, name: &OsStr, found: &Identity) -> Result<(), RemovalError> {
         let path = PathBuf::from(self.path);
         if found.kind == Kind::Folder {
@@ -282,35 +246,25 @@ impl Removal<'_> {
             if summary.unproven.is_empty() && summary.files == 0 && !self.is_declared(&path, found) {
                 summary.unproven.push("it is empty".into());
             }
-            self.proven(summary.unproven)?;
+            proven(summary.unproven)?;
             tracing::info!(path = self.path, "a checkpoint of the run is removed");
             return self.remove_tree(above, name, found, &tree);
         }
         let beside = sidecar::Proof::beside(&path, self.records.run());
         if !self.records.prove(&path, found, beside.as_ref()) {
-            return self.proven(vec!["the file itself".into()]);
+            return proven(vec!["the file itself".into()]);
         }
         tracing::info!(path = self.path, "a checkpoint of the run is removed");
         self.unlink(above, name, found, &path)?;
         let mut name = name.to_owned();
         name.push(sidecar::ENDING);
         let path = path.with_file_name(&name);
-        match self.identity_of(above, &name)? {
+        match identity_of(above, &name)? {
             Some(found) if self.records.prove(&path, &found, beside.as_ref()) => {
                 self.unlink(above, &name, &found, &path)
             }
             _ => Ok(()),
         }
-    }
-
-    fn proven(&self, files: Vec<String>) -> Result<(), RemovalError> {
-        if files.is_empty() {
-            return Ok(());
-        }
-        Err(RemovalError::NotProven {
-            path: self.path.to_owned(),
-            files,
-        })
     }
 
     /// Reads a whole folder, and searches the proof of everything in it.
@@ -329,30 +283,30 @@ impl Removal<'_> {
         summary: &mut TreeSummary,
     ) -> Result<Tree, RemovalError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(above, name, flags, Mode::empty()).map_err(|error| self.io(error))?;
+        let folder = rustix::fs::openat(above, name, flags, Mode::empty()).map_err(file_error)?;
         let mut tree = Tree {
             path: path.to_owned(),
             files: Vec::new(),
             folders: Vec::new(),
             folder,
         };
-        let opened = Identity::at(&tree.folder, OsStr::new(".")).map_err(|error| self.io(error))?;
+        let opened = Identity::at(&tree.folder, OsStr::new(".")).map_err(file_error)?;
         if !opened.is_same_folder(found) {
-            return Err(self.changed(name));
+            return Err(changed(name));
         }
-        for entry in Dir::read_from(&tree.folder).map_err(|error| self.io(error))? {
-            let entry = entry.map_err(|error| self.io(error))?;
+        for entry in Dir::read_from(&tree.folder).map_err(file_error)? {
+            let entry = entry.map_err(file_error)?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
             let path = path.join(name);
-            let Some(inside) = self.identity_of(&tree.folder, name)? else {
-                return Err(self.changed(name));
+            let Some(inside) = identity_of(&tree.folder, name)? else {
+                return Err(changed(name));
             };
             if inside.kind == Kind::Folder {
                 summary.folders += 1;
-                self.bounded(summary)?;
+                bounded(summary)?;
                 let files_before = summary.files;
                 // Another file system is mounted there, or it is deeper than checkpoints are.
                 if inside.device != found.device || depth >= DEPTH_MAX {
@@ -367,7 +321,7 @@ impl Removal<'_> {
                 tree.folders.push((name.to_owned(), inside, inner));
             } else {
                 summary.files += 1;
-                self.bounded(summary)?;
+                bounded(summary)?;
                 if !self.records.prove(&path, &inside, sidecar) {
                     self.unproven(&path, summary);
                 }
@@ -383,13 +337,6 @@ impl Removal<'_> {
     fn is_declared(&self, path: &Path, found: &Identity) -> bool {
         let earlier = self.records.earlier.as_ref();
         earlier.is_some_and(|earlier| earlier.declares(path, found))
-    }
-
-    fn bounded(&self, summary: &TreeSummary) -> Result<(), RemovalError> {
-        if summary.files > FILES_MAX || summary.folders > FOLDERS_MAX {
-            return Err(RemovalError::TooLarge(self.path.to_owned()));
-        }
-        Ok(())
     }
 
     fn unproven(&self, path: &Path, summary: &mut TreeSummary) {
@@ -417,16 +364,14 @@ impl Removal<'_> {
         if earlier.is_some_and(|earlier| earlier.had(&tree.path)) {
             return Ok(());
         }
-        match self.identity_of(above.as_fd(), name)? {
+        match identity_of(above.as_fd(), name)? {
             Some(now) if now.is_same_folder(found) => {}
-            _ => return Err(self.changed(name)),
+            _ => return Err(changed(name)),
         }
         match rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(rustix::io::Errno::NOTEMPTY | rustix::io::Errno::EXIST) => {
-                Err(RemovalError::Added(self.path.to_owned()))
-            }
-            Err(error) => Err(self.io(error)),
+            Err(rustix::io::Errno::NOTEMPTY | rustix::io::Errno::EXIST) => Err(RemovalError::Added),
+            Err(error) => Err(file_error(error)),
         }
     }
 
@@ -438,33 +383,73 @@ impl Removal<'_> {
         proven: &Identity,
         path: &Path,
     ) -> Result<(), RemovalError> {
-        match self.identity_of(folder.as_fd(), name)? {
+        match identity_of(folder.as_fd(), name)? {
             // Another node has already removed it.
             None => return Ok(()),
             Some(now) if now.is_same(proven) => {}
-            Some(_) => return Err(self.changed(name)),
+            Some(_) => return Err(changed(name)),
         }
         match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
             Ok(()) => self.records.proofs.removed(path, proven),
             Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(self.io(error)),
+            Err(error) => return Err(file_error(error)),
         }
         Ok(())
     }
+}
 
-    fn changed(&self, name: &OsStr) -> RemovalError {
-        RemovalError::Changed {
-            path: self.path.to_owned(),
-            name: name.to_string_lossy().into_owned(),
-        }
+/// Opens the parent folder of the checkpoint; `None` if it does not exist. The run's folder itself may be a link, folders below it may
+/// not.
+fn open_above<'n>(folder: &Path, names: &[&'n OsStr]) -> Result<Option<(OwnedFd, &'n OsStr)>, RemovalError> {
+    let Some((last, between)) = names.split_last() else {
+        return Err(RemovalError::Outside);
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut above = match rustix::fs::openat(CWD, folder, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(file_error)?,
+    };
+    for name in between {
+        above = match rustix::fs::openat(&above, *name, flags | OFlags::NOFOLLOW, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
+                return Err(RemovalError::Link);
+            }
+            opened => opened.map_err(file_error)?,
+        };
     }
+    Ok(Some((above, last)))
+}
 
-    fn io(&self, error: impl Into<io::Error>) -> RemovalError {
-        RemovalError::Io {
-            path: self.path.to_owned(),
-            source: error.into(),
-        }
+/// Returns the identity of a name, or `None` if it does not exist.
+fn identity_of(folder: impl AsFd, name: &OsStr) -> Result<Option<Identity>, RemovalError> {
+    match Identity::at(folder, name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(file_error),
     }
+}
+
+fn proven(files: Vec<String>) -> Result<(), RemovalError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    Err(RemovalError::NotProven { files })
+}
+
+fn bounded(summary: &TreeSummary) -> Result<(), RemovalError> {
+    if summary.files > FILES_MAX || summary.folders > FOLDERS_MAX {
+        return Err(RemovalError::TooLarge);
+    }
+    Ok(())
+}
+
+fn changed(name: &OsStr) -> RemovalError {
+    let name = name.to_string_lossy().into_owned();
+    RemovalError::Changed { name }
+}
+
+fn file_error(error: impl Into<io::Error>) -> RemovalError {
+    RemovalError::Io(error.into())
 }
 
 #[cfg(test)]

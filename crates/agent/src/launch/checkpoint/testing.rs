@@ -178,10 +178,10 @@ impl Run {
         result.report
     }
 
-    /// Executes an order, as the watch does. Returns why something stays.
+    /// Executes an order, as the watch does. Returns the first reason why something stays.
     pub(super) fn carry_out(&self, order: &RemovalOrder) -> Option<RemovalError> {
         let mut records = self.records();
-        let error = carry_out(
+        let kept = carry_out(
             order,
             &|| true,
             &std::collections::BTreeSet::new(),
@@ -189,7 +189,7 @@ impl Run {
             &mut records,
         );
         assert!(records.store());
-        error
+        kept.into_iter().next().map(|(_, error)| error)
     }
 
     /// Returns an order to remove these paths while another one remains.
@@ -202,6 +202,7 @@ impl Run {
                 complete: true,
                 mark: String::new(),
             },
+            ..RemovalOrder::default()
         }
     }
 }

@@ -3,7 +3,8 @@
 //! All disk work is done on a separate thread, one task at a time: a dead file server blocks neither the attempt's follower nor the end of
 //! the agent.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -54,14 +55,17 @@ pub(crate) struct Watch {
     saves: VecDeque<Saving>,
     failure: Option<SaveFailure>,
     reported: Option<CheckpointReport>,
-    removal_error: Option<String>,
+    /// Why the last orders did not remove checkpoints, by path. An entry stays until its checkpoint is gone or another order for it is
+    /// finished.
+    not_removed: BTreeMap<String, String>,
     series: RunSaves,
 }
 
 struct Done {
     cache: ScanCache,
     report: CheckpointReport,
-    removal_error: Option<String>,
+    not_removed: BTreeMap<String, String>,
+    /// An order was finished.
     pruned: bool,
     took: Duration,
 }
@@ -77,6 +81,7 @@ impl Watch {
             .and_then(|start| run_folder(&start.spec, attempt.folder()))
             .or_else(|| accepted.map(|accepted| PathBuf::from(accepted.order.folder)));
         let reported = attempt.reported_checkpoints();
+        let not_removed = reported.as_ref().map_or_else(BTreeMap::new, not_removed);
         Self {
             node: node.to_owned(),
             folder,
@@ -89,7 +94,7 @@ impl Watch {
             saves: VecDeque::new(),
             failure: reported.as_ref().and_then(|reported| reported.failure.clone()),
             reported,
-            removal_error: None,
+            not_removed,
             series: RunSaves::new(attempt.run().as_str(), samples),
         }
     }
@@ -191,23 +196,27 @@ impl Watch {
         let named: Vec<PathBuf> = self.named.iter().cloned().collect();
         let saves = attempt.folder().file(files::SAVES);
         let records = self.records.clone();
+        let mut not_removed = std::mem::take(&mut self.not_removed);
         let (done, work) = oneshot::channel();
         self.work = Some(work);
         std::thread::spawn(move || {
             let begun = Instant::now();
-            let (result, removal_error) = records.lock().hold(|| {
+            let result = records.lock().hold(|| {
                 let mut records = Records::open(&records);
                 records.take_saves(&saves);
                 // If the disk did not answer for long, the order may have been dropped, and the file may contain another one.
                 let is_in_file = || attempt_folder.read::<AcceptedRemoval>(files::REMOVAL).ok() == accepted;
-                let removal_error = accepted.as_ref().and_then(|accepted| {
+                if let Some(accepted) = &accepted {
                     let until = accepted.valid_until(SystemTime::now());
                     let is_valid = || SystemTime::now() < until && is_in_file();
-                    carry_out(&accepted.order, &is_valid, &in_use, &node, &mut records)
-                });
-                if accepted.is_some() && is_in_file() {
-                    let _the_next_scan_retries = attempt_folder.remove(files::REMOVAL);
+                    let kept = carry_out(&accepted.order, &is_valid, &in_use, &node, &mut records);
+                    not_removed.retain(|path, _| !accepted.order.remove.contains(path));
+                    not_removed.extend(kept.into_iter().map(|(path, error)| (path, error.to_string())));
+                    if is_in_file() {
+                        let _the_next_scan_retries = attempt_folder.remove(files::REMOVAL);
+                    }
                 }
+                not_removed.retain(|path, _| !is_gone(path));
                 let input = ScanInput {
                     node: &node,
                     folder: folder.as_deref(),
@@ -219,12 +228,12 @@ impl Watch {
                 let result = scan(&input, &mut cache);
                 records.proofs.settle(&result.files, !result.incomplete);
                 records.store();
-                (result, removal_error)
+                result
             });
             let _receiver_is_gone = done.send(Done {
                 cache,
                 report: result.report,
-                removal_error: removal_error.map(|error| error.to_string()),
+                not_removed,
                 pruned: accepted.is_some(),
                 took: begun.elapsed(),
             });
@@ -248,20 +257,20 @@ impl Watch {
         self.cache = done.cache;
         let rest = done.took * REST_FACTOR;
         self.next_scan = Instant::now() + rest.clamp(SCAN_INTERVAL, SCAN_INTERVAL_MAX);
-        if done.pruned {
-            self.removal_error = done.removal_error;
-        }
+        self.not_removed = done.not_removed;
         let mut report = done.report;
+        self.add_not_removed(&mut report.checkpoints);
         report.failure.clone_from(&self.failure);
         let refused = attempt.old_order_refused().then(|| OLD_ORDER.to_owned());
-        report.problem = self.removal_error.clone().or(refused).or(report.problem);
+        report.problem = self.removal_problem().or(refused).or(report.problem);
         self.add_probe_records(&mut report.checkpoints);
         // Also for a complete report that is sent in parts: collectors of protocol 1 treat each part as a partial report.
         if report.partial || !fits_one_part(&report) {
             report.gone = self.gone(&report);
         }
         self.series.saw(&report, now_ms());
-        if self.has_changed(&report) {
+        // The result of an order is reported also if it is the same as before: a person may have requested the removal again.
+        if done.pruned || self.has_changed(&report) {
             match attempt.set_checkpoint_report(report.clone()) {
                 Ok(()) => self.reported = Some(report),
                 Err(error) => {
@@ -269,6 +278,24 @@ impl Watch {
                 }
             }
         }
+    }
+
+    fn add_not_removed(&self, checkpoints: &mut [Checkpoint]) {
+        for checkpoint in checkpoints {
+            if let Some(view) = checkpoint.seen.get_mut(&self.node) {
+                view.not_removed = self.not_removed.get(&checkpoint.path).cloned();
+            }
+        }
+    }
+
+    /// Returns why a path was not removed, for older collectors, and for paths that are not in the list of checkpoints.
+    fn removal_problem(&self) -> Option<String> {
+        let (path, reason) = self.not_removed.first_key_value()?;
+        let more = match self.not_removed.len() - 1 {
+            0 => String::new(),
+            more => format!("; {more} more were not removed"),
+        };
+        Some(format!("{path} was not removed: {reason}{more}"))
     }
 
     /// Adds the duration and the step of each save, which only the probe's records contain.
@@ -351,6 +378,25 @@ fn drop_old_order(attempt: &Attempt) {
 
 fn same<'r>(report: &'r CheckpointReport, path: &str) -> Option<&'r Checkpoint> {
     report.checkpoints.iter().find(|one| one.path == path)
+}
+
+/// Returns the reasons in a report of an earlier agent.
+fn not_removed(report: &CheckpointReport) -> BTreeMap<String, String> {
+    let mut reasons = BTreeMap::new();
+    for checkpoint in &report.checkpoints {
+        if let Some(reason) = checkpoint
+            .seen
+            .values()
+            .find_map(|view| view.not_removed.as_ref())
+        {
+            reasons.insert(checkpoint.path.clone(), reason.clone());
+        }
+    }
+    reasons
+}
+
+fn is_gone(path: &str) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Returns the checkpoint folder of the spec. A relative path is relative to the script's working directory.

@@ -84,6 +84,7 @@ impl Checkpoint {
             finished_ms: self.finished_ms,
             duration_ms: self.duration_ms,
             nodes: self.seen.keys().cloned().collect(),
+            not_removed: self.not_removed(),
             ..CheckpointView::default()
         }
     }

@@ -73,7 +73,14 @@ fn bound(known: &mut Vec<Checkpoint>) {
 impl Checkpoint {
     fn update(&mut self, node: &str, told: &Self, view: &CheckpointOnNode) {
         let mut seen = std::mem::take(&mut self.seen);
-        seen.insert(node.to_owned(), view.clone());
+        let mut now = view.clone();
+        // The node may not know the reason, because the collector dropped the order.
+        if now.not_removed.is_none()
+            && let Some(earlier) = seen.get(node).filter(|earlier| earlier.mark == view.mark)
+        {
+            now.not_removed.clone_from(&earlier.not_removed);
+        }
+        seen.insert(node.to_owned(), now);
         let before = std::mem::replace(self, told.clone());
         // A node without `.metadata`, or with a new agent, knows less.
         self.step = told.step.or(before.step);
@@ -227,6 +234,29 @@ mod tests {
         );
         assert!(known[0].complete && known[0].problem.is_none());
         assert_eq!(known[0].bytes, 20);
+    }
+
+    #[test]
+    fn why_a_checkpoint_was_not_removed_stays_until_another_is_saved_in_its_place() {
+        let kept = |mark: &str, reason: Option<&str>| CheckpointOnNode {
+            not_removed: reason.map(str::to_owned),
+            ..view(mark, true)
+        };
+        let mut known = Vec::new();
+        for (node, view, expected) in [
+            ("a", kept("m", Some("in use")), "in use (on a)"),
+            ("a", kept("m", None), "in use (on a)"),
+            ("b", kept("disk-b", Some("in use")), "in use (on a, b)"),
+            (
+                "b",
+                kept("disk-b", Some("a link")),
+                "a link (on b); in use (on a)",
+            ),
+            ("a", kept("saved again", None), "a link (on b)"),
+        ] {
+            merge(&mut known, node, &report(vec![told(node, 1, view)]), 0);
+            assert_eq!(known[0].not_removed().as_deref(), Some(expected));
+        }
     }
 
     #[test]

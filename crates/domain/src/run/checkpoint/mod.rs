@@ -171,6 +171,10 @@ pub struct CheckpointOnNode {
     /// If the origin is not [`Origin::Proven`]: examples of files without proof, at most [`UNPROVEN_MAX`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unproven: Vec<String>,
+    /// Why the last order to remove it had no effect on this node. It stays until the checkpoint is removed or another order for it is
+    /// finished, or until a person requests the removal again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_removed: Option<String>,
 }
 
 /// Maximum number of files without proof that a node names per checkpoint, as examples for a person.
@@ -220,6 +224,22 @@ impl Checkpoint {
     #[must_use]
     pub fn is_doubted(&self) -> bool {
         self.doubt.is_some() || self.diverged_after.is_some()
+    }
+
+    /// Returns why it was not removed although that was requested: each reason with the nodes to which it applies.
+    #[must_use]
+    pub fn not_removed(&self) -> Option<String> {
+        let mut nodes_by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (node, view) in &self.seen {
+            if let Some(reason) = &view.not_removed {
+                let nodes = nodes_by_reason.entry(reason.as_str()).or_default();
+                nodes.push(node.as_str());
+            }
+        }
+        let reasons = nodes_by_reason.iter();
+        let reasons = reasons.map(|(reason, nodes)| format!("{reason} (on {})", nodes.join(", ")));
+        let reasons: Vec<String> = reasons.collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     /// Returns true if every storage that contains it has a node that can prove that the run wrote all of it.

@@ -106,7 +106,12 @@ impl Parts {
 fn bound_texts(report: &mut CheckpointReport) {
     let problem = report.problem.as_mut();
     let error = report.failure.as_mut().map(|failure| &mut failure.error);
-    for text in problem.into_iter().chain(error) {
+    let views = report
+        .checkpoints
+        .iter_mut()
+        .flat_map(|one| one.seen.values_mut());
+    let reasons = views.filter_map(|view| view.not_removed.as_mut());
+    for text in problem.into_iter().chain(error).chain(reasons) {
         truncate_end(text, TEXT_BYTES_MAX);
     }
 }

@@ -144,6 +144,9 @@ fn state(checkpoint: &CheckpointView) -> String {
             words.push(word.into());
         }
     }
+    if let Some(reason) = &checkpoint.not_removed {
+        words.push(format!("not removed: {reason}"));
+    }
     words.join(", ")
 }
 
@@ -245,9 +248,10 @@ mod tests {
             complete: true,
             content: "full".into(),
             in_use: true,
+            not_removed: Some("pinned (on n1)".into()),
             ..CheckpointView::default()
         };
-        assert_eq!(state(&whole), "full, in use");
+        assert_eq!(state(&whole), "full, in use, not removed: pinned (on n1)");
         let line = |path: &str, reason: &str| PruneLine {
             path: path.into(),
             reason: reason.into(),

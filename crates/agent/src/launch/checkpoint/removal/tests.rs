@@ -111,7 +111,8 @@ fn what_is_in_use_or_in_writing_stays() {
     let in_use = BTreeSet::from([used.clone()]);
     for (path, says) in [(&used, "resumes from it"), (&fresh, "changed a moment ago")] {
         let order = run.order(&remain, &[path]);
-        let error = carry_out(&order, &|| true, &in_use, NODE, &mut run.records()).unwrap();
+        let kept = carry_out(&order, &|| true, &in_use, NODE, &mut run.records());
+        let (_, error) = &kept[0];
         assert!(error.to_string().contains(says), "{error}");
     }
     assert_eq!(disk.names(), ["step-1.pt", "step-2.pt", "step-9.pt"]);
@@ -125,11 +126,48 @@ fn an_old_order_removes_nothing() {
     let remain = run.save("step-9.pt", FULL, 10);
     let old = run.save("step-1.pt", FULL, 100);
     let order = run.order(&remain, &[&old]);
-    let error = carry_out(&order, &|| false, &BTreeSet::new(), NODE, &mut run.records()).unwrap();
+    let kept = carry_out(&order, &|| false, &BTreeSet::new(), NODE, &mut run.records());
+    let (_, error) = &kept[0];
     assert!(error.to_string().contains("too old"), "{error}");
     assert_eq!(disk.names(), ["step-1.pt", "step-9.pt"]);
     assert!(run.carry_out(&order).is_none());
     assert_eq!(disk.names(), ["step-9.pt"]);
+}
+
+/// Only the first reason of an order was known.
+#[test]
+fn each_checkpoint_that_stays_has_a_reason() {
+    let disk = Disk::new();
+    let run = disk.run("r");
+    let remain = run.save("step-9.pt", FULL, 10);
+    let [first, second] = ["step-1.pt", "step-2.pt"].map(|name| run.save(name, FULL, 100));
+    let foreign = disk.put("step-3.pt", FULL).display().to_string();
+    let kept = |remove: &[&str]| {
+        let order = run.order(&remain, remove);
+        let kept = carry_out(&order, &|| true, &BTreeSet::new(), NODE, &mut run.records());
+        let words = |(path, error): (String, RemovalError)| format!("{path} {error}");
+        kept.into_iter().map(words).collect::<Vec<_>>()
+    };
+    let reasons = kept(&[&foreign, "/etc/passwd", &first]);
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(
+        reasons[0].starts_with(&format!("{foreign} not proven")),
+        "{reasons:?}"
+    );
+    assert!(
+        reasons[1].starts_with("/etc/passwd it is not a path below"),
+        "{reasons:?}"
+    );
+    assert_eq!(disk.names(), ["step-2.pt", "step-3.pt", "step-9.pt"]);
+    // Without the checkpoint that must remain, the order ends at the first one.
+    std::fs::remove_file(&remain).unwrap();
+    let reasons = kept(&[&second, &foreign]);
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(
+        reasons[1].contains("stopped before it") && reasons[1].contains("does not exist"),
+        "{reasons:?}"
+    );
+    assert!(Path::new(&second).exists());
 }
 
 #[test]
@@ -196,7 +234,7 @@ fn a_folder_is_removed_only_if_every_file_in_it_is_proven() {
             assert!(error.is_none() && !step.exists(), "{what}: {error:?}");
             continue;
         }
-        let says = format!("was kept: not proven to be this run's: {names}");
+        let says = format!("not proven to be this run's: {names}");
         let error = error.map_or_else(|| "it is removed".to_owned(), |error| error.to_string());
         assert!(error.ends_with(&says), "{what}: {error}");
         assert_eq!(names_in(&step), before, "{what}");

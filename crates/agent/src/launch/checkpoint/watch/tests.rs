@@ -71,6 +71,7 @@ impl Node {
                 complete: true,
                 mark: String::new(),
             },
+            ..RemovalOrder::default()
         }
     }
 
@@ -176,8 +177,49 @@ async fn an_order_in_the_folder_is_executed_and_its_result_is_reported() {
     let (_, report) = node.reported().unwrap();
     let left: Vec<_> = report.checkpoints.iter().map(|one| one.path.as_str()).collect();
     assert_eq!(left, [last]);
-    assert!(report.problem.unwrap().contains("/etc/passwd was kept"));
+    assert!(report.problem.unwrap().contains("/etc/passwd was not removed"));
     assert!(!node.attempt.folder().has(files::REMOVAL));
+}
+
+/// The next order, for other checkpoints, replaced the reason.
+#[tokio::test]
+async fn why_a_checkpoint_was_not_removed_stays_until_the_next_order_for_it_is_finished() {
+    let node = Node::new();
+    let [unproven, old, last] = ["step-1.pt", "step-2.pt", "step-3.pt"].map(|name| node.save(name, FULL));
+    node.noted(&old);
+    let reason = || {
+        let (id, report) = node.reported().unwrap();
+        let view = same(&report, &unproven).map(|one| &one.seen["n0"]);
+        (id, view.and_then(|view| view.not_removed.clone()))
+    };
+    let mut watch = node.watch();
+    assert!(node.accepts(1, node.order(&[&unproven], &last)));
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    let (_, first) = reason();
+    assert!(
+        first.as_ref().is_some_and(|first| first.contains("not proven")),
+        "{first:?}"
+    );
+    assert!(node.accepts(2, node.order(&[&old], &last)));
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(!Path::new(&old).exists());
+    assert_eq!(reason().1, first);
+    let mut next = node.watch();
+    assert!(next.finish(&node.attempt, &BTreeSet::new()).await);
+    let (id, by_next) = reason();
+    assert_eq!(by_next, first, "the next agent knows it too");
+    assert!(node.accepts(3, node.order(&[&unproven], &last)));
+    assert!(next.finish(&node.attempt, &BTreeSet::new()).await);
+    let (again, same_reason) = reason();
+    assert!(
+        again > id && same_reason == first,
+        "a second request is answered too"
+    );
+    node.noted(&unproven);
+    assert!(node.accepts(4, node.order(&[&unproven], &last)));
+    assert!(next.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(!Path::new(&unproven).exists());
+    assert_eq!(node.reported().unwrap().1.problem, None);
 }
 
 /// Such an order may contain anything that was in the folder.
