@@ -78,6 +78,23 @@ pub(crate) fn paths(list: &Value) -> Vec<&str> {
     paths
 }
 
+/// Returns the checkpoints that were not removed although that was requested, each with the reason.
+async fn not_removed(server: &Server, run: &str) -> Vec<(String, String)> {
+    let (_, list) = server.get(&format!("/api/runs/{run}/checkpoints")).await;
+    let checkpoints = list["checkpoints"].as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let reasons = checkpoints.filter_map(|one| Some((text(&one["path"])?, text(&one["not_removed"])?)));
+    reasons.collect()
+}
+
+/// Returns the lines of the event log about them.
+async fn removal_lines(server: &Server, run: &str) -> Vec<String> {
+    let path = format!("/api/events?run={run}&kind=checkpoint_not_removed");
+    let (_, lines) = server.get(&path).await;
+    let message = |line: &Value| line["message"].as_str().unwrap().to_owned();
+    lines.as_array().unwrap().iter().map(message).collect()
+}
+
 fn kind_of<'a>(list: &'a Value, path: &str) -> &'a str {
     let mut lines = list.as_array().unwrap().iter();
     let line = lines.find(|line| line["path"] == path);
@@ -185,6 +202,39 @@ async fn a_prune_that_would_remove_others_than_the_dry_run_listed_is_refused() {
         ["/c/step-1", "/c/step-2"],
         "the refused ones gave no order"
     );
+}
+
+#[tokio::test]
+async fn why_a_checkpoint_was_not_removed_is_in_its_list_and_in_the_event_log_once() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2], Some(Origin::Proven))).await;
+    prune(&server, &run, false).await;
+    let mut kept = report(&[1, 2], Some(Origin::Proven));
+    if let NodeReport::Checkpoints(report) = &mut kept {
+        let view = report.checkpoints[0].seen.get_mut("n1").unwrap();
+        view.not_removed = Some("a run resumes from it".to_owned());
+    }
+    agent.say(&run, 4, kept).await;
+    // This report is of an agent that does not know the reason.
+    agent.say(&run, 5, report(&[1, 2, 3], Some(Origin::Proven))).await;
+    let reasons = not_removed(&server, &run).await;
+    assert_eq!(
+        reasons,
+        [("/c/step-1".to_owned(), "a run resumes from it (on n1)".to_owned())]
+    );
+    let lines = until("a line with the reason", async || {
+        let lines = removal_lines(&server, &run).await;
+        (!lines.is_empty()).then_some(lines)
+    })
+    .await;
+    assert_eq!(
+        lines,
+        ["/c/step-1 was not removed: a run resumes from it (on n1)"]
+    );
+    prune(&server, &run, false).await;
+    assert_eq!(not_removed(&server, &run).await, [], "it is requested again");
 }
 
 /// On shared storage, the node that removes a checkpoint may be another one than that of the run that resumed from it.

@@ -123,7 +123,7 @@ pub struct PruneLine {
     pub path: String,
     /// Reason as a text for people.
     pub reason: String,
-    /// Reason as an identifier. Kept: `outside_folder`, `pinned`, `pinned_by_another_run`, `in_use`, `not_proven`, `last_complete`,
+    /// Reason as an identifier. Kept: `outside_folder`, `pinned`, `pinned_by_another_run`, `in_use`, `not_proven`, `no_node`, `last_complete`,
     /// `no_complete`, `uncertain`, `doubted`, `diverged`, `newer_than_last_complete`, `writing`, `keeps_all`, `best`, `every`,
     /// `one_of_last`, `model_only_between_kept`, `no_step`, `needed`. Removed: `incomplete`, `old_model_only`, `older_than_last`, `no_rule`.
     /// Empty if the collector is older.

@@ -4,7 +4,7 @@
 //! ```text
 //! never removed: outside of the folder · pinned, by any run · resumed from by a run that has not ended · the last complete full one (by
 //!                step and by time) · newer than that one · still being written · cannot be judged · what a kept one links into
-//!                · not proven to be this run's
+//!                · not proven to be this run's · on no node that can carry out an order
 //! kept by rule:  the last k full ones · every n steps · the best · model-only ones between full ones that are kept, or without a step in
 //!                their name
 //! removed:       everything else, incomplete ones included
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::run::checkpoint::{Checkpoint, UNPROVEN_MAX, resume_point, step_of_name};
+use crate::run::checkpoint::{Checkpoint, Origin, UNPROVEN_MAX, resume_point, step_of_name};
 use crate::time::TimestampMs;
 
 /// The checkpoints that a run keeps, as in its spec: a number for the last k, or `{ last = 3, every = 1000, best = true }`. Empty keeps
@@ -87,6 +87,8 @@ pub struct Situation<'a> {
     pub in_use: &'a BTreeSet<String>,
     /// The folders, as the nodes name them, from which checkpoints may be removed.
     pub folders: &'a BTreeSet<String>,
+    /// The nodes that can carry out an order: they can prove what the run wrote, and see the checkpoint that must remain.
+    pub able_nodes: &'a BTreeSet<String>,
     /// The rule.
     pub keep: Keep,
     /// True if a person requested it: incomplete checkpoints are then removed even without a rule.
@@ -175,10 +177,12 @@ impl<'a> Decision<'a> {
             }
         });
         let unproven = || (!checkpoint.is_proven()).then(|| not_proven(checkpoint));
+        let no_node = || (!self.has_able_node(checkpoint)).then_some(Reason::NoNode);
         Verdict {
             path: checkpoint.path.clone(),
             reason: kept
                 .or_else(unproven)
+                .or_else(no_node)
                 .unwrap_or_else(|| self.removal_reason(checkpoint)),
         }
     }
@@ -219,6 +223,14 @@ impl<'a> Decision<'a> {
             return None;
         };
         Some(reason)
+    }
+
+    fn has_able_node(&self, checkpoint: &Checkpoint) -> bool {
+        let mut proving = checkpoint
+            .seen
+            .iter()
+            .filter(|(_, view)| view.origin == Some(Origin::Proven));
+        proving.any(|(node, _)| self.situation.able_nodes.contains(node))
     }
 
     /// Compares by time and by step. A checkpoint of unknown age counts as newer.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::checkpoints::{PruneAnswer, PruneLine};
-use crate::run::checkpoint::retention::{Keep, Situation, Verdict, decide};
+use crate::run::checkpoint::retention::{Keep, Reason, Situation, Verdict, decide};
 use crate::run::checkpoint::{
     Checkpoint, CheckpointReport, NodeStorage, Origin, Prune, RemovalOrder, RequiredCheckpoint, SaveFailure,
     merge, resume_point,
@@ -31,12 +31,11 @@ impl Machine {
             ..Keep::default()
         };
         let verdicts = self.verdicts(none, true);
-        let stays = |path: &String| {
-            verdicts
-                .iter()
-                .any(|verdict| verdict.path == *path && !verdict.is_removed())
-        };
-        !order.remove.iter().any(stays)
+        // An order names the checkpoint that must remain on its node, also after the run went on on other nodes.
+        let mut kept = verdicts
+            .iter()
+            .filter(|verdict| !verdict.is_removed() && verdict.reason != Reason::NoNode);
+        !kept.any(|verdict| order.remove.contains(&verdict.path))
     }
 
     /// Returns what a prune would remove and keep now: the page and a dry run show this list, and a removal follows it.
@@ -151,39 +150,51 @@ impl Machine {
     }
 
     fn verdicts(&self, keep: Keep, by_hand: bool) -> Vec<Verdict> {
+        let able_nodes: BTreeSet<String> = self.empty_orders().into_keys().collect();
         decide(&Situation {
             checkpoints: &self.checkpoints,
             pinned: &self.storage.pinned,
             pinned_by_others: &self.storage.pinned_by_others,
             in_use: &self.checkpoints_in_use(),
             folders: &self.storage.folders(),
+            able_nodes: &able_nodes,
             keep,
             by_hand,
         })
     }
 
-    /// Returns an order without paths. The node must see the checkpoint that is to remain, because it checks that before it removes
-    /// anything. `None` also for a node whose agent is too old to know what the run wrote.
-    fn order_for(&self, node: &str) -> Option<RemovalOrder> {
-        let storage = self.storage.nodes.get(node).filter(|storage| storage.proves)?;
-        let folder = storage.folder.clone()?;
-        let anchor = resume_point(&self.checkpoints)?;
-        let anchor = self.checkpoints.iter().find(|one| one.path == anchor.path)?;
-        let view = anchor.seen.get(node)?;
-        Some(RemovalOrder {
-            folder,
-            remove: Vec::new(),
-            remain: RequiredCheckpoint {
-                path: anchor.path.clone(),
-                complete: view.complete,
-                mark: view.mark.clone(),
-            },
-        })
+    /// Returns an order without paths for each node that can carry one out. The node must see the checkpoint that is to remain, because it
+    /// checks that before it removes anything. An agent that is too old to know what the run wrote gets no order.
+    fn empty_orders(&self) -> BTreeMap<String, RemovalOrder> {
+        let anchor = resume_point(&self.checkpoints);
+        let anchor = anchor.and_then(|anchor| self.checkpoints.iter().find(|one| one.path == anchor.path));
+        let Some(anchor) = anchor else {
+            return BTreeMap::new();
+        };
+        let proving = self.storage.nodes.iter().filter(|(_, storage)| storage.proves);
+        let order = |(node, storage): (&String, &NodeStorage)| {
+            let view = anchor.seen.get(node)?;
+            let order = RemovalOrder {
+                folder: storage.folder.clone()?,
+                remove: Vec::new(),
+                remain: RequiredCheckpoint {
+                    path: anchor.path.clone(),
+                    complete: view.complete,
+                    mark: view.mark.clone(),
+                },
+            };
+            Some((node.clone(), order))
+        };
+        proving.filter_map(order).collect()
     }
 
-    /// Returns one node of each storage, among those that can prove that the run wrote the checkpoint. Nodes whose agents are connected
-    /// come first.
-    fn one_node_of_each_storage(&self, checkpoint: &Checkpoint) -> Vec<String> {
+    /// Returns one node of each storage, among those that can prove that the run wrote the checkpoint. Nodes that can carry out an order come
+    /// first, then those whose agents are connected.
+    fn one_node_of_each_storage(
+        &self,
+        checkpoint: &Checkpoint,
+        orders: &BTreeMap<String, RemovalOrder>,
+    ) -> Vec<String> {
         let away = |node: &str| {
             let task = self
                 .current()
@@ -197,7 +208,7 @@ impl Machine {
             view.origin == Some(Origin::Proven) && storage.is_some_and(|storage| storage.proves)
         });
         let mut proving: Vec<_> = proving.collect();
-        proving.sort_by_key(|(node, _)| away(node));
+        proving.sort_by_key(|(node, _)| (!orders.contains_key(node.as_str()), away(node)));
         let mut marks = BTreeSet::new();
         proving.retain(|(_, view)| marks.insert(view.mark.as_str()));
         proving.into_iter().map(|(node, _)| node.clone()).collect()
@@ -236,35 +247,46 @@ impl Transition<'_> {
         }
     }
 
-    /// Orders the removal of what no rule keeps; for a person, only of the checkpoints that the person has seen.
+    /// Orders the removal of what no rule keeps; for a person, only of the checkpoints that the person has seen. Records why a checkpoint
+    /// that the person has seen is not removed, or not from every storage.
     fn order_removal(&mut self, keep: Keep, seen: Option<&BTreeSet<String>>) {
         let (run, now_ms) = (&mut *self.run, self.now_ms);
         let by_hand = seen.is_some();
-        let may_go = |path: &String| seen.is_none_or(|seen| seen.contains(path));
-        let mut orders: BTreeMap<String, RemovalOrder> = BTreeMap::new();
+        let is_requested = |path: &String| seen.is_none_or(|seen| seen.contains(path));
+        let mut orders = run.empty_orders();
         let verdicts = run.verdicts(keep, by_hand);
         for (at, verdict) in verdicts
             .iter()
             .enumerate()
-            .filter(|(_, verdict)| verdict.is_removed() && may_go(&verdict.path))
+            .filter(|(_, verdict)| is_requested(&verdict.path))
         {
+            if by_hand {
+                let reason = (!verdict.is_removed()).then(|| verdict.reason.to_string());
+                for view in run.checkpoints[at].seen.values_mut() {
+                    view.not_removed.clone_from(&reason);
+                }
+            }
             let told = run.checkpoints[at].prune_told_ms;
-            if told.is_some_and(|told| now_ms - told < RESEND_AFTER_MS) && !by_hand {
+            let is_told = told.is_some_and(|told| now_ms - told < RESEND_AFTER_MS) && !by_hand;
+            if !verdict.is_removed() || is_told {
                 continue;
             }
-            for node in run.one_node_of_each_storage(&run.checkpoints[at]) {
-                let Some(first) = run.order_for(&node) else {
-                    continue;
-                };
-                let order = orders.entry(node).or_insert(first);
-                if by_hand || order.remove.len() < ORDER_MAX {
-                    order.remove.push(verdict.path.clone());
-                    run.checkpoints[at].prune_told_ms = Some(now_ms);
+            for node in run.one_node_of_each_storage(&run.checkpoints[at], &orders) {
+                let checkpoint = &mut run.checkpoints[at];
+                if let Some(order) = orders.get_mut(&node) {
+                    if by_hand || order.remove.len() < ORDER_MAX {
+                        order.remove.push(verdict.path.clone());
+                        checkpoint.prune_told_ms = Some(now_ms);
+                    }
+                } else if let Some(view) = checkpoint.seen.get_mut(&node) {
+                    view.not_removed = Some(Reason::NoNode.to_string());
                 }
             }
         }
         for (node, order) in orders {
-            self.command_removal(&node, order);
+            if !order.remove.is_empty() {
+                self.command_removal(&node, order);
+            }
         }
     }
 

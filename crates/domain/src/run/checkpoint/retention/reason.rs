@@ -16,6 +16,8 @@ pub enum Reason {
     InUse,
     /// At least one file is not known to be written by this run; with examples of such files.
     NotProven(Vec<String>),
+    /// No node that has it also sees the last complete one, so none can check that this one remains.
+    NoNode,
     /// Training would resume from it, or it was finished last.
     LastComplete,
     /// There is no complete full checkpoint of this run, so everything is kept.
@@ -74,6 +76,7 @@ impl Reason {
             Self::PinnedByAnotherRun => "pinned_by_another_run",
             Self::InUse => "in_use",
             Self::NotProven(_) => "not_proven",
+            Self::NoNode => "no_node",
             Self::LastComplete => "last_complete",
             Self::NoComplete => "no_complete",
             Self::Uncertain => "uncertain",
@@ -104,6 +107,7 @@ impl fmt::Display for Reason {
             Self::PinnedByAnotherRun => "pinned by another run, or another run resumed from it",
             Self::InUse => "the run resumed from it",
             Self::NotProven(files) => return write_not_proven(f, files),
+            Self::NoNode => "no node that has it also sees the last complete one, which must remain",
             Self::LastComplete => "the last complete one",
             Self::NoComplete => "there is no complete full checkpoint of this run",
             Self::Uncertain => "its contents cannot be determined",

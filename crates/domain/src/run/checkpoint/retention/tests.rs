@@ -59,6 +59,7 @@ fn removed(checkpoints: &[Checkpoint], keep: Keep) -> Vec<u64> {
         pinned_by_others: &set(&[]),
         in_use: &set(&["/c/step-3"]),
         folders: &set(&["/c"]),
+        able_nodes: &set(&["n0"]),
         keep,
         by_hand: false,
     };
@@ -162,6 +163,7 @@ fn reasons(checkpoints: &[Checkpoint], pinned_by_others: &[&str]) -> Vec<(String
         pinned_by_others: &set(pinned_by_others),
         in_use: &set(&[]),
         folders: &set(&["/c"]),
+        able_nodes: &set(&["n0"]),
         keep: last(1),
         by_hand: true,
     });
@@ -253,6 +255,22 @@ fn what_one_that_is_kept_for_want_of_proof_links_into_stays() {
         .map(|(_, kind, _)| kind)
         .collect();
     assert_eq!(kinds, ["needed", "not_proven", "last_complete"]);
+}
+
+/// The run went on on another node with a disk of its own. No order was given, and nobody was told.
+#[test]
+fn what_no_able_node_has_stays_and_so_does_what_it_links_into() {
+    let on_another_node = |(_, view)| ("n1".to_owned(), view);
+    let elsewhere = Checkpoint {
+        needs: set(&["/c/step-1"]),
+        seen: seen_as(Origin::Proven).into_iter().map(on_another_node).collect(),
+        ..full(2)
+    };
+    let kinds: Vec<_> = reasons(&[full(1), elsewhere, full(3)], &[])
+        .into_iter()
+        .map(|(_, kind, _)| kind)
+        .collect();
+    assert_eq!(kinds, ["needed", "no_node", "last_complete"]);
 }
 
 #[test]
@@ -371,6 +389,7 @@ proptest! {
             pinned_by_others: &others,
             in_use: &in_use,
             folders: &set(&["/c"]),
+            able_nodes: &set(&["n0"]),
             keep: Keep { last: keep_last, every, best },
             by_hand,
         });

@@ -198,6 +198,77 @@ fn a_later_order_repeats_an_earlier_one_if_it_removes_the_same() {
     assert!(!first.is_repeated_by(&other), "another node");
 }
 
+/// The node sees other storage than the other nodes.
+fn on_own_disk(mut event: Event) -> Event {
+    if let Event::Reported {
+        node,
+        report: NodeReport::Checkpoints(report),
+        ..
+    } = &mut event
+    {
+        let views = report
+            .checkpoints
+            .iter_mut()
+            .flat_map(|one| one.seen.values_mut());
+        views.for_each(|view| view.mark = format!("{} of {node}", view.mark));
+    }
+    event
+}
+
+fn not_removed(machine: &Machine, step: u64) -> Option<String> {
+    let mut checkpoints = machine.checkpoints.iter();
+    checkpoints.find(|one| one.step == Some(step))?.not_removed()
+}
+
+/// The run went on on another node with a disk of its own. The list named the old checkpoint, no node got an order, and nobody was told.
+#[test]
+fn a_checkpoint_without_a_node_that_sees_what_must_remain_is_listed_as_kept() {
+    let (machine, _) = advance(&placed(None), &report("a", &[1]), 10);
+    let (machine, _) = advance(&machine, &report("b", &[2]), 20);
+    let answer = machine.prune_answer(Some(1));
+    let kept: Vec<_> = answer
+        .kept
+        .iter()
+        .map(|line| (line.path.as_str(), line.kind.as_str()))
+        .collect();
+    assert_eq!(kept, [("/c/step-2", "last_complete"), ("/c/step-1", "no_node")]);
+    assert_eq!(answer.removed, []);
+    // The person confirmed a list from before that.
+    let (machine, actions) = advance(&machine, &prune(Some(1), &[1]), 30);
+    assert_eq!(orders(&actions), []);
+    let reason = not_removed(&machine, 1).expect("a reason");
+    assert!(reason.contains("also sees the last complete one"), "{reason}");
+}
+
+#[test]
+fn a_storage_without_a_node_that_sees_what_must_remain_keeps_its_part_with_a_reason() {
+    let (machine, _) = advance(&placed(None), &on_own_disk(report("a", &[1])), 10);
+    let (machine, _) = advance(&machine, &on_own_disk(report("b", &[1, 2])), 20);
+    let (machine, actions) = advance(&machine, &prune(Some(1), &[1]), 30);
+    let told = orders(&actions);
+    assert_eq!((told.len(), told[0].0), (1, "b"));
+    let reason = not_removed(&machine, 1).expect("a reason");
+    assert!(reason.ends_with("(on a)"), "{reason}");
+    let (machine, _) = advance(&machine, &on_own_disk(report("a", &[1, 2])), 40);
+    assert_eq!(
+        not_removed(&machine, 1),
+        Some(reason),
+        "until it is requested again"
+    );
+    let (machine, actions) = advance(&machine, &prune(Some(1), &[1]), 50);
+    assert_eq!((orders(&actions).len(), not_removed(&machine, 1)), (2, None));
+}
+
+/// The last report of a is older than the checkpoint that must remain.
+#[test]
+fn of_the_nodes_of_a_storage_one_that_sees_what_must_remain_gets_the_order() {
+    let (machine, _) = advance(&placed(None), &report("a", &[1]), 10);
+    let (machine, _) = advance(&machine, &report("b", &[1, 2]), 20);
+    let (_, actions) = advance(&machine, &prune(Some(1), &[1]), 30);
+    let told = orders(&actions);
+    assert_eq!((told.len(), told[0].0), (1, "b"));
+}
+
 #[test]
 fn reports_of_a_node_without_a_task_are_ignored() {
     let (machine, actions) = advance(&placed(Some(1)), &report("z", &[1, 2]), 10);

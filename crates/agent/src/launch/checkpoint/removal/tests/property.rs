@@ -518,6 +518,7 @@ impl World {
     fn named(&self, run: usize, keep: Keep) -> Vec<(String, bool)> {
         let (none, folder) = (BTreeSet::new(), self.disk.folder().display().to_string());
         let folders = BTreeSet::from([folder.clone()]);
+        let able_nodes = BTreeSet::from([NODE.to_owned()]);
         let decided = |checkpoints: &[Checkpoint]| {
             decide(&Situation {
                 checkpoints,
@@ -525,6 +526,7 @@ impl World {
                 pinned_by_others: &none,
                 in_use: &none,
                 folders: &folders,
+                able_nodes: &able_nodes,
                 keep,
                 by_hand: false,
             })
