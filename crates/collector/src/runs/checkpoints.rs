@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use domain::api::checkpoints::{CheckpointList, PruneAnswer, PruneCheckpoints, PruneLine};
 use domain::event::{Event as LogLine, Severity};
-use domain::ident::{NodeName, RunId};
+use domain::ident::RunId;
 use domain::run::checkpoint::{Checkpoint, CheckpointOnNode};
 use domain::run::state::{Event, Machine};
 use domain::time::TimestampMs;
@@ -164,22 +164,6 @@ fn newly_not_removed(before: Option<&Checkpoint>, now: &Checkpoint) -> Option<(S
     };
     let (node, _) = now.seen.iter().find(is_new)?;
     Some((node.clone(), now.not_removed()?))
-}
-
-/// The line for an order that is dropped before its node has accepted it, see [`Machine::may_still_remove`].
-pub(super) fn dropped(run: &RunId, node: &NodeName, now_ms: TimestampMs) -> LogLine {
-    LogLine {
-        at_ms: now_ms,
-        severity: Severity::Warning,
-        kind: "checkpoint_removal_dropped".to_owned(),
-        node: Some(node.to_string()),
-        gpu: None,
-        run: Some(run.to_string()),
-        message: format!(
-            "an order to remove checkpoints was dropped before {node} accepted it: one of them must be kept now, because it is pinned, a run \
-             resumes from it, or its proof is lost. Prune again to remove the others"
-        ),
-    }
 }
 
 /// Maximum number of lines per change. A folder that is seen for the first time may contain hundreds of checkpoints; the list shows all of

@@ -10,6 +10,7 @@ use domain::time::TimestampMs;
 use super::Runs;
 use super::error::RunError;
 use super::stored::unless_unreadable;
+use crate::clock;
 
 /// A node that is connected this long after it was recorded as away counts as back, in whatever order the two were recorded.
 const RECONCILE_MS: i64 = 5_000;
@@ -124,13 +125,18 @@ impl Runs {
         }
     }
 
-    /// Adds the secrets on the way to the node. The stored command contains none.
+    /// Adds on the way to the node what the stored command does not contain: the secrets, and how long an order to remove checkpoints is still
+    /// valid.
     fn send(&self, node: &NodeName, attempt: &AttemptId, n: u32, command: &NodeCommand) {
         match command {
             NodeCommand::Start(start) if !start.spec.secrets.is_empty() => {
                 let mut start = start.clone();
                 start.secrets = self.secrets.of(&attempt.run);
                 self.agents.send(node, attempt, n, &NodeCommand::Start(start));
+            }
+            NodeCommand::Remove(order) => {
+                let order = order.as_sent(clock::now_ms());
+                self.agents.send(node, attempt, n, &NodeCommand::Remove(order));
             }
             command => self.agents.send(node, attempt, n, command),
         }

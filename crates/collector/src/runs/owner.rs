@@ -20,10 +20,10 @@ use store::state::runs::RunUpdate;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use super::Runs;
 use super::error::RunError;
 use super::owners::{INBOX_MAX, Owner, PendingEvent, Request};
 use super::stored::{read, stored_actions};
-use super::{Runs, checkpoints};
 use crate::clock;
 
 /// How often a run gets a tick event.
@@ -299,7 +299,7 @@ impl OwnerTask {
             ids,
             done,
         } = batch;
-        if !ids.is_empty() || !actions.is_empty() || machine != **before {
+        if !ids.is_empty() || !done.is_empty() || !actions.is_empty() || machine != **before {
             let json = serde_json::to_string(&V1::from(&machine)).map_err(|source| RunError::Stored {
                 run: self.run.clone(),
                 source,
@@ -362,8 +362,9 @@ impl OwnerTask {
         runs.placement.request(&self.run, &stored.actions);
     }
 
-    /// Sends commands again that were never accepted. Drops those that are no longer needed. A removal is not sent if a later one repeats it:
-    /// while a node removes checkpoints, or its file server does not answer, automatic retention gives an order every minute.
+    /// Sends commands again that were never accepted. Drops those that are no longer needed; for a removal, the run records why. A removal is
+    /// not sent if a later one repeats it: while a node removes checkpoints, or its file server does not answer, automatic retention gives an
+    /// order every minute.
     async fn send_again(&mut self, commands: &[Action]) -> Result<(), RunError> {
         let runs = Arc::clone(&self.runs);
         for (at, command) in commands.iter().enumerate() {
@@ -377,28 +378,30 @@ impl OwnerTask {
             } else {
                 None
             };
-            let is_due = self.stored.borrow().is_due(command);
-            if is_due && !self.is_repeated(command, &commands[at + 1..]) {
+            let now_ms = clock::now_ms();
+            let is_due = self.stored.borrow().is_due(command, now_ms);
+            if is_due && !self.is_repeated(command, &commands[at + 1..], now_ms) {
                 runs.send_commands(&self.run, std::slice::from_ref(command));
-                continue;
-            }
-            let (state, now_ms) = (&runs.parts.state, clock::now_ms());
-            state
-                .action_done(&self.run, command.attempt, command.n, now_ms)
-                .await?;
-            if let Some((node, _)) = command.removal().filter(|_| !is_due) {
-                let line = checkpoints::dropped(&self.run, node, now_ms);
-                runs.parts.events.append(line).await;
+            } else if let Some((node, order)) = command.removal().filter(|_| !is_due) {
+                let (node, order) = (node.clone(), order.clone());
+                let mut dropped = PendingEvent::new(Event::RemovalDropped { node, order });
+                dropped.done = Some((command.attempt, command.n));
+                self.take(vec![dropped]).await;
+            } else {
+                let state = &runs.parts.state;
+                state
+                    .action_done(&self.run, command.attempt, command.n, now_ms)
+                    .await?;
             }
         }
         Ok(())
     }
 
-    fn is_repeated(&self, command: &Action, later: &[Action]) -> bool {
+    fn is_repeated(&self, command: &Action, later: &[Action], now_ms: TimestampMs) -> bool {
         let run = self.stored.borrow();
         later
             .iter()
-            .any(|later| command.is_repeated_by(later) && run.is_due(later))
+            .any(|later| command.is_repeated_by(later) && run.is_due(later, now_ms))
     }
 }
 

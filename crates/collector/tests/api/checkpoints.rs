@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use domain::ident::AttemptNo;
-use domain::run::checkpoint::{Checkpoint, CheckpointOnNode, CheckpointReport, Origin, PruneOrder};
+use domain::run::checkpoint::{
+    Checkpoint, CheckpointOnNode, CheckpointReport, Origin, PruneOrder, RemovalOrder,
+};
 use domain::run::state::{NodeCommand, NodeReport, RunState, Task};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -87,6 +89,23 @@ async fn not_removed(server: &Server, run: &str) -> Vec<(String, String)> {
     reasons.collect()
 }
 
+/// Returns a stored command of the run's first attempt that the node has not accepted.
+fn stored_command(command: NodeCommand) -> RunAction {
+    let node = domain::ident::NodeName::new("n1").unwrap();
+    RunAction {
+        attempt: AttemptNo(1),
+        n: 77,
+        action: serde_json::to_value(Task::Command { node, command }).unwrap(),
+    }
+}
+
+async fn first_removal_line(server: &Server, run: &str) -> String {
+    until("a line about a checkpoint that was not removed", async || {
+        removal_lines(server, run).await.into_iter().next()
+    })
+    .await
+}
+
 /// Returns the lines of the event log about them.
 async fn removal_lines(server: &Server, run: &str) -> Vec<String> {
     let path = format!("/api/events?run={run}&kind=checkpoint_not_removed");
@@ -139,12 +158,46 @@ async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
         panic!("an order to remove was expected")
     };
     assert_eq!(order.remove, ["/c/step-1"], "the one of before is not sent again");
-    let dropped = format!("/api/events?run={other}&kind=checkpoint_removal_dropped");
-    until("a line about the order of before", async || {
-        let (_, lines) = server.get(&dropped).await;
-        lines[0]["message"].as_str().map(str::to_owned)
-    })
-    .await;
+    let dropped = first_removal_line(&server, &other).await;
+    assert!(
+        dropped.starts_with("/c/step-2 was not removed: it must be kept now: pinned by another run"),
+        "{dropped}"
+    );
+}
+
+/// The node was away for days. When it came back, it removed what nobody expected to be removed any more.
+#[tokio::test]
+async fn an_order_that_its_node_has_not_accepted_in_time_is_dropped_with_a_reason() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2], Some(Origin::Proven))).await;
+    drop(agent);
+    let order = RemovalOrder {
+        folder: "/c".into(),
+        remove: vec!["/c/step-1".into()],
+        ordered_ms: Some(collector::clock::now_ms() - RemovalOrder::VALID_MS),
+        ..RemovalOrder::default()
+    };
+    let action = stored_command(NodeCommand::Remove(order));
+    let server = server.restarted_with(&run, &[action], |_| {}).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let line = first_removal_line(&server, &run).await;
+    assert!(
+        line.starts_with("/c/step-1 was not removed: the order to remove it has expired"),
+        "{line}"
+    );
+    // An order would arrive before the acknowledgement.
+    agent.say(&run, 4, report(&[1, 2], Some(Origin::Proven))).await;
+    assert!(agent.has_no_command());
+    assert_eq!(not_removed(&server, &run).await.len(), 1);
+    prune(&server, &run, false).await;
+    let (_, NodeCommand::Remove(order)) = agent.command().await else {
+        panic!("an order to remove was expected")
+    };
+    let is_valid = |left: u64| (1..=RemovalOrder::VALID_MS.unsigned_abs()).contains(&left);
+    assert!(order.valid_ms.is_some_and(is_valid), "{order:?}");
+    assert_eq!(not_removed(&server, &run).await, []);
 }
 
 /// While a file server did not answer, orders to remove the same checkpoints piled up.
@@ -224,13 +277,9 @@ async fn why_a_checkpoint_was_not_removed_is_in_its_list_and_in_the_event_log_on
         reasons,
         [("/c/step-1".to_owned(), "a run resumes from it (on n1)".to_owned())]
     );
-    let lines = until("a line with the reason", async || {
-        let lines = removal_lines(&server, &run).await;
-        (!lines.is_empty()).then_some(lines)
-    })
-    .await;
+    first_removal_line(&server, &run).await;
     assert_eq!(
-        lines,
+        removal_lines(&server, &run).await,
         ["/c/step-1 was not removed: a run resumes from it (on n1)"]
     );
     prune(&server, &run, false).await;
@@ -303,15 +352,7 @@ async fn orders_that_were_stored_before_the_upgrade_are_dropped() {
         remove: vec!["/c/step-1".into()],
         ..PruneOrder::default()
     };
-    let task = Task::Command {
-        node: domain::ident::NodeName::new("n1").unwrap(),
-        command: NodeCommand::Checkpoints(order),
-    };
-    let action = RunAction {
-        attempt: AttemptNo(1),
-        n: 77,
-        action: serde_json::to_value(task).unwrap(),
-    };
+    let action = stored_command(NodeCommand::Checkpoints(order));
     let server = server.restarted_with(&run, &[action], |_| {}).await;
     let mut agent = Control::connect(&server, &credential, &[]).await;
     prune(&server, &run, false).await;

@@ -190,6 +190,7 @@ fn a_full_disk_fails_saves_until_checkpoints_are_removed() {
                 path: path(remain),
                 ..RequiredCheckpoint::default()
             },
+            ..RemovalOrder::default()
         })
     };
     let full = report(simulation.command(0, "r", 2, order(&[], 80)));

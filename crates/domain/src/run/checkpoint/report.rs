@@ -102,6 +102,37 @@ pub struct RemovalOrder {
     pub remove: Vec<String>,
     /// The checkpoint that must exist now; otherwise nothing is removed.
     pub remain: RequiredCheckpoint,
+    /// When the collector gave the order, by its own clock. Absent in orders of older collectors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordered_ms: Option<TimestampMs>,
+    /// How long the order was still valid when it was sent, in milliseconds. The node counts from then on, because its clock may be
+    /// another. Absent in stored orders, and in those of older collectors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_ms: Option<u64>,
+}
+
+impl RemovalOrder {
+    /// How long an order is valid, in milliseconds, from the request until the node has carried it out. Meanwhile a person may pin a
+    /// checkpoint, and a node may be away for days. After this time nothing is removed any more, and a person can request it again.
+    pub const VALID_MS: i64 = 900_000;
+
+    /// Returns how long the order is still valid, in milliseconds; 0 if it has expired. An order of unknown age has: an older collector gave
+    /// it, or the clock was set back since.
+    #[must_use]
+    pub fn remaining_ms(&self, now_ms: TimestampMs) -> u64 {
+        let age_ms = self.ordered_ms.map(|ordered| now_ms.saturating_sub(ordered));
+        let age_ms = age_ms.filter(|age| *age >= -Self::VALID_MS).unwrap_or(i64::MAX);
+        u64::try_from(Self::VALID_MS - age_ms.max(0)).unwrap_or(0)
+    }
+
+    /// Returns the order as it is sent.
+    #[must_use]
+    pub fn as_sent(&self, now_ms: TimestampMs) -> Self {
+        Self {
+            valid_ms: Some(self.remaining_ms(now_ms)),
+            ..self.clone()
+        }
+    }
 }
 
 /// The checkpoint from which a run would resume.
@@ -114,4 +145,31 @@ pub struct RequiredCheckpoint {
     pub complete: bool,
     /// The mark that the node reported for it.
     pub mark: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_valid_for_15_minutes_and_one_of_unknown_age_is_not() {
+        let now_ms = 1_800_000_000_000;
+        for (ordered_ms, remaining_ms) in [
+            (Some(now_ms), 900_000),
+            (Some(now_ms - 899_999), 1),
+            (Some(now_ms - 900_000), 0),
+            (Some(0), 0),
+            // The clock was corrected by a second.
+            (Some(now_ms + 1_000), 900_000),
+            (Some(now_ms + 2_000_000), 0),
+            (None, 0),
+        ] {
+            let order = RemovalOrder {
+                ordered_ms,
+                ..RemovalOrder::default()
+            };
+            assert_eq!(order.remaining_ms(now_ms), remaining_ms, "{ordered_ms:?}");
+            assert_eq!(order.as_sent(now_ms).valid_ms, Some(remaining_ms));
+        }
+    }
 }

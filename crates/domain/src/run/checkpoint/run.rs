@@ -20,22 +20,48 @@ const RESEND_AFTER_MS: i64 = 60_000;
 const ORDER_MAX: usize = 64;
 /// Maximum number of prunes that are stored for one run: the last ones.
 const PRUNES_MAX: usize = 8;
+/// Why an order is dropped after [`RemovalOrder::VALID_MS`].
+const EXPIRED: &str =
+    "the order to remove it has expired, because the node did not confirm it within 15 minutes; prune again";
 
 impl Machine {
     /// Returns true if an earlier order is still safe: no checkpoint in it was pinned or resumed from since, and all of them are still
     /// proven.
     #[must_use]
     pub fn may_still_remove(&self, order: &RemovalOrder) -> bool {
+        let mut kept = self.verdicts_on_ordered().into_iter().filter(must_be_kept);
+        !kept.any(|verdict| order.remove.contains(&verdict.path))
+    }
+
+    /// Returns the verdicts without any rule: it was checked when the order was given.
+    fn verdicts_on_ordered(&self) -> Vec<Verdict> {
         let none = Keep {
             last: Some(0),
             ..Keep::default()
         };
-        let verdicts = self.verdicts(none, true);
-        // An order names the checkpoint that must remain on its node, also after the run went on on other nodes.
-        let mut kept = verdicts
-            .iter()
-            .filter(|verdict| !verdict.is_removed() && verdict.reason != Reason::NoNode);
-        !kept.any(|verdict| order.remove.contains(&verdict.path))
+        self.verdicts(none, true)
+    }
+
+    /// Records why an order is dropped that its node has not accepted, for each of its checkpoints.
+    fn note_dropped(&mut self, node: &str, order: &RemovalOrder, now_ms: TimestampMs) {
+        let verdicts = self.verdicts_on_ordered();
+        let has_expired = order.remaining_ms(now_ms) == 0;
+        for (checkpoint, verdict) in self.checkpoints.iter_mut().zip(verdicts) {
+            let Some(view) = checkpoint.seen.get_mut(node) else {
+                continue;
+            };
+            if !order.remove.contains(&verdict.path) {
+                continue;
+            }
+            view.not_removed = Some(if has_expired {
+                EXPIRED.to_owned()
+            } else if must_be_kept(&verdict) {
+                format!("it must be kept now: {}", verdict.reason)
+            } else {
+                "another checkpoint of the same order must be kept now, so the order was dropped; prune again"
+                    .to_owned()
+            });
+        }
     }
 
     /// Returns what a prune would remove and keep now: the page and a dry run show this list, and a removal follows it.
@@ -182,6 +208,7 @@ impl Machine {
                     complete: view.complete,
                     mark: view.mark.clone(),
                 },
+                ..RemovalOrder::default()
             };
             Some((node.clone(), order))
         };
@@ -238,6 +265,7 @@ impl Transition<'_> {
                 run.storage.pinned.remove(path);
             }
             Event::PinnedByOthers { paths } => run.storage.pinned_by_others.clone_from(paths),
+            Event::RemovalDropped { node, order } => run.note_dropped(node.as_str(), order, self.now_ms),
             Event::PruneRequested { keep_last, seen } => {
                 let keep = run.keep_by_hand(*keep_last);
                 run.note_prune(keep, seen, self.now_ms);
@@ -283,8 +311,9 @@ impl Transition<'_> {
                 }
             }
         }
-        for (node, order) in orders {
+        for (node, mut order) in orders {
             if !order.remove.is_empty() {
+                order.ordered_ms = Some(now_ms);
                 self.command_removal(&node, order);
             }
         }
@@ -301,6 +330,12 @@ impl Transition<'_> {
             self.command_of(attempt, node, NodeCommand::Remove(order));
         }
     }
+}
+
+/// Returns true if an order must not remove the checkpoint. An order names the checkpoint that must remain on its node, so it stays valid
+/// if the run continues on other nodes.
+fn must_be_kept(verdict: &Verdict) -> bool {
+    !verdict.is_removed() && verdict.reason != Reason::NoNode
 }
 
 #[cfg(test)]

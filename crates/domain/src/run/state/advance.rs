@@ -23,13 +23,13 @@ impl Machine {
     /// Returns true if a command that was not accepted yet must still be sent. It is dropped if its attempt has ended, or if it would start
     /// something in an attempt that is stopping.
     #[must_use]
-    pub fn is_due(&self, action: &Action) -> bool {
+    pub fn is_due(&self, action: &Action, now_ms: TimestampMs) -> bool {
         let Task::Command { command, .. } = &action.task else {
             return false;
         };
         match command {
-            // May belong to any attempt. It is valid only as long as none of its checkpoints was pinned or resumed from.
-            NodeCommand::Remove(order) => self.may_still_remove(order),
+            // May belong to any attempt. It is valid for a while, as long as none of its checkpoints was pinned or resumed from.
+            NodeCommand::Remove(order) => order.remaining_ms(now_ms) > 0 && self.may_still_remove(order),
             // Older collectors gave this order without checking who wrote the checkpoints.
             NodeCommand::Checkpoints(_) => false,
             NodeCommand::Stop { .. } => self.is_live(action.attempt),
@@ -167,7 +167,11 @@ impl Transition<'_> {
             Event::Restored { restored_ms } => self.restored(*restored_ms),
             Event::UnknownAttempt { node, attempt } => self.run.unknown_attempt(node, *attempt, now_ms),
             Event::Tick => self.tick(),
-            Event::CheckpointPinned { .. } | Event::PinnedByOthers { .. } | Event::PruneRequested { .. } => {}
+            // See `apply_checkpoint_event`.
+            Event::CheckpointPinned { .. }
+            | Event::PinnedByOthers { .. }
+            | Event::PruneRequested { .. }
+            | Event::RemovalDropped { .. } => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::ident::{AttemptNo, NodeName};
-use crate::run::checkpoint::ResumedFrom;
+use crate::run::checkpoint::{RemovalOrder, ResumedFrom};
 use crate::run::knob::Verdict;
 use crate::run::state::change::KnobRequest;
 use crate::run::state::divergence::Divergence;
@@ -114,6 +114,13 @@ pub enum Event {
         keep_last: Option<u32>,
         /// Paths of the checkpoints that the person has seen in the list. No other is removed, even if no rule keeps it.
         seen: BTreeSet<String>,
+    },
+    /// An order to remove checkpoints was dropped before its node accepted it: it has expired, or one of its checkpoints must be kept now.
+    RemovalDropped {
+        /// The node.
+        node: NodeName,
+        /// The order.
+        order: RemovalOrder,
     },
     /// The agent of a node lost its connection.
     NodeLost {

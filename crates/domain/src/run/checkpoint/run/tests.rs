@@ -321,6 +321,52 @@ fn a_pin_of_another_run_cancels_an_order() {
     assert!(machine.may_still_remove(&order));
 }
 
+/// The node was away for days. When it came back, it carried out the order, although nobody expected it any more.
+#[test]
+fn an_order_that_is_not_accepted_expires_with_a_reason() {
+    let (machine, _) = advance(&placed(None), &report("a", &[1, 2, 3]), 10);
+    let (machine, actions) = advance(&machine, &prune(Some(1), &[1, 2]), 20);
+    let order = orders(&actions)[0].1.clone();
+    let end_ms = 20 + RemovalOrder::VALID_MS;
+    let action = actions
+        .iter()
+        .find(|action| action.removal().is_some())
+        .expect("an order");
+    assert!(machine.is_due(action, end_ms - 1) && !machine.is_due(action, end_ms));
+    let dropped = Event::RemovalDropped {
+        node: node("a"),
+        order,
+    };
+    let (expired, _) = advance(&machine, &dropped, end_ms);
+    for step in [1, 2] {
+        let reason = not_removed(&expired, step).expect("a reason");
+        assert!(reason.starts_with(EXPIRED), "{reason}");
+    }
+    assert_eq!(not_removed(&expired, 3), None);
+    let (expired, _) = advance(&expired, &report("a", &[1, 2, 3, 4]), end_ms + 10);
+    assert!(
+        not_removed(&expired, 1).is_some(),
+        "the node does not know of the order"
+    );
+
+    let pin = Event::CheckpointPinned {
+        path: "/c/step-1".into(),
+        pinned: true,
+    };
+    let (pinned, _) = advance(&machine, &pin, 30);
+    assert!(!pinned.is_due(action, 30));
+    let (pinned, _) = advance(&pinned, &dropped, 30);
+    let reasons = [1, 2].map(|step| not_removed(&pinned, step).expect("a reason"));
+    assert!(
+        reasons[0].starts_with("it must be kept now: pinned"),
+        "{reasons:?}"
+    );
+    assert!(
+        reasons[1].starts_with("another checkpoint of the same order"),
+        "{reasons:?}"
+    );
+}
+
 #[test]
 fn an_order_whose_proof_is_lost_is_cancelled() {
     let machine = placed(Some(1));
