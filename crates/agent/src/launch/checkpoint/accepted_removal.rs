@@ -1,10 +1,12 @@
 //! A removal order that an attempt has accepted: `removal.json` in its folder, until the order is executed.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use domain::run::checkpoint::RemovalOrder;
 use domain::time::TimestampMs;
 use serde::{Deserialize, Serialize};
+use shim::{Folder, files};
 
 /// The longest time for which an accepted order is valid; that of an older collector is valid for so long. A person may pin a checkpoint
 /// meanwhile; if not, another order follows.
@@ -25,6 +27,17 @@ impl AcceptedRemoval {
         Self {
             order,
             accepted_ms: Some(now_ms),
+        }
+    }
+
+    /// Reads the order in an attempt's folder, or returns `None` if there is none.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(crate) fn read(folder: &Folder) -> io::Result<Option<Self>> {
+        match folder.read(files::REMOVAL) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
         }
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct Watch {
     /// Why the last orders did not remove checkpoints, by path. An entry stays until its checkpoint is gone or another order for it is
     /// finished.
     not_removed: BTreeMap<String, String>,
+    /// Why the order in the attempt's folder cannot be read.
+    unreadable_order: Option<String>,
     series: RunSaves,
 }
 
@@ -95,6 +97,7 @@ impl Watch {
             failure: reported.as_ref().and_then(|reported| reported.failure.clone()),
             reported,
             not_removed,
+            unreadable_order: None,
             series: RunSaves::new(attempt.run().as_str(), samples),
         }
     }
@@ -135,7 +138,7 @@ impl Watch {
     pub(crate) fn tick(&mut self, attempt: &Attempt, in_use: impl FnOnce() -> BTreeSet<String>) {
         self.series.tick(now_ms());
         self.take_done(attempt);
-        let ordered = attempt.folder().has(files::REMOVAL);
+        let ordered = self.order(attempt).is_some();
         let nothing_there = self.folder.is_none() && self.named.is_empty();
         if self.work.is_none() && (ordered || !nothing_there && Instant::now() >= self.next_scan) {
             self.begin(attempt, in_use(), false);
@@ -158,7 +161,7 @@ impl Watch {
             };
             self.work = None;
             self.took(attempt, done.ok());
-            if counts && !attempt.folder().has(files::REMOVAL) {
+            if counts && self.order(attempt).is_none() {
                 return true;
             }
             counts = true;
@@ -167,13 +170,39 @@ impl Watch {
 
     /// Drops an order that waits for a disk that does not answer, and reports that. Call it after [`Watch::finish`] has returned false.
     pub(crate) fn drop_order(&mut self, attempt: &Attempt) {
-        if !attempt.folder().has(files::REMOVAL) {
+        let Some(dropped) = self.order(attempt) else {
             return;
-        }
+        };
         if let Err(error) = attempt.folder().remove(files::REMOVAL) {
             tracing::warn!(run = %attempt.run(), %error, "an order to remove checkpoints cannot be dropped");
         }
         tracing::warn!(run = %attempt.run(), "{DROPPED_ORDER}");
+        self.report_problem(attempt, DROPPED_ORDER, &dropped.order.remove);
+    }
+
+    /// Returns the accepted order. One that cannot be read stays where it is, and is reported once. It counts as none: otherwise each tick would
+    /// begin a scan for it.
+    fn order(&mut self, attempt: &Attempt) -> Option<AcceptedRemoval> {
+        match AcceptedRemoval::read(attempt.folder()) {
+            Ok(accepted) => {
+                self.unreadable_order = None;
+                accepted
+            }
+            Err(error) => {
+                if self.unreadable_order.is_none() {
+                    let problem = format!("{UNREADABLE_ORDER}: {error}. Prune again");
+                    let file = attempt.folder().file(files::REMOVAL);
+                    tracing::error!(run = %attempt.run(), file = %file.display(), "{problem}");
+                    self.report_problem(attempt, &problem, &[]);
+                    self.unreadable_order = Some(problem);
+                }
+                None
+            }
+        }
+    }
+
+    /// Reports a problem with an order at once, and for each of its checkpoints. It does not read the checkpoint folder.
+    fn report_problem(&mut self, attempt: &Attempt, problem: &str, checkpoints: &[String]) {
         // Without an earlier report, this one says nothing about what is in the folder.
         let report = self.reported.get_or_insert_with(|| CheckpointReport {
             folder: self.folder.as_deref().and_then(Path::to_str).map(str::to_owned),
@@ -182,7 +211,13 @@ impl Watch {
             proves: true,
             ..CheckpointReport::default()
         });
-        report.problem = Some(DROPPED_ORDER.to_owned());
+        report.problem = Some(problem.to_owned());
+        let all = report.checkpoints.iter_mut();
+        for checkpoint in all.filter(|one| checkpoints.contains(&one.path)) {
+            if let Some(view) = checkpoint.seen.get_mut(&self.node) {
+                view.not_removed = Some(problem.to_owned());
+            }
+        }
         if let Err(error) = attempt.set_checkpoint_report(report.clone()) {
             tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full?");
         }
@@ -190,7 +225,7 @@ impl Watch {
 
     fn begin(&mut self, attempt: &Attempt, in_use: BTreeSet<String>, over: bool) {
         let attempt_folder = attempt.folder().clone();
-        let accepted: Option<AcceptedRemoval> = attempt_folder.read(files::REMOVAL).ok();
+        let accepted = self.order(attempt);
         let mut cache = std::mem::take(&mut self.cache);
         let (node, folder, limits) = (self.node.clone(), self.folder.clone(), self.limits);
         let named: Vec<PathBuf> = self.named.iter().cloned().collect();
@@ -262,7 +297,8 @@ impl Watch {
         self.add_not_removed(&mut report.checkpoints);
         report.failure.clone_from(&self.failure);
         let refused = attempt.old_order_refused().then(|| OLD_ORDER.to_owned());
-        report.problem = self.removal_problem().or(refused).or(report.problem);
+        let of_order = self.unreadable_order.clone().or_else(|| self.removal_problem());
+        report.problem = of_order.or(refused).or(report.problem);
         self.add_probe_records(&mut report.checkpoints);
         // Also for a complete report that is sent in parts: collectors of protocol 1 treat each part as a partial report.
         if report.partial || !fits_one_part(&report) {
@@ -365,6 +401,9 @@ impl Watch {
 /// Why an order is dropped at the end of an attempt.
 const DROPPED_ORDER: &str = "an order to remove checkpoints was dropped: the file system of the checkpoint folder does not answer. Prune again \
      when it does";
+
+/// Why an order that cannot be read is not executed; the error follows.
+const UNREADABLE_ORDER: &str = "an order to remove checkpoints cannot be read, so nothing was removed";
 
 /// Why an order of an older collector is not executed.
 pub(crate) const OLD_ORDER: &str = "an order to remove checkpoints was refused: it is of an older collector, which does not check whether this run \

@@ -167,7 +167,8 @@ impl Attempt {
             // The collector sends the order again. By then the attempt is forgotten, and is adopted again.
             return None;
         }
-        if self.folder.read::<AcceptedRemoval>(files::REMOVAL).is_ok() {
+        // The next order replaces one that cannot be read.
+        if self.has_readable_removal() {
             tracing::info!(run = %self.run, "an order to remove checkpoints waits: an earlier one is not finished");
             return None;
         }
@@ -200,11 +201,16 @@ impl Attempt {
         self.lock().old_order_refused
     }
 
-    /// Records that the follower ends. Returns false if an order has arrived in the meantime.
+    /// Records that the follower ends. Returns false if an order has arrived in the meantime. For an order that cannot be read, nothing is left
+    /// to do.
     fn release_if_idle(&self) -> bool {
         let mut state = self.lock();
-        state.followed = self.folder.has(files::REMOVAL);
+        state.followed = self.has_readable_removal();
         !state.followed
+    }
+
+    fn has_readable_removal(&self) -> bool {
+        AcceptedRemoval::read(&self.folder).is_ok_and(|accepted| accepted.is_some())
     }
 
     pub(super) fn entries(&self) -> Vec<Entry> {

@@ -278,6 +278,40 @@ async fn an_order_that_waited_for_too_long_is_dropped() {
     );
 }
 
+/// Every tick found the file and began another scan, without a pause, and at the end of the attempt too.
+#[tokio::test]
+async fn an_order_that_cannot_be_read_is_reported_once_and_starts_no_scan() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    node.noted(&old);
+    let mut watch = node.watch();
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    node.attempt
+        .folder()
+        .write(files::REMOVAL, b"{\"folder\":")
+        .unwrap();
+    watch.tick(&node.attempt, BTreeSet::new);
+    assert!(watch.work.is_none(), "the next scan is not due yet");
+    let (id, report) = node.reported().unwrap();
+    let problem = report.problem.unwrap();
+    assert!(problem.starts_with(UNREADABLE_ORDER), "{problem}");
+    assert_eq!(report.checkpoints.len(), 2);
+    watch.tick(&node.attempt, BTreeSet::new);
+    assert!(
+        watch.finish(&node.attempt, &BTreeSet::new()).await,
+        "it ends after one scan"
+    );
+    let (again, report) = node.reported().unwrap();
+    assert_eq!((again, report.problem), (id, Some(problem)), "reported once");
+    watch.drop_order(&node.attempt);
+    assert!(Path::new(&old).exists() && node.attempt.folder().has(files::REMOVAL));
+    // The next order replaces it.
+    assert!(node.accepts(1, node.order(&[&old], &last)));
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(!Path::new(&old).exists());
+    assert_eq!(node.reported().unwrap().1.problem, None);
+}
+
 /// The agent's data folder may be on a file server with another clock.
 #[tokio::test]
 async fn the_age_of_an_order_does_not_depend_on_the_time_of_its_file() {
@@ -330,6 +364,8 @@ async fn an_order_that_is_dropped_at_the_end_of_an_attempt_is_reported() {
         (report.checkpoints.len(), report.problem.as_deref()),
         (2, Some(DROPPED_ORDER))
     );
+    let reason = |path| same(&report, path).unwrap().seen["n0"].not_removed.as_deref();
+    assert_eq!((reason(&old), reason(&last)), (Some(DROPPED_ORDER), None));
 }
 
 /// The disk answered after the order was dropped, and the waiting thread removed the checkpoint all the same.
