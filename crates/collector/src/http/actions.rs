@@ -19,7 +19,7 @@ use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::clock;
-use crate::runs::{ActionError, Diagnosed, RunError, Runs};
+use crate::runs::{ActionError, Diagnosed, LIST_CHANGED, RunError, Runs};
 
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new().api_route(
@@ -61,12 +61,16 @@ async fn act(
             traced: Vec::new(),
         }));
     }
-    if PruneLine::paths(&action.removes) != asked.removes {
+    let mut target = format!("{} {id} {}", diagnosed.run, action.id);
+    let is_refused = PruneLine::paths(&action.removes) != asked.removes;
+    if is_refused {
+        target = format!("{target} {LIST_CHANGED}");
+    }
+    app.events.audit(&caller.id, "diagnosis_act", &target).await?;
+    if is_refused {
         return Err(RunError::RemovalChanged(action.removes).into());
     }
-    let target = format!("{} {id} {}", diagnosed.run, action.id);
-    app.events.audit(&caller.id, "diagnosis_act", &target).await?;
-    let done = app.runs.carry_out(&diagnosed.run, &action).await?;
+    let done = app.runs.carry_out(&diagnosed.run, &action, &caller.id).await?;
     let entry = Entry {
         at_ms: clock::now_ms(),
         who: caller.id,

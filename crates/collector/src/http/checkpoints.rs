@@ -92,19 +92,10 @@ async fn pin(
 
 async fn prune(
     State(runs): State<Arc<Runs>>,
-    State(events): State<EventLog>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     request: Option<Json<PruneCheckpoints>>,
 ) -> ApiResult<Json<PruneAnswer>> {
     let request = request.map(|Json(request)| request).unwrap_or_default();
-    if !request.dry_run {
-        let rule = request
-            .keep_last
-            .map_or_else(String::new, |last| format!(" keep_last={last}"));
-        events
-            .audit(&caller.id, "checkpoint_prune", &format!("{id}{rule}"))
-            .await?;
-    }
-    Ok(Json(runs.prune(&run_id(&id)?, &request).await?))
+    Ok(Json(runs.prune(&run_id(&id)?, &request, &caller.id).await?))
 }

@@ -160,11 +160,16 @@ impl Runs {
         u32::try_from(spare.count()).unwrap_or(u32::MAX)
     }
 
-    /// Carries out an action that was possible a moment ago.
+    /// Carries out an action that was possible a moment ago, for `who`.
     ///
     /// # Errors
     /// Returns an error if the action is no longer possible.
-    pub async fn carry_out(self: &Arc<Self>, run: &RunId, action: &Action) -> Result<Done, ActionError> {
+    pub async fn carry_out(
+        self: &Arc<Self>,
+        run: &RunId,
+        action: &Action,
+        who: &str,
+    ) -> Result<Done, ActionError> {
         let before = self.machine(run).await?;
         match (action.kind, &action.knob, &action.value) {
             (ActionKind::Trace, _, _) => {
@@ -181,7 +186,7 @@ impl Runs {
                     keep_last: action.keep_last,
                     removes: PruneLine::paths(&action.removes),
                 };
-                self.prune(run, &request).await?;
+                self.prune(run, &request, who).await?;
                 let last = |machine: &Machine| machine.storage.prunes.last().map(|prune| prune.no);
                 let after = self.machine(run).await?;
                 Ok(Done {

@@ -35,7 +35,7 @@ impl Runs {
     }
 
     /// Decides which checkpoints are removed, and sends the request to the nodes unless it is a dry run. Only those that the request names
-    /// are removed, also if the run changes in the meantime.
+    /// are removed, also if the run changes in the meantime. The audit log says what `who` ordered, or that the request was refused.
     ///
     /// # Errors
     /// Returns an error if others than those that the request names would be removed, the run is unknown, or the store fails.
@@ -43,20 +43,51 @@ impl Runs {
         self: &Arc<Self>,
         run: &RunId,
         request: &PruneCheckpoints,
+        who: &str,
     ) -> Result<PruneAnswer, RunError> {
         let machine = self.with_pins(run).await?;
         let answer = machine.prune_answer(request.keep_last);
-        if !request.dry_run {
-            if PruneLine::paths(&answer.removed) != request.removes {
-                return Err(RunError::RemovalChanged(answer.removed));
-            }
-            let event = Event::PruneRequested {
-                keep_last: request.keep_last,
-                seen: request.removes.clone(),
-            };
-            self.take(run, event).await?;
+        if request.dry_run {
+            return Ok(answer);
         }
+        if PruneLine::paths(&answer.removed) != request.removes {
+            self.audit_prune(who, run, request, LIST_CHANGED).await?;
+            return Err(RunError::RemovalChanged(answer.removed));
+        }
+        let ordered = match request.removes.len() {
+            0 => "nothing to remove".to_owned(),
+            count => format!("ordered {count}: {}", listed(request.removes.iter())),
+        };
+        self.audit_prune(who, run, request, &ordered).await?;
+        let event = Event::PruneRequested {
+            keep_last: request.keep_last,
+            seen: request.removes.clone(),
+        };
+        let taken = self.take(run, event).await;
+        let exception = match &taken {
+            Ok(()) => not_ordered(self.machine(run).await?.as_ref(), &request.removes),
+            Err(error) => Some(format!("failed: {error}")),
+        };
+        if let Some(exception) = exception {
+            self.audit_prune(who, run, request, &exception).await?;
+        }
+        taken?;
         Ok(answer)
+    }
+
+    async fn audit_prune(
+        &self,
+        who: &str,
+        run: &RunId,
+        request: &PruneCheckpoints,
+        result: &str,
+    ) -> Result<(), RunError> {
+        let rule = request
+            .keep_last
+            .map_or_else(String::new, |last| format!(" keep_last={last}"));
+        let target = format!("{run}{rule} {result}");
+        self.parts.events.audit(who, "checkpoint_prune", &target).await?;
+        Ok(())
     }
 
     /// Returns a run with up-to-date information on which of its checkpoints other runs have pinned.
@@ -87,6 +118,28 @@ impl Runs {
         pinned.extend(in_use.filter(|path| paths.contains(path.as_str())));
         Ok(pinned)
     }
+}
+
+/// Result in the audit log of a removal whose list a person has not seen.
+pub(crate) const LIST_CHANGED: &str = "refused: the list of the checkpoints to remove has changed";
+/// Maximum number of checkpoints that one line of the audit log names. The run's state contains all of its last prunes.
+const AUDITED_MAX: usize = 64;
+
+/// Returns which of these checkpoints a prune has not ordered to remove, or not from every storage, with the reasons.
+fn not_ordered(machine: &Machine, paths: &BTreeSet<String>) -> Option<String> {
+    let requested = machine.checkpoints.iter().filter(|one| paths.contains(&one.path));
+    let kept = requested.filter_map(|one| Some(format!("{}: {}", one.path, one.not_removed()?)));
+    let kept: Vec<String> = kept.collect();
+    (!kept.is_empty()).then(|| format!("not removed: {}", listed(kept.iter())))
+}
+
+fn listed<'t>(texts: impl ExactSizeIterator<Item = &'t String>) -> String {
+    let more = match texts.len().saturating_sub(AUDITED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named: Vec<&str> = texts.take(AUDITED_MAX).map(String::as_str).collect();
+    format!("{}{more}", named.join(", "))
 }
 
 /// Lines for the event log: a save that failed or stayed incomplete, a checkpoint that is complete, one that is gone, one that was not

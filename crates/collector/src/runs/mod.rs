@@ -63,6 +63,7 @@ use crate::tasks::Tasks;
 
 pub use actions::{ActionError, Diagnosed, Done};
 pub use agents::{AgentProcess, Agents, Answers, Connection, NameInUse};
+pub(crate) use checkpoints::LIST_CHANGED;
 pub use error::RunError;
 pub use goodput::GoodputError;
 pub use inspect::{InspectError, OfRank, grouped};

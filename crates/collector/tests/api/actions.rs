@@ -155,6 +155,12 @@ async fn an_action_removes_only_the_checkpoints_that_it_listed() {
             "{refused}"
         );
     }
+    let (_, audit) = server.get("/api/audit").await;
+    let target = audit[0]["target"].as_str().unwrap();
+    assert!(
+        target.ends_with("refused: the list of the checkpoints to remove has changed"),
+        "{audit}"
+    );
     // An order would arrive before the acknowledgement.
     agent.say(&run, 5, proven(&[1, 2, 3, 4, 5, 6])).await;
     assert!(agent.has_no_command(), "nothing is removed");
@@ -166,4 +172,12 @@ async fn an_action_removes_only_the_checkpoints_that_it_listed() {
         panic!("an order to remove was expected")
     };
     assert_eq!(order.remove.len(), removes.len());
+    let (_, audit) = server.get("/api/audit").await;
+    let ordered = format!("{run} keep_last=3 ordered 3: {}", removes.join(", "));
+    assert_eq!(
+        (&audit[0]["what"], &audit[0]["target"]),
+        (&json!("checkpoint_prune"), &json!(ordered)),
+        "{audit}"
+    );
+    assert_eq!(audit[1]["what"], "diagnosis_act", "{audit}");
 }

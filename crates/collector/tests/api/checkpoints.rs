@@ -106,6 +106,15 @@ async fn first_removal_line(server: &Server, run: &str) -> String {
     .await
 }
 
+/// Returns the lines of the audit log about prunes, newest first.
+async fn prunes_audited(server: &Server) -> Vec<String> {
+    let (_, lines) = server.get("/api/audit").await;
+    let lines = lines.as_array().unwrap().iter();
+    let of_prunes = lines.filter(|line| line["what"] == "checkpoint_prune");
+    let target = |line: &Value| line["target"].as_str().unwrap().to_owned();
+    of_prunes.map(target).collect()
+}
+
 /// Returns the lines of the event log about them.
 async fn removal_lines(server: &Server, run: &str) -> Vec<String> {
     let path = format!("/api/events?run={run}&kind=checkpoint_not_removed");
@@ -244,7 +253,11 @@ async fn a_prune_that_would_remove_others_than_the_dry_run_listed_is_refused() {
             "{refused}"
         );
     }
+    let refused = format!("{run} keep_last=1 refused: the list of the checkpoints to remove has changed");
+    assert_eq!(prunes_audited(&server).await, [refused.as_str(); 2]);
     prune(&server, &run, false).await;
+    let ordered = format!("{run} keep_last=1 ordered 2: /c/step-1, /c/step-2");
+    assert_eq!(prunes_audited(&server).await[0], ordered);
     let (_, NodeCommand::Remove(order)) = agent.command().await else {
         panic!("an order to remove was expected")
     };
@@ -284,6 +297,31 @@ async fn why_a_checkpoint_was_not_removed_is_in_its_list_and_in_the_event_log_on
     );
     prune(&server, &run, false).await;
     assert_eq!(not_removed(&server, &run).await, [], "it is requested again");
+}
+
+/// The node n2 has a disk of its own with a part of step 1, and does not see step 2.
+#[tokio::test]
+async fn a_prune_is_audited_with_what_it_cannot_remove() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2], Some(Origin::Proven))).await;
+    drop(agent);
+    let with_second_disk = |machine: &mut Value| {
+        let mut all = machine["checkpoints"].as_array_mut().unwrap().iter_mut();
+        let first = all.find(|one| one["path"] == "/c/step-1").unwrap();
+        first["seen"]["n2"] = json!({ "mark": "disk-2", "complete": true, "origin": "proven" });
+        machine["storage"]["nodes"]["n2"] = json!({ "folder": "/c", "proves": true });
+    };
+    let server = server.restarted_with(&run, &[], with_second_disk).await;
+    prune(&server, &run, false).await;
+    let audited = prunes_audited(&server).await;
+    assert_eq!(audited[1], format!("{run} keep_last=1 ordered 1: /c/step-1"));
+    let kept = format!("{run} keep_last=1 not removed: /c/step-1: no node that has it");
+    assert!(
+        audited[0].starts_with(&kept) && audited[0].ends_with("(on n2)"),
+        "{audited:?}"
+    );
 }
 
 /// On shared storage, the node that removes a checkpoint may be another one than that of the run that resumed from it.
