@@ -163,6 +163,34 @@ test("a managed run", async (t) => {
     assert.deepEqual(posted.at(-1), ["checkpoints/prune", { dry_run: false, keep_last: 1, removes: [`${FOLDER}/step-110`] }]);
   });
 
+  await t.test("a prune whose list changes while the dialog is open removes nothing, and shows the new list", async (t) => {
+    const { page } = await openRun(t, browser, lockstep, { tab: "checkpoints" });
+    const path = (step) => `${FOLDER}/step-${step}`;
+    const list = (...steps) => ({ removed: steps.map((step) => ({ path: path(step), reason: "older than the last 1", own_bytes: 2 ** 29 })), kept: [] });
+    let now = list(110);
+    const confirmed = [];
+    // Like the collector, it removes only the list that a dry run shows now.
+    await page.route(`**/api/runs/${RUN}/checkpoints/prune`, (route) => {
+      const { dry_run, removes = [] } = route.request().postDataJSON();
+      if (!dry_run) confirmed.push(removes);
+      if (dry_run || removes.join() === now.removed.map(({ path }) => path).join()) return route.fulfill({ json: now });
+      const problem = { type: "about:blank", title: "Conflict", status: 409, detail: "nothing was removed: check the new list", removes: now.removed };
+      return route.fulfill({ status: 409, json: problem });
+    });
+    await page.getByTestId("prune").click();
+    const preview = page.getByTestId("prune-preview");
+    await preview.getByText("To remove: 1,").waitFor();
+    now = list(110, 115);
+    await page.getByTestId("confirm-prune").click();
+    await page.getByRole("alert").getByText("nothing was removed").waitFor();
+    await preview.getByText("To remove: 2,").waitFor();
+    assert.match(await preview.innerText(), /step-110[\s\S]*step-115/);
+    await picture(page, "prune-changed");
+    await page.getByRole("button", { name: "Remove 2" }).click();
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
+    assert.deepEqual(confirmed, [[path(110)], [path(110), path(115)]]);
+  });
+
   await t.test("a log is plain text, and a line found in any rank leads to its place", async (t) => {
     const { page } = await openRun(t, browser, lockstep, { tab: "log" });
     const log = page.getByTestId("log");
