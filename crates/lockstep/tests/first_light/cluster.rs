@@ -17,6 +17,9 @@ use crate::product::process::{is_ours, processes, spawn_collector};
 /// No single step of a test takes longer on two busy cores, with another test beside it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
+/// Settings of the recipe `ddp` for tests whose subject is not its training. A step takes about a tenth of the processor time, which the other
+/// processes of the test and the test beside it use. The tests of torch-probe train with the same sizes: the loss falls within 30 steps.
+pub(crate) const SMALL: &[&str] = &["layers=1", "width=64", "batch-size=8"];
 
 pub(crate) struct Cluster {
     folder: TempDir,
@@ -150,6 +153,14 @@ impl Cluster {
         let output = self.lockstep(&[&["run", "submit"], arguments].concat());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Starts the recipe `ddp` with two ranks, a small model and these settings, `NAME=VALUE`. Returns the ID of the run.
+    pub(crate) fn submit_small(&self, settings: &[&str]) -> String {
+        let settings = SMALL.iter().chain(settings);
+        let mut arguments = vec!["--recipe", "ddp", "--nproc-per-node", "2"];
+        arguments.extend(settings.flat_map(|&setting| ["--set", setting]));
+        self.submit(&arguments)
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
