@@ -94,7 +94,8 @@ fn settings() -> String {
     )
 }
 
-/// The recipe on two ranks, with the host's Python mounted into the container.
+/// The recipe on two ranks, with the host's Python mounted into the container. It has a small model, and trains for seconds because its steps
+/// wait: its processes are to be seen while it trains.
 fn spec(steps: u32) -> Value {
     let python = python();
     let venv = python
@@ -113,7 +114,9 @@ fn spec(steps: u32) -> Value {
         "nproc_per_node": 2,
         "backend": "gloo",
         "python": venv,
-        "set": { "steps": steps.to_string() },
+        "set": {
+            "steps": steps.to_string(), "step-delay-ms": "100", "layers": "1", "width": "64", "batch-size": "8",
+        },
         "env": { "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": "/tmp/of-the-container" },
         "secrets": { "TEST_TOKEN": "never-on-a-command-line" },
         "container": {

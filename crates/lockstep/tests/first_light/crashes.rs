@@ -11,7 +11,7 @@ const GAP_MS_MAX: i64 = 3_000;
 #[test]
 fn a_killed_collector_leaves_the_training_alone_and_its_gap_is_filled() {
     let mut cluster = Cluster::start();
-    let run = cluster.submit(&["--recipe", "ddp", "--set", "steps=100000"]);
+    let run = cluster.submit_small(&["steps=100000", "step-delay-ms=20"]);
     cluster.wait_for_step(&run, 10.0);
     let memory = "gpu_memory_used_bytes{gpu=\"0\"}[10m]";
     let steps = format!("train_step{{run={run:?},rank=\"0\"}}[10m]");
@@ -52,14 +52,7 @@ fn a_killed_collector_leaves_the_training_alone_and_its_gap_is_filled() {
 fn a_training_survives_a_killed_agent_and_a_new_agent_adopts_it() {
     let cluster = Cluster::start();
     // At least five seconds of training, also on a fast machine: the new agent is there long before the end.
-    let run = cluster.submit(&[
-        "--recipe",
-        "ddp",
-        "--set",
-        "steps=200",
-        "--set",
-        "step-delay-ms=25",
-    ]);
+    let run = cluster.submit_small(&["steps=200", "step-delay-ms=25"]);
     cluster.wait_for_step(&run, 10.0);
     let ranks = |view: &serde_json::Value| view["attempts"][0]["nodes"][0]["ranks"].clone();
     let before = ranks(&cluster.get(&format!("/api/runs/{run}")));
@@ -122,7 +115,7 @@ struct Chaos {
 impl Chaos {
     /// One run with kills, and one of three ends.
     fn round(&mut self, kills: u64, round: u64) {
-        let run = self.cluster.submit(&["--recipe", "ddp", "--set", "steps=100000"]);
+        let run = self.cluster.submit_small(&["steps=100000", "step-delay-ms=20"]);
         self.cluster.wait_for_step(&run, 3.0);
         let pids = self.rank_pids(&run);
         for _ in 0..kills.div_ceil(2) {

@@ -61,16 +61,7 @@ fn series(answer: &Value) -> Option<BTreeSet<String>> {
 #[test]
 fn every_panel_has_the_same_series_here_and_in_prometheus() {
     let cluster = Cluster::start();
-    let run = cluster.submit(&[
-        "--recipe",
-        "ddp",
-        "--nproc-per-node",
-        "2",
-        "--set",
-        "steps=1000000",
-        "--set",
-        "step_delay_ms=50",
-    ]);
+    let run = cluster.submit_small(&["steps=1000000", "step_delay_ms=50"]);
     cluster.wait_for_step(&run, 20.0);
     let prometheus = Prometheus::scraping(&cluster);
     let mut empty = Vec::new();

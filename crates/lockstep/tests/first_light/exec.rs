@@ -63,8 +63,11 @@ fn a_torchrun_of_the_users_own_has_the_page_of_a_run() {
         "--standalone",
         "--nproc-per-node=2",
         &recipe,
-        "--steps",
-        "40",
+        "--steps=40",
+        "--layers=1",
+        "--width=64",
+        "--batch-size=8",
+        "--step-delay-ms=20",
     ];
     let output = exec(&agent, &words).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,13 +1,15 @@
 //! Runs from the command line.
 
-use crate::cluster::{Cluster, signal};
+use crate::cluster::{Cluster, SMALL, signal};
 
 #[test]
 fn a_run_succeeds_and_each_rank_leaves_its_series() {
     let cluster = Cluster::start();
-    let output = cluster.lockstep(&[
-        "run", "submit", "--recipe", "ddp", "--nodes", "1", "--set", "steps=60", "--wait",
-    ]);
+    let mut submit = vec!["run", "submit", "--recipe", "ddp", "--nodes", "1", "--wait"];
+    // Its steps take longer than a second together, so that a range query with steps of one second finds some of them.
+    let settings = SMALL.iter().chain(&["steps=60", "step-delay-ms=30"]);
+    submit.extend(settings.flat_map(|&setting| ["--set", setting]));
+    let output = cluster.lockstep(&submit);
     assert!(output.status.success(), "{output:?}");
     let run = String::from_utf8(output.stdout).unwrap().trim().to_owned();
 
@@ -71,7 +73,7 @@ fn a_run_succeeds_and_each_rank_leaves_its_series() {
 #[test]
 fn a_killed_rank_ends_the_run_in_the_true_state_with_the_true_cause() {
     let cluster = Cluster::start();
-    let run = cluster.submit(&["--recipe", "ddp", "--set", "steps=100000"]);
+    let run = cluster.submit_small(&["steps=100000", "step-delay-ms=20"]);
     cluster.wait_for_step(&run, 5.0);
     let view = cluster.get(&format!("/api/runs/{run}"));
     let pid = view["attempts"][0]["nodes"][0]["ranks"][1]["pid"]
@@ -98,7 +100,10 @@ fn ranks_that_are_stopped_at_once_still_agree_on_a_last_step_and_save_it() {
     let spec = cluster.data_dir().join("run.json");
     let text = serde_json::json!({
         "recipe": "resume", "nproc_per_node": 2, "backend": "gloo", "checkpoint_dir": saved,
-        "set": { "steps": "100000", "checkpoint-every": "100000" },
+        "set": {
+            "steps": "100000", "checkpoint-every": "100000", "step-delay-ms": "20",
+            "layers": "1", "width": "32", "context": "16", "batch-size": "4",
+        },
         "env": { "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1" },
     });
     std::fs::write(&spec, text.to_string()).unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, python};
+use crate::cluster::{Cluster, SMALL, python};
 
 fn json(text: &[u8]) -> Value {
     serde_json::from_slice(text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(text)))
@@ -120,10 +120,10 @@ fn without_a_gpu_host_network_and_training_are_watched_and_the_lack_is_explained
     }
     assert!(cluster.query("{__name__=~\"gpu_.*\"}").is_empty());
 
-    let run = [
-        "run", "submit", "--recipe", "ddp", "--nodes", "1", "--set", "steps=20", "--wait",
-    ];
-    let output = cluster.lockstep(&run);
+    let mut submit = vec!["run", "submit", "--recipe", "ddp", "--nodes", "1", "--wait"];
+    let settings = SMALL.iter().chain(&["steps=20", "step-delay-ms=20"]);
+    submit.extend(settings.flat_map(|&setting| ["--set", setting]));
+    let output = cluster.lockstep(&submit);
     assert!(output.status.success(), "{output:?}");
     let run = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     let steps = cluster.wait_for_last_step(&run, "0", 20.0);
