@@ -54,7 +54,10 @@ fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
     let file = cluster.data_dir().join("run.json");
     let spec = json!({
         "recipe": "resume", "nproc_per_node": 2, "backend": "gloo", "checkpoint_dir": saved, "keep_checkpoints": 1,
-        "set": { "steps": "40", "checkpoint-every": "5" },
+        "set": {
+            "steps": "40", "checkpoint-every": "5", "step-delay-ms": "100", "layers": "1", "width": "32", "context": "16",
+            "batch-size": "4",
+        },
         "env": { "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1" },
     });
     std::fs::write(&file, spec.to_string()).unwrap();

@@ -17,7 +17,7 @@ fn a_run_that_ran_out_of_memory_checkpoints_activations_and_passes_that_step() {
     let folder = checkpoints(&cluster);
     let saved_to = text(&folder);
     let flags = "--granularity none --compare-steps 0 --checkpoint-every 5 \
-                 --steps 1000000 --validate-every 1000000";
+                 --steps 1000000 --validate-every 1000000 --batch-size 4 --step-delay-ms 50";
     let args: Vec<&str> = flags.split(' ').chain(["--checkpoint-dir", &saved_to]).collect();
     let mut spec = spec("limited_memory.py", &folder, &args);
     spec["nproc_per_node"] = 2.into();
