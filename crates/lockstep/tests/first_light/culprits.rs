@@ -87,6 +87,17 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
             .any(|delivery| delivery.body["alerts"].as_array().unwrap().iter().any(about))
     };
 
+    // One agent is killed. Another one stops in an orderly way, as for an upgrade or a reboot.
+    signal(cluster.pid_of_node("killed"), "KILL");
+    signal(cluster.pid_of_node("stopped"), "TERM");
+    let lost = Instant::now();
+    cluster.wait_for("the message that the node is lost", || {
+        is_alerting("NodeDown", "node", "killed").then_some(())
+    });
+    let took_s = lost.elapsed().as_secs_f64();
+    assert!(took_s < NODE_TOLD_S, "told after {took_s:.1} s");
+
+    // For twenty seconds, the other node must not be reported. Meanwhile a run fails on the node that is left.
     let script = cluster.data_dir().join("fails.py");
     std::fs::write(&script, "print('out of luck', flush=True)\nraise SystemExit(7)\n").unwrap();
     let submitted = json!({ "script": script, "nproc_per_node": 1 });
@@ -107,7 +118,6 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
         (&json!("exit_code"), &json!("0")),
         "{alert}"
     );
-
     let lines = alert["evidence"]
         .as_array()
         .unwrap()
@@ -115,15 +125,6 @@ fn a_failed_run_and_a_node_that_was_lost_reach_a_webhook_and_a_planned_stop_does
         .find(|evidence| evidence["lines"].is_array());
     assert_eq!(lines.unwrap()["lines"], json!(["out of luck"]), "{alert}");
 
-    // One agent is killed. Another one stops in an orderly way, as for an upgrade or a reboot.
-    signal(cluster.pid_of_node("killed"), "KILL");
-    signal(cluster.pid_of_node("stopped"), "TERM");
-    let lost = Instant::now();
-    cluster.wait_for("the message that the node is lost", || {
-        is_alerting("NodeDown", "node", "killed").then_some(())
-    });
-    let took_s = lost.elapsed().as_secs_f64();
-    assert!(took_s < NODE_TOLD_S, "told after {took_s:.1} s");
     cluster.wait_for("twenty seconds to pass", || {
         (lost.elapsed().as_secs() >= 20).then_some(())
     });
