@@ -67,10 +67,13 @@ impl Imports {
 
     /// Returns the files of the largest circle.
     pub(crate) fn largest_circle(&self) -> Vec<String> {
-        let reached: BTreeMap<&Place, BTreeSet<&Place>> = self
-            .modules
+        let modules = self.modules.keys();
+        let imported: BTreeMap<&Place, BTreeSet<&Place>> = modules
+            .map(|place| (place, self.imported(place).collect()))
+            .collect();
+        let reached: BTreeMap<&Place, BTreeSet<&Place>> = imported
             .keys()
-            .map(|place| (place, self.reached(place)))
+            .map(|place| (*place, reached(place, &imported)))
             .collect();
         let circle = |place: &Place| -> Vec<String> {
             let back = reached[place]
@@ -80,17 +83,6 @@ impl Imports {
         };
         let circles = self.modules.keys().map(circle);
         circles.max_by_key(Vec::len).unwrap_or_default()
-    }
-
-    fn reached<'a>(&'a self, from: &'a Place) -> BTreeSet<&'a Place> {
-        let mut reached = BTreeSet::new();
-        let mut waiting: Vec<&Place> = self.imported(from).collect();
-        while let Some(place) = waiting.pop() {
-            if reached.insert(place) {
-                waiting.extend(self.imported(place));
-            }
-        }
-        reached
     }
 
     fn imported<'a>(&'a self, from: &'a Place) -> impl Iterator<Item = &'a Place> {
@@ -112,6 +104,18 @@ impl Imports {
             _ => Some(place),
         }
     }
+}
+
+/// Returns the modules that a module imports, directly or through others.
+fn reached<'a>(from: &Place, imported: &BTreeMap<&'a Place, BTreeSet<&'a Place>>) -> BTreeSet<&'a Place> {
+    let mut reached = BTreeSet::new();
+    let mut waiting: Vec<&Place> = imported[from].iter().copied().collect();
+    while let Some(place) = waiting.pop() {
+        if reached.insert(place) {
+            waiting.extend(&imported[place]);
+        }
+    }
+    reached
 }
 
 impl Module {
