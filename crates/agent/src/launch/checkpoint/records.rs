@@ -203,9 +203,14 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let attempt = Folder::at(data.path().join("runs/r.1"));
         let place = |n: usize| RecordsFolder::of(&RunId::new(format!("run-{n}")).unwrap(), &attempt);
-        for n in 0..RUNS_MAX {
-            place(n).write(FILES, b"[]").unwrap();
+        place(0).write(FILES, b"[]").unwrap();
+        // Files of the test, because each write waits for the disk.
+        for n in 1..RUNS_MAX - 1 {
+            let folder = data.path().join(format!("proofs/run-{n}"));
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join(FILES), b"[]").unwrap();
         }
+        place(RUNS_MAX - 1).write(FILES, b"[]").unwrap();
         let aged = data.path().join("proofs/run-7").join(FILES);
         let file = std::fs::File::options().write(true).open(aged).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
