@@ -329,6 +329,8 @@ fn socket_address(url: &str) -> Option<SocketAddr> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn recipe() -> (tempfile::TempDir, Spec, NodeContext) {
@@ -394,6 +396,27 @@ mod tests {
         );
     }
 
+    /// A package that answers the questions about PyTorch. Importing the real one takes seconds.
+    fn stub_of_torch(folder: &Path) -> String {
+        let files = [
+            (
+                "torch/__init__.py",
+                "__version__ = '2.0'\nclass cuda:\n    device_count = staticmethod(lambda: 0)\nclass version:\n    cuda = None\n",
+            ),
+            (
+                "torch/distributed/__init__.py",
+                "def is_available():\n    return True\n",
+            ),
+            ("torch/distributed/run.py", ""),
+        ];
+        for (name, text) in files {
+            let file = folder.join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+        folder.display().to_string()
+    }
+
     #[tokio::test]
     async fn a_script_is_read_and_its_imports_are_searched_without_running_it() {
         let (data, _, mut node) = recipe();
@@ -405,19 +428,22 @@ mod tests {
             mark: "x".into(),
             ..PrepareRequest::default()
         };
-        let prepared = async |text: &str| {
+        let stub = stub_of_torch(&data.path().join("stub"));
+        let stub = BTreeMap::from([("PYTHONPATH".to_owned(), stub)]);
+        let prepared = async |text: &str, env: &BTreeMap<String, String>| {
             std::fs::write(data.path().join("train.py"), text).unwrap();
             let spec = Spec {
                 script: Some("train.py".into()),
                 workdir: Some(data.path().display().to_string()),
+                env: env.clone(),
                 ..Spec::default()
             };
             prepare(&spec, &first, &node).await.map(|(prepared, _)| prepared)
         };
-        let complaint = async |text: &str| prepared(text).await.unwrap_err().to_string();
+        let complaint = async |text: &str| prepared(text, &stub).await.unwrap_err().to_string();
         std::fs::write(data.path().join("mylib.py"), "raise RuntimeError('it was run')\n").unwrap();
         let fine = "import torch, json, mylib\ntry:\n    import nothere\nexcept ImportError:\n    pass\nraise SystemExit(7)\n";
-        let found = prepared(fine).await.unwrap();
+        let found = prepared(fine, &BTreeMap::new()).await.unwrap();
         assert_eq!(found.doubtful_imports, [""; 0]);
         let packages = found.provenance.unwrap().packages;
         assert!(
@@ -433,9 +459,8 @@ mod tests {
                 .await
                 .contains("it imports nothere, which")
         );
-        let elsewhere = prepared("import sys\nsys.path.append('/opt/lib')\nimport nothere\n")
-            .await
-            .unwrap();
+        let appends = "import sys\nsys.path.append('/opt/lib')\nimport nothere\n";
+        let elsewhere = prepared(appends, &stub).await.unwrap();
         assert_eq!(elsewhere.doubtful_imports, ["nothere"]);
     }
 
