@@ -17,7 +17,7 @@ def main():
         prog="confirm", description="Compares what Lockstep reads and says about this machine's GPUs with NVIDIA's own tools and with known work.\n\nSteps:\n" + steps,
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("part", choices=("1", "2", "3", "all"), help="which part; `all` runs them one after the other, with --quick at the same time")
+    parser.add_argument("part", choices=("1", "2", "3", "all"), help="which part; `all` runs them one after the other; with --quick, steps of all parts at the same time")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("results"), metavar="DIR", help="where the results go (default: results)")
     parser.add_argument("--only", action="append", metavar="STEP", help="only this step; may be repeated")
     parser.add_argument("--quick", action="store_true", help="small work and few repetitions, to see that every step runs; its figures mean little")
@@ -36,7 +36,7 @@ def main():
     if asked.part != "all":
         return 0 if runner.run_part(int(asked.part), settings, out) else 1
     if asked.quick:
-        return runner.run_at_once((1, 2, 3), settings, out)
+        return 0 if runner.run_at_once((1, 2, 3), settings, out) else 1
     return 0 if all([runner.run_part(part, settings, out) for part in (1, 2, 3)]) else 1
 
 

@@ -14,6 +14,20 @@ from dataclasses import dataclass
 START_S = 30
 ANSWER_S = 60
 ENDED = ("succeeded", "failed", "stopped", "lost")
+# With --quick, several steps run at the same time, possibly on two slow cores: the limits of waits are as many times as long.
+QUICK_PATIENCE = 3
+_patience = 1
+
+
+def be_patient():
+    """For the process of a step that does not run alone."""
+    global _patience
+    _patience = QUICK_PATIENCE
+
+
+def patient(limit_s):
+    """How long to wait for something that takes at most `limit_s` if nothing else runs."""
+    return limit_s * _patience
 
 
 class CannotStart(Exception):
@@ -129,7 +143,7 @@ class Lockstep:
     def command(self, *arguments, limit_s=60):
         """The `lockstep` command, with this collector."""
         env = {**os.environ, "LOCKSTEP_URL": self.url, "LOCKSTEP_TOKEN": self._token}
-        return subprocess.run([self._settings.binary, *map(str, arguments)], capture_output=True, text=True, timeout=limit_s, env=env, stdin=subprocess.DEVNULL)
+        return subprocess.run([self._settings.binary, *map(str, arguments)], capture_output=True, text=True, timeout=patient(limit_s), env=env, stdin=subprocess.DEVNULL)
 
     # === Runs ===
 
@@ -179,9 +193,9 @@ class Lockstep:
 
 def wait_for(condition, limit_s, what):
     """What `condition` returns once it is true."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + patient(limit_s)
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come within {limit_s:g} s")
+            raise TimeoutError(f"{what} did not come within {patient(limit_s):g} s")
         time.sleep(0.2)
     return found

@@ -2,6 +2,8 @@
 
     ./confirm 1 ──▶ step "inventory" (process group of its own, time limit) ──▶ rows-inventory.jsonl
                 ──▶ step "values" …                                          after each step: part-1.json, table.md
+
+With `all --quick`, steps of all parts run at the same time.
 """
 
 import importlib
@@ -13,18 +15,25 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import machine, sheet, table
+from . import lockstep, machine, sheet, table
 from .lockstep import CannotStart
 
 ROOT = pathlib.Path(os.path.abspath(__file__)).parents[1]
 # For machines that are borrowed for ten minutes at a time: nine minutes for the steps, one for the transfers.
 PART_LIMIT_S = 525
-# Small work takes one minute on two cores; a busy machine needs longer.
+# Small work takes two minutes on two cores; a busy machine needs longer.
 QUICK_PART_LIMIT_S = 240
+# With --quick, so many steps run at once: they mostly wait. Together they may take this long, and each may take longer than if it ran alone.
+AT_ONCE = 3
+AT_ONCE_LIMIT_S = 600
+# The trainings of part 2 take longest, and begin first.
+AT_ONCE_ORDER = (2, 3, 1)
 # The time for a step to stop its trainings after it was told to end.
 GRACE_S = 10
 LEAST_S = 5
@@ -65,60 +74,103 @@ def run_part(part, settings, out):
     """Runs the steps of a part. Returns whether every step came to an end by itself."""
     out.mkdir(parents=True, exist_ok=True)
     started, limit_s = time.monotonic(), QUICK_PART_LIMIT_S if settings.quick else PART_LIMIT_S
-    steps = [step for step in STEPS if step.part == part and step.name in (settings.only or [step.name])]
-    result = {"part": part, "machine": machine.describe(ROOT, settings), "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "steps": [], "rows": [], "facts": []}
+    steps, result = chosen((part,), settings), new_result(part, machine.describe(ROOT, settings))
     print(f"part {part} on {machine.in_words(result['machine'])}", flush=True)
     for number, step in enumerate(steps, 1):
         left_s = limit_s - (time.monotonic() - started)
         print(f"[{time.monotonic() - started:5.0f} s] {number} of {len(steps)}: {step.name}: {step.says}", flush=True)
-        if left_s < LEAST_S + GRACE_S:
-            ended, rows, facts, took_s = "no time was left for it", [], [], 0.0
-        else:
-            ended, rows, facts, took_s = run_step(step, settings, out, min(step.limit_s, left_s - GRACE_S))
-        if ended:
-            row = {"part": part, "step": step.name, "what": f"the step {step.name}", "verdict": sheet.FAILED, "found": "", "expected": "", "by": "", "note": ended}
-            rows.append(row)
-            print(f"  {sheet.FAILED:13} the step {step.name}: {ended}", flush=True)
-        result["steps"].append({"name": step.name, "seconds": round(took_s, 1), "ended": ended or "by itself"})
-        result["rows"] += rows
-        result["facts"] += facts
+        add(result, step, run_in_time(step, settings, out / f"part-{part}.log", step.limit_s, left_s))
         keep(result, out)
-    words = ", ".join(f"{sum(row['verdict'] == verdict for row in result['rows'])} {verdict}" for verdict in sheet.VERDICTS)
-    print(f"part {part}: {words}; {time.monotonic() - started:.0f} s; results in {out}", flush=True)
-    return all(step["ended"] == "by itself" for step in result["steps"])
+    return say_end(result, started, out)
 
 
 def run_at_once(parts, settings, out):
-    """Runs the parts at the same time, because they mostly wait. The output of each is printed after its end. Returns the highest exit
-    code."""
-    started = []
-    for part in parts:
-        command = [*program(), str(part), "--out", str(out), *settings.arguments(), *(word for name in settings.only for word in ("--only", name))]
-        started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=ROOT))
-    try:
-        codes = []
-        for child in started:
-            print(child.communicate()[0], end="", flush=True)
-            codes.append(child.returncode)
-        return max(codes)
-    finally:
-        for child in started:
-            child.terminate()
+    """Runs the steps of the parts, several at the same time. The rows of each are printed after its end. Returns whether every step came to
+    an end by itself."""
+    out.mkdir(parents=True, exist_ok=True)
+    began, printing = time.monotonic(), threading.Lock()
+    steps = sorted(chosen(parts, settings), key=lambda step: AT_ONCE_ORDER.index(step.part))
+    described = machine.describe(ROOT, settings)
+    results = {part: new_result(part, described) for part in parts}
+    print(f"{len(steps)} steps on {machine.in_words(described)}", flush=True)
+
+    def run(step):
+        left_s = AT_ONCE_LIMIT_S - (time.monotonic() - began)
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as rows:
+            told = run_in_time(step, settings, out / f"part-{step.part}-{step.name}.log", step.limit_s * lockstep.QUICK_PATIENCE, left_s, rows)
+            rows.seek(0)
+            with printing:
+                print(f"[{time.monotonic() - began:5.0f} s] {step.part} {step.name}: {step.says}\n{rows.read()}", end="", flush=True)
+                add(results[step.part], step, told)
+                keep(results[step.part], out)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            list(pool.map(run, steps))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in list(RUNNING):
+                end(child)
+            raise
+    return all([say_end(results[part], began, out) for part in parts])
 
 
-def run_step(step, settings, out, limit_s):
-    """Returns why the step did not end by itself (empty if it did), its rows, its facts, its seconds."""
+def chosen(parts, settings):
+    """The steps of these parts that were asked for."""
+    return [step for step in STEPS if step.part in parts and step.name in (settings.only or [step.name])]
+
+
+def new_result(part, described):
+    """The result of a part whose steps have not begun."""
+    started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return {"part": part, "machine": described, "started": started, "steps": [], "rows": [], "facts": []}
+
+
+def add(result, step, told):
+    """Adds what `run_step` returned, and a row if the step did not end by itself."""
+    ended, rows, facts, took_s = told
+    if ended:
+        row = {"part": step.part, "step": step.name, "what": f"the step {step.name}", "verdict": sheet.FAILED, "found": "", "expected": "", "by": "", "note": ended}
+        rows = [*rows, row]
+        print(f"  {sheet.FAILED:13} the step {step.name}: {ended}", flush=True)
+    result["steps"].append({"name": step.name, "seconds": round(took_s, 1), "ended": ended or "by itself"})
+    result["rows"] += rows
+    result["facts"] += facts
+
+
+def say_end(result, started, out):
+    """Prints the sums of a part. Returns whether every step came to an end by itself."""
+    words = ", ".join(f"{sum(row['verdict'] == verdict for row in result['rows'])} {verdict}" for verdict in sheet.VERDICTS)
+    print(f"part {result['part']}: {words}; {time.monotonic() - started:.0f} s; results in {out}", flush=True)
+    return all(step["ended"] == "by itself" for step in result["steps"])
+
+
+def run_in_time(step, settings, log_path, limit_s, left_s, output=None):
+    """Runs the step if there is time left. Returns what `run_step` does."""
+    if left_s < LEAST_S + GRACE_S:
+        return "no time was left for it", [], [], 0.0
+    return run_step(step, settings, log_path, min(limit_s, left_s - GRACE_S), output)
+
+
+# The processes of steps.
+RUNNING = set()
+
+
+def run_step(step, settings, log_path, limit_s, output=None):
+    """Returns why the step did not end by itself (empty if it did), its rows, its facts, its seconds. It prints its rows to `output`, or to
+    the terminal."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"confirm-{step.name}-"))
     rows_path, started = folder / "rows.jsonl", time.monotonic()
     command = [*program(), str(step.part), "--step", step.name, "--folder", str(folder), *settings.arguments()]
-    with open(out / f"part-{step.part}.log", "a", encoding="utf-8") as log:
+    with open(log_path, "a", encoding="utf-8") as log:
         log.write(f"=== {step.name}\n")
         log.flush()
-        # Rows go to the terminal; other output of the step and its children goes to the log.
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, cwd=ROOT, start_new_session=True, env=environment(settings, folder))
+        # Other output of the step and its children goes to the log.
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=log, cwd=ROOT, start_new_session=True, env=environment(settings, folder))
+        RUNNING.add(child)
         try:
             code = child.wait(limit_s)
-            ended = "" if code == 0 else f"it ended with {code}: {last_words(out / f'part-{step.part}.log')}"
+            ended = "" if code == 0 else f"it ended with {code}: {last_words(log_path)}"
         except subprocess.TimeoutExpired:
             ended = f"it took longer than {limit_s:.0f} s"
             end(child)
@@ -126,6 +178,7 @@ def run_step(step, settings, out, limit_s):
             end(child)
             raise
         finally:
+            RUNNING.discard(child)
             end_leftovers(folder)
     rows, facts = sheet.read(rows_path)
     shutil.rmtree(folder, ignore_errors=True)
@@ -148,6 +201,8 @@ def environment(settings, folder):
 def step_main(part, name, folder, settings):
     """In the step's own process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if settings.quick:
+        lockstep.be_patient()
     module = importlib.import_module(f"checks.part{part}.{name}")
     report = sheet.Sheet(folder / "rows.jsonl", part, name)
     try:

@@ -115,12 +115,12 @@ def settings(**changed):
 
 @pytest.fixture
 def steps(tmp_path, monkeypatch):
-    """Replaces the steps by small ones: name to the body of `run(check)`, with a limit in seconds."""
+    """Replaces the steps by small ones: name to the body of `run(check)`, with a limit in seconds. They run one after the other, or at once."""
     monkeypatch.setattr(runner, "GRACE_S", 1)
     monkeypatch.setattr(runner, "ROOT", tmp_path)
     (tmp_path / "checks").symlink_to(HERE.parent / "checks")
 
-    def run(**bodies):
+    def run(at_once=False, **bodies):
         package = tmp_path / "own"
         package.mkdir()
         for name, (body, _) in bodies.items():
@@ -130,7 +130,8 @@ def steps(tmp_path, monkeypatch):
         (tmp_path / "start.py").write_text(script)
         monkeypatch.setattr(runner, "STEPS", tuple(runner.Step(1, name, limit_s, "words") for name, (_, limit_s) in bodies.items()))
         monkeypatch.setattr(runner, "program", lambda: [sys.executable, str(tmp_path / "start.py")])
-        ended_well = runner.run_part(1, settings(root=tmp_path), tmp_path / "out")
+        run_steps, part = (runner.run_at_once, (1,)) if at_once else (runner.run_part, 1)
+        ended_well = run_steps(part, settings(root=tmp_path), tmp_path / "out")
         return ended_well, json.loads((tmp_path / "out/part-1.json").read_text())
 
     return run
@@ -155,6 +156,24 @@ def test_a_step_that_fails_hangs_or_dies_costs_its_own_rows_only(steps):
     notes = {row["step"]: row["note"] for row in result["rows"] if row["verdict"] == "failed"}
     assert "out of luck" in notes["raises"] and "longer than 2 s" in notes["hangs"] and "-9" in notes["dies"]
     assert [fact["value"] for fact in result["facts"]] == [[1]]
+
+
+def test_steps_at_once_keep_their_own_rows_and_output(steps, capsys):
+    well, result = steps(
+        at_once=True,
+        waits=("while not (check.root / 'met').exists(): time.sleep(0.01)\ncheck.sheet.equal('waited', 1, 1)", 20),
+        meets=("(check.root / 'met').touch()\ncheck.sheet.equal('met', 1, 1)", 20),
+        raises=("print('bad luck', file=sys.stderr)\nraise RuntimeError('out of luck')", 20),
+    )
+    assert not well
+    rows = {(row["step"], row["what"], row["verdict"]) for row in result["rows"]}
+    assert rows == {("waits", "waited", "agrees"), ("meets", "met", "agrees"), ("raises", "the step raises", "failed")}
+    [note] = [row["note"] for row in result["rows"] if row["step"] == "raises"]
+    assert "out of luck" in note
+    said = capsys.readouterr().out
+    for step, row in (("waits", "  agrees        waited: 1 (expected 1)"), ("meets", "  agrees        met: 1 (expected 1)"), ("raises", "  failed        the step raises: ")):
+        assert f" 1 {step}: words\n{row}" in said
+    assert "\npart 1: 2 agrees, 0 differs, 0 not available, 1 failed; " in said
 
 
 def test_what_a_step_leaves_behind_is_ended(steps, tmp_path):

@@ -23,6 +23,7 @@ import time
 from interval import interval
 
 from .. import machine
+from ..lockstep import patient
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "trainings" / "blocks.py"
 WALL = "wall time of a step that fills the device, with the probe ÷ without"
@@ -46,7 +47,7 @@ def run(check):
         return
     began = time.monotonic()
     fills = Pairs(check, "fills", filling())
-    fills.measure(processes=1 if check.quick else 2, pairs=2 if check.quick else 12, until=began + FILLS_UNTIL_S)
+    fills.measure(processes=1 if check.quick else 2, pairs=2 if check.quick else 12, until=began + patient(FILLS_UNTIL_S))
     within(check.sheet, WALL, fills, fills.ratios("wall_s"), WALL_MAX, "")
     if check.quick:
         for what in (OWN, ADDED):
@@ -144,7 +145,7 @@ class Training:
     """One process of a pair, as torchrun would start it; a context manager."""
 
     def __init__(self, check, arguments, socket_path):
-        steps = 3 if check.quick else 10
+        steps = 1 if check.quick else 10
         command = [sys.executable, SCRIPT, "--cpu-small", "--log-every", 0, *arguments, "--block", steps]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": sys.stderr, "text": True}
         self.process = subprocess.Popen(list(map(str, command)), env=environment(check, socket_path), **pipes)
