@@ -1,5 +1,6 @@
 """Values that scripts log themselves: their loss, and other values by name."""
 
+import functools
 import os
 import pathlib
 import re
@@ -10,13 +11,15 @@ from conftest import SCRIPTS
 LOGGERS = pathlib.Path(__file__).resolve().parent / "loggers"
 
 
-@pytest.fixture
-def logging(ranks, monkeypatch):
-    """logging(name of a logger) -> Finished of one rank that uses it"""
+@pytest.fixture(scope="module")
+def logging(ranks):
+    """logging(name of a logger) -> Finished of one rank that uses it. Each logger is used once, for all tests."""
 
+    @functools.cache
     def run(logger):
-        monkeypatch.setattr("conftest.INJECT", f"{os.fspath(ranks_inject())}{os.pathsep}{LOGGERS}")
-        finished = ranks(SCRIPTS / "logs.py", logger, count=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("conftest.INJECT", f"{os.fspath(ranks_inject())}{os.pathsep}{LOGGERS}")
+            finished = ranks(SCRIPTS / "logs.py", logger, count=1)
         assert finished.code == 0, finished.output
         assert not any("failed inside" in note for note in finished.of("bye", 0)[0].get("notes", []))
         return finished
