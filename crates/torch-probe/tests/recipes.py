@@ -1,4 +1,5 @@
-"""Runs recipes by fork: ranks share this process's imported torch, with the environment and the store of torchrun.
+"""Runs recipes and scripts by fork, without the probe: ranks share this process's imported torch, with the environment and the store of
+torchrun.
 
 Importing torch takes longer than most of these trainings, and a recipe's test needs several of them.
 """
@@ -6,6 +7,7 @@ Importing torch takes longer than most of these trainings, and a recipe's test n
 import contextlib
 import faulthandler
 import os
+import pathlib
 import re
 import runpy
 import sys
@@ -39,18 +41,21 @@ class Run:
         return [float(self.losses[step]) for step in sorted(self.losses)]
 
 
-def run(folder, recipe, *arguments, ranks=2, resume_from=None, meanwhile=None):
-    """Trains to the end; `meanwhile(processes)` runs in parallel. Other environment variables are those of this process."""
+def run(folder, recipe, *arguments, ranks=2, resume_from=None, attempt=None, meanwhile=None):
+    """Trains a recipe, or a script by its path, to the end; `meanwhile(processes)` runs in parallel. Other environment variables are those of
+    this process."""
     from torch.distributed import TCPStore
 
+    script = recipe if isinstance(recipe, pathlib.Path) else RECIPES / recipe / "main.py"
     import_what_ranks_import()
     folder.mkdir(exist_ok=True)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
     job.update(TORCHELASTIC_RUN_ID="test", TORCHELASTIC_USE_AGENT_STORE=True, TORCHELASTIC_RESTART_COUNT=0, OMP_NUM_THREADS=1)
     job.update({"LOCKSTEP_RESUME_FROM": resume_from} if resume_from else {})
+    job.update({"LOCKSTEP_ATTEMPT": attempt} if attempt else {})
     processes = [
-        forked.start(lambda _, rank=rank: become(recipe, arguments, folder, {**job, "RANK": rank, "LOCAL_RANK": rank}, rank))
+        forked.start(lambda _, rank=rank: become(script, arguments, folder, {**job, "RANK": rank, "LOCAL_RANK": rank}, rank))
         for rank in range(ranks)
     ]
     try:
@@ -79,9 +84,8 @@ def import_what_ranks_import():
     import torch.distributed.tensor.parallel  # noqa: F401
 
 
-def become(recipe, arguments, folder, variables, rank):
-    """Ends the forked process as the recipe's own would end."""
-    script = RECIPES / recipe / "main.py"
+def become(script, arguments, folder, variables, rank):
+    """Ends the forked process as the script's own would end."""
     output = os.open(folder / f"output-{rank}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -99,7 +103,7 @@ def become(recipe, arguments, folder, variables, rank):
             code = end.code if isinstance(end.code, int) else 1
             if not isinstance(end.code, int):
                 print(end.code)
-        lasting = lasting_threads("gloo")
+        lasting = lasting_threads("gloo") if RECIPES in script.parents else []
         assert not lasting, f"Gloo's threads are still there at the end, where they may abort the process: {lasting}"
     except BaseException:
         traceback.print_exc()

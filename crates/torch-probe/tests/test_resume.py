@@ -1,4 +1,7 @@
-"""The recipe `resume` with real torchrun: training after a failure equals training without it."""
+"""The recipe `resume` with real torchrun: training after a failure equals training without it.
+
+Runs without a failure are forked: nothing in them depends on the launcher, which takes seconds to start.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ import sys
 import time
 
 import pytest
+import recipes
 from conftest import INJECT, PACKAGE, environment
 
 RECIPE = PACKAGE / "recipes" / "resume" / "main.py"
@@ -57,10 +61,17 @@ class Run:
             time.sleep(0.02)
 
 
+def forked_run(folder, *arguments, **options):
+    run = recipes.run(folder, "resume", *SMALL, f"--checkpoint-dir={folder / 'saved'}", *arguments, **options)
+    assert run.code == 0, run.output
+    return run
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    run = Run(tmp_path_factory.mktemp("uninterrupted"), "--checkpoint-every=20", "--plain").wait()
-    assert run.process.returncode == 0, run.output
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run = forked_run(folder, "--checkpoint-every=20", "--plain")
+    run.checkpoints = folder / "saved"
     assert sorted(run.losses) == list(range(1, 41))
     return run
 
@@ -102,8 +113,7 @@ def test_killed_then_stopped_then_resumed_it_prints_the_losses_of_an_uninterrupt
     assert "emergency" not in stopped.output, "the ranks agreed"
 
     saved = tmp_path / "saved" / f"step-{last:06d}{'.2' if last == 26 else ''}"
-    rest = Run(tmp_path, attempt=3, resume_from=saved).wait()
-    assert rest.process.returncode == 0, rest.output
+    rest = forked_run(tmp_path, attempt=3, resume_from=saved)
     assert rest.resumed == [(str(saved), str(last), "exactly")]
     assert_continues(rest, uninterrupted, last + 1, 40)
 
@@ -114,8 +124,7 @@ def test_an_exception_in_one_rank_leaves_a_snapshot_of_all_that_training_goes_on
     assert "DeliberateFault: rank 1 fails at step 36, as asked for" in failed.output
     snapshot = tmp_path / "saved" / "emergency-000035"
     assert sorted(os.listdir(snapshot)) == ["rank-0.pth", "rank-1.pth"], failed.output
-    rest = Run(tmp_path, "--resume=latest", "--fail-at-step=36", "--fail-rank=1", "--checkpoint-every=1000", attempt=2).wait()
-    assert rest.process.returncode == 0, rest.output
+    rest = forked_run(tmp_path, "--resume=latest", "--fail-at-step=36", "--fail-rank=1", "--checkpoint-every=1000", attempt=2)
     assert rest.resumed == [(str(snapshot), "35", "exactly")]
     assert_continues(rest, uninterrupted, 36, 40)
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import recipes
 from conftest import INJECT, PACKAGE, RANKS, RECIPE, SCRIPTS, Listener, rank_environment
 
 PARTS = ("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
@@ -120,9 +121,9 @@ def wait_until(condition, deadline_s=40):
 # === scripts as users write them ===
 
 
-def test_accumulated_gradients_are_one_step_and_clipping_hides_nothing(ranks):
+def test_accumulated_gradients_are_one_step_and_clipping_hides_nothing(ranks, tmp_path):
     watched = ranks(SCRIPTS / "accumulate.py", count=1)
-    alone = ranks(SCRIPTS / "accumulate.py", probe=False, count=1)
+    alone = recipes.run(tmp_path, SCRIPTS / "accumulate.py", ranks=1)
     assert_sound(watched, steps=6, count=1)
     pattern = r"rank=(\d) step=(\d+) norm=(\S+) loss=(\S+)"
     said = sorted(re.findall(pattern, watched.output))
@@ -178,9 +179,10 @@ def test_a_scaled_loss_is_reported_unscaled_and_skipped_steps_are_counted(ranks)
     assert all(step["grad_norm"] < 100 for step in steps), "the norm of unscaled gradients"
 
 
-def test_gradients_averaged_by_hand_in_a_closure(ranks):
+def test_gradients_averaged_by_hand_in_a_closure(ranks, tmp_path):
     finished = ranks(SCRIPTS / "by_hand.py", count=1)
-    assert finished.code == ranks(SCRIPTS / "by_hand.py", count=1, probe=False).code == 0, finished.output
+    alone = recipes.run(tmp_path, SCRIPTS / "by_hand.py", ranks=1)
+    assert finished.code == alone.code == 0, finished.output + alone.output
     assert_sound(finished, steps=5, count=1)
     for step in finished.of("step", 0):
         assert step["sync_source"] == "collective_wait" and step["sync_s"] > 0

@@ -5,6 +5,7 @@ import statistics
 import types
 
 import pytest
+import recipes
 from conftest import SCRIPTS
 
 from lockstep_probe.cycle import Cycle
@@ -62,8 +63,8 @@ def test_what_waits_is_said(trained):
     assert not any("waiting" in note for hello in trained.of("hello") for note in hello.get("notes", []))
 
 
-def test_the_losses_are_those_without_the_probe(trained, ranks):
-    alone = ranks(SCRIPTS / "late_ranks.py", probe=False)
+def test_the_losses_are_those_without_the_probe(trained, tmp_path):
+    alone = recipes.run(tmp_path, SCRIPTS / "late_ranks.py")
     assert alone.code == 0, alone.output
     losses = re.compile(r"^way=.*", re.MULTILINE)
     assert sorted(losses.findall(alone.output)) == sorted(losses.findall(trained.output))
