@@ -26,6 +26,8 @@ RANKS = 2
 TIMEOUT_S = int(os.environ.get("LOCKSTEP_TEST_TIMEOUT_S", "150"))  # increased on a busy machine
 sys.path.insert(0, str(INJECT))
 sys.dont_write_bytecode = True  # files in inject/ are embedded in the binary
+# Before torch is imported: this process shares the cores with its ranks and with another one, and threads that wait for work spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class Listener:
