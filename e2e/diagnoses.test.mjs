@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, logIn, openPage, picture, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { accessibilityFaults, logIn, openAt, openPage, picture, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const GPU = 3;
 /** The rule waits three seconds; a collector on busy cores needs a few more. */
@@ -159,8 +159,7 @@ test("diagnoses", async (t) => {
       const { diagnosis, ...answer } = await response.json();
       await route.fulfill({ response, json: { ...answer, ...now, diagnosis: { ...diagnosis, ...now.diagnosis } } });
     });
-    await logIn(other, lockstep);
-    await other.goto(`${lockstep.url}/diagnoses/${id}`);
+    await openAt(other, lockstep, `/diagnoses/${id}`);
     const button = other.getByTestId("action");
     await button.click();
     const dialog = other.getByRole("dialog");
@@ -187,8 +186,7 @@ test("diagnoses", async (t) => {
 
   await t.test("on a phone the first screen has the facts, nothing is cut off, and buttons fit fingers", async (t) => {
     const phone = await openPage(t, browser, { dark: true, width: 390, height: 844 });
-    await logIn(phone, lockstep);
-    await phone.goto(`${lockstep.url}/diagnoses/${id}`);
+    await openAt(phone, lockstep, `/diagnoses/${id}`);
     await phone.getByTestId("acknowledge").waitFor();
     const bottom = await phone.getByTestId("what-to-do").evaluate((element) => element.getBoundingClientRect().top);
     assert.ok(bottom < 844, `what to do begins at ${bottom} pixels`);
@@ -212,8 +210,7 @@ test("diagnoses", async (t) => {
       const context = { why: [long], changed_before: [{ at_ms, kind: "event", text: long }], timeline: [{ at_ms, who: "me", kind: "note", note: long }] };
       await route.fulfill({ response, json: { ...answer, ...context, similar: [{ id: "other", summary: long, fired_ms: at_ms }], diagnosis: changed } });
     });
-    await logIn(phone, lockstep);
-    await phone.goto(`${lockstep.url}/diagnoses/${id}`);
+    await openAt(phone, lockstep, `/diagnoses/${id}`);
     for (const part of ["what", "changed-before", "similar", "timeline"]) await phone.getByTestId(part).filter({ hasText: long }).waitFor();
     assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
     await phone.unrouteAll({ behavior: "wait" });
@@ -222,16 +219,14 @@ test("diagnoses", async (t) => {
   await t.test("a viewer sees everything and cannot change anything", async (t) => {
     const { token } = await lockstep.call("POST", "/api/tokens", { role: "viewer" });
     const viewer = await openPage(t, browser);
-    await logIn(viewer, { ...lockstep, token });
-    await viewer.goto(`${lockstep.url}/diagnoses/${id}`);
+    await openAt(viewer, { ...lockstep, token }, `/diagnoses/${id}`);
     await viewer.getByTestId("copy-link").waitFor();
     for (const control of ["acknowledge", "silence", "note"]) assert.equal(await viewer.getByTestId(control).count(), 0, control);
   });
 
   await t.test("an unknown id is an error message", async (t) => {
     const other = await openPage(t, browser, { expected: /status of 40[04]/ });
-    await logIn(other, lockstep);
-    await other.goto(`${lockstep.url}/diagnoses/no-such-id`);
+    await openAt(other, lockstep, "/diagnoses/no-such-id");
     await other.getByRole("alert").waitFor();
     await other.getByRole("link", { name: "All diagnoses" }).waitFor();
   });

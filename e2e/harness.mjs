@@ -157,6 +157,16 @@ export async function writeSamples({ url, token }, series) {
   if (response.status !== 204) throw new Error(`remote write: ${response.status} ${await response.text()}`);
 }
 
+/**
+ * Opens an address of the dashboard with a session, as a browser does that has logged in before. `logIn` is for tests that begin with the
+ * log-in page or stay on the overview.
+ */
+export async function openAt(page, lockstep, path) {
+  const response = await page.context().request.post(`${lockstep.url}/api/session`, { data: { token: lockstep.token } });
+  if (!response.ok()) throw new Error(`no session: ${response.status()} ${await response.text()}`);
+  await page.goto(lockstep.url + path);
+}
+
 /** Reads a message of the collector's event stream: JSON, or the head of a binary frame (crates/domain/src/api/frames.rs). */
 export function readPush(message) {
   if (typeof message === "string") return JSON.parse(message);

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, logIn, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { accessibilityFaults, openAt, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const RUN = "meshed-1";
 const BEGAN_MS = Date.now() - 300_000;
@@ -159,8 +159,7 @@ async function openRun(t, browser, lockstep, attempts, { tab = "summary", ...loo
     });
   });
   await page.route(`**/api/runs/${RUN}/**`, (route) => route.fulfill({ contentType: "application/json", body: JSON.stringify({ folder: "", checkpoints: [] }) }));
-  await logIn(page, lockstep);
-  await page.goto(`${lockstep.url}/runs/${RUN}?tab=${tab}`);
+  await openAt(page, lockstep, `/runs/${RUN}?tab=${tab}`);
   await page.getByRole("heading", { name: RUN }).waitFor();
   const push = (changed) => {
     now = changed;

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, logIn, openPage, picture, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { accessibilityFaults, logIn, openAt, openPage, picture, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const RUN = "mocked-1";
 const FOLDER = "/srv/checkpoints";
@@ -336,8 +336,7 @@ async function openRun(t, browser, lockstep, { run = view(), look = {}, tab = "s
     const answer = path === "checkpoints/prune" ? pruned() : now.run;
     return route.fulfill({ status, contentType: JSON_TYPE, body: JSON.stringify(status === 200 ? answer : problem) });
   });
-  await logIn(page, lockstep);
-  await page.goto(`${lockstep.url}/runs/${RUN}?tab=${tab}`);
+  await openAt(page, lockstep, `/runs/${RUN}?tab=${tab}`);
   await page.getByRole("heading", { name: RUN }).waitFor();
   const push = (changed) => {
     now = changed;

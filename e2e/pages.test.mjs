@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, accessibilityFaults, logIn, openPage, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, logIn, openAt, openPage, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const PHONE = { width: 390, height: 844 };
 const GPUS = 8;
@@ -222,8 +222,7 @@ test("pages", async (t) => {
 
   await t.test("the rules are a table with a filter, and an opened one stays open during updates", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/rules`);
+    await openAt(page, lockstep, "/rules");
     const rules = page.getByTestId("rule");
     const rule = page.locator("[data-testid=rule][data-rule=GradientExplosion]");
     await rule.waitFor();
@@ -292,8 +291,7 @@ test("pages", async (t) => {
 
   await t.test("the zone of times is chosen once, and named in the address", async (t) => {
     const page = await openPage(t, browser, { timezone: "Asia/Shanghai" });
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/rules`);
+    await openAt(page, lockstep, "/rules");
     const hour = async () => Number(/(\d\d):\d\d:\d\d$/.exec(await page.locator("[data-testid=rule-details] time").first().getAttribute("title"))[1]);
     await page.getByTestId("rule").first().getByRole("button").click();
     const zone = page.getByTestId("zone");
@@ -310,8 +308,7 @@ test("pages", async (t) => {
 
   await t.test("rows are compact or comfortable, by choice in the header's menu or the palette, and the browser remembers it", async (t) => {
     const page = await openPage(t, browser, { width: 1440 });
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/rules`);
+    await openAt(page, lockstep, "/rules");
     const row = page.getByTestId("rule").first().locator("tr").first();
     const height = async () => Math.round((await row.boundingBox()).height);
     const choice = page.getByTestId("density");
@@ -346,8 +343,7 @@ test("pages", async (t) => {
 
   await t.test("for fingers rows are 44 pixels high, whatever is chosen", async (t) => {
     const page = await openPage(t, browser, { ...PHONE, touch: true });
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/rules`);
+    await openAt(page, lockstep, "/rules");
     const row = page.getByTestId("rule").first().locator("tr").first();
     await row.waitFor();
     for (const density of ["compact", "comfortable"]) {
@@ -362,8 +358,7 @@ test("pages", async (t) => {
 
   await t.test("the wall display has no controls and large text", async (t) => {
     const page = await openPage(t, browser, { width: 2560, height: 1440 });
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/?wall=1`);
+    await openAt(page, lockstep, "/?wall=1");
     await page.getByTestId("connection").getByText("live").waitFor();
     assert.equal(await page.getByRole("navigation").isVisible(), false);
     assert.equal(await page.getByRole("button", { name: "Log out" }).isVisible(), false);

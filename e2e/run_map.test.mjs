@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, readPush, startBrowser, startDemo, startLockstep, waitFor, writeSamples } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, openAt, openPage, picture, readPush, startBrowser, startDemo, startLockstep, waitFor, writeSamples } from "./harness.mjs";
 
 /** A GPU slows down 12 s after the first step, and the diagnosis names the rank some seconds later. */
 const DIAGNOSED_MS = 90_000;
@@ -29,13 +29,12 @@ test("a run over time", async (t) => {
   const browser = await startBrowser(t);
   const run = await waitFor("the run was submitted", DIAGNOSED_MS, async () => (await lockstep.call("GET", "/api/runs")).find(({ name }) => name === RUN));
   const open = async (page, tab) => {
-    await page.goto(`${lockstep.url}/runs/${run.id}?tab=${tab}`);
+    await openAt(page, lockstep, `/runs/${run.id}?tab=${tab}`);
     await page.getByRole("heading", { name: run.id, exact: true }).waitFor();
   };
 
   await t.test("the time axis leads to what happened, with keys too, and is also a list", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
     await open(page, "summary");
     const axis = page.getByTestId("time-axis");
     const marks = (lane) => axis.locator(`[data-testid=axis-lane][data-lane=${lane}]`).getByTestId("axis-mark");
@@ -71,7 +70,6 @@ test("a run over time", async (t) => {
         socket.send(message);
       });
     });
-    await logIn(page, lockstep);
     await open(page, "ranks");
     const map = page.getByTestId("rank-map");
     await waitFor("some columns are measured", DIAGNOSED_MS, async () => Number(await map.getAttribute("data-measured")) > 2);
@@ -115,7 +113,6 @@ test("a run over time", async (t) => {
         push({ reset: true, times_ms: times, series: measured(COLUMNS, 0.5) });
       });
     });
-    await logIn(page, lockstep);
     await open(page, "ranks");
     const cells = page.getByTestId("map-cells");
     await cells.waitFor();
@@ -135,7 +132,6 @@ test("a run over time", async (t) => {
 
   await t.test("in dark mode the page is readable, and on a phone it is not cut off", async (t) => {
     const page = await openPage(t, browser, { dark: true, width: 390, height: 844 });
-    await logIn(page, lockstep);
     for (const tab of ["summary", "ranks"]) {
       await open(page, tab);
       await page.getByTestId(tab === "ranks" ? "map-cells" : "axis-mark").first().waitFor();
@@ -154,8 +150,7 @@ test("a copy of a run", async (t) => {
 
   await t.test("the form has the values of the copied run, and no secrets", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/runs/${id}`);
+    await openAt(page, lockstep, `/runs/${id}`);
     await page.getByTestId("clone").click();
     await page.waitForURL(/\/runs\/new\?from=original-/);
     const notice = page.getByTestId("copied-from");
@@ -180,8 +175,7 @@ test("a copy of a run", async (t) => {
 
   await t.test("the link to a new run empties the form", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/runs/new?from=${id}`);
+    await openAt(page, lockstep, `/runs/new?from=${id}`);
     await page.getByTestId("copied-from").getByRole("link", { name: id }).waitFor();
     await page.getByRole("navigation").getByRole("link", { name: "New run" }).click();
     await page.getByTestId("copied-from").waitFor({ state: "detached" });
@@ -191,8 +185,7 @@ test("a copy of a run", async (t) => {
   await t.test("a spike of one second between two points of a chart is visible, and the table names its rank", async (t) => {
     await writeSamples(lockstep, powerWithSpike(id));
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/runs/${id}?tab=hardware`);
+    await openAt(page, lockstep, `/runs/${id}?tab=hardware`);
     await page.getByTestId("span").selectOption({ label: "1 hour" });
     const chart = page.locator('[data-testid=chart][data-title="Power"]');
     await chart.scrollIntoViewIfNeeded();

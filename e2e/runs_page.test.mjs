@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, startBrowser, startDemo, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, logIn, openAt, openPage, picture, startBrowser, startDemo, waitFor } from "./harness.mjs";
 
 /** The demo submits four runs, and this test one more. */
 const RUNS = 5;
@@ -120,8 +120,7 @@ test("the table of runs and the comparison", async (t) => {
     await lockstep.call("POST", `/api/runs/${own}/resume`, { from_start: true });
     await waitFor("the second attempt makes steps", TRAINING_MS, () => reached(lockstep, own, 2, 5));
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/runs?q=${own}`);
+    await openAt(page, lockstep, `/runs?q=${own}`);
     await page.getByLabel(`Compare ${own}`).check();
     await page.getByRole("link", { name: "Compare attempts" }).click();
     await hasLines(page, "Loss", [`${own} attempt 1`, `${own} attempt 2`]);
@@ -135,8 +134,7 @@ test("the table of runs and the comparison", async (t) => {
 
   await t.test("a run that does not exist is named", async (t) => {
     const page = await openPage(t, browser, { expected: /status of 404/ });
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/runs/compare`);
+    await openAt(page, lockstep, "/runs/compare");
     await page.getByText("Choose two runs in the list of runs").waitFor();
     await page.goto(`${lockstep.url}/runs/compare?a=${own}&b=no-such-run`);
     await page.getByRole("alert").filter({ hasText: "no-such-run" }).waitFor();
