@@ -152,6 +152,8 @@ test("diagnoses", async (t) => {
 
   await t.test("an open dialog outlives new responses, and says when its action is no longer possible", async (t) => {
     const other = await openPage(t, browser);
+    await other.clock.install();
+    const requestsAgain = () => other.clock.fastForward("00:10");
     const restart = { id: "restart", title: "Restart the run", cost: "Loses 10 steps.", undo: "Stop the run." };
     let now = { actions: [restart] };
     await other.route(({ pathname }) => pathname === `/api/diagnoses/${id}`, async (route) => {
@@ -168,12 +170,14 @@ test("diagnoses", async (t) => {
     await button.evaluate((element) => void (globalThis.firstButton = element));
 
     now = { actions: [{ id: "trace", title: "Record a trace", cost: "Costs nothing.", undo: "Nothing to undo." }, { ...restart, cost: "Loses 20 steps." }], why: ["another witness"] };
+    await requestsAgain();
     await dialog.getByText("Loses 20 steps.").waitFor({ timeout: FIRED_MS });
     await other.getByTestId("why").getByText("another witness").waitFor();
     assert.ok(await other.evaluate(() => globalThis.firstButton.isConnected && globalThis.firstButton.dataset.action === "restart"), "the button stays");
     assert.equal(await confirm.isDisabled(), false);
 
     now = { actions: [], diagnosis: { state: "resolved", resolved_ms: Date.now() } };
+    await requestsAgain();
     await dialog.getByTestId("action-gone").waitFor({ timeout: FIRED_MS });
     await dialog.getByText("Loses 20 steps.").waitFor();
     assert.equal(await confirm.isDisabled(), true);
