@@ -56,10 +56,10 @@ fn training_that_began_after_a_backup_continues_when_it_is_restored() {
     let made = cluster.lockstep(&["store", "backup", archive.to_str().unwrap()]);
     assert!(made.status.success(), "{made:?}");
 
-    // Another attempt of the same run, and another run.
+    // Another attempt of the same run, and another run. Both start at the same time.
     signal(first[0], "KILL");
-    let second = ranks_of(&cluster, &run, 1);
     let other = submit(&cluster, "other");
+    let second = ranks_of(&cluster, &run, 1);
     let others = ranks_of(&cluster, &other, 0);
     let ranks = [second, others].concat();
     let before = alive(&ranks);
