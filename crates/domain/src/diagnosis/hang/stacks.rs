@@ -16,6 +16,8 @@ const STACKS_WITHIN_MS: i64 = (STACK_SECONDS as i64) * 1_000 + 3_000;
 /// Shares of a processor: a process below the first does nothing, a process above the second computes.
 const IDLE_SHARE_MAX: f64 = 0.02;
 const BUSY_SHARE_MIN: f64 = 0.5;
+/// What threads use that wait for Python's lock: each wakes up every 5 ms to request it again.
+const LOCK_WAIT_SHARE_MAX: f64 = 0.03;
 /// A wait for data may take this many times the longest one before.
 const LOADING_TIMES: f64 = 3.0;
 /// Use of a GPU above which it works.
@@ -111,11 +113,21 @@ impl Stacks {
         }
         let (status, cpu) = (&view.rank_statuses[place], view.usage.cpu_share_since_move(place));
         let work = view.usage.work_share_since_move(place);
+        let samples = self.samples.get(&place).map_or(&[][..], Vec::as_slice);
+        let control_answered = self
+            .samples
+            .iter()
+            .any(|(other, samples)| *other != place && !samples.is_empty());
+        let holds_lock = samples.is_empty() && control_answered;
+        let idle_max = if holds_lock {
+            IDLE_SHARE_MAX + LOCK_WAIT_SHARE_MAX
+        } else {
+            IDLE_SHARE_MAX
+        };
         let (is_idle, is_busy) = (
-            cpu.is_some_and(|share| share < IDLE_SHARE_MAX),
+            cpu.is_some_and(|share| share < idle_max),
             work.is_some_and(|share| share > BUSY_SHARE_MIN),
         );
-        let samples = self.samples.get(&place).map_or(&[][..], Vec::as_slice);
         if samples.iter().any(|frames| is_shutting_down(frames)) {
             return SuspectActivity::Ends;
         }
@@ -126,11 +138,7 @@ impl Stacks {
         {
             return SuspectActivity::Work(AloneActivity::Working);
         }
-        let control_answered = self
-            .samples
-            .iter()
-            .any(|(other, samples)| *other != place && !samples.is_empty());
-        if samples.is_empty() && control_answered && work.is_none_or(|share| share > BUSY_SHARE_MIN) {
+        if holds_lock && work.is_none_or(|share| share > BUSY_SHARE_MIN) {
             return SuspectActivity::HoldsInterpreter;
         }
         if self.pipes.contains_key(&place) && is_idle {
