@@ -14,6 +14,7 @@ pub mod error;
 
 mod actions;
 pub mod alerts;
+mod bundle;
 pub mod checkpoints;
 mod diagnoses;
 pub mod events;
@@ -99,6 +100,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(logs::routes())
         .merge(alerts::routes())
         .merge(diagnoses::routes())
+        .merge(bundle::routes())
         .merge(handling::routes())
         .merge(actions::routes())
         .merge(silences::routes())

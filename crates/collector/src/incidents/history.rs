@@ -6,6 +6,7 @@ use domain::event::Event;
 use domain::ident::RunId;
 use domain::incident::{DiagnosisId, Entry, EntryKind, handling};
 use domain::run::knob::Verdict;
+use domain::time::TimestampMs;
 use store::StateStore;
 use store::state::StateError;
 use store::state::audit::AuditEntry;
@@ -18,6 +19,8 @@ use crate::runs::Runs;
 const BEFORE_MS: i64 = 3_600_000;
 /// Maximum number of changes shown. The newest are the most likely causes.
 const CHANGES_MAX: u32 = 30;
+/// Maximum number of events of a run or a node in a bundle.
+const EVENTS_MAX: u32 = 500;
 /// How far back similar diagnoses are searched: 30 days.
 const SIMILAR_MS: i64 = 30 * 24 * 3_600_000;
 /// Maximum number of similar diagnoses shown.
@@ -33,37 +36,9 @@ pub(crate) async fn changed_before(
 ) -> Result<Vec<ChangeBefore>, StateError> {
     let until_ms = diagnosis.alert.active_ms + 1;
     let since_ms = diagnosis.alert.active_ms - BEFORE_MS;
-    let (run, node) = (diagnosis.run.clone(), diagnosis.who.node.clone());
-    let within = EventFilter {
-        since_ms: Some(since_ms),
-        before_ms: Some(until_ms),
-        ..EventFilter::default()
-    };
-    let mut events: Vec<Event> = Vec::new();
-    if run.is_some() {
-        let run = run.clone();
-        events.extend(
-            state
-                .events(
-                    &EventFilter {
-                        run,
-                        ..within.clone()
-                    },
-                    CHANGES_MAX,
-                )
-                .await?,
-        );
-    }
-    if node.is_some() {
-        let node = node.clone();
-        let of_node = state.events(&EventFilter { node, ..within }, CHANGES_MAX).await?;
-        for event in of_node {
-            if !events.contains(&event) {
-                events.push(event);
-            }
-        }
-    }
-    let targets: Vec<&str> = [&run, &node].into_iter().flatten().map(String::as_str).collect();
+    let events = events_within(state, diagnosis, (since_ms, until_ms), CHANGES_MAX).await?;
+    let targets = [&diagnosis.run, &diagnosis.who.node];
+    let targets: Vec<&str> = targets.into_iter().flatten().map(String::as_str).collect();
     let actions = state
         .audit_of(&targets, (since_ms, until_ms), CHANGES_MAX)
         .await?;
@@ -72,6 +47,55 @@ pub(crate) async fn changed_before(
     changes.sort_by_key(|change| std::cmp::Reverse(change.at_ms));
     changes.truncate(CHANGES_MAX as usize);
     Ok(changes)
+}
+
+/// Returns events on the run and the node of a diagnosis from the hour before it to its end, the newest first.
+///
+/// # Errors
+/// Returns an error if the store fails.
+pub(crate) async fn events_around(
+    state: &StateStore,
+    diagnosis: &Diagnosis,
+) -> Result<Vec<Event>, StateError> {
+    let since_ms = diagnosis.alert.active_ms - BEFORE_MS;
+    let until_ms = diagnosis.alert.resolved_ms.map_or(i64::MAX, |at_ms| at_ms + 1);
+    let mut events = events_within(state, diagnosis, (since_ms, until_ms), EVENTS_MAX).await?;
+    events.sort_by_key(|event| std::cmp::Reverse(event.at_ms));
+    Ok(events)
+}
+
+/// Returns events on the run of a diagnosis, then the other ones on its node, at most `limit` of each.
+async fn events_within(
+    state: &StateStore,
+    diagnosis: &Diagnosis,
+    (since_ms, before_ms): (TimestampMs, TimestampMs),
+    limit: u32,
+) -> Result<Vec<Event>, StateError> {
+    let within = EventFilter {
+        since_ms: Some(since_ms),
+        before_ms: Some(before_ms),
+        ..EventFilter::default()
+    };
+    let mut events: Vec<Event> = Vec::new();
+    if let Some(run) = diagnosis.run.clone() {
+        let filter = EventFilter {
+            run: Some(run),
+            ..within.clone()
+        };
+        events = state.events(&filter, limit).await?;
+    }
+    if let Some(node) = diagnosis.who.node.clone() {
+        let filter = EventFilter {
+            node: Some(node),
+            ..within
+        };
+        for event in state.events(&filter, limit).await? {
+            if !events.contains(&event) {
+                events.push(event);
+            }
+        }
+    }
+    Ok(events)
 }
 
 fn of_event(event: Event) -> ChangeBefore {

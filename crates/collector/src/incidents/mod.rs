@@ -18,7 +18,7 @@ use store::state::StateError;
 
 use crate::changes::{Change, Changes};
 
-pub(crate) use self::history::{changed_before, similar, timeline};
+pub(crate) use self::history::{changed_before, events_around, similar, timeline};
 pub use self::silences::{SilenceError, Silences};
 
 /// User actions on alerts. Cheap to clone.

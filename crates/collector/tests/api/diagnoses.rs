@@ -260,3 +260,33 @@ async fn a_silence_with_a_bad_expression_is_refused() {
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
     assert_eq!(body["errors"][0]["field"], "matchers");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_is_a_file_with_the_diagnosis_its_values_and_its_events() {
+    let server = started(RULES).await;
+    let firing = fire(&server).await;
+    let id = firing["id"].as_str().unwrap();
+    let path = format!("/api/diagnoses/{id}/bundle");
+    let response = server.request(Method::GET, &path).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(
+        response.headers()["content-disposition"],
+        format!("attachment; filename=\"lockstep-diagnosis-{id}.json\"")
+    );
+    let bundle: Value = response.json().await.unwrap();
+    assert_eq!(bundle["diagnosis"]["diagnosis"]["id"], id, "{bundle}");
+    let values = &bundle["chart_values"][0];
+    assert_eq!(values["query"], "power");
+    let series = values["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2, "{values}");
+    assert_eq!(series[0]["metric"]["gpu"], "0", "the culprit is first: {values}");
+    assert_eq!(series[0]["values"].as_array().unwrap().last().unwrap()[1], "300");
+    assert!(
+        bundle["events"].is_array() && bundle["made_ms"].is_i64(),
+        "{bundle}"
+    );
+    assert!(bundle["findings"].is_object(), "it has a run: {bundle}");
+
+    let (status, _) = server.get("/api/diagnoses/none-1/bundle").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}

@@ -4,6 +4,7 @@
 //! Responses under `/api/v1` have the same form as in Prometheus.
 
 pub mod alerts;
+pub mod bundle;
 pub mod checkpoints;
 pub mod diagnoses;
 pub mod findings;

@@ -54,7 +54,7 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
     endpoint("POST /api/tokens", Command("lockstep token create")),
 ];
 
-pub(super) static FIELDS: [Fields; 14] = [
+pub(super) static FIELDS: [Fields; 15] = [
     fields(
         "Change",
         &["follows", "restart", "reverts", "without"],
@@ -64,6 +64,11 @@ pub(super) static FIELDS: [Fields; 14] = [
         "Change",
         &["reverts_live"],
         ForPrograms("the number of the reverted change"),
+    ),
+    fields(
+        "DiagnosisBundle",
+        &["chart_values", "events", "made_ms"],
+        Elsewhere("the page of the diagnosis downloads the whole bundle"),
     ),
     fields("FindingView", &["phase"], InWords("Finding::sentence")),
     fields("How", &["flag", "variables"], InWords("How::words")),
