@@ -5,6 +5,7 @@ use domain::api::checkpoints::CheckpointView;
 use domain::api::lists::ListItem;
 use domain::api::nodes::NodeView;
 use domain::api::runs::{AttemptView, NodeTaskView, RankView, RunSummary};
+use domain::api::silences::SilenceView;
 
 use super::list::Keyed;
 
@@ -34,6 +35,12 @@ impl Keyed for RuleView {
 }
 
 impl Keyed for WebhookView {
+    fn key(&self) -> String {
+        self.id.clone()
+    }
+}
+
+impl Keyed for SilenceView {
     fn key(&self) -> String {
         self.id.clone()
     }

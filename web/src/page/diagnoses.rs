@@ -1,7 +1,9 @@
-//! All diagnoses: those that fire now, worst first, and those that have ended.
+//! All diagnoses: those that fire now, worst first, and those that have ended; and the silences.
 
 mod ended;
 mod row;
+mod silence_text;
+mod silences;
 
 use domain::api::alerts::Diagnosis;
 use leptos::prelude::*;
@@ -11,6 +13,7 @@ use crate::live::{Live, Row, each};
 use crate::route::Route;
 use crate::ui::{ErrorMessage, Heading, Title, When};
 use ended::Ended;
+use silences::Silences;
 
 /// The page of all diagnoses.
 #[component]
@@ -45,6 +48,7 @@ pub(crate) fn DiagnosesPage() -> impl IntoView {
                 <When on=move || none_of(firing.rows().len(), now().len())><p class="opacity-70">{tr("No diagnosis matches.")}</p></When>
                 <ul class="grid grid-cols-1 gap-2" data-testid="firing">{each(now, |one| row::row(&one))}</ul>
             </section>
+            <Silences />
             <section class="min-w-0">
                 <Heading text=tr("Ended") hint=tr("Newest first.") />
                 <ErrorMessage what=ended.problem />

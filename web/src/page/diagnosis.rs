@@ -1,12 +1,15 @@
-//! The page of one diagnosis: summary, culprit, start, confidence, reasons, advice, changes before it; then the evidence.
+//! The page of one diagnosis: summary, culprit, start, confidence, reasons, advice, changes before it; then the evidence, with the stacks of a
+//! hang, its history, and a file with all of it.
 
 mod actions;
+mod bundle;
 mod changed;
 mod diagnosis_state;
 mod evidence;
 mod facts;
 mod handling;
 mod history;
+mod stacks;
 mod text;
 
 use leptos::prelude::*;
@@ -14,12 +17,14 @@ use leptos::prelude::*;
 use crate::language::tr;
 use crate::ui::{ErrorMessage, Title, When};
 use actions::Actions;
+use bundle::Bundle;
 use changed::ChangedBefore;
 use diagnosis_state::DiagnosisState;
 use evidence::EvidenceCharts;
 use facts::Facts;
 use handling::HandlingButtons;
 use history::{Similar, Timeline};
+use stacks::RankStacks;
 
 /// The page of one diagnosis.
 #[component]
@@ -40,8 +45,10 @@ pub(crate) fn OneDiagnosis(
                 <HandlingButtons state />
                 <ChangedBefore state />
                 <EvidenceCharts state />
+                <RankStacks state />
                 <Similar state />
                 <Timeline state />
+                <Bundle state />
             </When>
         </div>
     }

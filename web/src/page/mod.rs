@@ -8,6 +8,7 @@ mod login;
 mod new_run;
 mod not_found;
 mod overview;
+mod polled;
 mod rules;
 mod run;
 mod runs;

@@ -2,7 +2,6 @@
 
 mod alerts;
 mod filter;
-mod polled;
 mod table;
 mod webhooks;
 
@@ -10,11 +9,11 @@ use domain::api::alerts::AlertView;
 use domain::api::session::Role;
 use leptos::prelude::*;
 
+use super::polled::Polled;
 use crate::language::tr;
 use crate::session::UserSession;
 use crate::ui::{Title, When};
 use alerts::Alerts;
-use polled::Polled;
 use table::Rules;
 use webhooks::Webhooks;
 

@@ -37,6 +37,23 @@ impl PendingRequest {
         );
     }
 
+    /// Sends `DELETE` to `path`; calls `then` if it succeeds.
+    pub(crate) fn delete(self, path: String, then: impl FnOnce() + 'static) {
+        self.busy.set(true);
+        self.problem.set(None);
+        spawn_local(async move {
+            let answer = self.session.delete(&path).await;
+            // As below, the part of the page may be gone.
+            if self.busy.try_set(false).is_some() {
+                return;
+            }
+            match answer {
+                Ok(()) => then(),
+                Err(error) => self.problem.set(Some(error.message)),
+            }
+        });
+    }
+
     fn send_text(self, path: String, body: String, then: Box<dyn FnOnce(JsValue)>) {
         self.busy.set(true);
         self.problem.set(None);

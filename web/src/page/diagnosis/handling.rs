@@ -1,5 +1,6 @@
 //! Handling of a diagnosis: acknowledge it, add a note, silence it.
 
+mod label_choice;
 mod note;
 mod silence;
 

@@ -3,9 +3,9 @@
 use domain::api::alerts::AlertView;
 use leptos::prelude::*;
 
-use super::polled::{Absence, Polled};
 use crate::language::tr;
 use crate::live::{Row, each};
+use crate::page::polled::{Absence, Polled};
 use crate::ui::{Ago, Heading, When, alert_badge, clock, severity_word, text};
 
 /// The table of alerts.

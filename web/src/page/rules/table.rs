@@ -5,9 +5,9 @@ use domain::time::DisplayDuration;
 use leptos::prelude::*;
 
 use super::filter::{Filter, RULE_STATES, RuleState, SEVERITIES, severity};
-use super::polled::{Absence, Polled};
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
+use crate::page::polled::{Absence, Polled};
 use crate::route::Route;
 use crate::ui::{Ago, When, dynamic_view, empty_view, fixed, severity_word, text};
 

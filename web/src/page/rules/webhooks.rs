@@ -4,9 +4,9 @@ use domain::api::alerts::{CreateWebhook, NewWebhook, WebhookView};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 
-use super::polled::{Absence, Polled};
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
+use crate::page::polled::{Absence, Polled};
 use crate::session::UserSession;
 use crate::ui::{Ago, Heading, dynamic_view, empty_view};
 

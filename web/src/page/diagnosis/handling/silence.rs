@@ -1,10 +1,12 @@
-//! Silences the notifications of a diagnosis for a limited time.
+//! Silences the notifications of a diagnosis for a limited time, and those of other alerts with the same labels.
 
 use domain::api::silences::CreateSilence;
+use domain::series::Labels;
 use leptos::prelude::*;
 
 use super::super::diagnosis_state::DiagnosisState;
 use super::BUTTON;
+use super::label_choice::{LabelChoice, boxes};
 use crate::language::{marked, tr};
 use crate::ui::{Dialog, ErrorMessage, Modal, PendingRequest, choice};
 
@@ -23,9 +25,15 @@ pub(super) fn SilenceButton(state: DiagnosisState) -> impl IntoView {
     let (dialog, request) = (Dialog::new(), PendingRequest::new());
     let comment = RwSignal::new(String::new());
     let length = RwSignal::new(String::new());
-    let labels = state.words(|view| view.diagnosis.alert.labels.to_string());
+    // The labels of a diagnosis never change.
+    let labels = state.view.with_untracked(|view| {
+        view.as_ref()
+            .map_or_else(Labels::empty, |view| view.diagnosis.alert.labels.clone())
+    });
+    let labels = LabelChoice::all_of(labels);
     let send = move |_| {
         let body = CreateSilence {
+            matchers: untrack(|| labels.matchers()),
             for_s: length.get_untracked().parse().ok(),
             comment: comment.get_untracked().trim().to_owned(),
             ..CreateSilence::default()
@@ -38,6 +46,7 @@ pub(super) fn SilenceButton(state: DiagnosisState) -> impl IntoView {
     let open = move |_| {
         comment.set(String::new());
         length.set(LENGTHS[0].0.to_string());
+        labels.reset();
         request.problem.set(None);
         dialog.open();
     };
@@ -47,18 +56,22 @@ pub(super) fn SilenceButton(state: DiagnosisState) -> impl IntoView {
         };
         Vec::from(LENGTHS.map(one)).into_any()
     };
+    // Without matchers, the collector would require all labels.
+    let is_incomplete =
+        move || comment.with(|comment| comment.trim().is_empty()) || labels.matchers().is_empty();
     view! {
         <button class=BUTTON on:click=open data-testid="silence">{tr("Silence…")}</button>
         <Modal dialog title=tr("Silence this diagnosis?") leave=tr("Cancel")>
             <p class="text-sm">{tr("No notifications are sent for alerts with all of these labels. The diagnosis stays on this page and in the lists.")}</p>
-            <p class="text-xs font-mono break-all py-1">{labels}</p>
+            {boxes(labels)}
             <div>{lengths()}</div>
             <label class="fieldset"><span class="label">{tr("Why")}</span>
                 <input class="input w-full" name="comment" bind:value=comment />
             </label>
             <ErrorMessage what=request.problem />
+            <p class="text-xs opacity-80">{tr("The page of all diagnoses lists the silences. There you can end one early.")}</p>
             <div class="text-right">
-                <button class="btn btn-primary" disabled=move || request.busy.get() || comment.with(|comment| comment.trim().is_empty()) on:click=send data-testid="confirm-silence">{tr("Silence")}</button>
+                <button class="btn btn-primary" disabled=move || request.busy.get() || is_incomplete() on:click=send data-testid="confirm-silence">{tr("Silence")}</button>
             </div>
         </Modal>
     }
