@@ -1,6 +1,8 @@
-//! The loaded rules, recent alerts, and webhooks.
+//! The loaded rules and recent alerts. For admins, also the webhooks and the audit log.
 
 mod alerts;
+mod audit;
+mod audit_lines;
 mod filter;
 mod table;
 mod webhooks;
@@ -14,6 +16,7 @@ use crate::language::tr;
 use crate::session::UserSession;
 use crate::ui::{Title, When};
 use alerts::Alerts;
+use audit::AuditLog;
 use table::Rules;
 use webhooks::Webhooks;
 
@@ -28,7 +31,10 @@ pub(crate) fn RulesPage() -> impl IntoView {
         <div class="grid grid-cols-1 gap-6">
             <Rules />
             <Alerts alerts />
-            <When on=move || session.may(Role::Admin)><Webhooks /></When>
+            <When on=move || session.may(Role::Admin)>
+                <Webhooks />
+                <AuditLog />
+            </When>
         </div>
     }
 }

@@ -30,13 +30,12 @@ pub(super) enum Reason {
     Command(&'static str),
 }
 
-pub(super) static ENDPOINTS: [Endpoint; 9] = [
+pub(super) static ENDPOINTS: [Endpoint; 7] = [
     endpoint(
         "GET /api/gpus",
         Elsewhere("the stream sends the nodes with their GPUs"),
     ),
     endpoint("GET /api/nodes", Elsewhere("the stream sends them")),
-    endpoint("GET /api/tokens", Command("lockstep token list")),
     endpoint(
         "GET /api/unknown-attempts",
         Elsewhere("the stream sends them with their node and run"),
@@ -51,7 +50,6 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
         "POST /api/runs/{id}/wait-counters",
         ForPrograms("a raw answer of PyTorch"),
     ),
-    endpoint("POST /api/tokens", Command("lockstep token create")),
 ];
 
 pub(super) static FIELDS: [Fields; 15] = [
