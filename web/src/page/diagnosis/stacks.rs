@@ -65,7 +65,7 @@ pub(super) fn RankStacks(state: DiagnosisState) -> AnyView {
             <When on=has_nothing><p class="opacity-70">{tr("No stacks were read when the run stalled.")}</p></When>
             {dynamic_view(move || stored.with(|event| event.as_ref().map_or_else(empty_view, summary)))}
             <When on=move || is_firing() && session.may(Role::Operator)>
-                <button class="btn min-h-12 my-2" disabled=request.busy on:click=ask data-testid="read-stacks">{tr("Read the stacks now")}</button>
+                <button class="btn min-h-12 mt-2" disabled=request.busy on:click=ask data-testid="read-stacks">{tr("Read the stacks now")}</button>
             </When>
             <When on=move || is_firing() && !session.may(Role::Operator)>
                 <p class="text-sm opacity-80">{tr("You need the operator role to read the current stacks.")}</p>

@@ -135,7 +135,7 @@ fn shown(line: &AuditLine, name: String) -> AnyView {
         None => target.into_any(),
     };
     view! {
-        <li class="break-words border-b border-base-300 py-1 sm:grid sm:grid-cols-[11rem_minmax(0,12rem)_minmax(0,1fr)] gap-x-3" data-testid="audit-line">
+        <li class="flex flex-wrap gap-x-3 break-words border-b border-base-300 py-1" data-testid="audit-line">
             <span class="font-mono opacity-80">{clock(line.at_ms)}</span> " "
             <span class="min-w-0">{name}</span> " "
             <span class="min-w-0"><span lang="en">{line.action()}</span> " " <span class="font-mono text-xs break-all">{target}</span></span>
