@@ -1,6 +1,7 @@
 // A GPU of the simulated node falls off the bus: the list of diagnoses, and the page of that diagnosis, on a desktop and on a phone.
 
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import test from "node:test";
 
 import { accessibilityFaults, logIn, openAt, openPage, picture, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
@@ -143,11 +144,97 @@ test("diagnoses", async (t) => {
     await page.getByTestId("silence").click();
     assert.equal(await page.getByTestId("confirm-silence").isDisabled(), true, "a silence needs a reason");
     await page.locator("[name=comment]").fill("the vendor comes at noon");
+    await page.getByTestId("silence-reach").getByText(/^Would hide 1 of \d+ alerts/).waitFor();
+    const labels = page.getByRole("group", { name: "Labels that must match" }).getByRole("checkbox");
+    await labels.first().waitFor();
+    for (const label of await labels.all()) await label.uncheck();
+    await page.getByTestId("silence-reach").getByText(/^Would hide 0 of/).waitFor();
+    assert.equal(await page.getByTestId("confirm-silence").isDisabled(), true, "a silence needs a label");
+    for (const label of await labels.all()) await label.check();
+    await page.getByTestId("silence-reach").getByText(/^Would hide 1 of/).waitFor();
     await page.getByTestId("confirm-silence").click();
     await page.getByTestId("handling-words").getByText(/Silenced until/).waitFor();
     await page.getByTestId("acknowledge").getByText("Unacknowledge").waitFor();
     const { diagnosis } = await lockstep.call("GET", `/api/diagnoses/${id}`);
     assert.ok(diagnosis.handling.acknowledged && diagnosis.handling.notes === 1);
+  });
+
+  await t.test("the list of silences shows what each one hides, and a silence ends early after a confirmation", async (t) => {
+    const other = await openPage(t, browser);
+    await logIn(other, lockstep);
+    await other.goto(`${lockstep.url}/diagnoses`);
+    const row = other.getByTestId("silence-row").filter({ hasText: "the vendor comes at noon" });
+    await row.getByText("Hides 1 alert now.").waitFor();
+    assert.match(await row.innerText(), /silenced[\s\S]*alertname="GpuLost"[\s\S]*By .+, until /);
+    await other.setViewportSize({ width: 390, height: 844 });
+    assert.equal(await other.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    assert.ok((await row.getByTestId("end-silence").boundingBox()).height >= FINGER_PX);
+    assert.deepEqual(await accessibilityFaults(other), []);
+    await picture(other, "silences-phone");
+    await row.getByTestId("end-silence").press("Enter");
+    const dialog = other.getByRole("dialog", { name: "End this silence now?" });
+    await dialog.getByText("Hides 1 alert now.").waitFor();
+    const state = async () => (await lockstep.call("GET", "/api/silences"))[0].state;
+    assert.equal(await state(), "active", "nothing has ended before the confirmation");
+    await dialog.getByTestId("confirm-end-silence").click();
+    await other.getByText("No active silences.").waitFor();
+    assert.equal(await state(), "expired");
+    await other.getByTestId("ended-silences").locator("summary").click();
+    await row.getByText(/By .+, ended /).waitFor();
+    assert.equal(await other.getByTestId("end-silence").count(), 0);
+  });
+
+  await t.test("the bundle is a file with the diagnosis and its measurements", async () => {
+    const waiting = page.waitForEvent("download");
+    await page.getByTestId("bundle").click();
+    const download = await waiting;
+    assert.equal(download.suggestedFilename(), `lockstep-diagnosis-${id}.json`);
+    assert.equal(new URL(download.url()).search, "", "no token in the address");
+    const bundle = JSON.parse(await readFile(await download.path(), "utf8"));
+    assert.equal(bundle.diagnosis.diagnosis.id, id);
+    assert.ok(bundle.chart_values.some(({ series }) => series.length > 0), "a chart has values");
+    assert.ok(bundle.events.length > 0, "the node has events");
+    assert.ok(!JSON.stringify(bundle).includes(lockstep.token));
+  });
+
+  await t.test("for a hang, the stacks of the ranks are grouped, the culprit first", async (t) => {
+    const other = await openPage(t, browser, { width: 390, height: 844 });
+    const [run, at_ms] = ["llama-1", Date.now()];
+    await logIn(other, lockstep);
+    await other.route(({ pathname }) => pathname === `/api/diagnoses/${id}`, async (route) => {
+      const response = await route.fetch();
+      const { diagnosis, ...answer } = await response.json();
+      const annotations = { ...diagnosis.annotations, rank_state: "stuck" };
+      await route.fulfill({ response, json: { ...answer, diagnosis: { ...diagnosis, run, annotations, who: { kind: "rank", rank: 2, node: "n1" } } } });
+    });
+    const message = `run ${run} is stalled; ranks 0-1, 3: all_reduce at train.py:57; rank 2: data loading at data.py:12`;
+    await other.route("**/api/events?*", (route) => route.fulfill({ json: [{ at_ms, severity: "warning", kind: "rank_stacks", run, message }] }));
+    const frame = (file, line, name) => ({ file: `/home/ann/${"x".repeat(80)}/${file}`, line, function: name });
+    const groups = [
+      { ranks: [0, 1, 3], doing: "all_reduce at train.py:57", frames: [frame("train.py", 57, "average")] },
+      { ranks: [2], doing: "data loading at data.py:12", frames: [frame("data.py", 12, "__getitem__")] },
+    ];
+    let asked = 0;
+    await other.route(`**/api/runs/${run}/stacks`, (route) => {
+      asked += 1;
+      return route.fulfill({ json: { attempt: 1, at_ms, groups, ranks: [] } });
+    });
+    await other.goto(`${lockstep.url}/diagnoses/${id}`);
+    const part = other.getByTestId("rank-stacks");
+    await part.getByTestId("stored-stacks").getByText("rank 2: data loading at data.py:12").waitFor();
+    assert.equal(asked, 0, "the ranks are asked only on request");
+    await part.getByTestId("read-stacks").press("Enter");
+    const shown = part.getByTestId("stack-group");
+    await shown.first().getByRole("region", { name: "rank 2" }).getByText(/__getitem__ \(.*data\.py:12\)/).waitFor();
+    assert.match(await shown.first().innerText(), /culprit[\s\S]*rank 2: data loading at data\.py:12/);
+    const waiting = shown.nth(1);
+    assert.equal(await waiting.locator("pre").isVisible(), false, "the others are folded");
+    await waiting.locator("summary").press("Enter");
+    await waiting.locator("pre").getByText(/average/).waitFor();
+    assert.equal(await other.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    assert.deepEqual(await accessibilityFaults(other), []);
+    await picture(other, "stacks-phone");
+    await other.unrouteAll({ behavior: "wait" });
   });
 
   await t.test("an open dialog outlives new responses, and says when its action is no longer possible", async (t) => {
@@ -226,6 +313,12 @@ test("diagnoses", async (t) => {
     await openAt(viewer, { ...lockstep, token }, `/diagnoses/${id}`);
     await viewer.getByTestId("copy-link").waitFor();
     for (const control of ["acknowledge", "silence", "note"]) assert.equal(await viewer.getByTestId(control).count(), 0, control);
+    await viewer.getByTestId("bundle").waitFor();
+    const planned = { matchers: [{ name: "node", value: "elsewhere" }], for_s: 600, comment: "planned work" };
+    await lockstep.call("POST", "/api/silences", planned);
+    await viewer.goto(`${lockstep.url}/diagnoses`);
+    await viewer.getByTestId("silence-row").filter({ hasText: "planned work" }).getByText("Hides no alert now.").waitFor();
+    assert.equal(await viewer.getByTestId("end-silence").count(), 0);
   });
 
   await t.test("an unknown id is an error message", async (t) => {

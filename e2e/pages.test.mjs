@@ -242,6 +242,52 @@ test("pages", async (t) => {
     await waitFor("no rule fires", SHOWN_MS, async () => (await rules.count()) === 0);
   });
 
+  await t.test("an admin finds in the audit log who did what, and others do not see it", async (t) => {
+    const { id, token } = await lockstep.call("POST", "/api/tokens", { role: "operator", note: "Ann" });
+    const ann = await openPage(t, browser);
+    await logIn(ann, { ...lockstep, token });
+    await ann.goto(`${lockstep.url}/rules`);
+    await ann.getByTestId("rule").first().waitFor();
+    assert.equal(await ann.getByTestId("audit").count(), 0);
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/rules`);
+    const log = page.getByTestId("audit");
+    const lines = log.getByTestId("audit-line");
+    await lines.filter({ hasText: `Ann (${id})` }).filter({ hasText: "log in" }).first().waitFor();
+    const filter = log.getByLabel("Filter the audit log");
+    await filter.fill(`token create ${id}`);
+    await waitFor("one line is shown", SHOWN_MS, async () => (await lines.count()) === 1);
+    assert.match(await log.getByTestId("audit-count").innerText(), /^1 of \d+$/);
+    assert.match(page.url(), /audit=token%20create%20/);
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await filter.fill("");
+    const silence = await lockstep.call("POST", "/api/silences", { matchers: [{ name: "node", value: "elsewhere" }], for_s: 60, comment: "a test" });
+    await log.getByRole("button", { name: "Refresh" }).click();
+    await log.getByRole("link", { name: silence.id }).waitFor();
+    await page.setViewportSize(PHONE);
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+  });
+
+  await t.test("older entries of the audit log are added without gaps and duplicates", async (t) => {
+    const page = await openPage(t, browser);
+    const entry = (at_ms, target) => ({ at_ms, who: "ann", what: "run_stop", target });
+    const newest = Array.from({ length: 200 }, (_, at) => entry(10_000 - at, `run-${at}`));
+    await page.route("**/api/audit?*", (route) => {
+      const before = new URL(route.request().url()).searchParams.get("before_ms");
+      return route.fulfill({ json: before ? [newest.at(-1), entry(newest.at(-1).at_ms, "at-once"), entry(1, "first")] : newest });
+    });
+    await logIn(page, lockstep);
+    await page.goto(`${lockstep.url}/rules`);
+    const lines = page.getByTestId("audit-line");
+    await page.getByTestId("audit-older").click();
+    await lines.filter({ hasText: "first" }).waitFor();
+    assert.equal(await lines.count(), 202);
+    assert.equal(await page.getByTestId("audit-older").count(), 0);
+    assert.equal(await lines.filter({ hasText: "at-once" }).getByRole("link").getAttribute("href"), "/runs/at-once");
+    await page.unrouteAll({ behavior: "wait" });
+  });
+
   await t.test("on a phone nothing is cut off", async (t) => {
     const page = await openPage(t, browser, PHONE);
     await logIn(page, lockstep);
