@@ -83,7 +83,7 @@ test("a run over time", async (t) => {
     await page.keyboard.press("ArrowDown");
     await waitFor("a value is described", SHOWN_MS, async () => {
       await page.keyboard.press("ArrowLeft");
-      return /^rank 1 · \d\d:\d\d:\d\d · step \d+ · [\d.]+ m?s · [\d.]+ m?s (above|below) the median of the ranks$/.test(await words.innerText());
+      return /^rank 1 · \d\d:\d\d:\d\d · step \d+ · worst [\d.]+ m?s · mean [\d.]+ m?s · [\d.]+ m?s (above|below) the median of the ranks$/.test(await words.innerText());
     });
     assert.equal(await page.locator("#map-pointed").innerText(), await words.innerText(), "a screen reader hears the same");
     assert.deepEqual(await accessibilityFaults(page), []);
@@ -96,7 +96,7 @@ test("a run over time", async (t) => {
     await map.waitFor();
     await page.getByTestId("map-measure").selectOption("data");
     assert.match(page.url(), /map=data/);
-    await waitFor("the other measure is requested", SHOWN_MS, () => watch.query.startsWith("train_data_seconds"));
+    await waitFor("the other measure is requested", SHOWN_MS, () => watch.query.startsWith("(max_over_time(train_data_seconds_max"));
   });
 
   await t.test("the map of 1,024 ranks fits the screen, and the late rank is visible", async (t) => {
@@ -124,7 +124,7 @@ test("a run over time", async (t) => {
     const usual = await colour(200, 100);
     assert.notEqual(usual, LATE_COLOUR);
     await cells.hover({ position: { x: 200, y: row + 0.5 } });
-    await page.getByTestId("map-words").getByText(/^ranks 700 to 701, most different: rank 700 · .* · step \d+ · 500\.0 ms · 100\.0 ms above the median of the ranks$/).waitFor();
+    await page.getByTestId("map-words").getByText(/^ranks 700 to 701, most different: rank 700 · .* · step \d+ · worst 500\.0 ms · 100\.0 ms above the median of the ranks$/).waitFor();
     push({ reset: false, times_ms: [times.at(-1) + STEP_MS], series: measured(1, 0.4) });
     await waitFor("the new column is drawn", SHOWN_MS, async () => (await colour(-1, row)) === usual);
     assert.equal(await colour(20, row), LATE_COLOUR, "the older columns stay");

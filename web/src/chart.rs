@@ -29,10 +29,9 @@ use lines::Lines;
 use role::{Drawn, Role};
 
 pub(crate) use by_step::{StepChart, StepLines};
-pub(crate) use lines::on_grid;
 pub(crate) use multiples::Multiples;
 pub(crate) use naming::Naming;
-pub(crate) use window::{Window, range_path};
+pub(crate) use window::Window;
 
 #[wasm_bindgen]
 extern "C" {
@@ -257,11 +256,7 @@ impl Drawing {
         // One owner per window: the next window ends the watch of this one.
         effect(move || {
             let query = query.clone();
-            let (range_ms, end_ms) = match window.get() {
-                Window::Last { range_ms } => (range_ms, None),
-                // A period without length has no steps.
-                Window::Past { start_ms, end_ms } => ((end_ms - start_ms).max(1), Some(end_ms)),
-            };
+            let (range_ms, end_ms) = window.get().range();
             live.watch(
                 |id| Request::WatchRange {
                     id,

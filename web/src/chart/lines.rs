@@ -1,12 +1,11 @@
 //! The columns of a chart: one time axis, and per line one value per time (NaN if there is none).
 
-use domain::api::prometheus::MatrixSeries;
 use domain::api::stream::Column;
 use domain::series::Labels;
 use domain::time::TimestampMs;
 
 use super::naming::Naming;
-use crate::ui::{number, sorted};
+use crate::ui::sorted;
 
 /// Maximum number of lines that one chart keeps. If they are too many to distinguish, a band summarises them.
 const LINES_MAX: usize = 1_024;
@@ -197,23 +196,6 @@ fn join(line: &mut [f64], other: &[f64]) {
     }
 }
 
-/// Returns the values of a series at the times of a request; NaN where there is none.
-pub(crate) fn on_grid(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: usize) -> Vec<f64> {
-    let mut line = vec![f64::NAN; length];
-    for (time_s, value) in &series.values {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a time in milliseconds fits 64 bits"
-        )]
-        let at = ((time_s * 1_000.0).round() as i64 - start_ms) / step_ms;
-        let cell = usize::try_from(at).ok().and_then(|at| line.get_mut(at));
-        if let (Some(cell), Some(value)) = (cell, number(value)) {
-            *cell = if value.is_finite() { value } else { f64::NAN };
-        }
-    }
-    line
-}
-
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit 53 bits")]
 fn seconds(at_ms: TimestampMs) -> f64 {
     at_ms as f64 / 1_000.0
@@ -317,16 +299,6 @@ mod tests {
         assert_eq!(shown(&lines).0, ["rank 1"]);
         lines.take(true, &[0], &[], 2_000);
         assert_eq!(lines.measured(), 0);
-    }
-
-    #[test]
-    fn a_range_query_is_put_on_its_grid() {
-        let series = MatrixSeries {
-            metric: Labels::new([("rank", "0")]).unwrap(),
-            values: vec![(10.0, "1".into()), (14.0, "NaN".into()), (18.0, "3".into())],
-        };
-        let line = on_grid(&series, 8_000, 2_000, 7);
-        assert_eq!(format!("{line:?}"), "[NaN, 1.0, NaN, NaN, NaN, 3.0, NaN]");
     }
 
     #[test]

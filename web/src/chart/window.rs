@@ -24,19 +24,21 @@ pub(crate) enum Window {
     },
 }
 
+impl Window {
+    /// Returns the length of the period, and its end if it is past.
+    pub(crate) fn range(self) -> (i64, Option<TimestampMs>) {
+        match self {
+            Self::Last { range_ms } => (range_ms, None),
+            // A period without length has no steps.
+            Self::Past { start_ms, end_ms } => ((end_ms - start_ms).max(1), Some(end_ms)),
+        }
+    }
+}
+
 /// Returns the distance of points in milliseconds, a multiple of one second.
 pub(super) fn step_ms(range_ms: i64) -> i64 {
     let seconds = (range_ms / POINTS + STEP_MS_MIN - 1) / STEP_MS_MIN;
     seconds.max(1) * STEP_MS_MIN
-}
-
-/// Returns the API path of a past period.
-pub(crate) fn range_path(query: &str, start_ms: TimestampMs, end_ms: TimestampMs, step_ms: i64) -> String {
-    let query = js_sys::encode_uri_component(query);
-    let step_s = step_ms / 1_000;
-    let seconds = |ms: TimestampMs| format!("{}.{:03}", ms.div_euclid(1_000), ms.rem_euclid(1_000));
-    let (start, end) = (seconds(start_ms), seconds(end_ms));
-    format!("/api/v1/query_range?query={query}&start={start}&end={end}&step={step_s}")
 }
 
 #[cfg(test)]

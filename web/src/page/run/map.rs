@@ -1,5 +1,8 @@
 //! The map of ranks over time: one row per rank, one column per time, coloured by the difference to the median of the ranks.
 //!
+//! A cell is the worst value of its column, so that one late step is visible in a long period. The means are only for the text about a
+//! cell, so they are requested after the first cell is selected.
+//!
 //! Values are not stored in signals. They are in plain lists in [`Matrix`], and `map.js` paints the columns that are new.
 
 mod canvas;
@@ -8,22 +11,18 @@ mod matrix;
 mod measure;
 mod pointer;
 
-use domain::api::prometheus::{Answer, MatrixSeries};
-use domain::api::stream::{Column, Request};
+use domain::api::stream::Request;
 use domain::time::TimestampMs;
 use leptos::html::Div;
 use leptos::prelude::*;
-use leptos::task::spawn_local;
 
 use super::address::{attempt_at, of_log};
 use super::charts::{ChooseSpan, View};
 use super::run_signal::RunSignal;
-use crate::api::ApiError;
-use crate::chart::{Matrix as RangeResult, Window, on_grid, range_path};
+use crate::chart::Window;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, StreamMessage};
 use crate::route::Route;
-use crate::session::UserSession;
 use crate::ui::{ErrorMessage, Heading, When, canvas_in, clock, effect, fixed, text};
 use canvas::Canvas;
 use layout::{Layout, step_ms};
@@ -61,7 +60,7 @@ pub(super) fn RankMap(
     });
     view! {
         <section class="min-w-0" aria-label=tr("Ranks over time") data-testid="rank-map" data-ranks=move || ranks.get() data-measured=measured>
-            <Heading text=tr("Ranks over time") hint=tr("One row per rank, one column per time. Ranks that behave alike have the same colour; a rank that is late, or waits less than the others, stands out.")>
+            <Heading text=tr("Ranks over time") hint=tr("One row per rank, one column per time. A cell is the longest value of its rank in that time, so that one late step is visible. Ranks that behave alike have the same colour; a rank that is late, or waits less than the others, stands out.")>
                 <div class="flex flex-wrap gap-2 items-center">{choice(measure)} <ChooseSpan view /></div>
             </Heading>
             <ErrorMessage what=map.problem />
@@ -95,7 +94,11 @@ fn choice(measure: Memo<Measure>) -> AnyView {
 struct RankMapState {
     id: StoredValue<String>,
     run: RunSignal,
+    /// The worst values.
     matrix: StoredValue<Matrix, LocalStorage>,
+    /// The mean values; empty until a cell was selected.
+    means: StoredValue<Matrix, LocalStorage>,
+    needs_means: RwSignal<bool>,
     /// Counts changes of the matrix, for the parts outside the canvas.
     version: RwSignal<u32>,
     /// Whether the values are those of the chosen measure and period.
@@ -109,54 +112,56 @@ impl RankMapState {
             id: StoredValue::new(id),
             run,
             matrix: StoredValue::new_local(Matrix::default()),
+            means: StoredValue::new_local(Matrix::default()),
+            needs_means: RwSignal::new(false),
             version: RwSignal::new(0),
             answered: RwSignal::new(false),
             problem: RwSignal::new(None),
         }
     }
 
-    /// Requests the values of the period, and again whenever the measure or the period changes.
+    /// Requests the values of the period, and again whenever the measure or the period changes. The means are requested as soon as a cell
+    /// was selected.
     fn follow(self, measure: Memo<Measure>, window: Memo<Window>) {
         let live = expect_context::<Live>();
-        let session = expect_context::<UserSession>();
         // One owner per request: the next one ends the watch of this one.
         effect(move || {
-            let (measured, period) = (measure.get(), window.get());
             self.expect_answer();
-            match period {
-                Window::Last { range_ms } => {
-                    let step_ms = step_ms(range_ms);
-                    let query = self.query(measured, step_ms);
-                    live.watch(
-                        |id| Request::WatchRange {
-                            id,
-                            query,
-                            range_ms,
-                            step_ms,
-                            extremes: false,
-                            end_ms: None,
-                        },
-                        move |message| self.take(message),
-                    );
-                }
-                Window::Past { start_ms, end_ms } => spawn_local(async move {
-                    let step_ms = step_ms(end_ms - start_ms);
-                    let path = range_path(&self.query(measured, step_ms), start_ms, end_ms, step_ms);
-                    let answer = session.get::<Answer<RangeResult>>(&path).await;
-                    // The choice may have changed, or the page may be gone.
-                    let now = (measure.try_get_untracked(), window.try_get_untracked());
-                    if now == (Some(measured), Some(period)) {
-                        self.take_past(answer, start_ms, end_ms, step_ms);
-                    }
-                }),
+            self.watch(live, measure.get(), window.get(), Measure::query, Self::take);
+        });
+        effect(move || {
+            self.means.set_value(Matrix::default());
+            if self.needs_means.get() {
+                self.watch(live, measure.get(), window.get(), Measure::mean, Self::take_means);
             }
         });
     }
 
-    fn query(self, measure: Measure, step_ms: i64) -> String {
-        self.id
-            .try_with_value(|run| measure.query(run, step_ms))
-            .unwrap_or_default()
+    fn watch(
+        self,
+        live: Live,
+        measure: Measure,
+        window: Window,
+        query: fn(Measure, &str, i64) -> String,
+        take: fn(Self, StreamMessage),
+    ) {
+        let (range_ms, end_ms) = window.range();
+        let step_ms = step_ms(range_ms);
+        let query = self
+            .id
+            .try_with_value(|run| query(measure, run, step_ms))
+            .unwrap_or_default();
+        live.watch(
+            |id| Request::WatchRange {
+                id,
+                query,
+                range_ms,
+                step_ms,
+                extremes: false,
+                end_ms,
+            },
+            move |message| take(self, message),
+        );
     }
 
     fn take(self, message: StreamMessage) {
@@ -166,41 +171,36 @@ impl RankMapState {
                 times_ms,
                 series,
                 ..
-            } => self.change(|matrix| matrix.take(reset, &times_ms, &series)),
+            } => {
+                self.matrix
+                    .update_value(|matrix| matrix.take(reset, &times_ms, &series));
+                self.problem.set(None);
+                if !self.answered.get_untracked() {
+                    self.answered.set(true);
+                }
+                self.changed();
+            }
             StreamMessage::Failed { message, .. } => self.problem.set(Some(message)),
             _ => {}
         }
     }
 
-    fn take_past(
-        self,
-        answer: Result<Answer<RangeResult>, ApiError>,
-        start_ms: TimestampMs,
-        end_ms: TimestampMs,
-        step_ms: i64,
-    ) {
-        match answer {
-            Ok(answer) => {
-                let times_ms: Vec<TimestampMs> = (0..=(end_ms - start_ms).max(0) / step_ms)
-                    .map(|n| start_ms + n * step_ms)
-                    .collect();
-                let series = answer.data.map(|data| data.result).unwrap_or_default();
-                let columns: Vec<Column> = series
-                    .iter()
-                    .map(|one| column(one, start_ms, step_ms, times_ms.len()))
-                    .collect();
-                self.change(|matrix| matrix.take(true, &times_ms, &columns));
-            }
-            Err(error) => self.problem.set(Some(error.message)),
+    /// Takes means. If there are none, for example because they are too expensive, a cell is described without its mean.
+    fn take_means(self, message: StreamMessage) {
+        if let StreamMessage::Frame {
+            reset,
+            times_ms,
+            series,
+            ..
+        } = message
+        {
+            self.means
+                .update_value(|means| means.take(reset, &times_ms, &series));
+            self.changed();
         }
     }
 
-    fn change(self, change: impl FnOnce(&mut Matrix)) {
-        self.matrix.update_value(change);
-        self.problem.set(None);
-        if !self.answered.get_untracked() {
-            self.answered.set(true);
-        }
+    fn changed(self) {
         self.version.update(|version| *version = version.wrapping_add(1));
     }
 
@@ -227,21 +227,6 @@ impl RankMapState {
                 .with_value(|matrix| of(matrix.moments()).map(|moment| moment.at_ms));
             at_ms.map(clock).unwrap_or_default()
         })
-    }
-}
-
-/// Returns the values of a series in a past period.
-fn column(series: &MatrixSeries, start_ms: TimestampMs, step_ms: i64, length: usize) -> Column {
-    let values = on_grid(series, start_ms, step_ms, length);
-    Column {
-        labels: series.metric.clone(),
-        values: values
-            .into_iter()
-            .map(|value| Some(value).filter(|value| !value.is_nan()))
-            .collect(),
-        not_finite: vec![],
-        min: vec![],
-        max: vec![],
     }
 }
 

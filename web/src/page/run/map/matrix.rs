@@ -146,6 +146,13 @@ impl Matrix {
         Some((*self.ranks.get(at)?, *moment.values.get(at)?))
     }
 
+    /// Returns the value of a rank at a time.
+    pub(super) fn value(&self, rank: u32, at_ms: TimestampMs) -> Option<f64> {
+        let row = self.ranks.binary_search(&rank).ok()?;
+        let value = self.moments.get(self.column(at_ms)?)?.values.get(row)?;
+        (!value.is_nan()).then_some(*value)
+    }
+
     /// Returns the lowest and the highest rank of a row.
     pub(super) fn row(&self, ranks: Range<usize>) -> Option<(u32, u32)> {
         let last = ranks.end.min(self.ranks.len()).checked_sub(1)?;

@@ -2,8 +2,8 @@
 
 use crate::language::tr;
 
-/// Up to this distance of columns, a column shows the last sample of each rank; beyond it, the mean of the column's samples.
-const SAMPLE_STEP_S_MAX: i64 = 2;
+/// The share of a step in forward, backward and optimizer.
+const COMPUTE_SHARE: &str = "train_compute_ratio";
 /// The label that tells the two series without a rank apart from those of ranks.
 pub(super) const SERIES: &str = "of";
 /// The series with the median of the step times of all ranks.
@@ -58,33 +58,57 @@ impl Measure {
         }
     }
 
-    /// Returns one query for the whole map: the measure of each rank, and two series of the run without a rank.
+    /// Returns one query for the whole map: the worst value of the measure within each column for each rank, and two series of the run without
+    /// a rank.
+    ///
+    /// The worst wait for other ranks is the longest one. If one rank is late once, all others wait once, and the late rank differs from them.
     pub(super) fn query(self, run: &str, step_ms: i64) -> String {
-        let of = |metric: &str| format!("{metric}{{run=\"{run}\"}}");
-        let recent = |metric: &str| {
-            let last = of(metric);
-            let step_s = step_ms / 1_000;
-            if step_s <= SAMPLE_STEP_S_MAX {
-                return last;
-            }
-            // Steps may be longer than a column. The sum removes the metric's name, as the mean does: one series per rank.
-            format!("(avg_over_time({last}[{step_s}s]) or ({last} + 0))")
-        };
-        let step = recent("train_step_seconds");
+        let worst = |metric: &str| over_column("max_over_time", metric, run, step_ms);
         let ranks = match self {
-            Self::Step => step.clone(),
-            // The share of compute is absent where waits for other ranks would be counted as compute.
-            Self::Compute => format!("{} * {step}", recent("train_compute_ratio")),
-            Self::Data => recent("train_data_seconds"),
-            Self::Sync => recent("train_sync_seconds"),
-            Self::Own => recent("train_own_seconds"),
+            Self::Step => worst("train_step_seconds_max"),
+            // Each part has its own longest step. Their sum is never shorter than the longest compute of one step.
+            Self::Compute => {
+                let forward = worst("train_forward_seconds_max");
+                let backward = worst("train_backward_seconds_max");
+                let optimizer = worst("train_optimizer_seconds_max");
+                // The share of compute is absent where waits for other ranks would be counted as compute.
+                let share = worst(COMPUTE_SHARE);
+                format!("({forward} + {backward} + ({optimizer} or {forward} * 0)) and {share}")
+            }
+            Self::Data => worst("train_data_seconds_max"),
+            Self::Sync => worst("train_sync_seconds_max"),
+            Self::Own => worst("train_own_seconds"),
         };
         let named =
             |query: &str, name: &str| format!("label_replace({query}, \"{SERIES}\", \"{name}\", \"\", \"\")");
-        let typical = named(&format!("quantile(0.5, {step})"), TYPICAL);
-        let highest = named(&format!("max({})", of("train_step")), STEP);
+        // Differences are shares of a usual step, which is a mean.
+        let typical = named(
+            &format!("quantile(0.5, {})", Self::Step.mean(run, step_ms)),
+            TYPICAL,
+        );
+        let highest = named(&format!("max(train_step{{run=\"{run}\"}})"), STEP);
         format!("{ranks} or {typical} or {highest}")
     }
+
+    /// Returns the query for the mean of the measure within each column for each rank.
+    pub(super) fn mean(self, run: &str, step_ms: i64) -> String {
+        let mean = |metric: &str| over_column("avg_over_time", metric, run, step_ms);
+        match self {
+            Self::Step => mean("train_step_seconds"),
+            Self::Compute => format!("{} * {}", mean(COMPUTE_SHARE), mean("train_step_seconds")),
+            Self::Data => mean("train_data_seconds"),
+            Self::Sync => mean("train_sync_seconds"),
+            Self::Own => mean("train_own_seconds"),
+        }
+    }
+}
+
+/// Returns the query for a function over the samples of a metric in each column. Steps may be longer than a column: a column without a sample has
+/// the last one. The sum removes the metric's name, as the function does, so that there is one series per rank.
+fn over_column(function: &str, metric: &str, run: &str, step_ms: i64) -> String {
+    let last = format!("{metric}{{run=\"{run}\"}}");
+    let step_s = step_ms / 1_000;
+    format!("({function}({last}[{step_s}s]) or ({last} + 0))")
 }
 
 #[cfg(test)]
@@ -101,20 +125,31 @@ mod tests {
     }
 
     #[test]
-    fn wide_columns_are_means_and_narrow_ones_the_last_sample() {
-        let run_series = "label_replace(quantile(0.5, train_step_seconds{run=\"r\"}), \"of\", \"typical\", \"\", \"\") or \
-                          label_replace(max(train_step{run=\"r\"}), \"of\", \"step\", \"\", \"\")";
-        assert_eq!(
-            Measure::Sync.query("r", 2_000),
-            format!("train_sync_seconds{{run=\"r\"}} or {run_series}")
+    fn a_column_has_the_worst_value_of_each_rank() {
+        let part = |function: &str, metric: &str| {
+            format!("({function}({metric}{{run=\"r\"}}[12s]) or ({metric}{{run=\"r\"}} + 0))")
+        };
+        let [worst, mean] =
+            ["max_over_time", "avg_over_time"].map(|name| move |metric: &str| part(name, metric));
+        let of_run = format!(
+            "label_replace(quantile(0.5, {}), \"of\", \"typical\", \"\", \"\") or \
+             label_replace(max(train_step{{run=\"r\"}}), \"of\", \"step\", \"\", \"\")",
+            mean("train_step_seconds")
         );
-        assert_eq!(
-            Measure::Compute.query("r", 1_000),
-            format!("train_compute_ratio{{run=\"r\"}} * train_step_seconds{{run=\"r\"}} or {run_series}")
-        );
-        let wide = Measure::Data.query("r", 12_000);
-        let ranks =
-            "(avg_over_time(train_data_seconds{run=\"r\"}[12s]) or (train_data_seconds{run=\"r\"} + 0)) or ";
-        assert!(wide.starts_with(ranks), "{wide}");
+        for (measure, metric) in [
+            (Measure::Step, "train_step_seconds_max"),
+            (Measure::Data, "train_data_seconds_max"),
+            (Measure::Sync, "train_sync_seconds_max"),
+            (Measure::Own, "train_own_seconds"),
+        ] {
+            let expected = format!("{} or {of_run}", worst(metric));
+            assert_eq!(measure.query("r", 12_000), expected);
+        }
+        assert_eq!(Measure::Sync.mean("r", 12_000), mean("train_sync_seconds"));
+        let compute = Measure::Compute.query("r", 12_000);
+        let forward = worst("train_forward_seconds_max");
+        assert!(compute.starts_with(&format!("({forward} + ")), "{compute}");
+        let share = format!(" and {} or {of_run}", worst("train_compute_ratio"));
+        assert!(compute.ends_with(&share), "{compute}");
     }
 }

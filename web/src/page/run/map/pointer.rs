@@ -33,8 +33,11 @@ impl Pointer {
                 return String::new();
             }
             let said = |(at_ms, row)| {
-                map.matrix
-                    .with_value(|matrix| sentence(matrix, cell_at(matrix, at_ms, row)?, &clock(at_ms)))
+                map.matrix.with_value(|matrix| {
+                    let cell = cell_at(matrix, at_ms, row)?;
+                    map.means
+                        .with_value(|means| sentence(matrix, means, cell, &clock(at_ms)))
+                })
             };
             pointed.get().and_then(said).unwrap_or_default()
         });
@@ -58,9 +61,7 @@ impl Pointer {
             let cell = layout(matrix).at(x, y, width)?;
             Some((matrix.moments().get(cell.column)?.at_ms, cell.row))
         });
-        if pointed != self.pointed.get_untracked() {
-            self.pointed.set(pointed);
-        }
+        self.select(pointed);
     }
 
     /// Handles that the mouse left the canvas.
@@ -93,7 +94,16 @@ impl Pointer {
             let cell = step(layout(matrix), from, right, down)?;
             Some((matrix.moments().get(cell.column)?.at_ms, cell.row))
         });
-        self.pointed.set(next);
+        self.select(next);
+    }
+
+    fn select(self, pointed: Option<(TimestampMs, usize)>) {
+        if pointed.is_some() && !self.map.needs_means.get_untracked() {
+            self.map.needs_means.set(true);
+        }
+        if pointed != self.pointed.get_untracked() {
+            self.pointed.set(pointed);
+        }
     }
 
     fn open(self) {
@@ -135,8 +145,9 @@ fn step(layout: Layout, from: Option<Cell>, right: isize, down: isize) -> Option
     })
 }
 
-/// Returns `rank 17 · 03:12:40 · step 12400 · 512.0 ms · 101.0 ms above the median of the ranks`.
-fn sentence(matrix: &Matrix, cell: Cell, time: &str) -> Option<String> {
+/// Returns `rank 17 · 03:12:40 · step 12400 · worst 512.0 ms · mean 430.0 ms · 101.0 ms above the median of the ranks`, without the mean if it
+/// is unknown.
+fn sentence(matrix: &Matrix, means: &Matrix, cell: Cell, time: &str) -> Option<String> {
     let ranks = layout(matrix).ranks_of(cell.row);
     let (rank, value) = matrix.shown(cell.column, ranks.clone())?;
     let moment = matrix.moments().get(cell.column)?;
@@ -156,7 +167,13 @@ fn sentence(matrix: &Matrix, cell: Cell, time: &str) -> Option<String> {
     if value.is_nan() {
         parts.push(tr("not measured").to_owned());
     } else {
-        parts.push(show(value, Unit::Seconds));
+        parts.push(tr_with(
+            "worst {value}",
+            &[("value", &show(value, Unit::Seconds))],
+        ));
+        if let Some(mean) = means.value(rank, moment.at_ms) {
+            parts.push(tr_with("mean {value}", &[("value", &show(mean, Unit::Seconds))]));
+        }
         parts.extend(compared(value - moment.median));
     }
     Some(parts.join(" · "))
@@ -190,10 +207,18 @@ mod tests {
         ];
         let frame: Vec<_> = ranks.chain(of_run).collect();
         matrix.take(true, &[1_000, 2_000], &frame);
-        let said = |column, row| sentence(&matrix, Cell { column, row }, "03:12:40").unwrap_or_default();
+        let mut means = Matrix::default();
+        means.take(true, &[1_000, 2_000], &[rank(2, "a", &[None, Some(0.45)])]);
+        let said =
+            |column, row| sentence(&matrix, &means, Cell { column, row }, "03:12:40").unwrap_or_default();
         assert_eq!(
             said(1, 2),
-            "rank 2 · 03:12:40 · step 1200 · 500.0 ms · 100.0 ms above the median of the ranks"
+            "rank 2 · 03:12:40 · step 1200 · worst 500.0 ms · mean 450.0 ms · 100.0 ms above the median of the ranks"
+        );
+        assert_eq!(
+            said(1, 0),
+            "rank 0 · 03:12:40 · step 1200 · worst 400.0 ms · 0.0 ms above the median of the ranks",
+            "its mean is not known"
         );
         assert_eq!(said(0, 0), "rank 0 · 03:12:40 · not measured");
         assert_eq!(said(9, 0), "");
