@@ -206,7 +206,7 @@ class Chart {
   isolate(name) {
     const { names, roles } = this.lines;
     this.isolated = name;
-    const isShown = (one, role) => (name === null ? !isHidden(role) : one === name);
+    const isShown = (one, role) => role !== RANKS && (name === null ? !isHidden(role) : one === name);
     this.plot?.batch(() => names.forEach((one, n) => this.plot.setSeries(n + 1, { show: isShown(one, roles[n]) }, false)));
   }
 
@@ -240,6 +240,8 @@ class Chart {
       case "hidden least":
       case "hidden greatest":
         return { ...base, stroke: `${this.colourOf(label)}90`, width: 1, points: { show: false }, show: !isHidden(role) };
+      case RANKS:
+        return { ...base, show: false };
       case "median":
         return { ...base, stroke: text, width: 1, dash: DASH, points: { show: false } };
       case "area":
@@ -376,6 +378,8 @@ class Chart {
 }
 
 const isHidden = (role) => role.startsWith("hidden");
+// Numbers of ranks, for the legend alone.
+const RANKS = "hidden ranks";
 
 const line = (ctx, [fromX, fromY], [toX, toY]) => {
   ctx.beginPath();

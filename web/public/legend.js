@@ -1,9 +1,10 @@
 // The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest. Where the
 // extremes within each step are known, the least and the greatest include them, and the value at the cursor has them in brackets.
+// A line that is another rank at each time names the rank of the value.
 // A click on a name shows that line alone; a click on the head of a column sorts the rows once. Rows never move by themselves.
 
 // Lines that only bound a band are named by it.
-const HIDDEN = new Set(["low", "high", "lowest", "highest", "least", "greatest", "hidden least", "hidden greatest"]);
+const HIDDEN = new Set(["low", "high", "lowest", "highest", "least", "greatest", "hidden least", "hidden greatest", "hidden ranks"]);
 
 class LockstepLegend {
   // bySteps: the lines may have values at different steps.
@@ -52,7 +53,8 @@ class LockstepLegend {
       const least = this.edge(n, "least");
       const greatest = this.edge(n, "greatest");
       const range = [extremes(lines.columns[least])[0], extremes(lines.columns[greatest])[1]];
-      Object.assign(row, { n, range, edges: least === n ? [] : [least, greatest] });
+      const ranks = lines.names.findIndex((other, at) => other === name && lines.roles[at] === "hidden ranks");
+      Object.assign(row, { n, range, edges: least === n ? [] : [least, greatest], ranks });
       row.swatch.style.background = lines.roles[n] === "median" ? "currentColor" : colour(name, n);
       range.forEach((value, cell) => {
         row.cells[cell + 1].textContent = value === null ? "–" : format(value);
@@ -90,11 +92,12 @@ class LockstepLegend {
   // The values at a place of the columns; the newest ones where it is null.
   point(index) {
     this.index = index ?? null;
-    for (const { n, edges, cells } of this.rows.values()) {
+    for (const { n, edges, ranks, cells } of this.rows.values()) {
       const value = this.valueAt(n);
       const within = this.index === null ? [] : edges.map((edge) => this.valueAt(edge)).filter((one) => one !== undefined);
       const range = within.length === 2 ? ` (${within.map(this.format).join(" – ")})` : "";
-      cells[0].textContent = value === undefined ? "–" : this.format(value) + range;
+      const rank = ranks < 0 ? "" : ` · rank ${this.valueAt(ranks)}`;
+      cells[0].textContent = value === undefined ? "–" : this.format(value) + range + rank;
     }
   }
 

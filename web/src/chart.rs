@@ -54,6 +54,9 @@ extern "C" {
     fn destroy(chart: &JsValue);
 }
 
+/// Stands for the distance of points in the query of a chart.
+pub(crate) const STEP: &str = "$step";
+
 /// A chart with a title of the result of `query` in `window`.
 #[component]
 pub(crate) fn Chart(
@@ -65,7 +68,7 @@ pub(crate) fn Chart(
     hint: String,
     /// The unit of the values.
     unit: Unit,
-    /// The PromQL query.
+    /// The PromQL query; see [`STEP`].
     query: String,
     /// How the lines are named, ordered and drawn.
     naming: Naming,
@@ -255,14 +258,15 @@ impl Drawing {
         let extremes = !self.naming.is_stacked;
         // One owner per window: the next window ends the watch of this one.
         effect(move || {
-            let query = query.clone();
             let (range_ms, end_ms) = window.get().range();
+            let step_ms = window::step_ms(range_ms);
+            let query = query.replace(STEP, &format!("{}s", step_ms / 1_000));
             live.watch(
                 |id| Request::WatchRange {
                     id,
                     query,
                     range_ms,
-                    step_ms: window::step_ms(range_ms),
+                    step_ms,
                     extremes,
                     end_ms,
                 },

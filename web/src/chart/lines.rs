@@ -21,6 +21,8 @@ pub(super) struct Line {
     pub(super) values: Vec<f64>,
     /// The least and the greatest value within each step; empty if unknown.
     pub(super) extremes: [Vec<f64>; 2],
+    /// The rank of each value, NaN if there is none; empty unless the line is drawn over a stack.
+    pub(super) ranks: Vec<f64>,
 }
 
 /// The values of a line, one per time, NaN if there is none. Then the least and the greatest within each step; empty if unknown.
@@ -109,9 +111,13 @@ impl Lines {
             let name = naming.name(labels, &common);
             let is_bold = bold.iter().any(|wanted| has_all(labels, wanted));
             let [values, min, max] = parts.each_ref().map(|part| part.get(begin..).unwrap_or_default());
+            let ranks = naming
+                .rank_over(labels)
+                .map_or_else(Vec::new, |rank| where_measured(values, rank));
             match lines.iter_mut().find(|known| known.name == name) {
                 Some(known) => {
                     join(&mut known.values, values);
+                    join(&mut known.ranks, &ranks);
                     for (part, other) in known.extremes.iter_mut().zip([min, max]) {
                         join(part, other);
                     }
@@ -122,6 +128,7 @@ impl Lines {
                     is_bold,
                     values: values.to_vec(),
                     extremes: [min.to_vec(), max.to_vec()],
+                    ranks,
                 }),
             }
         }
@@ -179,6 +186,12 @@ fn has_all(labels: &Labels, wanted: &Labels) -> bool {
         .filter(|label| *label.name != *"__name__")
         .peekable();
     wanted.peek().is_some() && wanted.all(|label| labels.get(&label.name) == Some(&*label.value))
+}
+
+/// Returns the rank at each time that has a value, else NaN.
+fn where_measured(values: &[f64], rank: u32) -> Vec<f64> {
+    let rank_at = |value: &f64| if value.is_nan() { f64::NAN } else { f64::from(rank) };
+    values.iter().map(rank_at).collect()
 }
 
 /// Joins another part of the same line. If both have a value at a time, the part that started later counts.
@@ -289,6 +302,49 @@ mod tests {
                 (1, vec!["[1.0, 1.0, 2.0, 2.0]".to_owned()])
             );
         }
+    }
+
+    #[test]
+    fn a_line_over_a_stack_has_the_rank_of_each_value() {
+        let of = |rank: &str, values: &[Option<f64>]| Column {
+            labels: Labels::new([("part", "slowest"), ("rank", rank)]).unwrap(),
+            ..column(rank, values)
+        };
+        let part = Column {
+            labels: Labels::new([("part", "data")]).unwrap(),
+            ..column("0", &[Some(0.1), Some(0.1), Some(0.1)])
+        };
+        let mut lines = Lines::default();
+        let slowest = [
+            of("3", &[None, Some(2.0), None]),
+            of("7", &[Some(1.0), None, None]),
+        ];
+        lines.take(
+            true,
+            &[0, 1_000, 2_000],
+            &[vec![part], slowest.to_vec()].concat(),
+            10_000,
+        );
+        let naming = Naming::by("part").ordered(&["data", "slowest"]).stacked();
+        let (_, named) = lines.named(&naming.with_rank_over("slowest"), &[]);
+        let told: Vec<_> = named
+            .iter()
+            .map(|line| {
+                (
+                    line.name.as_str(),
+                    format!("{:?}", line.values),
+                    format!("{:?}", line.ranks),
+                )
+            })
+            .collect();
+        let text = str::to_owned;
+        assert_eq!(
+            told,
+            [
+                ("data", text("[0.1, 0.1, 0.1]"), text("[]")),
+                ("slowest", text("[1.0, 2.0, NaN]"), text("[7.0, 3.0, NaN]")),
+            ]
+        );
     }
 
     #[test]

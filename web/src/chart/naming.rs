@@ -18,6 +18,8 @@ pub(crate) struct Naming {
     pub(super) is_stacked: bool,
     /// Maximum number of lines that are drawn separately.
     pub(super) most: usize,
+    /// The value of the label `by` whose line is drawn over the stack; empty if there is none.
+    over: &'static str,
 }
 
 impl Naming {
@@ -28,6 +30,7 @@ impl Naming {
             order: &[],
             is_stacked: false,
             most: LINES_MOST,
+            over: "",
         }
     }
 
@@ -49,9 +52,21 @@ impl Naming {
         }
     }
 
+    /// Draws the series with this value of the label as one line over the stack. At each time, it is the series of one rank, which the table
+    /// below the chart names.
+    pub(crate) const fn with_rank_over(self, over: &'static str) -> Self {
+        Self { over, ..self }
+    }
+
     /// Draws a band if there are more lines than this.
     pub(crate) const fn at_most(self, most: usize) -> Self {
         Self { most, ..self }
+    }
+
+    /// Returns the rank of a series that is part of the line over the stack.
+    pub(super) fn rank_over(&self, labels: &Labels) -> Option<u32> {
+        let is_over = !self.over.is_empty() && labels.get(self.by) == Some(self.over);
+        labels.get("rank").filter(|_| is_over)?.parse().ok()
     }
 
     /// Returns the position of a line: by the given order, else by number, so that `rank 10` comes after `rank 9`.

@@ -46,6 +46,8 @@ pub(super) enum Role {
     Lowest,
     /// The greatest value of several lines within each step; always follows [`Role::Lowest`].
     Highest,
+    /// The ranks of the line with the same name: never drawn, only listed.
+    Ranks,
 }
 
 impl Role {
@@ -64,6 +66,7 @@ impl Role {
             Self::HiddenGreatest => "hidden greatest",
             Self::Lowest => "lowest",
             Self::Highest => "highest",
+            Self::Ranks => "hidden ranks",
         }
     }
 }
@@ -104,9 +107,11 @@ pub(super) fn drawn(naming: &Naming, lines: Vec<Line>, most: usize) -> Vec<Drawn
         is_bold,
         values,
         extremes,
+        ranks,
     } in lines
     {
-        let role = match (naming.is_stacked, is_bold) {
+        let is_over = !ranks.is_empty();
+        let role = match (naming.is_stacked && !is_over, is_bold || is_over) {
             (true, _) => Role::Area,
             (false, true) => Role::Bold,
             (false, false) => Role::Line,
@@ -123,6 +128,13 @@ pub(super) fn drawn(naming: &Naming, lines: Vec<Line>, most: usize) -> Vec<Drawn
                 [Role::HiddenLeast, Role::HiddenGreatest]
             };
             add_edges(&mut edges, roles, [&name, &name], extremes);
+        }
+        if is_over {
+            edges.push(Drawn {
+                name: name.clone(),
+                role: Role::Ranks,
+                values: ranks,
+            });
         }
         let list = if role == Role::Bold { &mut bold } else { &mut shown };
         list.push(Drawn { name, role, values });
@@ -203,6 +215,7 @@ mod tests {
             is_bold: rank == bold,
             values: vec![rank as f64, f64::NAN],
             extremes: [vec![], vec![]],
+            ranks: vec![],
         };
         (0..count).map(line).collect()
     }
@@ -292,6 +305,20 @@ mod tests {
         assert_eq!(envelope_of(&many), ["[-1.0, NaN]", "[19.0, NaN]"]);
         let last = roles(&many[6..]);
         assert_eq!(last, [("rank 19", Role::Least), ("rank 19", Role::Greatest)]);
+    }
+
+    #[test]
+    fn a_line_over_a_stack_is_bold_and_has_its_ranks() {
+        let mut lines = ranks(3, usize::MAX);
+        lines[1].ranks = vec![7.0, f64::NAN];
+        let drawn = drawn(&Naming::by("part").stacked(), lines, 16);
+        let expected = [
+            ("rank 0", Role::Area),
+            ("rank 2", Role::Area),
+            ("rank 1", Role::Bold),
+            ("rank 1", Role::Ranks),
+        ];
+        assert_eq!(roles(&drawn), expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use leptos::prelude::*;
 use super::logged::Logged;
 use super::run_signal::RunSignal;
 use super::span::SPANS;
-use crate::chart::{Chart, Marks, Naming, Window};
+use crate::chart::{Chart, Marks, Naming, STEP, Window};
 use crate::language::{marked, tr, tr_with};
 use crate::live::{Live, Row};
 use crate::ui::Heading;
@@ -25,12 +25,16 @@ const PARTS: [(&str, &str); 7] = [
     ("train_host_seconds", marked("other")),
 ];
 
+/// The line over the parts: the longest step of the slowest rank. The mean over ranks would hide it.
+const SLOWEST: &str = marked("slowest rank");
+
 /// The parts are stacked.
 const STACK: Naming = Naming::by("part")
     .ordered(&[
-        PARTS[0].1, PARTS[1].1, PARTS[2].1, PARTS[3].1, PARTS[4].1, PARTS[5].1, PARTS[6].1,
+        PARTS[0].1, PARTS[1].1, PARTS[2].1, PARTS[3].1, PARTS[4].1, PARTS[5].1, PARTS[6].1, SLOWEST,
     ])
-    .stacked();
+    .stacked()
+    .with_rank_over(SLOWEST);
 
 /// Charts that are hidden if a run does not measure them.
 const OPTIONAL: [&str; 2] = [marked("Learning rate"), marked("MFU")];
@@ -55,13 +59,19 @@ pub(super) fn Charts(
             of(metric)
         )
     };
-    let split = PARTS.map(part).join(" or ");
+    let longest = of("train_step_seconds_max");
+    // Steps may be longer than the distance of points: then a rank has its last one.
+    let longest = format!("max_over_time({longest}[{STEP}]) or ({longest} + 0)");
+    let slowest = format!("label_replace(topk(1, {longest}), \"part\", \"{SLOWEST}\", \"\", \"\")");
+    let split = format!("{} or {slowest}", PARTS.map(part).join(" or "));
     let sync = format!("{} / {}", of("train_sync_seconds"), of("train_step_seconds"));
     let none = Signal::stored(Vec::new());
     let charts = [
         (
             marked("Step time"),
-            marked("Time per step by phase, mean over ranks."),
+            marked(
+                "Time per step by phase, mean over ranks. The line is the longest step of the slowest rank.",
+            ),
             Unit::Seconds,
             split,
             STACK,
