@@ -28,7 +28,7 @@ use crate::ui::{When, chart_unit, effect, text};
 use lines::Lines;
 use role::{Drawn, Role};
 
-pub(crate) use by_step::{StepChart, StepLines};
+pub(crate) use by_step::{StepChart, StepLine, StepLines};
 pub(crate) use multiples::Multiples;
 pub(crate) use naming::Naming;
 pub(crate) use window::Window;

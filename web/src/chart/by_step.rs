@@ -14,10 +14,19 @@ use crate::ui::{When, chart_unit, effect, text};
 pub(crate) struct StepLines {
     /// The steps, in order.
     pub(crate) steps: Vec<f64>,
-    /// Name and values of each line: one value per step, NaN if there is none.
-    pub(crate) lines: Vec<(String, Vec<f64>)>,
+    /// The lines.
+    pub(crate) lines: Vec<StepLine>,
     /// Steps at which a value was NaN or infinite.
     pub(crate) not_finite: Vec<f64>,
+}
+
+/// One line: one value per step, NaN if there is none.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StepLine {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its values, then the least and the greatest value since the value before.
+    pub(crate) parts: [Vec<f64>; 3],
 }
 
 /// A chart with a title. A line is drawn through all its values, because lines may have values at different steps.
@@ -70,14 +79,21 @@ pub(crate) fn StepChart(
 
 /// Sets the lines of a canvas.
 fn put(canvas: &JsValue, lines: &StepLines) {
-    let drawn: Vec<Drawn> = lines
-        .lines
-        .iter()
-        .map(|(name, values)| Drawn {
+    let (mut drawn, mut edges) = (Vec::new(), Vec::new());
+    for StepLine { name, parts } in &lines.lines {
+        let [line, least, greatest] = parts.clone();
+        let one = |role, values| Drawn {
             name: name.clone(),
-            role: Role::Line,
-            values: values.clone(),
-        })
-        .collect();
+            role,
+            values,
+        };
+        drawn.push(one(Role::Line, line));
+        if least.iter().any(|value| !value.is_nan()) {
+            edges.push(one(Role::Least, least));
+            edges.push(one(Role::Greatest, greatest));
+        }
+    }
+    // After all lines, so that the colours of lines do not depend on them.
+    drawn.append(&mut edges);
     put_lines(canvas, &drawn, &lines.steps, &lines.not_finite);
 }

@@ -5,26 +5,27 @@ use domain::time::TimestampMs;
 /// A value with its time.
 pub(super) type Sample = (TimestampMs, f64);
 
+/// The value at a step, then the least and the greatest value since the point before; NaN where there is none.
+pub(super) type Parts<T> = [T; 3];
+
 /// The values of a metric by step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Curve {
-    /// Steps with their finite values; the steps increase.
-    points: Vec<(f64, f64)>,
+    /// Steps with their values; the steps increase.
+    points: Vec<(f64, Parts<f64>)>,
     /// Steps at which the value was NaN or infinite.
     not_finite: Vec<f64>,
 }
 
 impl Curve {
-    /// Joins values with the steps that have the same time; a value without a step is dropped. Both lists are ordered by time.
-    pub(super) fn joined(steps: &[Sample], values: &[Sample]) -> Self {
+    /// Joins values and extremes with the steps that have the same time; those without a step are dropped. All lists are ordered by time.
+    pub(super) fn joined(steps: &[Sample], parts: Parts<&[Sample]>) -> Self {
         let mut curve = Self::default();
-        let mut steps = steps.iter().copied().peekable();
-        for &(at_ms, value) in values {
-            while steps.next_if(|(time_ms, _)| *time_ms < at_ms).is_some() {}
-            if let Some(&(time_ms, step)) = steps.peek()
-                && time_ms == at_ms
-            {
-                curve.push(step, value);
+        let mut rest = parts;
+        for &(at_ms, step) in steps {
+            let found = rest.each_mut().map(|part| take_at(part, at_ms));
+            if found.iter().any(Option::is_some) {
+                curve.push(step, found);
             }
         }
         curve
@@ -35,24 +36,35 @@ impl Curve {
         &self.not_finite
     }
 
-    /// Appends a value. If the training went back to an earlier step, the values from that step on are replaced.
-    fn push(&mut self, step: f64, value: f64) {
+    /// Appends a point. If the training went back to an earlier step, the points from that step on are replaced.
+    fn push(&mut self, step: f64, found: Parts<Option<f64>>) {
         self.points
             .truncate(self.points.partition_point(|(known, _)| *known < step));
         self.not_finite
             .truncate(self.not_finite.partition_point(|known| *known < step));
-        if value.is_finite() {
-            self.points.push((step, value));
-        } else {
+        if found.iter().flatten().any(|value| !value.is_finite()) {
             self.not_finite.push(step);
+        }
+        let finite = found.map(|value| value.filter(|value| value.is_finite()));
+        if finite.iter().any(Option::is_some) {
+            self.points
+                .push((step, finite.map(|value| value.unwrap_or(f64::NAN))));
         }
     }
 }
 
-/// Returns the steps at which either curve has a value, and the values of each curve at them; NaN if it has none.
-pub(super) fn on_one_axis(curves: [&Curve; 2]) -> (Vec<f64>, [Vec<f64>; 2]) {
+/// Returns the value with this time, and removes those before it.
+fn take_at(rest: &mut &[Sample], at_ms: TimestampMs) -> Option<f64> {
+    let begin = rest.partition_point(|(time_ms, _)| *time_ms < at_ms);
+    *rest = &rest[begin..];
+    let (time_ms, value) = rest.first()?;
+    (*time_ms == at_ms).then_some(*value)
+}
+
+/// Returns the steps at which either curve has a point, and the parts of each curve at them; NaN if it has none.
+pub(super) fn on_one_axis(curves: [&Curve; 2]) -> (Vec<f64>, [Parts<Vec<f64>>; 2]) {
     let [mut first, mut second] = curves.map(|curve| curve.points.iter().copied().peekable());
-    let (mut steps, mut columns) = (Vec::new(), [Vec::new(), Vec::new()]);
+    let (mut steps, mut columns) = (Vec::new(), <[Parts<Vec<f64>>; 2]>::default());
     loop {
         let next = match (first.peek(), second.peek()) {
             (Some((a, _)), Some((b, _))) => f64::min(*a, *b),
@@ -62,7 +74,10 @@ pub(super) fn on_one_axis(curves: [&Curve; 2]) -> (Vec<f64>, [Vec<f64>; 2]) {
         steps.push(next);
         for (column, points) in columns.iter_mut().zip([&mut first, &mut second]) {
             let point = points.next_if(|(step, _)| *step <= next);
-            column.push(point.map_or(f64::NAN, |(_, value)| value));
+            let values = point.map_or([f64::NAN; 3], |(_, values)| values);
+            for (part, value) in column.iter_mut().zip(values) {
+                part.push(value);
+            }
         }
     }
 }
@@ -71,11 +86,22 @@ pub(super) fn on_one_axis(curves: [&Curve; 2]) -> (Vec<f64>, [Vec<f64>; 2]) {
 mod tests {
     use super::*;
 
+    /// Returns a curve of values without extremes.
     fn curve(points: &[(f64, f64)]) -> Curve {
+        let alone = |(step, value): &(f64, f64)| (*step, [*value, f64::NAN, f64::NAN]);
         Curve {
-            points: points.to_vec(),
+            points: points.iter().map(alone).collect(),
             not_finite: vec![],
         }
+    }
+
+    fn joined(steps: &[Sample], values: &[Sample]) -> Curve {
+        Curve::joined(steps, [values, &[], &[]])
+    }
+
+    /// Compares as text, because gaps are not equal to each other.
+    fn check(found: &Curve, expected: &Curve) {
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
     }
 
     #[test]
@@ -96,9 +122,26 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(Curve::joined(&steps, &values), expected);
+            check(&joined(&steps, &values), &expected);
         }
-        assert_eq!(Curve::joined(&[], &[(1_000, 1.0)]), Curve::default());
+        check(&joined(&[], &[(1_000, 1.0)]), &Curve::default());
+    }
+
+    #[test]
+    fn a_spike_between_two_points_is_an_extreme_of_the_second() {
+        let steps = [(1_000, 40.0), (2_000, 80.0), (3_000, 120.0)];
+        let least = [(1_000, 0.4), (2_000, 0.3), (3_000, 0.2)];
+        let greatest = [(1_000, 0.6), (2_000, 9.0), (3_000, f64::INFINITY)];
+        let found = Curve::joined(&steps, [&[(1_000, 0.5)], &least, &greatest]);
+        let expected = Curve {
+            points: vec![
+                (40.0, [0.5, 0.4, 0.6]),
+                (80.0, [f64::NAN, 0.3, 9.0]),
+                (120.0, [f64::NAN, 0.2, f64::NAN]),
+            ],
+            not_finite: vec![120.0],
+        };
+        check(&found, &expected);
     }
 
     #[test]
@@ -106,7 +149,7 @@ mod tests {
         let steps = [(1, 10.0), (2, 20.0), (3, 30.0), (4, 15.0), (5, 20.0)];
         let values = [(1, 1.0), (2, f64::NAN), (3, 3.0), (4, 4.0), (5, 5.0)];
         let expected = curve(&[(10.0, 1.0), (15.0, 4.0), (20.0, 5.0)]);
-        assert_eq!(Curve::joined(&steps, &values), expected);
+        check(&joined(&steps, &values), &expected);
     }
 
     #[test]
@@ -119,7 +162,7 @@ mod tests {
         assert_eq!(steps, [2.0, 4.0, 8.0, 16.0]);
         // As text, because gaps are not equal to each other.
         assert_eq!(
-            columns.map(|column| format!("{column:?}")),
+            columns.map(|[values, ..]| format!("{values:?}")),
             ["[NaN, 1.0, 2.0, NaN]", "[9.0, NaN, 7.0, 5.0]"]
         );
         let (steps, _) = on_one_axis([&Curve::default(), &Curve::default()]);

@@ -7,7 +7,7 @@ use super::choice::Choice;
 use super::curve::on_one_axis;
 use super::side::Side;
 use crate::api::ApiError;
-use crate::chart::StepLines;
+use crate::chart::{StepLine, StepLines};
 use crate::session::UserSession;
 
 /// Both sides, and the collector's comparison of them.
@@ -56,10 +56,10 @@ impl Loaded {
         if steps.is_empty() {
             return StepLines::default();
         }
-        let names = [a.name(), b.name()];
+        let lines = [a.name(), b.name()].into_iter().zip(columns);
         StepLines {
             steps,
-            lines: names.into_iter().zip(columns).collect(),
+            lines: lines.map(|(name, parts)| StepLine { name, parts }).collect(),
             not_finite: curves.map(|curve| curve.not_finite().to_vec()).concat(),
         }
     }

@@ -2,6 +2,9 @@
 //!
 //! All samples of a rank have the time of its step, so a value and the step with the same time belong together. The query returns a value
 //! only together with the step of the same sample. It looks back only one interval, so it returns no sample twice.
+//!
+//! A long attempt has one value per interval. Then the query also returns the least and the greatest value of each interval, so that a spike
+//! between two values is visible.
 
 use domain::metric::Unit;
 use domain::time::TimestampMs;
@@ -14,6 +17,8 @@ const POINTS: i64 = 1_000;
 const INTERVAL_MS_MIN: i64 = 1_000;
 /// The label that names a part of the answer.
 pub(super) const PART: &str = "part";
+/// What follows the name of a metric in [`PART`] for its extremes within an interval, and the function that returns them.
+pub(super) const EXTREMES: [(&str, &str); 2] = [(" least", "min_over_time"), (" greatest", "max_over_time")];
 /// The series of the steps, and the value of [`PART`] for them.
 pub(super) const STEP: &str = "train_step";
 
@@ -80,17 +85,39 @@ pub(super) struct Samples<'a> {
 impl Samples<'_> {
     /// Returns the query, and the other parameters of the range query as text for an address. The last interval ends with the attempt.
     pub(super) fn query(&self) -> (String, String) {
-        let range_ms = (self.end_ms - self.start_ms).max(0);
-        let interval_ms = interval_ms(range_ms);
-        let first_ms = self.end_ms - range_ms / interval_ms * interval_ms;
-        let (start, end) = (seconds(first_ms), seconds(self.end_ms));
+        let interval_ms = self.interval_ms();
+        let (start, end) = (seconds(self.first_ms()), seconds(self.end_ms));
         let interval_s = interval_ms / 1_000;
         let grid = format!("&start={start}&end={end}&step={interval_s}&lookback_delta={interval_s}");
-        (self.parts(), grid)
+        let mut parts = self.parts();
+        if self.is_thinned() {
+            self.add_extremes(&mut parts, interval_s);
+        }
+        (parts.join(" or "), grid)
+    }
+
+    /// Returns the length of an interval, which has one value.
+    pub(super) fn interval_ms(&self) -> i64 {
+        interval_ms(self.range_ms())
+    }
+
+    /// Returns true if an interval may have several samples, so that values are left out.
+    pub(super) fn is_thinned(&self) -> bool {
+        self.interval_ms() > INTERVAL_MS_MIN
+    }
+
+    /// Returns the end of the first interval. It begins before the attempt.
+    pub(super) fn first_ms(&self) -> TimestampMs {
+        let interval_ms = self.interval_ms();
+        self.end_ms - self.range_ms() / interval_ms * interval_ms
+    }
+
+    fn range_ms(&self) -> i64 {
+        (self.end_ms - self.start_ms).max(0)
     }
 
     /// Samples from before the start of the attempt belong to an earlier one, also in the first interval.
-    fn parts(&self) -> String {
+    fn parts(&self) -> Vec<String> {
         let start = seconds(self.start_ms);
         let steps = self.selector(STEP);
         let mut parts = vec![part(STEP, &steps, &format!("timestamp({steps}) > {start}"))];
@@ -99,11 +126,27 @@ impl Samples<'_> {
             let same_time = format!("(timestamp({values}) == timestamp({steps})) > {start}");
             parts.push(part(metric.name(), &values, &same_time));
         }
-        // A rule computes the norm of a sharded model from the values of all ranks, so its samples have times of their own.
-        let norm = Metric::GradientNorm.name();
-        let of_run = format!("{norm}{{run=\"{}\",rank=\"\"}}", self.run);
-        parts.push(part(norm, &of_run, &format!("timestamp({of_run}) > {start}")));
-        parts.join(" or ")
+        let norm = self.norm_of_run();
+        let is_later = format!("timestamp({norm}) > {start}");
+        parts.push(part(Metric::GradientNorm.name(), &norm, &is_later));
+        parts
+    }
+
+    /// Adds the least and the greatest value of each interval. They need not be those of its last step.
+    fn add_extremes(&self, parts: &mut Vec<String>, interval_s: i64) {
+        for metric in Metric::ALL {
+            add_extremes_of(parts, metric, &self.selector(metric.name()), interval_s);
+        }
+        add_extremes_of(parts, Metric::GradientNorm, &self.norm_of_run(), interval_s);
+    }
+
+    /// A rule computes the norm of a sharded model from the values of all ranks, so its samples have times of their own.
+    fn norm_of_run(&self) -> String {
+        format!(
+            "{}{{run=\"{}\",rank=\"\"}}",
+            Metric::GradientNorm.name(),
+            self.run
+        )
     }
 
     fn selector(&self, metric: &str) -> String {
@@ -111,8 +154,19 @@ impl Samples<'_> {
     }
 }
 
+fn add_extremes_of(parts: &mut Vec<String>, metric: Metric, selector: &str, interval_s: i64) {
+    for (suffix, function) in EXTREMES {
+        let extreme = format!("{function}({selector}[{interval_s}s])");
+        parts.push(named(&extreme, &format!("{}{suffix}", metric.name())));
+    }
+}
+
 fn part(name: &str, selector: &str, filter: &str) -> String {
-    format!("label_replace({selector} and ({filter}), \"{PART}\", \"{name}\", \"\", \"\")")
+    named(&format!("{selector} and ({filter})"), name)
+}
+
+fn named(query: &str, name: &str) -> String {
+    format!("label_replace({query}, \"{PART}\", \"{name}\", \"\", \"\")")
 }
 
 /// Returns the length of an interval: the least number of whole seconds with at most [`POINTS`] intervals.
@@ -179,5 +233,19 @@ mod tests {
             parts[5].contains(r#"train_grad_norm{run="ddp-1",rank=""}"#),
             "{query}"
         );
+    }
+
+    #[test]
+    fn a_long_attempt_has_the_extremes_of_its_intervals() {
+        let (query, _) = samples(0, 2_000_000).query();
+        let parts: Vec<&str> = query.split(" or ").collect();
+        assert_eq!(parts.len(), Metric::ALL.len() + 2 + 2 * (Metric::ALL.len() + 1));
+        for extreme in [
+            r#"label_replace(min_over_time(train_loss{run="ddp-1",rank="3"}[2s]), "part", "train_loss least", "", "")"#,
+            r#"label_replace(max_over_time(train_loss{run="ddp-1",rank="3"}[2s]), "part", "train_loss greatest", "", "")"#,
+        ] {
+            assert!(parts.contains(&extreme), "{query}");
+        }
+        assert!(!samples(0, 1_000_000).is_thinned(), "it has all its samples");
     }
 }

@@ -2,11 +2,11 @@
 
 use domain::api::prometheus::{Answer, MatrixSeries, Point};
 use domain::api::runs::RunSummary;
-use domain::time::TimestampMs;
+use domain::time::{DisplayDuration, TimestampMs};
 
 use super::choice::Choice;
 use super::curve::{Curve, Sample};
-use super::metrics::{Metric, PART, STEP, Samples};
+use super::metrics::{EXTREMES, Metric, PART, STEP, Samples};
 use crate::api::{ApiError, unreadable};
 use crate::chart::Matrix;
 use crate::language::tr_with;
@@ -28,7 +28,7 @@ pub(super) struct Side {
     pub(super) is_active: bool,
     /// One curve per metric, in the order of [`Metric::ALL`].
     pub(super) curves: [Curve; Metric::ALL.len()],
-    /// What the collector says about the values.
+    /// What the collector says about the values, and whether some are left out.
     pub(super) warnings: Vec<String>,
 }
 
@@ -58,7 +58,13 @@ impl Side {
         let path = format!("/api/v1/query_range?query={query}{grid}");
         let answer = session.get::<Answer<Matrix>>(&path).await?;
         let series = answer.data.map(|data| data.result).unwrap_or_default();
-        Ok(Self {
+        // The first interval of a later attempt contains samples of the attempt before.
+        let extremes_after_ms = if number == 1 {
+            TimestampMs::MIN
+        } else {
+            samples.first_ms()
+        };
+        let mut side = Self {
             attempts: run
                 .more
                 .attempts
@@ -67,10 +73,14 @@ impl Side {
                 .collect(),
             attempt: number,
             is_active: attempt.ended_ms.is_none(),
-            curves: curves(&series),
+            curves: curves(&series, extremes_after_ms),
             warnings: answer.warnings,
-            run: run.summary,
-        })
+            run: run.summary.clone(),
+        };
+        if samples.is_thinned() {
+            side.warnings.push(thinned(&side.name(), samples.interval_ms()));
+        }
+        Ok(side)
     }
 
     /// Returns the name of its line.
@@ -93,9 +103,24 @@ fn no_attempt(run: &str, attempt: u32) -> ApiError {
     }
 }
 
-fn curves(series: &[MatrixSeries]) -> [Curve; Metric::ALL.len()] {
+/// Returns the note that not all values of a line are shown.
+fn thinned(line: &str, interval_ms: i64) -> String {
+    tr_with(
+        "{line}: one value per {time}. A band shows the least and the greatest value in between.",
+        &[("line", &line), ("time", &DisplayDuration(interval_ms))],
+    )
+}
+
+fn curves(series: &[MatrixSeries], extremes_after_ms: TimestampMs) -> [Curve; Metric::ALL.len()] {
     let steps = samples(series, STEP);
-    Metric::ALL.map(|metric| Curve::joined(&steps, &samples(series, metric.name())))
+    Metric::ALL.map(|metric| {
+        let [least, greatest] = EXTREMES.map(|(suffix, _)| {
+            let mut extremes = samples(series, &format!("{}{suffix}", metric.name()));
+            extremes.retain(|(at_ms, _)| *at_ms > extremes_after_ms);
+            extremes
+        });
+        Curve::joined(&steps, [&samples(series, metric.name()), &least, &greatest])
+    })
 }
 
 /// Returns the samples of a part of the answer, in the order of their times.
@@ -133,6 +158,19 @@ mod tests {
     }
 
     #[test]
+    fn extremes_of_the_first_interval_may_be_those_of_the_attempt_before() {
+        let answer = [
+            series(STEP, "a", &[(10.0, "4"), (12.0, "8")]),
+            series("train_loss", "a", &[(10.0, "2"), (12.0, "2")]),
+            series("train_loss least", "a", &[(10.0, "1"), (12.0, "1")]),
+            series("train_loss greatest", "a", &[(10.0, "9"), (12.0, "8")]),
+        ];
+        let [loss, ..] = curves(&answer, 10_000);
+        let points = "points: [(4.0, [2.0, NaN, NaN]), (8.0, [2.0, 1.0, 8.0])]";
+        assert!(format!("{loss:?}").contains(points), "{loss:?}");
+    }
+
+    #[test]
     fn each_part_of_the_answer_is_the_curve_of_its_metric() {
         let answer = [
             series("train_loss", "a", &[(10.5, "2"), (12.5, "NaN")]),
@@ -140,13 +178,16 @@ mod tests {
             series(STEP, "a", &[(10.5, "4"), (11.5, "6")]),
             series("train_step_seconds", "a", &[(11.5, "0.25")]),
         ];
-        let [loss, norm, throughput, step_time] = curves(&answer);
+        let [loss, norm, throughput, step_time] = curves(&answer, TimestampMs::MIN);
+        let expected =
+            |steps: &[Sample], values: &[Sample]| format!("{:?}", Curve::joined(steps, [values, &[], &[]]));
+        // As text, because gaps are not equal to each other.
         assert_eq!(
-            loss,
-            Curve::joined(&[(1, 4.0), (2, 8.0)], &[(1, 2.0), (2, f64::NAN)])
+            format!("{loss:?}"),
+            expected(&[(1, 4.0), (2, 8.0)], &[(1, 2.0), (2, f64::NAN)])
         );
         assert_eq!(loss.not_finite(), [8.0]);
         assert_eq!((norm, throughput), (Curve::default(), Curve::default()));
-        assert_eq!(step_time, Curve::joined(&[(1, 6.0)], &[(1, 0.25)]));
+        assert_eq!(format!("{step_time:?}"), expected(&[(1, 6.0)], &[(1, 0.25)]));
     }
 }
