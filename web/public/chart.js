@@ -88,10 +88,27 @@ const schedule = (chart) => {
 
 const charts = new Set();
 
+// Whether the period of the page ends now, so that an old value is one that no longer arrives.
+let isLive = false;
+
+// What the reader chose last by zooming in charts over time, in seconds: `[start, end]`, or nothing for everything. A page that keeps the period in
+// its address reads it at the event `lockstep-zoom`. Charts that zoom together are one choice: the first one counts.
+let chosen = null;
+const choose = (period) => {
+  if (chosen) return;
+  chosen = period;
+  setTimeout(() => {
+    dispatchEvent(new Event("lockstep-zoom"));
+    chosen = null;
+  });
+};
+
 class Chart {
   constructor(element, { unit, small, axis }) {
     this.element = element;
     this.small = small;
+    // Whether the next data is shown whole, because it is that of another period.
+    this.isOther = false;
     // What the x axis counts: time, or steps.
     this.axis = axis;
     this.unit = unit;
@@ -110,6 +127,7 @@ class Chart {
     this.near.observe(element);
     this.recolour = () => this.redraw();
     dark.addEventListener("change", this.recolour);
+    element.addEventListener("dblclick", ({ target }) => target.closest(".u-over") && this.chose([]), { signal: this.ended.signal });
     if (!small) this.listenToKeys();
     charts.add(this);
   }
@@ -155,7 +173,8 @@ class Chart {
   }
 
   put(data) {
-    const zoom = this.zoom();
+    const zoom = this.isOther ? null : this.zoom();
+    this.isOther = false;
     if (!zoom) return this.plot.setData(data);
     // Who looks closer at something keeps looking at it while new data arrives.
     this.plot.batch(() => {
@@ -182,6 +201,10 @@ class Chart {
     const times = this.plot.data[0];
     const whole = times.length < 2 || min == null || (min <= times[0] && max >= times[times.length - 1]);
     return whole ? null : { min, max };
+  }
+
+  chose(period) {
+    if (this.axis !== "steps") choose(period);
   }
 
   redraw() {
@@ -287,6 +310,8 @@ class Chart {
       hooks: {
         draw: [(plot) => this.drawMarks(plot)],
         setCursor: [(plot) => this.legend?.point(plot.cursor.idx)],
+        // Before the scale changes.
+        setSelect: [({ select, posToVal }) => this.chose([posToVal(select.left, "x"), posToVal(select.left + select.width, "x")])],
       },
       // Room for half of the last time below the axis.
       padding: [null, 28, null, null],
@@ -337,8 +362,14 @@ class Chart {
       const steps = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       const factor = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity }[event.key];
       if (steps) this.step(steps);
-      else if (factor) charts.forEach((chart) => chart.scale(factor, this));
-      else return;
+      else if (factor) {
+        charts.forEach((chart) => chart.scale(factor, this));
+        // Scales change at the end of this task.
+        queueMicrotask(() => {
+          const zoom = this.plot && this.zoom();
+          this.chose(zoom ? [zoom.min, zoom.max] : []);
+        });
+      } else return;
       event.preventDefault();
     };
     this.element.addEventListener("keydown", press, { signal: this.ended.signal });
@@ -402,4 +433,11 @@ window.lockstepChart = {
   mark: (chart, times, words) => chart.mark(times, words),
   level: (chart, values, words) => chart.level(values, words),
   destroy: (chart) => chart.destroy(),
+  // During `lockstep-zoom`: the start and the end that the reader chose; empty for everything.
+  chosen: () => Float64Array.from(chosen ?? []),
+  // The page shows another period; it ends now if it is live.
+  period: (live) => {
+    isLive = live;
+    charts.forEach((chart) => (chart.isOther = chart.axis !== "steps"));
+  },
 };

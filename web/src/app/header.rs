@@ -69,9 +69,13 @@ fn SimulatedBadge() -> impl IntoView {
 #[component]
 fn FreshnessState(page: Memo<Page>) -> impl IntoView {
     let live = expect_context::<Live>();
-    // The page of an ended run shows the last minutes of the run.
+    let from = expect_context::<Route>().param("from");
+    // The page of an ended run shows the last minutes of the run. With this parameter, the page of a run shows a period on which the reader
+    // zoomed in.
     let past = Signal::derive(move || match page.get() {
-        Page::Run(id) => live.runs.count(|run| run.id == id && run.state.is_final()) > 0,
+        Page::Run(id) => {
+            from.with(Option::is_some) || live.runs.count(|run| run.id == id && run.state.is_final()) > 0
+        }
         _ => false,
     });
     let freshness = live.freshness(past);

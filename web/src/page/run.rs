@@ -26,6 +26,7 @@ mod tabs;
 mod topology;
 mod unobserved;
 mod unread;
+mod view;
 
 use domain::api::stream::Request;
 use leptos::prelude::*;
@@ -35,7 +36,7 @@ use crate::live::{Live, Run, StreamMessage, each};
 use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
 use axis::TimeAxis;
-use charts::{Charts, ChooseSpan, View};
+use charts::Charts;
 use checkpoint_list::CheckpointList;
 use checkpoints::Checkpoints;
 use findings::Findings;
@@ -50,6 +51,7 @@ use tabs::{Tab, Tabs};
 use topology::Topology;
 use unobserved::Unobserved;
 use unread::NotRead;
+use view::{ChooseSpan, View};
 
 /// The page of a run.
 #[component]

@@ -1,16 +1,14 @@
 //! The charts of a run.
 
 use domain::api::alerts::Diagnosis;
-use domain::api::runs::AttemptView;
 use domain::metric::Unit;
 use domain::series::Labels;
 use leptos::prelude::*;
 
 use super::logged::Logged;
-use super::run_signal::RunSignal;
-use super::span::SPANS;
-use crate::chart::{Chart, Marks, Naming, STEP, Window};
-use crate::language::{marked, tr, tr_with};
+use super::view::{ChooseSpan, View};
+use crate::chart::{Chart, Naming, STEP};
+use crate::language::{marked, tr};
 use crate::live::{Live, Row};
 use crate::ui::Heading;
 
@@ -157,53 +155,6 @@ pub(super) fn Charts(
     }
 }
 
-/// The period that the charts of a page show. Cheap to copy.
-#[derive(Clone, Copy)]
-pub(super) struct View {
-    /// The period.
-    pub(super) window: Memo<Window>,
-    /// The starts of attempts.
-    pub(super) marks: Memo<Marks>,
-    chosen: RwSignal<usize>,
-}
-
-impl View {
-    /// Creates the view of a run for the current owner.
-    pub(super) fn of(run: RunSignal) -> Self {
-        let chosen = RwSignal::new(0_usize);
-        let marks = Memo::new(move |_| {
-            run.with(|run| {
-                run.as_ref()
-                    .map(|run| beginnings(&run.more.attempts))
-                    .unwrap_or_default()
-            })
-        });
-        Self {
-            window: shown(run, chosen),
-            marks,
-            chosen,
-        }
-    }
-}
-
-/// The choice of the period.
-#[component]
-pub(super) fn ChooseSpan(view: View) -> impl IntoView {
-    let option = |(n, (_, words)): (usize, &(_, &'static str))| {
-        view! { <option value=n.to_string() selected=n == view.chosen.get_untracked()>{tr(words)}</option> }
-            .into_any()
-    };
-    let options: Vec<AnyView> = SPANS.iter().enumerate().map(option).collect();
-    let choose = move |event| {
-        view.chosen.set(event_target_value(&event).parse().unwrap_or(0));
-    };
-    view! {
-        <label class="text-sm flex gap-2 items-center">{tr("Show")}
-            <select class="select select-sm w-auto" on:change=choose data-testid="span">{options}</select>
-        </label>
-    }
-}
-
 /// Returns the labels of the ranks that a diagnosis of this run names.
 fn named_ranks(id: String) -> Memo<Vec<Labels>> {
     let all = expect_context::<Live>().diagnoses;
@@ -216,28 +167,5 @@ fn named_ranks(id: String) -> Memo<Vec<Labels>> {
             })
         };
         all.rows().into_iter().filter_map(rank).collect()
-    })
-}
-
-/// Returns the start of each attempt except the first: data left of a mark belongs to earlier attempts.
-fn beginnings(attempts: &[AttemptView]) -> Marks {
-    let later = attempts.iter().skip(1);
-    later
-        .map(|attempt| {
-            let number = tr_with("attempt {number}", &[("number", &attempt.attempt)]);
-            (attempt.started_ms, number)
-        })
-        .collect()
-}
-
-/// Returns the window for the run and the chosen period.
-fn shown(run: RunSignal, chosen: RwSignal<usize>) -> Memo<Window> {
-    let now_ms = expect_context::<Live>().now_ms;
-    Memo::new(move |_| {
-        let (span, _) = SPANS[chosen.get().min(SPANS.len() - 1)];
-        run.with(|run| match run {
-            Some(run) => span.window(&run.summary, now_ms.get()),
-            None => Window::Last { range_ms: 600_000 },
-        })
     })
 }

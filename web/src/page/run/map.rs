@@ -17,8 +17,8 @@ use leptos::html::Div;
 use leptos::prelude::*;
 
 use super::address::{attempt_at, of_log};
-use super::charts::{ChooseSpan, View};
 use super::run_signal::RunSignal;
+use super::view::{ChooseSpan, View};
 use crate::chart::Window;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, StreamMessage};

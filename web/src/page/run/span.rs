@@ -32,14 +32,27 @@ pub(super) enum Span {
     Whole,
 }
 
-/// The choices: `(choice, label)`, the default first.
-pub(super) const SPANS: [(Span, &str); 3] = [
-    (Span::Last(10 * MINUTE_MS), marked("10 minutes")),
-    (Span::Last(HOUR_MS), marked("1 hour")),
-    (Span::Whole, marked("whole run")),
+/// The choices: `(choice, name in the address, label)`, the default first.
+pub(super) const SPANS: [(Span, &str, &str); 3] = [
+    (Span::Last(10 * MINUTE_MS), "10m", marked("10 minutes")),
+    (Span::Last(HOUR_MS), "1h", marked("1 hour")),
+    (Span::Whole, "run", marked("whole run")),
 ];
 
+/// Returns the period between two times in seconds, as an address has them; `None` if they name no period.
+pub(super) fn period(from: Option<&str>, to: Option<&str>) -> Option<Window> {
+    let time_ms = |text: &str| text.parse::<u32>().ok().map(|time_s| i64::from(time_s) * 1_000);
+    let (start_ms, end_ms) = (time_ms(from?)?, time_ms(to?)?);
+    (start_ms < end_ms).then_some(Window::Past { start_ms, end_ms })
+}
+
 impl Span {
+    /// Returns the choice with this name; the default for no name or an unknown one.
+    pub(super) fn of(name: Option<&str>) -> Self {
+        let named = SPANS.into_iter().find(|(_, known, _)| Some(*known) == name);
+        named.unwrap_or(SPANS[0]).0
+    }
+
     /// Returns the window of this choice: it moves while the run is active, and is fixed after its end.
     pub(super) fn window(self, run: &RunSummary, now_ms: TimestampMs) -> Window {
         let begin_ms = run.started_ms.unwrap_or(run.submitted_ms);
@@ -90,6 +103,28 @@ mod tests {
             submitted_ms: 0,
             started_ms: Some(10_000),
             ended_ms,
+        }
+    }
+
+    #[test]
+    fn an_address_names_a_choice_or_a_period() {
+        for (span, name, _) in SPANS {
+            assert_eq!(Span::of(Some(name)), span);
+        }
+        for unknown in [None, Some(""), Some("2h")] {
+            assert_eq!(Span::of(unknown), SPANS[0].0);
+        }
+        for (from, to, expected) in [
+            (Some("10"), Some("12"), Some((10_000, 12_000))),
+            (Some("12"), Some("10"), None),
+            (Some("10"), Some("10"), None),
+            (Some("-1"), Some("10"), None),
+            (Some("10"), Some("9999999999"), None),
+            (Some("10"), None, None),
+            (None, None, None),
+        ] {
+            let expected = expected.map(|(start_ms, end_ms)| Window::Past { start_ms, end_ms });
+            assert_eq!(period(from, to), expected, "{from:?} {to:?}");
         }
     }
 
