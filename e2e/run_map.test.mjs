@@ -191,7 +191,7 @@ test("a copy of a run", async (t) => {
     await chart.scrollIntoViewIfNeeded();
     const rows = chart.getByTestId("chart-legend").locator("tbody tr");
     const row = (rank) => rows.filter({ hasText: `rank ${rank}` });
-    await waitFor("the greatest value is that of the spike", SHOWN_MS, async () => /^rank 5\s+300 W\s+300 W\s+700 W$/.test((await row(SPIKE_RANK).innerText()).trim()));
+    await waitFor("the greatest value is that of the spike", SHOWN_MS, async () => /^rank 5\s+300 W \(over \d+ min old\)\s+300 W\s+700 W$/.test((await row(SPIKE_RANK).innerText()).trim()));
     assert.match((await row(4).innerText()).trim(), /300 W$/);
     await chart.getByRole("button", { name: "Greatest" }).click();
     assert.match(await rows.first().innerText(), /rank 5/);

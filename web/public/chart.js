@@ -169,7 +169,7 @@ class Chart {
     const same = this.plot && names.join("\n") === this.drawnNames && roles.join() === this.drawnRoles;
     if (!same) this.draw(data);
     else this.put(data);
-    this.legend?.update(this.lines, (name, n) => this.colour(name, n), this.format);
+    this.legend?.update(this.lines, (name, n) => this.colour(name, n), this.format, isLive && this.axis !== "steps");
   }
 
   put(data) {

@@ -1,10 +1,13 @@
 // The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest. Where the
 // extremes within each step are known, the least and the greatest include them, and the value at the cursor has them in brackets.
-// A line that is another rank at each time names the rank of the value.
+// A line that is another rank at each time names the rank of the value. A newest value that is old is shown with its age.
 // A click on a name shows that line alone; a click on the head of a column sorts the rows once. Rows never move by themselves.
 
 // Lines that only bound a band are named by it.
 const HIDDEN = new Set(["low", "high", "lowest", "highest", "least", "greatest", "hidden least", "hidden greatest", "hidden ranks"]);
+
+// Newest values are older than this if their line has ended. The collector shows a value for some time after its sample, so ages are least ages.
+const OLD_S = 10;
 
 class LockstepLegend {
   // bySteps: the lines may have values at different steps.
@@ -38,9 +41,9 @@ class LockstepLegend {
     chart.append(this.element);
   }
 
-  // The lines as they are now; `colour` and `format` are the chart's.
-  update(lines, colour, format) {
-    Object.assign(this, { lines, format });
+  // The lines as they are now; `colour` and `format` are the chart's. isLive: the last time is now.
+  update(lines, colour, format, isLive) {
+    Object.assign(this, { lines, format, isLive });
     const shown = lines.names.map((name, n) => [name, n]).filter(([, n]) => !HIDDEN.has(lines.roles[n]));
     const names = new Set(shown.map(([name]) => name));
     for (const [name, row] of this.rows) {
@@ -97,8 +100,18 @@ class LockstepLegend {
       const within = this.index === null ? [] : edges.map((edge) => this.valueAt(edge)).filter((one) => one !== undefined);
       const range = within.length === 2 ? ` (${within.map(this.format).join(" – ")})` : "";
       const rank = ranks < 0 ? "" : ` · rank ${this.valueAt(ranks)}`;
-      cells[0].textContent = value === undefined ? "–" : this.format(value) + range + rank;
+      cells[0].textContent = value === undefined ? "–" : this.format(value) + range + rank + this.age(n);
     }
+  }
+
+  // How old the newest value of a line is at least, if that is long.
+  age(n) {
+    if (this.index !== null || !this.isLive) return "";
+    const { columns, times } = this.lines;
+    const age = times.at(-1) - times[columns[n].findLastIndex((one) => !Number.isNaN(one))];
+    if (!(age > OLD_S)) return "";
+    const words = age < 120 ? `${Math.round(age)} s` : `${Math.floor(age / 60)} min`;
+    return ` (${lockstepText("over {age} old").replace("{age}", words)})`;
   }
 
   valueAt(n) {

@@ -320,6 +320,37 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
     }
 }
 
+/// A lost node sends no staleness markers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_ends_soon_after_the_last_sample_of_its_series() {
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    let gone = series(
+        &[("__name__", "gpu_power_watts"), ("node", "n1")],
+        &[(now_ms - 110_000, 300.0)],
+    );
+    assert_eq!(push(&server, &[gone]).await.0, StatusCode::NO_CONTENT);
+    let mut tab = Tab::as_admin(&server).await;
+    tab.ask(&Request::WatchRange {
+        id: 1,
+        query: "gpu_power_watts".into(),
+        range_ms: 120_000,
+        step_ms: 1_000,
+        extremes: false,
+        end_ms: None,
+    })
+    .await;
+    let column = tab.find(|push| match push {
+        Push::Frame {
+            id: 1, mut series, ..
+        } => series.pop(),
+        _ => None,
+    });
+    let column = column.await;
+    assert_eq!(column.values.last(), Some(&None));
+    assert_eq!(column.values.iter().flatten().count(), 90);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_past_range_has_its_own_times() {
     let server = Server::start().await;

@@ -154,7 +154,8 @@ fn watch_points(live: Live, points: RwSignal<Vec<StepAt>>, steps: &str) {
     );
 }
 
-/// Adds the points of a frame, and removes those that have become too old.
+/// Adds the points of a frame, and removes those that have become too old. Removes all if no step has ended for so long that the newest time has
+/// none: then there is no pace.
 fn take(points: &mut Vec<StepAt>, reset: bool, times_ms: &[TimestampMs], series: &[Column]) {
     if reset {
         points.clear();
@@ -168,7 +169,10 @@ fn take(points: &mut Vec<StepAt>, reset: bool, times_ms: &[TimestampMs], series:
             })
         }));
     }
-    let newest_ms = points.last().map_or(0, |point| point.at_ms);
+    let newest_ms = times_ms.last().copied().unwrap_or_default();
+    if points.last().is_some_and(|point| point.at_ms < newest_ms) {
+        points.clear();
+    }
     points.retain(|point| point.at_ms >= newest_ms - RANGE_MS);
 }
 
@@ -220,7 +224,7 @@ mod tests {
         let times: Vec<TimestampMs> = points.iter().map(|point| point.at_ms).collect();
         assert_eq!(times, [20_000, RANGE_MS + 10_000]);
         take(&mut points, false, &[RANGE_MS + 20_000], &[]);
-        assert_eq!(points.len(), 2, "nothing was measured");
+        assert!(points.is_empty(), "nothing was measured");
         take(&mut points, true, &[], &[]);
         assert!(points.is_empty());
     }

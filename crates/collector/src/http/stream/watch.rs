@@ -7,7 +7,7 @@ use domain::api::runs::LogSource;
 use domain::api::stream::WATCHES_MAX;
 use domain::ident::RunId;
 use domain::time::TimestampMs;
-use query::{Params, STEPS_MAX};
+use query::{LOOKBACK_DEFAULT_MS, Params, STEPS_MAX};
 
 /// How long samples of a step may take to arrive before the step is evaluated. Agents send every second.
 pub(super) const SETTLE_MS: i64 = 300;
@@ -16,6 +16,11 @@ const REFRESH_MS: i64 = 60_000;
 /// Minimum time between two views of a run, in milliseconds: at most four per second. During a start each rank changes the view several
 /// times, and the view of a large run is hundreds of kilobytes.
 const VIEW_EVERY_MS: i64 = 250;
+/// How old the values of a range may be. Slow readers report once per minute. A line whose series stopped, for example that of a lost node,
+/// would otherwise be drawn on for five minutes.
+const LOOKBACK_MS: i64 = 90_000;
+/// Steps of a range within which a value is shown at least once, if they are longer than [`LOOKBACK_MS`].
+const LOOKBACK_STEPS: i64 = 2;
 /// Minimum resolution of a query, in milliseconds.
 pub(super) const STEP_MS_MIN: i64 = 1_000;
 /// Maximum step, length and end of a range, about 70,000 years, so that sums of times never overflow.
@@ -261,7 +266,7 @@ impl QueryWatch {
                 return None;
             }
             self.busy = true;
-            return Some((Params::range(end_ms - range_ms, end_ms, self.step_ms), true));
+            return Some((self.params(end_ms - range_ms, end_ms), true));
         }
         let last_ms = (now_ms - SETTLE_MS).div_euclid(self.step_ms) * self.step_ms;
         if self.busy || self.sent_ms.is_some_and(|sent_ms| sent_ms >= last_ms) {
@@ -278,10 +283,17 @@ impl QueryWatch {
         if reset {
             self.refreshed_ms = now_ms;
         }
-        Some((
-            Params::range(if reset { first_ms } else { next_ms }, last_ms, self.step_ms),
-            reset,
-        ))
+        let start_ms = if reset { first_ms } else { next_ms };
+        Some((self.params(start_ms, last_ms), reset))
+    }
+
+    /// Returns the parameters of a range.
+    fn params(&self, start_ms: TimestampMs, end_ms: TimestampMs) -> Params {
+        let steps_ms = self.step_ms.saturating_mul(LOOKBACK_STEPS);
+        Params {
+            lookback_ms: steps_ms.clamp(LOOKBACK_MS, LOOKBACK_DEFAULT_MS),
+            ..Params::range(start_ms, end_ms, self.step_ms)
+        }
     }
 
     /// Records the end of an evaluation.
@@ -322,6 +334,24 @@ mod tests {
             begin(&mut watch, now + REFRESH_MS),
             Some((T + REFRESH_MS - 10_000, T + REFRESH_MS, true))
         );
+    }
+
+    #[test]
+    fn a_value_of_a_range_is_not_shown_for_five_minutes() {
+        for (step_ms, lookback_ms) in [
+            (1_000, LOOKBACK_MS),
+            (60_000, 120_000),
+            (3_600_000, LOOKBACK_DEFAULT_MS),
+        ] {
+            for end_ms in [None, Some(T)] {
+                let range = QueryWatch::range("up".into(), 10 * step_ms, step_ms, false, end_ms);
+                let mut watch = range.expect("a good range");
+                let (when, _) = watch.begin(T).expect("it is due");
+                assert_eq!(when.lookback_ms, lookback_ms, "{step_ms}");
+            }
+        }
+        let (when, _) = QueryWatch::instant("up".into()).begin(T).expect("it is due");
+        assert_eq!(when.lookback_ms, LOOKBACK_DEFAULT_MS);
     }
 
     #[test]
