@@ -43,6 +43,16 @@ test("a run over time", async (t) => {
     await marks("states").first().waitFor();
     await axis.getByTestId("axis-as-list").click();
     await axis.getByTestId("axis-list").getByRole("link", { name: /Rank 17/ }).first().waitFor({ timeout: DIAGNOSED_MS });
+    const isMarked = async () => (await page.getByTestId("marks-text").textContent()).includes("▲ ");
+    await waitFor("the diagnosis is marked in the charts", SHOWN_MS, isMarked);
+    await page.getByTestId("marks").uncheck();
+    await waitFor("only attempts are marked", SHOWN_MS, async () => !(await isMarked()));
+    assert.match(page.url(), /marks=attempts/);
+    await page.getByTestId("marks").check();
+    assert.doesNotMatch(page.url(), /marks=/);
+    const stepTime = page.locator('[data-testid=chart][data-title="Step time"]');
+    await stepTime.scrollIntoViewIfNeeded();
+    await waitFor("the slowest rank is named", SHOWN_MS, async () => /^slowest rank\s+[\d.]+ m?s · rank \d+\s/m.test(await stepTime.getByTestId("chart-legend").innerText()));
     await marks("attempts").first().focus();
     await page.keyboard.press("ArrowDown");
     await waitFor("a mark of the next lane has the focus", SHOWN_MS, () => page.evaluate(() => document.activeElement.closest("[data-testid=axis-lane]")?.dataset.lane === "states"));

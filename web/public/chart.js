@@ -18,6 +18,10 @@ const FAINT = "rgba(128,128,128,0.12)";
 const OUTLINE = "rgba(128,128,128,0.65)";
 const DAY_S = 86_400;
 const MINUTE_S = 60;
+// Marks whose words begin with a symbol are thin, and only the symbol is drawn: there may be many of them. The pointer shows their words.
+const THIN = /^[▲▾]/;
+// The distance in pixels at which the pointer is on a mark.
+const ON_MARK = 4;
 // Charts this far outside the window are not drawn.
 const NEAR = "600px";
 
@@ -309,7 +313,7 @@ class Chart {
       legend: { show: false },
       hooks: {
         draw: [(plot) => this.drawMarks(plot)],
-        setCursor: [(plot) => this.legend?.point(plot.cursor.idx)],
+        setCursor: [(plot) => this.pointed(plot)],
         // Before the scale changes.
         setSelect: [({ select, posToVal }) => this.chose([posToVal(select.left, "x"), posToVal(select.left + select.width, "x")])],
       },
@@ -326,6 +330,14 @@ class Chart {
     };
   }
 
+  pointed(plot) {
+    const { cursor, over } = plot;
+    this.legend?.point(cursor.idx);
+    const isOn = ([time]) => cursor.left >= 0 && Math.abs(plot.valToPos(time, "x") - cursor.left) < ON_MARK;
+    const words = this.marks.filter(isOn).map(([, word]) => word).join("\n");
+    if (over.title !== words) over.title = words;
+  }
+
   drawMarks(plot) {
     const { ctx, bbox, valToPos, scales } = plot;
     const ratio = devicePixelRatio;
@@ -338,8 +350,11 @@ class Chart {
     const inside = (time) => scales.x.min != null && time >= scales.x.min && time <= scales.x.max;
     for (const [time, word] of this.marks.filter(([time]) => inside(time))) {
       const x = Math.round(valToPos(time, "x", true));
+      const isThin = THIN.test(word);
+      ctx.globalAlpha = isThin ? 0.5 : 1;
       line(ctx, [x, bbox.top], [x, bbox.top + bbox.height]);
-      ctx.fillText(word, x + 3 * ratio, bbox.top + 11 * ratio);
+      ctx.globalAlpha = 1;
+      ctx.fillText(isThin ? word[0] : word, x + 3 * ratio, bbox.top + (isThin ? 22 : 11) * ratio);
     }
     ctx.fillStyle = ctx.strokeStyle = dark.matches ? CRITICAL.dark : CRITICAL.light;
     for (const [value, word] of this.levels) {

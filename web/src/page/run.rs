@@ -13,6 +13,7 @@ mod head;
 mod log;
 mod logged;
 mod map;
+mod marks;
 mod memory;
 mod network;
 mod pace;
@@ -35,7 +36,7 @@ use crate::language::{tr, tr_with};
 use crate::live::{Live, Run, StreamMessage, each};
 use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
-use axis::TimeAxis;
+use axis::{TimeAxis, followed};
 use charts::Charts;
 use checkpoint_list::CheckpointList;
 use checkpoints::Checkpoints;
@@ -51,7 +52,7 @@ use tabs::{Tab, Tabs};
 use topology::Topology;
 use unobserved::Unobserved;
 use unread::NotRead;
-use view::{ChooseSpan, View};
+use view::{ChooseMarks, ChooseSpan, View};
 
 /// The page of a run.
 #[component]
@@ -78,14 +79,15 @@ pub(crate) fn OneRun(
 #[component]
 fn Shown(id: String, run: RunSignal) -> impl IntoView {
     let checkpoints = CheckpointList::of(&id, run);
-    let view = View::of(run);
+    let history = followed(&id, run);
+    let view = View::of(run, checkpoints, history);
     let chosen = Tab::chosen();
     let (inside, View { window, marks, .. }) = (id.clone(), view);
     let part = dynamic_view(move || {
         let id = inside.clone();
         match chosen.get() {
             Tab::Summary => view! {
-                <TimeAxis id=id.clone() run checkpoints />
+                <TimeAxis id=id.clone() run checkpoints history />
                 <Charts id view />
             }
             .into_any(),
@@ -95,7 +97,7 @@ fn Shown(id: String, run: RunSignal) -> impl IntoView {
             }
             .into_any(),
             Tab::Hardware => view! {
-                <ChooseSpan view />
+                <div class="flex flex-wrap gap-x-4 gap-y-2 items-center"><ChooseMarks view /> <ChooseSpan view /></div>
                 <Memory id=id.clone() window marks />
                 <Gpus id window marks />
                 <Network run />

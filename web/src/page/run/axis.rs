@@ -16,7 +16,7 @@ use crate::language::{tr, tr_with};
 use crate::live::{List, Live, Row, Run, each};
 use crate::ui::{Heading, clock, dynamic_view, effect, empty_view, fixed, focus, sorted, text};
 use arrange::{Period, Placed, arranged};
-use history::followed;
+pub(super) use history::{RunDiagnosis, RunHistory, followed};
 use item::{End, Item, Lane, Sources};
 use keys::Stop;
 
@@ -32,8 +32,9 @@ pub(super) fn TimeAxis(
     run: RunSignal,
     /// The checkpoints of the run.
     checkpoints: CheckpointList,
+    /// What happened to the run besides its attempts and checkpoints.
+    history: RwSignal<RunHistory>,
 ) -> impl IntoView {
-    let history = followed(&id, run);
     let now_ms = expect_context::<Live>().now_ms;
     let items = Memo::new(move |_| {
         let checkpoints = checkpoints.all();

@@ -6,7 +6,7 @@ use domain::series::Labels;
 use leptos::prelude::*;
 
 use super::logged::Logged;
-use super::view::{ChooseSpan, View};
+use super::view::{ChooseMarks, ChooseSpan, View};
 use crate::chart::{Chart, Naming, STEP};
 use crate::language::{marked, tr};
 use crate::live::{Live, Row};
@@ -147,7 +147,7 @@ pub(super) fn Charts(
     view! {
         <section class="min-w-0">
             <Heading text=tr("Charts") hint=tr("One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag to zoom in on a period in all charts; double-click to reset.")>
-                <ChooseSpan view />
+                <div class="flex flex-wrap gap-x-4 gap-y-2 items-center"><ChooseMarks view /> <ChooseSpan view /></div>
             </Heading>
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
             <Logged id=id.clone() window marks />

@@ -1,9 +1,11 @@
-//! The period that the charts of the page show. The address contains it.
+//! The period that the charts of the page show, and whether they have marks. The address contains both.
 
-use domain::api::runs::AttemptView;
 use domain::time::TimestampMs;
 use leptos::prelude::*;
 
+use super::axis::RunHistory;
+use super::checkpoint_list::CheckpointList;
+use super::marks::{all_marks, as_text};
 use super::run_signal::RunSignal;
 use super::span::{SPANS, Span, period};
 use crate::chart::{Marks, Window, on_zoom, period_changed};
@@ -16,15 +18,19 @@ use crate::ui::{When, clock, effect, fixed, text};
 const SPAN: &str = "span";
 const FROM: &str = "from";
 const TO: &str = "to";
+/// The parameter that hides all marks except those of attempts, and its value.
+const MARKS: &str = "marks";
+const ATTEMPTS: &str = "attempts";
 
 /// The period. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct View {
     /// The period.
     pub(super) window: Memo<Window>,
-    /// The starts of attempts.
+    /// The starts of attempts; unless they are hidden, also diagnoses and checkpoints.
     pub(super) marks: Memo<Marks>,
     route: Route,
+    marked: Memo<Option<String>>,
     span: Memo<Option<String>>,
     from: Memo<Option<String>>,
     to: Memo<Option<String>>,
@@ -32,14 +38,18 @@ pub(super) struct View {
 
 impl View {
     /// Creates the view of a run for the current owner.
-    pub(super) fn of(run: RunSignal) -> Self {
+    pub(super) fn of(run: RunSignal, checkpoints: CheckpointList, history: RwSignal<RunHistory>) -> Self {
         let route = expect_context::<Route>();
-        let [span, from, to] = [SPAN, FROM, TO].map(|name| route.param(name));
+        let [span, from, to, marked] = [SPAN, FROM, TO, MARKS].map(|name| route.param(name));
         let marks = Memo::new(move |_| {
+            let is_whole = !hides_marks(marked);
+            let checkpoints = if is_whole { checkpoints.all() } else { vec![] };
             run.with(|run| {
-                run.as_ref()
-                    .map(|run| beginnings(&run.more.attempts))
-                    .unwrap_or_default()
+                let attempts = run.as_ref().map_or(&[][..], |run| &run.more.attempts[..]);
+                history.with(|history| {
+                    let diagnoses = if is_whole { &history.diagnoses[..] } else { &[] };
+                    all_marks(attempts, diagnoses, &checkpoints)
+                })
             })
         });
         let now_ms = expect_context::<Live>().now_ms;
@@ -57,6 +67,7 @@ impl View {
             window,
             marks,
             route,
+            marked,
             span,
             from,
             to,
@@ -118,6 +129,24 @@ pub(super) fn ChooseSpan(view: View) -> impl IntoView {
     }
 }
 
+/// The choice whether the charts have marks, and their text for readers who do not see them.
+#[component]
+pub(super) fn ChooseMarks(view: View) -> impl IntoView {
+    let toggle = move |_| {
+        let value = (!hides_marks(view.marked)).then_some(ATTEMPTS);
+        view.route.set_param(MARKS, value);
+    };
+    let shown = Signal::derive(move || !hides_marks(view.marked));
+    let marked = text(move || view.marks.with(|marks| as_text(marks)));
+    view! {
+        <p class="sr-only" data-testid="marks-text">{marked}</p>
+        <label class="text-sm flex gap-2 items-center" title=tr("Thin lines in the charts: ▲ a diagnosis, ▾ a saved checkpoint. The pointer on a line shows its text.")>
+            <input class="checkbox checkbox-sm" type="checkbox" prop:checked=shown on:change=toggle data-testid="marks" />
+            {tr("Marks")}
+        </label>
+    }
+}
+
 /// Returns the chosen period; tracked.
 fn chosen(span: Memo<Option<String>>) -> Span {
     span.with(|name| Span::of(name.as_deref()))
@@ -128,13 +157,7 @@ fn zoomed(from: Memo<Option<String>>, to: Memo<Option<String>>) -> Option<Window
     from.with(|from| to.with(|to| period(from.as_deref(), to.as_deref())))
 }
 
-/// Returns the start of each attempt except the first: data left of a mark belongs to earlier attempts.
-fn beginnings(attempts: &[AttemptView]) -> Marks {
-    let later = attempts.iter().skip(1);
-    later
-        .map(|attempt| {
-            let number = tr_with("attempt {number}", &[("number", &attempt.attempt)]);
-            (attempt.started_ms, number)
-        })
-        .collect()
+/// Returns true if only attempts are marked; tracked.
+fn hides_marks(marked: Memo<Option<String>>) -> bool {
+    marked.with(|marked| marked.as_deref() == Some(ATTEMPTS))
 }

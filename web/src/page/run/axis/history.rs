@@ -22,32 +22,32 @@ const ENTRIES_MAX: u32 = 500;
 
 /// The history of a run, newest first.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct RunHistory {
+pub(in super::super) struct RunHistory {
     /// Changes of the run's state.
     pub(super) states: Vec<Event>,
     /// Errors of its GPUs.
     pub(super) gpu_errors: Vec<Event>,
     /// Its diagnoses.
-    pub(super) diagnoses: Vec<RunDiagnosis>,
+    pub(in super::super) diagnoses: Vec<RunDiagnosis>,
     /// What people did to it.
     pub(super) actions: Vec<RunAction>,
 }
 
 /// The fields of a [`Diagnosis`](domain::api::alerts::Diagnosis) that are read.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct RunDiagnosis {
-    pub(super) id: String,
-    pub(super) summary: String,
-    pub(super) severity: Severity,
-    pub(super) active_ms: TimestampMs,
+pub(in super::super) struct RunDiagnosis {
+    pub(in super::super) id: String,
+    pub(in super::super) summary: String,
+    pub(in super::super) severity: Severity,
+    pub(in super::super) active_ms: TimestampMs,
     #[serde(default)]
-    pub(super) fired_ms: Option<TimestampMs>,
+    pub(in super::super) fired_ms: Option<TimestampMs>,
     #[serde(default)]
-    pub(super) resolved_ms: Option<TimestampMs>,
+    pub(in super::super) resolved_ms: Option<TimestampMs>,
 }
 
 /// Requests the history while the current owner lives and the run can change.
-pub(super) fn followed(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
+pub(in super::super) fn followed(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
     let (history, request_count) = (RwSignal::new(RunHistory::default()), RwSignal::new(0_u32));
     let session = expect_context::<UserSession>();
     let live = expect_context::<Live>();
