@@ -7,6 +7,7 @@ mod multiples;
 mod naming;
 mod role;
 mod window;
+mod zoom;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,6 +33,7 @@ pub(crate) use by_step::{StepChart, StepLine, StepLines};
 pub(crate) use multiples::Multiples;
 pub(crate) use naming::Naming;
 pub(crate) use window::Window;
+pub(crate) use zoom::{on_zoom, period_changed};
 
 #[wasm_bindgen]
 extern "C" {
@@ -52,29 +54,7 @@ extern "C" {
     fn level(chart: &JsValue, values: Float64Array, words: Array);
     #[wasm_bindgen(js_namespace = lockstepChart)]
     fn destroy(chart: &JsValue);
-    #[wasm_bindgen(js_namespace = lockstepChart)]
-    fn chosen() -> Float64Array;
-    #[wasm_bindgen(js_namespace = lockstepChart)]
-    fn period(is_live: bool);
 }
-
-/// Calls back with the start and the end, in seconds, of each period on which the reader zooms in, or with nothing if the reader wants to see
-/// everything again. Ends with the current owner.
-pub(crate) fn on_zoom(choose: impl Fn(Option<(f64, f64)>) + 'static) {
-    let heard = window_event_listener_untyped(ZOOM_EVENT, move |_| {
-        let ends = chosen().to_vec();
-        choose(ends.first().copied().zip(ends.last().copied()));
-    });
-    on_cleanup(move || heard.remove());
-}
-
-/// Charts show the next data whole: it is that of another period. `is_live`: whether the period ends now.
-pub(crate) fn period_changed(is_live: bool) {
-    period(is_live);
-}
-
-/// The event that tells a page that the reader zoomed in.
-const ZOOM_EVENT: &str = "lockstep-zoom";
 
 /// Stands for the distance of points in the query of a chart.
 pub(crate) const STEP: &str = "$step";
