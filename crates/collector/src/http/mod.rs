@@ -25,6 +25,7 @@ pub mod inspect;
 pub mod logs;
 pub mod nodes;
 mod run_actions;
+mod run_changes;
 pub mod runs;
 pub mod session;
 mod silences;
@@ -93,6 +94,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(events::routes())
         .merge(runs::routes())
         .merge(run_actions::routes())
+        .merge(run_changes::routes())
         .merge(checkpoints::routes())
         .merge(findings::routes())
         .merge(goodput::routes())

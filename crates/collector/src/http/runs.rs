@@ -1,4 +1,4 @@
-//! `/api/runs`: list, submit, show, compare, stop and resume runs, and change their knobs.
+//! `/api/runs`: list, submit, show, compare, stop and resume runs.
 
 use std::sync::Arc;
 
@@ -8,14 +8,12 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use domain::api::checkpoints::ResumeRun;
-use domain::api::runs::{
-    ApplyKnobs, RevertKnobs, RunSummary, RunView, StopAfter, StopRun, StopUnknown, UnknownAttemptView,
-};
+use domain::api::runs::{RunSummary, RunView, StopAfter, StopRun, StopUnknown, UnknownAttemptView};
 use domain::api::session::Role;
 use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::Comparison;
-use domain::run::spec::{FieldError, Spec};
-use domain::run::state::{CannotChange, Event, KnobRequest};
+use domain::run::spec::Spec;
+use domain::run::state::Event;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -24,7 +22,7 @@ use super::table::needs;
 use super::{ApiError, ApiResult, Caller};
 use crate::app::App;
 use crate::event_log::EventLog;
-use crate::runs::{CompareError, KnobError, ResumeError, RunError, Runs, Submitter};
+use crate::runs::{CompareError, ResumeError, RunError, Runs, Submitter};
 use crate::tokens::Tokens;
 
 /// Number of runs in a list: the default and the maximum.
@@ -68,17 +66,6 @@ pub(super) fn routes() -> ApiRouter<App> {
             post_with(
                 resume,
                 body_is_optional(needs(Role::Operator, "Resumes an ended run in a new attempt")),
-            ),
-        )
-        .api_route(
-            "/api/runs/{id}/apply",
-            post_with(apply, needs(Role::Operator, "Changes knobs of a run")),
-        )
-        .api_route(
-            "/api/runs/{id}/revert",
-            post_with(
-                revert,
-                body_is_optional(needs(Role::Operator, "Reverts a change of knobs")),
             ),
         )
         .api_route(
@@ -232,65 +219,6 @@ async fn resume(
     Ok(Json(runs.view(&run).await?))
 }
 
-async fn apply(
-    State(runs): State<Arc<Runs>>,
-    State(events): State<EventLog>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    Json(asked): Json<ApplyKnobs>,
-) -> ApiResult<Json<RunView>> {
-    let words: Vec<String> = asked
-        .set
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
-    let request = KnobRequest::Apply {
-        set: asked.set,
-        auto_revert: asked.auto_revert,
-        from_start: asked.from_start,
-        restart: asked.restart,
-        try_larger_batch: asked.try_larger_batch,
-        follows: None,
-    };
-    let what = ("run_apply", format!("{id} {}", words.join(" ")));
-    change((&runs, &events), &caller, &id, (request, asked.expected), what).await
-}
-
-async fn revert(
-    State(runs): State<Arc<Runs>>,
-    State(events): State<EventLog>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    asked: Option<Json<RevertKnobs>>,
-) -> ApiResult<Json<RunView>> {
-    let asked = asked.map(|Json(asked)| asked).unwrap_or_default();
-    let request = KnobRequest::Revert {
-        attempt: asked.attempt,
-        live: asked.live,
-        reason: None,
-        from_start: asked.from_start,
-        restart: asked.restart,
-    };
-    let what = ("run_revert", id.clone());
-    change((&runs, &events), &caller, &id, (request, None), what).await
-}
-
-/// A request for the current values is a no-op, and is not recorded.
-async fn change(
-    (runs, events): (&Arc<Runs>, &EventLog),
-    caller: &Caller,
-    id: &str,
-    (request, expected): (KnobRequest, Option<AttemptNo>),
-    (what, target): (&str, String),
-) -> ApiResult<Json<RunView>> {
-    let run = run_id(id)?;
-    if let Some(event) = runs.knob_change(&run, request, expected).await? {
-        events.audit(&caller.id, what, &target).await?;
-        runs.take(&run, event).await?;
-    }
-    Ok(Json(runs.view(&run).await?))
-}
-
 #[derive(JsonSchema, Deserialize)]
 struct CompareQuery {
     a: String,
@@ -351,28 +279,6 @@ impl From<ResumeError> for ApiError {
                 Self::conflict(error.to_string())
             }
             ResumeError::NotAbsolute(_) | ResumeError::Both => Self::bad_request(error.to_string()),
-        }
-    }
-}
-
-impl From<KnobError> for ApiError {
-    fn from(error: KnobError) -> Self {
-        match error {
-            KnobError::Run(error) => error.into(),
-            KnobError::Cannot(CannotChange::Knob { knob, message }) => {
-                let field = if knob == "set" {
-                    knob
-                } else {
-                    format!("set.{knob}")
-                };
-                Self::invalid(
-                    "the knob cannot be changed in this way",
-                    vec![FieldError { field, message }],
-                )
-            }
-            KnobError::Cannot(CannotChange::Now(_)) | KnobError::NotExpected { .. } => {
-                Self::conflict(error.to_string())
-            }
         }
     }
 }

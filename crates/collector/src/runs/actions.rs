@@ -87,7 +87,6 @@ impl Runs {
 
     async fn measurements(&self, run: &Machine, diagnosed: &Diagnosed) -> Measurements {
         let suggests = |name: &'static str| diagnosed.hints.contains(&Hint::Knob(name));
-        let last_step = self.steps(run).await.values().copied().max();
         Measurements {
             loading: match suggests("num_workers") {
                 true => self.loading(run).await,
@@ -103,9 +102,7 @@ impl Runs {
                 .ok()
                 .flatten()
                 .map(|(_, most)| most),
-            last_step: last_step.max(run.current().last_step()),
-            step_s: self.step_seconds(run).await,
-            spare_nodes: self.spare_nodes(run),
+            ..self.restart_measurements(run).await
         }
     }
 
@@ -152,7 +149,7 @@ impl Runs {
     }
 
     /// Counts the nodes that could replace a node of the run.
-    fn spare_nodes(&self, run: &Machine) -> u32 {
+    pub(super) fn spare_nodes(&self, run: &Machine) -> u32 {
         let own: BTreeSet<_> = run.current().nodes.iter().map(|task| &task.node).collect();
         let spare = node_choice::available_nodes(self.candidates(run, clock::now_ms()))
             .into_iter()

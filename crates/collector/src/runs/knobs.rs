@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, RunId};
-use domain::run::knob::{InPlaceChange, InPlaceState, STEPS_MIN, Verdict};
+use domain::run::knob::{InPlaceChange, InPlaceState, Pending, STEPS_MIN, Verdict};
 use domain::run::state::{Attempt, CannotChange, Event, KnobRequest, Machine, StopPoint};
 use domain::time::TimestampMs;
 use query::Value;
@@ -41,6 +41,16 @@ pub enum KnobError {
         /// The current attempt.
         current: AttemptNo,
     },
+    /// A node would be excluded, and no other node is free.
+    #[error(
+        "no other node is free, so run {run} could not continue without {node}; free a node or add one, then try again"
+    )]
+    NoSpareNode {
+        /// The run.
+        run: RunId,
+        /// The node that would be excluded.
+        node: String,
+    },
 }
 
 impl Runs {
@@ -55,11 +65,24 @@ impl Runs {
         expected: Option<AttemptNo>,
     ) -> Result<Option<Event>, KnobError> {
         let machine = self.machine(run).await?;
-        if machine.change_for(&request)?.is_none() {
+        if self.possible_change(&machine, &request, expected)?.is_none() {
             return Ok(None);
         }
+        Ok(Some(self.change_event(&machine, request).await))
+    }
+
+    /// Returns the change that a request leads to, or `None` if the knobs already have these values or the change is in progress.
+    pub(super) fn possible_change(
+        &self,
+        machine: &Machine,
+        request: &KnobRequest,
+        expected: Option<AttemptNo>,
+    ) -> Result<Option<Pending>, KnobError> {
+        let Some(pending) = machine.change_for(request)? else {
+            return Ok(None);
+        };
+        let (run, current) = (&machine.id, machine.current().no);
         self.check_none_held(run)?;
-        let current = machine.current().no;
         if let Some(expected) = expected.filter(|expected| *expected != current) {
             return Err(KnobError::NotExpected {
                 run: run.clone(),
@@ -67,7 +90,15 @@ impl Runs {
                 current,
             });
         }
-        Ok(Some(self.change_event(&machine, request).await))
+        if let Some(node) = pending.change.without.first()
+            && self.spare_nodes(machine) == 0
+        {
+            return Err(KnobError::NoSpareNode {
+                run: run.clone(),
+                node: node.clone(),
+            });
+        }
+        Ok(Some(pending))
     }
 
     /// Reverts a change whose verdict is negative, if the change was made with auto-revert. This happens once: afterwards it is no longer

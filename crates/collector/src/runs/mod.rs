@@ -24,6 +24,7 @@ mod node_choice;
 mod owner;
 mod owners;
 mod placement;
+mod preview;
 mod publish;
 mod reports;
 mod resume;

@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::harness::{Agent, Server, answer, until};
-use crate::runs::{Control, credential, start_ranks, submit};
+use crate::runs::{Control, credential, credential_of, start_ranks, submit};
 
 async fn post(server: &Server, run: &str, what: &str, body: Value) -> (StatusCode, Value) {
     let request = server.request(Method::POST, &format!("/api/runs/{run}/{what}"));
@@ -353,4 +353,77 @@ async fn a_doubled_batch_is_tried_after_checkpointing_is_kept_and_goes_back_when
     assert_eq!(back["knobs"], json!({"activation_checkpointing": "block"}));
     let tried = attempt(&server, &run, 3, |attempt| attempt["ended_ms"].is_i64()).await;
     assert_eq!(tried["change"]["verdict"]["decision"], "rejected");
+}
+
+#[tokio::test]
+async fn a_preview_changes_nothing_and_an_exclusion_needs_a_free_node() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+
+    let (status, view) = server.get(&format!("/api/runs/{run}/knobs")).await;
+    assert_eq!(
+        (status, &view["revertible"]),
+        (StatusCode::OK, &json!([])),
+        "{view}"
+    );
+    let mut knobs = view["knobs"].as_array().unwrap().iter();
+    let timeout = knobs.find(|knob| knob["name"] == "process_group_timeout_s");
+    let timeout = timeout.unwrap();
+    assert_eq!(
+        (&timeout["live"], &timeout["values"]),
+        (&json!(true), &json!("a whole number from 1 to 604800"))
+    );
+
+    let (status, problem) = post(
+        &server,
+        &run,
+        "preview",
+        json!({"apply": {"set": {"process_group_timeout_s": "soon"}}}),
+    )
+    .await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(
+        problem["errors"][0]["field"], "set.process_group_timeout_s",
+        "{problem}"
+    );
+    let apply = json!({"set": {"process_group_timeout_s": "1200"}, "expected": 1});
+    let (status, preview) = post(&server, &run, "preview", json!({ "apply": apply })).await;
+    assert_eq!((status, &preview["in_place"]), (StatusCode::OK, &json!(true)));
+    let diff = &preview["change"]["set"][0];
+    assert_eq!((&diff["old"], &diff["new"]), (&Value::Null, &json!("1200")));
+    let (_, before) = server.get(&format!("/api/runs/{run}")).await;
+    assert_eq!(before["attempts"][0]["live"], Value::Null, "nothing has changed");
+
+    // The run has the only node.
+    let node = before["nodes"][0].as_str().unwrap();
+    for (what, body) in [
+        ("preview", json!({"exclude": {"node": node}})),
+        ("exclude", json!({"node": node})),
+    ] {
+        let (status, problem) = post(&server, &run, what, body).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{problem}");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("no other node is free"), "{problem}");
+    }
+    let (status, problem) = post(&server, &run, "exclude", json!({"node": "elsewhere"})).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{problem}");
+
+    // A second node makes it possible.
+    let second = credential_of(&server, "n2").await;
+    let _spare = Control::connect_as(&server, "n2", &second, &[]).await;
+    let exclude = json!({"node": node, "expected": 1});
+    until("the node is free", async || {
+        let (status, preview) = post(&server, &run, "preview", json!({ "exclude": exclude })).await;
+        let cost = preview["cost"].as_str().unwrap_or_default();
+        (status == StatusCode::OK && cost.contains("1 other node is free")).then_some(())
+    })
+    .await;
+    let (status, view) = post(&server, &run, "exclude", exclude).await;
+    assert_eq!(status, StatusCode::OK, "{view}");
+    assert_eq!(view["pending"]["without"], json!([node]), "{view}");
+    let (_, actions) = server.get(&format!("/api/runs/{run}/actions")).await;
+    assert_eq!(actions[0]["text"], format!("run exclude: {node}"), "{actions}");
 }

@@ -1,9 +1,11 @@
 //! `/api/runs`: `GET` lists runs, `POST` submits a [`Spec`](crate::run::spec::Spec). Also `GET /api/runs/{id}`, `POST /api/runs/{id}/stop`,
 //! `GET /api/runs/{id}/logs`.
 
+mod changes;
 mod from_state;
 mod logs;
 
+pub use changes::{ChangePreview, ExcludeNode, KnobView, KnobsView, PreviewChange};
 pub use logs::{LogMatch, LogMatches, LogPiece, LogSource};
 
 pub use crate::run::checkpoint::ResumedFrom;

@@ -30,7 +30,7 @@ pub(super) enum Reason {
     Command(&'static str),
 }
 
-pub(super) static ENDPOINTS: [Endpoint; 7] = [
+pub(super) static ENDPOINTS: [Endpoint; 6] = [
     endpoint(
         "GET /api/gpus",
         Elsewhere("the stream sends the nodes with their GPUs"),
@@ -45,7 +45,6 @@ pub(super) static ENDPOINTS: [Endpoint; 7] = [
         "POST /api/runs/{id}/flight-digest",
         ForPrograms("the analysers read it"),
     ),
-    endpoint("POST /api/runs/{id}/trace", Command("lockstep run trace")),
     endpoint(
         "POST /api/runs/{id}/wait-counters",
         ForPrograms("a raw answer of PyTorch"),

@@ -1,28 +1,42 @@
 //! The cost of an action, in words.
 
+use super::Measurements;
 use crate::run::state::Machine;
 
-/// Cost of another attempt.
+/// Maximum number of nodes that a cost names.
+const NAMED_NODES_MAX: usize = 4;
+
+/// Cost of a change of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct RestartCost {
+pub(super) struct ChangeCost {
     pub(super) steps_lost: Option<u64>,
     pub(super) ranks: u32,
     pub(super) words: String,
 }
 
-/// Returns the cost of ending the current attempt and resuming from the last complete checkpoint.
-pub(super) fn of_restart(run: &Machine, last_step: Option<u64>, step_s: Option<f64>) -> RestartCost {
+/// Returns the cost of ending the current attempt and resuming from the last complete checkpoint, or from the start if a user requests it.
+pub(super) fn of_restart(run: &Machine, measurements: &Measurements, from_start: bool) -> ChangeCost {
     let current = run.current();
-    let ranks = u32::try_from(current.ranks().count()).unwrap_or(u32::MAX);
-    let steps_lost = run.steps_since_checkpoint(last_step);
-    let from = match run.resume_point() {
-        Some(from) => match from.step {
-            Some(step) => format!("from the checkpoint of step {step}"),
-            None => format!("from the checkpoint {}", from.path),
-        },
-        None => "from the start, because no complete checkpoint is known".to_owned(),
+    let ranks = rank_count(run);
+    let last_step = measurements.last_step;
+    let (from, steps_lost) = match run.resume_point() {
+        _ if from_start => (
+            "from the start, without a checkpoint".to_owned(),
+            last_step.or(current.last_step()),
+        ),
+        Some(from) => {
+            let words = match from.step {
+                Some(step) => format!("from the checkpoint of step {step}"),
+                None => format!("from the checkpoint {}", from.path),
+            };
+            (words, run.steps_since_checkpoint(last_step))
+        }
+        None => (
+            "from the start, because no complete checkpoint is known".to_owned(),
+            run.steps_since_checkpoint(last_step),
+        ),
     };
-    let lost = match (steps_lost, step_s) {
+    let lost = match (steps_lost, measurements.step_s) {
         (Some(0), _) => "; no step is trained again".to_owned(),
         (Some(steps), Some(step_s)) => format!(
             "; at most {steps} steps are trained again, about {}",
@@ -36,11 +50,51 @@ pub(super) fn of_restart(run: &Machine, last_step: Option<u64>, step_s: Option<f
     } else {
         format!("Ends attempt {} and restarts with", current.no)
     };
-    RestartCost {
+    ChangeCost {
         steps_lost,
         ranks,
         words: format!("{ends} {} {from}{lost}.", ranks_words(ranks)),
     }
+}
+
+/// Returns the cost of a change that the ranks apply while they train.
+pub(super) fn in_place(run: &Machine) -> ChangeCost {
+    let (no, ranks) = (run.current().no, rank_count(run));
+    let whom = match ranks {
+        1 => "its rank applies".to_owned(),
+        ranks => format!("each of its {ranks} ranks applies"),
+    };
+    ChangeCost {
+        steps_lost: Some(0),
+        ranks,
+        words: format!(
+            "Attempt {no} continues: {whom} the change at the end of its next step; no step is trained again."
+        ),
+    }
+}
+
+/// Returns what an exclusion leaves: the other nodes of the attempt, and the nodes that are free.
+pub(super) fn after_exclusion(run: &Machine, node: &str, spare_nodes: u32) -> String {
+    let nodes = run.current().nodes.iter();
+    let others: Vec<&str> = nodes
+        .map(|task| task.node.as_str())
+        .filter(|other| *other != node)
+        .collect();
+    let others = match others.len() {
+        0 => String::new(),
+        1..=NAMED_NODES_MAX => format!("; {} can be used again", others.join(", ")),
+        count => format!("; its {count} other nodes can be used again"),
+    };
+    let spare = match spare_nodes {
+        0 => "no other node is free".to_owned(),
+        1 => "1 other node is free".to_owned(),
+        spare => format!("{spare} other nodes are free"),
+    };
+    format!("{node} is excluded from this run{others}; {spare}.")
+}
+
+fn rank_count(run: &Machine) -> u32 {
+    u32::try_from(run.current().ranks().count()).unwrap_or(u32::MAX)
 }
 
 pub(super) fn ranks_words(ranks: u32) -> String {

@@ -8,6 +8,7 @@
 
 mod cost;
 mod hint;
+mod preview;
 mod propose;
 mod value;
 
@@ -21,6 +22,7 @@ use crate::api::checkpoints::PruneLine;
 use crate::ident::Rank;
 
 pub use hint::{ACTIONS_ANNOTATION, Hint};
+pub use preview::preview;
 pub use propose::{ActionContext, Measurements, propose};
 pub use value::Loading;
 

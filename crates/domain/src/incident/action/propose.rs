@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::cost::{self, RestartCost, ranks_words};
+use super::cost::{self, ChangeCost, ranks_words};
+use super::preview::UNDO_EXCLUSION;
 use super::value::{self, Loading};
 use super::{Action, ActionKind, Hint};
 use crate::bytes::DisplayBytes;
@@ -89,8 +90,8 @@ impl ActionContext<'_> {
         hints
     }
 
-    fn restart_cost(&self) -> RestartCost {
-        cost::of_restart(self.run, self.measurements.last_step, self.measurements.step_s)
+    fn restart_cost(&self) -> ChangeCost {
+        cost::of_restart(self.run, self.measurements, false)
     }
 
     fn attempt_began_ms(&self, no: AttemptNo) -> Option<TimestampMs> {
@@ -153,15 +154,12 @@ impl ActionContext<'_> {
             return None;
         }
         let cost = self.restart_cost();
-        let spare = match self.measurements.spare_nodes {
-            1 => "1 other node is free".to_owned(),
-            spare => format!("{spare} other nodes are free"),
-        };
+        let left = cost::after_exclusion(self.run, node.as_str(), self.measurements.spare_nodes);
         Some(Action {
-            cost: format!("{} {node} is excluded from this run; {spare}.", cost.words),
+            cost: format!("{} {left}", cost.words),
             steps_lost: cost.steps_lost,
             ranks: cost.ranks,
-            undo: "Stop and resume the run: a resumed run may use every node.".to_owned(),
+            undo: UNDO_EXCLUSION.to_owned(),
             node: Some(node.to_string()),
             ..Action::new(
                 ActionKind::ExcludeNode,

@@ -1,12 +1,15 @@
 //! Tests: which actions are possible in which context.
 
 use super::*;
-use crate::ident::{NodeName, RunId};
+use crate::api::runs::{ChangePreview, KnobsView};
+use crate::ident::{AttemptNo, NodeName, RunId};
 use crate::incident::NamedCulprit;
 use crate::run::checkpoint::Checkpoint;
-use crate::run::knob::{Change, How, KnobDiff};
+use crate::run::knob::{Change, ChangeId, How, KnobDiff};
 use crate::run::spec::Spec;
-use crate::run::state::{Cause, Event, Machine, NodePhase, Outcome, RankTask, RunState, advance};
+use crate::run::state::{
+    Cause, Event, KnobRequest, Machine, NodePhase, Outcome, RankTask, RunState, advance,
+};
 use crate::series::Labels;
 
 /// Returns a run with two ranks on one node and a checkpoint of step 40.
@@ -202,4 +205,104 @@ fn a_trace_needs_the_profiler() {
     let mut run = running();
     run.spec.kineto = false;
     assert_eq!(ids(&run, "trace", &measurements()), [""; 0]);
+}
+
+/// Returns the preview of a request, with one free node.
+fn previewed(run: &Machine, request: &KnobRequest) -> ChangePreview {
+    let pending = run
+        .change_for(request)
+        .expect("it is possible")
+        .expect("a change");
+    preview(run, request, &pending, &measurements())
+}
+
+fn apply(name: &str, value: &str, from_start: bool) -> KnobRequest {
+    KnobRequest::Apply {
+        set: [(name.to_owned(), value.to_owned())].into(),
+        auto_revert: None,
+        from_start,
+        restart: false,
+        try_larger_batch: None,
+        follows: None,
+    }
+}
+
+#[test]
+fn a_preview_says_what_a_change_costs_and_how_to_undo_it() {
+    let run = running();
+    let by_restart = previewed(&run, &apply("num_workers", "4", false));
+    assert_eq!(
+        by_restart.cost,
+        "Ends attempt 1 and restarts with 2 ranks from the checkpoint of step 40; at most 12 steps are trained again, about 5 s."
+    );
+    assert_eq!((by_restart.in_place, by_restart.steps_lost), (false, Some(12)));
+    assert_eq!(
+        by_restart.undo,
+        "Revert it on the page of the run, or with `lockstep run revert ddp-1`."
+    );
+    let from_start = previewed(&run, &apply("num_workers", "4", true));
+    assert_eq!(from_start.steps_lost, Some(52), "{}", from_start.cost);
+    let exclusion = KnobRequest::Restart {
+        without: vec![NodeName::new("n1").expect("a name")],
+    };
+    let excluded = previewed(&run, &exclusion);
+    assert!(
+        excluded
+            .cost
+            .ends_with("n1 is excluded from this run; 1 other node is free."),
+        "{}",
+        excluded.cost
+    );
+    assert!(excluded.undo.contains("resume the run"), "{}", excluded.undo);
+}
+
+#[test]
+fn a_change_in_place_costs_no_step() {
+    let mut run = running();
+    let prepared = crate::run::state::Prepared {
+        turns_live: true,
+        ..Default::default()
+    };
+    run.attempts[0].nodes[0].prepared = Some(prepared);
+    let in_place = previewed(&run, &apply("process_group_timeout_s", "1200", false));
+    assert_eq!((in_place.in_place, in_place.steps_lost), (true, Some(0)));
+    assert!(
+        in_place.cost.contains("each of its 2 ranks applies the change"),
+        "{}",
+        in_place.cost
+    );
+}
+
+#[test]
+fn changes_are_listed_as_revertible_until_a_later_one_sets_the_same_knob() {
+    let mut run = running();
+    assert_eq!(KnobsView::from(&run).revertible, []);
+    let diff = |new: &str| KnobDiff {
+        knob: "num_workers".into(),
+        old: None,
+        new: Some(new.into()),
+        how: How::Injected,
+    };
+    let change = |new| Change {
+        set: vec![diff(new)],
+        ..Change::default()
+    };
+    run.attempts[0].knobs.change = Some(Box::new(change("2")));
+    run.attempts[0]
+        .knobs
+        .values
+        .insert("num_workers".into(), "2".into());
+    let view = KnobsView::from(&run);
+    assert_eq!(view.revertible, [ChangeId::of(run.attempts[0].no)]);
+    let workers = view.knobs.iter().find(|knob| knob.name == "num_workers");
+    let workers = workers.expect("a knob of every run");
+    assert_eq!(workers.value.as_deref(), Some("2"));
+    assert!(!workers.live && workers.problem.is_empty());
+    let amp = view.knobs.iter().find(|knob| knob.name == "amp").expect("a knob");
+    assert_eq!(amp.choices, ["off", "bf16", "fp16"]);
+    let mut later = run.attempts[0].clone();
+    later.no = AttemptNo(2);
+    later.knobs.change = Some(Box::new(change("4")));
+    run.attempts.push(later);
+    assert_eq!(KnobsView::from(&run).revertible, [ChangeId::of(AttemptNo(2))]);
 }

@@ -133,10 +133,15 @@ impl Change {
                 nodes => format!("a restart without {}", nodes.join(", ")),
             };
         }
-        let word = |diff: &KnobDiff| match &diff.new {
-            Some(new) => format!("{}={new}", diff.knob),
-            None => format!("{} as the script has it", diff.knob),
-        };
+        let word = |diff: &KnobDiff| value_words(&diff.knob, diff.new.as_deref());
+        let words: Vec<String> = self.set.iter().map(word).collect();
+        words.join(", ")
+    }
+
+    /// Returns the values before the change, as text: `lr_scale=1`, `amp as the script has it`.
+    #[must_use]
+    pub fn former_values(&self) -> String {
+        let word = |diff: &KnobDiff| value_words(&diff.knob, diff.old.as_deref());
         let words: Vec<String> = self.set.iter().map(word).collect();
         words.join(", ")
     }
@@ -159,6 +164,13 @@ impl Change {
     pub fn is_injected(&self) -> bool {
         let injected = |diff: &KnobDiff| diff.how == How::Injected && diff.new.is_some();
         self.set.iter().any(injected)
+    }
+}
+
+fn value_words(knob: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) => format!("{knob}={value}"),
+        None => format!("{knob} as the script has it"),
     }
 }
 

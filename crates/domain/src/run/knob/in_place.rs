@@ -14,7 +14,7 @@ use crate::time::TimestampMs;
 pub const IN_PLACE_MAX: usize = 32;
 
 /// Identifies a change of a run: the one that an attempt was made for, or one made while it ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeId {
     /// The attempt.
     pub attempt: AttemptNo,

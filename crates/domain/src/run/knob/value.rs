@@ -78,6 +78,15 @@ impl Values {
         }
     }
 
+    /// Returns all valid values if they are a few words, otherwise none.
+    #[must_use]
+    pub fn choices(self) -> &'static [&'static str] {
+        match self {
+            Self::Words(words) => words,
+            _ => &[],
+        }
+    }
+
     /// Returns a warning about a value that is allowed but rarely useful.
     #[must_use]
     pub fn warning(self, value: &str) -> Option<&'static str> {

@@ -216,6 +216,22 @@ impl Machine {
             .filter(move |(id, change)| change.reverts.is_none() && !change.restart && !reverted.contains(id))
     }
 
+    /// Returns the changes that can be reverted now, in order.
+    #[must_use]
+    pub fn revertible_changes(&self) -> Vec<ChangeId> {
+        let can = |(id, _): &(ChangeId, &Change)| {
+            let request = KnobRequest::Revert {
+                attempt: Some(id.attempt),
+                live: (id.live > 0).then_some(id.live),
+                reason: None,
+                from_start: false,
+                restart: false,
+            };
+            matches!(self.change_for(&request), Ok(Some(_)))
+        };
+        self.standing().filter(can).map(|(id, _)| id).collect()
+    }
+
     /// Returns all changes that were made, in order.
     pub(super) fn changes(&self) -> impl Iterator<Item = (ChangeId, &Change)> {
         self.attempts.iter().flat_map(|attempt| {

@@ -26,7 +26,8 @@ use crate::time::TimestampMs;
 
 impl Machine {
     /// Returns true if the ranks can make a change in place; otherwise it needs a new attempt.
-    pub(super) fn can_change_in_place(&self, request: &KnobRequest, change: &Change) -> bool {
+    #[must_use]
+    pub fn can_change_in_place(&self, request: &KnobRequest, change: &Change) -> bool {
         let (KnobRequest::Apply {
             restart, from_start, ..
         }
