@@ -7,6 +7,7 @@ use domain::api::lists::{ListChanges, PlacedItem};
 use domain::api::nodes::NodeView;
 use domain::api::runs::{AttemptView, LogPiece, RunSummary, StopView, UnknownAttemptView, UnreadReport};
 use domain::api::stream::Column;
+use domain::run::knob::Change;
 use domain::time::TimestampMs;
 use serde::Deserialize;
 use wasm_bindgen::JsValue;
@@ -77,6 +78,18 @@ pub(crate) struct More {
     pub(crate) unread_reports: Vec<UnreadReport>,
     /// Unknown attempts of the run on nodes.
     pub(crate) unknown_attempts: Vec<UnknownAttemptView>,
+    /// The change of knobs that waits for the end of the current attempt.
+    pub(crate) pending: Option<Change>,
+    /// The specification.
+    pub(crate) spec: SpecFields,
+}
+
+/// The fields of a specification that a page shows.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct SpecFields {
+    /// Whether the ranks are ready to record a trace.
+    pub(crate) kineto: bool,
 }
 
 impl StreamMessage {

@@ -4,12 +4,16 @@ mod address;
 mod attempts;
 mod axis;
 mod cause;
+mod change_dialog;
 mod charts;
 mod checkpoint_list;
 mod checkpoints;
+mod field_request;
 mod findings;
+mod followed;
 mod gpus;
 mod head;
+mod knobs;
 mod log;
 mod logged;
 mod map;
@@ -25,6 +29,7 @@ mod stacks;
 mod stop;
 mod tabs;
 mod topology;
+mod trace;
 mod unobserved;
 mod unread;
 mod view;
@@ -37,12 +42,14 @@ use crate::live::{Live, Run, StreamMessage, each};
 use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
 use axis::{TimeAxis, followed};
+use change_dialog::{ChangeDialog, ConfirmChange};
 use charts::Charts;
 use checkpoint_list::CheckpointList;
 use checkpoints::Checkpoints;
 use findings::Findings;
 use gpus::Gpus;
 use head::Head;
+use knobs::Knobs;
 use log::Log;
 use map::RankMap;
 use memory::Memory;
@@ -82,6 +89,7 @@ fn Shown(id: String, run: RunSignal) -> impl IntoView {
     let history = followed(&id, run);
     let view = View::of(run, checkpoints, history);
     let chosen = Tab::chosen();
+    let dialog = ChangeDialog::new(&id, run);
     let (inside, View { window, marks, .. }) = (id.clone(), view);
     let part = dynamic_view(move || {
         let id = inside.clone();
@@ -105,17 +113,22 @@ fn Shown(id: String, run: RunSignal) -> impl IntoView {
             .into_any(),
             Tab::Log => view! { <Log id run /> }.into_any(),
             Tab::Checkpoints => view! { <Checkpoints id run checkpoints /> }.into_any(),
-            Tab::Attempts => view! { <Attempts run /> }.into_any(),
+            Tab::Attempts => view! {
+                <Knobs id run dialog />
+                <Attempts run dialog />
+            }
+            .into_any(),
         }
     });
     view! {
-        <Head id=id.clone() run checkpoints />
+        <Head id=id.clone() run checkpoints dialog />
         <Findings id=id.clone() run />
         <RunDiagnoses id=id.clone() run />
         <NotRead run />
         <Unobserved run />
         <Tabs chosen />
         {part}
+        <ConfirmChange of=dialog />
     }
 }
 

@@ -1,7 +1,5 @@
 //! Attempts of a run: cause, checkpoint, nodes, outcome and the rank that failed first.
 
-mod change;
-mod followed;
 mod node;
 mod provenance;
 
@@ -10,11 +8,12 @@ use domain::ident::Rank;
 use leptos::prelude::*;
 
 use super::cause::cause;
+use super::change_dialog::ChangeDialog;
+use super::followed::followed;
 use super::run_signal::RunSignal;
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
 use crate::ui::{Heading, clock, dynamic_view, empty_view, text};
-use followed::followed;
 use node::Node;
 use provenance::shown as provenance_shown;
 
@@ -23,6 +22,8 @@ use provenance::shown as provenance_shown;
 pub(super) fn Attempts(
     /// The run.
     run: RunSignal,
+    /// The dialog that excludes a node.
+    dialog: ChangeDialog,
 ) -> impl IntoView {
     let attempts = followed(move || {
         run.with(|run| {
@@ -44,20 +45,21 @@ pub(super) fn Attempts(
     view! {
         <section class="min-w-0">
             <Heading text=tr("Attempts and ranks") hint=tr("Each start of the run, its processes per node, and how they ended. The rank that failed first is marked; ranks that failed because of it are pale.") />
-            <div class="grid grid-cols-1 gap-2">{each(newest_first, move |row| view! { <Attempt open=is_last(&row.key) row /> }.into_any())}</div>
+            <div class="grid grid-cols-1 gap-2">{each(newest_first, move |row| view! { <Attempt open=is_last(&row.key) row dialog /> }.into_any())}</div>
         </section>
     }
 }
 
 /// `open`: the initial state; afterwards the user decides.
 #[component]
-fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
+fn Attempt(row: Row<AttemptView>, open: bool, dialog: ChangeDialog) -> impl IntoView {
     let attempt = row.signal();
     let of = move |part: fn(&AttemptView) -> String| text(move || attempt.with(part));
     let nodes = followed(move || attempt.with(|attempt| attempt.nodes.clone()));
     let root = Memo::new(move |_| attempt.with(root_cause));
     let excluded = Memo::new(move |_| attempt.with(|attempt| attempt.excluded.clone()));
-    let change = Memo::new(move |_| attempt.with(change::of));
+    let number = attempt.with_untracked(|attempt| attempt.attempt);
+    let can_exclude = Memo::new(move |_| dialog.can_exclude(number));
     let warnings = Memo::new(move |_| attempt.with(|attempt| attempt.warnings.clone()));
     let provenance = Memo::new(move |_| attempt.with(|attempt| attempt.provenance.clone()));
     view! {
@@ -68,9 +70,8 @@ fn Attempt(row: Row<AttemptView>, open: bool) -> impl IntoView {
             <p class="text-sm opacity-80 mt-1 break-words" data-testid="attempt-facts">{of(facts)}</p>
             <p class="text-sm opacity-80 break-words empty:hidden" data-testid="attempt-knobs">{of(knobs)}</p>
             {dynamic_view(move || warnings.get().iter().map(|words| warning(words)).collect::<Vec<AnyView>>().into_any())}
-            {dynamic_view(move || change::shown(&change.get()))}
             {dynamic_view(move || excluded.get().iter().map(not_given).collect::<Vec<AnyView>>().into_any())}
-            {each(move || nodes.rows(), move |row| view! { <Node row root /> }.into_any())}
+            {each(move || nodes.rows(), move |row| view! { <Node row root can_exclude dialog /> }.into_any())}
             {dynamic_view(move || provenance.get().as_ref().map_or_else(empty_view, provenance_shown))}
         </details>
     }

@@ -1,15 +1,20 @@
 //! Name, state, progress and outcome of a run, and the actions on it.
 
 use domain::api::session::Role;
+use domain::run::knob::Change;
 use domain::run::state::RunState;
 use leptos::prelude::*;
 
+use super::address::of_tab;
+use super::change_dialog::ChangeDialog;
 use super::checkpoint_list::CheckpointList;
 use super::progress::Progress;
 use super::resume::ResumeButton;
 use super::run_signal::RunSignal;
 use super::stacks::StacksButton;
 use super::stop::{StopButton, progress};
+use super::tabs::Tab;
+use super::trace::TraceButton;
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Run;
 use crate::session::UserSession;
@@ -29,6 +34,8 @@ pub(super) fn Head(
     run: RunSignal,
     /// The checkpoints of the run.
     checkpoints: CheckpointList,
+    /// The dialog that changes the run.
+    dialog: ChangeDialog,
 ) -> impl IntoView {
     let session = expect_context::<UserSession>();
     let state =
@@ -52,7 +59,7 @@ pub(super) fn Head(
                 .map_or_else(Vec::new, |run| run.more.unknown_attempts.clone())
         })
     });
-    let may = Memo::new(move |_| session.may(Role::Operator) && !watched.get());
+    let may = dialog.may;
     let can_stop = move || may.get() && !state.get().is_final() && state.get() != RunState::Stopping;
     let can_resume = move || may.get() && state.get().is_final();
     let can_ask = move || session.may(Role::Operator) && state.get() == RunState::Running;
@@ -60,6 +67,13 @@ pub(super) fn Head(
     let is_since_known = move || since_ms().is_some();
     let since_ms = Signal::derive(move || since_ms().unwrap_or_default());
     let (stopped, resumed, inspected, copied) = (id.clone(), id.clone(), id.clone(), id.clone());
+    let (traced, knobs) = (id.clone(), of_tab(&id, Tab::Attempts));
+    let pending = words(run, |run| run.more.pending.as_ref().map(waiting));
+    let requested = text(move || {
+        dialog
+            .requested
+            .with(|requested| requested.as_deref().map_or_else(String::new, done))
+    });
     let (progress_of, [since, since_end]) = (id.clone(), tr_parts("since {time}"));
     let [submitted, ago] = tr_parts("submitted {time}");
     view! {
@@ -68,12 +82,16 @@ pub(super) fn Head(
             <span><StateBadge state /> <When on=is_since_known><span class="text-muted" data-testid="state-since">" " {since} <Ago at_ms=since_ms /> {since_end}</span></When></span>
             <When on=can_stop><StopButton id=stopped.clone() run checkpoints /></When>
             <When on=can_ask><StacksButton id=inspected.clone() /></When>
+            <When on=can_ask><TraceButton id=traced.clone() run /></When>
             <When on=can_resume><ResumeButton id=resumed.clone() checkpoints /></When>
             <When on=move || may.get()><a class="btn btn-sm" href=format!("/runs/new?from={copied}") data-testid="clone">{tr("Clone")}</a></When>
+            <When on=move || may.get()><a class="btn btn-sm" href=knobs.clone() data-testid="change-knobs">{tr("Change knobs")}</a></When>
             <Progress id=progress_of run />
             <p class="w-full text-sm opacity-80" data-testid="run-detail">{words(run, |run| Some(detail(run)))} {submitted} <Ago at_ms=submitted_ms /> {ago}</p>
             <p class="w-full break-words empty:hidden" lang="en" data-testid="run-outcome">{why}</p>
             <p class="w-full break-words empty:hidden" role="status" data-testid="stop-progress">{stopping}</p>
+            <p class="w-full break-words empty:hidden" role="status" data-testid="change-requested">{requested}</p>
+            <p class="w-full break-words empty:hidden" role="status" data-testid="change-pending">{pending}</p>
             <UnknownAttempts of=unknown />
             <When on=move || watched.get()>
                 <p class="w-full text-sm" data-testid="watched">{tr("Watched run: it was started by lockstep exec, Slurm or by hand, so it cannot be stopped or resumed here.")}</p>
@@ -85,6 +103,22 @@ pub(super) fn Head(
 /// Returns a text about a run; empty if there is none.
 fn words(run: RunSignal, say: fn(&Run) -> Option<String>) -> Signal<String> {
     text(move || run.with(|run| run.as_ref().and_then(say)).unwrap_or_default())
+}
+
+/// Returns what was requested, and where its result is.
+fn done(change: &str) -> String {
+    tr_with(
+        "Requested: {change}. Attempts and settings lists its progress and its verdict.",
+        &[("change", &change)],
+    )
+}
+
+/// Returns what happens when the current attempt has ended.
+fn waiting(change: &Change) -> String {
+    tr_with(
+        "The current attempt ends. The next one begins with: {change}.",
+        &[("change", &change.words())],
+    )
 }
 
 fn detail(run: &Run) -> String {

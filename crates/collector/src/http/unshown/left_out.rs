@@ -52,11 +52,7 @@ pub(super) static ENDPOINTS: [Endpoint; 6] = [
 ];
 
 pub(super) static FIELDS: [Fields; 15] = [
-    fields(
-        "Change",
-        &["follows", "restart", "reverts", "without"],
-        InWords("Change::cause"),
-    ),
+    fields("Change", &["follows", "reverts"], InWords("Change::cause")),
     fields(
         "Change",
         &["reverts_live"],
@@ -71,8 +67,8 @@ pub(super) static FIELDS: [Fields; 15] = [
     fields("How", &["flag", "variables"], InWords("How::words")),
     fields(
         "InPlaceChange",
-        &["no", "orders"],
-        ForPrograms("numbers of the change and of its actions"),
+        &["orders"],
+        ForPrograms("numbers of its actions"),
     ),
     fields("InPlaceChange", &["refused"], InWords("InPlaceChange::words")),
     fields(

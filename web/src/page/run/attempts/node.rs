@@ -6,7 +6,8 @@ use domain::run::state::StallCause;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
-use super::followed::followed;
+use super::super::change_dialog::ChangeDialog;
+use super::super::followed::followed;
 use crate::language::{tr, tr_with};
 use crate::live::{Row, each};
 use crate::ui::{When, clock, dynamic_view, empty_view, text};
@@ -20,7 +21,12 @@ extern "C" {
 
 /// The node. `root`: the rank that failed first.
 #[component]
-pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl IntoView {
+pub(super) fn Node(
+    row: Row<NodeTaskView>,
+    root: Memo<Option<Rank>>,
+    can_exclude: Memo<bool>,
+    dialog: ChangeDialog,
+) -> impl IntoView {
     let node = row.signal();
     let ranks = followed(move || node.with(|node| node.ranks.clone()));
     let command = text(move || node.with(|node| node.command.clone()));
@@ -32,10 +38,16 @@ pub(super) fn Node(row: Row<NodeTaskView>, root: Memo<Option<Rank>>) -> impl Int
             tr("Select and copy it")
         })
     };
+    let name = StoredValue::new(row.key.clone());
+    let exclusion = StoredValue::new(tr_with("Exclude… {node}", &[("node", &row.key)]));
+    let exclude = move |_| dialog.open_exclusion(name.get_value());
     let label = tr_with("Copy the command line of {node}", &[("node", &row.key)]);
     view! {
         <div class="mt-2">
-            <p class="font-mono text-sm">{row.key.clone()}</p>
+            <p class="flex flex-wrap gap-2 items-center">
+                <span class="font-mono text-sm">{row.key.clone()}</span>
+                <When on=can_exclude><button class="btn btn-xs" aria-label=exclusion.get_value() on:click=exclude data-testid="exclude">{tr("Exclude…")}</button></When>
+            </p>
             <When on=move || !command.read().is_empty()>
                 <p class="flex gap-2 items-start">
                     <code class="text-xs break-all opacity-70 select-all min-w-0" data-testid="command">{command}</code>
