@@ -60,11 +60,12 @@ pub(super) fn TraceButton(
     let id = StoredValue::new(id);
     let send = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
-        match asked(
+        let body = asked(
             &rank.read_untracked(),
             &length.read_untracked(),
             &unit.read_untracked(),
-        ) {
+        );
+        match body {
             Ok(body) => {
                 recorded.set(None);
                 started_ms.set(now_ms.get_untracked());

@@ -43,17 +43,25 @@ fn rows(verdict: &Verdict) -> [[String; 4]; 5] {
     [
         row(
             tr("Step time"),
-            &|side| median(side.step_seconds, Unit::Seconds),
+            &|side: &PerformanceSummary| median(side.step_seconds, Unit::Seconds),
             verdict.step_time.map(|ratio| ratio.value),
         ),
         row(
             tr("Samples per second"),
-            &|side| median(side.samples_per_second, Unit::PerSecond),
+            &|side: &PerformanceSummary| median(side.samples_per_second, Unit::PerSecond),
             verdict.throughput.map(|ratio| ratio.value),
         ),
-        row(tr("Memory, peak"), &|side| memory(side.memory), verdict.memory),
+        row(
+            tr("Memory, peak"),
+            &|side: &PerformanceSummary| memory(side.memory),
+            verdict.memory,
+        ),
         row(tr("Last loss"), &last_loss, None),
-        row(tr("Measured steps"), &|side| side.steps.to_string(), None),
+        row(
+            tr("Measured steps"),
+            &|side: &PerformanceSummary| side.steps.to_string(),
+            None,
+        ),
     ]
 }
 
@@ -65,12 +73,16 @@ fn percent(ratio: f64) -> String {
 }
 
 fn memory(memory: Option<Memory>) -> String {
+    let Some(memory) = memory else {
+        return NONE.to_owned();
+    };
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a saturating cast of a count"
     )]
-    memory.map_or_else(|| NONE.to_owned(), |memory| bytes(memory.bytes as u64))
+    let whole = memory.bytes as u64;
+    bytes(whole)
 }
 
 fn last_loss(side: &PerformanceSummary) -> String {
