@@ -102,7 +102,7 @@ test("actions on a run", async (t) => {
     await dialog.waitFor({ state: "hidden" });
     const live = { no: 1, asked_ms: Date.now(), step: 127, state: "asked", ranks: [0, 1], change: { set: [diff] } };
     const inPlace = (change) => ({ ...view(), attempts: [{ ...view().attempts[0], live: [{ ...live, ...change }] }] });
-    set(inPlace({}), []);
+    set(inPlace({}), [{ attempt: 1, live: 1 }]);
     await page.getByTestId("change-ranks").getByText(/Applied: .*0.*1\. Not yet: .*2.*3\./).waitFor();
     set(inPlace({ state: "taken", ranks: [0, 1, 2, 3] }), [{ attempt: 1, live: 1 }]);
     await page.getByTestId("change").getByText("in all ranks (4)").waitFor();

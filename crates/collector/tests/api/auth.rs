@@ -15,7 +15,7 @@ const ROLES: [Role; 5] = [
 ];
 
 /// Method, path, and the required role. The paths name things that do not exist, so that no request changes anything.
-const ROUTES: [(&str, &str, Role); 35] = [
+const ROUTES: [(&str, &str, Role); 38] = [
     ("GET", "/metrics", Role::Scrape),
     ("GET", "/api/session", Role::Viewer),
     ("GET", "/api/nodes", Role::Viewer),
@@ -25,6 +25,9 @@ const ROUTES: [(&str, &str, Role); 35] = [
     ("GET", "/api/runs/none", Role::Viewer),
     ("GET", "/api/runs/none/actions", Role::Viewer),
     ("POST", "/api/runs/none/stop", Role::Operator),
+    ("GET", "/api/runs/none/knobs", Role::Viewer),
+    ("POST", "/api/runs/none/preview", Role::Operator),
+    ("POST", "/api/runs/none/exclude", Role::Operator),
     ("GET", "/api/rules", Role::Viewer),
     ("GET", "/api/alerts", Role::Viewer),
     ("GET", "/api/diagnoses", Role::Viewer),

@@ -147,19 +147,19 @@ impl ChangeDialog {
     }
 
     /// Changes an option of the request for new values.
-    fn set_option(self, option: fn(&mut ApplyKnobs, bool), on: bool) {
+    fn set_option(self, set: fn(&mut ApplyKnobs, bool), on: bool) {
         self.wanted.update(|wanted| {
             if let Some(PreviewChange::Apply(asked)) = wanted {
-                option(asked, on);
+                set(asked, on);
             }
         });
         self.request_preview(false);
     }
 
-    /// Returns a property of the request for new values; false for another request. Tracked.
-    fn has_option(self, option: fn(&ApplyKnobs) -> Option<bool>) -> Option<bool> {
+    /// Returns an option of the request for new values, if it is set; `None` for another request. Tracked.
+    fn option(self, read: fn(&ApplyKnobs) -> Option<bool>) -> Option<bool> {
         self.wanted.with(|wanted| match wanted {
-            Some(PreviewChange::Apply(asked)) => option(asked),
+            Some(PreviewChange::Apply(asked)) => read(asked),
             _ => None,
         })
     }
@@ -209,14 +209,11 @@ pub(super) fn ConfirmChange(of: ChangeDialog) -> impl IntoView {
 /// The options of new values. A change of an option requests the preview again.
 #[component]
 fn Options(of: ChangeDialog) -> impl IntoView {
-    let is_apply = move || of.has_option(|_| Some(true)).is_some();
-    let restarts = Signal::derive(move || of.has_option(|asked| Some(asked.restart)) == Some(true));
+    let is_apply = move || of.option(|_| Some(true)).is_some();
+    let restarts = Signal::derive(move || of.option(|asked| Some(asked.restart)) == Some(true));
     let by_preview =
         move || of.previews(|preview| preview.change.as_ref().is_some_and(|change| change.auto_revert));
-    let reverts = Signal::derive(move || {
-        of.has_option(|asked| asked.auto_revert)
-            .unwrap_or_else(by_preview)
-    });
+    let reverts = Signal::derive(move || of.option(|asked| asked.auto_revert).unwrap_or_else(by_preview));
     let can_restart = move || is_apply() && (restarts.get() || of.previews(|preview| preview.in_place));
     let set_revert = move |event| {
         of.set_option(

@@ -56,7 +56,7 @@ pub(super) fn TraceButton(
     );
     let unit = RwSignal::new(STEPS.to_owned());
     let now_ms = expect_context::<Live>().now_ms;
-    let started_ms = RwSignal::new(0);
+    let started_ms = RwSignal::new(now_ms.get_untracked());
     let id = StoredValue::new(id);
     let send = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
@@ -72,7 +72,10 @@ pub(super) fn TraceButton(
                 let path = id.with_value(|id| format!("/api/runs/{id}/trace"));
                 request.send(path, &body, move |answer: Recorded| recorded.set(Some(answer)));
             }
-            Err(mistake) => request.mistakes.set(vec![mistake]),
+            Err(mistake) => {
+                request.forget();
+                request.mistakes.set(vec![mistake]);
+            }
         }
     };
     let is_ready = move || run.with(|run| run.as_ref().is_some_and(|run| run.more.spec.kineto));
