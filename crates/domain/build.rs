@@ -1,4 +1,4 @@
-//! Generates the table of recipes (`run::recipe`) from the `recipe.toml` in the folder of each recipe.
+//! Generates the tables of recipes and of their settings (`run::recipe`) from the `recipe.toml` in the folder of each recipe.
 //!
 //! Cargo does not watch the folder as a whole, because a change to a recipe's Python code would recompile every crate. Therefore a new
 //! recipe must be added to the list here.
@@ -27,6 +27,7 @@ const RECIPES: [&str; 9] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let mut table = String::from("&[");
+    let mut settings = String::from("&[");
     for name in RECIPES {
         let file = format!("../torch-probe/recipes/{name}/recipe.toml");
         println!("cargo::rerun-if-changed={file}");
@@ -42,8 +43,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             table,
             "Recipe {{ name: {name:?}, summary: {summary:?}, total_steps: {total_steps:?}, knobs: &{knobs:?} }},"
         )?;
+        write!(settings, "({name:?}, &[{}]),", settings_of(&recipe)?)?;
     }
     table.push(']');
+    settings.push(']');
     let out = std::env::var("OUT_DIR")?;
-    Ok(std::fs::write(Path::new(&out).join("recipes.rs"), table)?)
+    std::fs::write(Path::new(&out).join("recipes.rs"), table)?;
+    Ok(std::fs::write(Path::new(&out).join("settings.rs"), settings)?)
+}
+
+/// Returns the settings of a recipe, as expressions of `Setting`.
+fn settings_of(recipe: &toml::Table) -> Result<String, Box<dyn std::error::Error>> {
+    let mut code = String::new();
+    let settings = recipe.get("settings").and_then(toml::Value::as_array);
+    for setting in settings.into_iter().flatten() {
+        let name = setting["name"].as_str().ok_or("name is a text")?;
+        let help = setting["help"].as_str().ok_or("help is a text")?;
+        let default = setting.get("default").and_then(toml::Value::as_str);
+        let values = setting.get("values").and_then(toml::Value::as_array);
+        let values = values.into_iter().flatten().filter_map(toml::Value::as_str);
+        let values: Vec<&str> = values.collect();
+        write!(
+            code,
+            "Setting {{ name: {name:?}, default: {default:?}, help: {help:?}, values: &{values:?} }},"
+        )?;
+    }
+    Ok(code)
 }

@@ -14,8 +14,24 @@ pub struct Recipe {
     pub knobs: &'static [(&'static str, &'static str)],
 }
 
+/// A setting of a recipe: an argument of its program.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Name of the setting, without the dashes of the argument.
+    pub name: &'static str,
+    /// The value that the program uses if the setting is not given; `None` if it depends on the nodes.
+    pub default: Option<&'static str>,
+    /// What it means and its unit, as text for users.
+    pub help: &'static str,
+    /// The only valid values; empty if there are too many to list.
+    pub values: &'static [&'static str],
+}
+
 /// All recipes, in display order.
 pub const RECIPES: &[Recipe] = include!(concat!(env!("OUT_DIR"), "/recipes.rs"));
+
+/// The settings of each recipe. Separate from [`RECIPES`], so that the dashboard does not contain these texts.
+const SETTINGS: &[(&str, &[Setting])] = include!(concat!(env!("OUT_DIR"), "/settings.rs"));
 
 impl Recipe {
     /// Returns the recipe with this name; `None` if there is no such recipe.
@@ -24,8 +40,17 @@ impl Recipe {
         RECIPES.iter().find(|recipe| recipe.name == name)
     }
 
+    /// Returns the settings that the recipe's `recipe.toml` describes.
+    #[must_use]
+    pub fn settings(&self) -> &'static [Setting] {
+        let mut all = SETTINGS.iter();
+        all.find(|(name, _)| *name == self.name)
+            .map_or(&[][..], |(_, settings)| *settings)
+    }
+
     /// Returns the recipe's flag for a knob; `None` if it has none.
-    pub(crate) fn flag(&self, knob: &str) -> Option<&'static str> {
+    #[must_use]
+    pub fn flag(&self, knob: &str) -> Option<&'static str> {
         let mut knobs = self.knobs.iter();
         knobs.find(|(name, _)| *name == knob).map(|(_, flag)| *flag)
     }

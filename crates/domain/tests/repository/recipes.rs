@@ -60,12 +60,47 @@ fn the_setting_with_the_last_step_is_an_argument_of_the_recipe() {
     }
 }
 
+/// The form of the dashboard shows these defaults, and the memory plan uses them.
+#[test]
+fn settings_are_arguments_of_the_recipe_with_their_defaults() {
+    for recipe in RECIPES {
+        let program = source(recipe);
+        let changed = program.split("set_defaults(").nth(1).unwrap_or_default();
+        let changed = changed.split(')').next().unwrap_or_default();
+        assert!(!recipe.settings().is_empty(), "{}", recipe.name);
+        for setting in recipe.settings() {
+            let flag = format!("\"--{}\"", setting.name);
+            let argument = program
+                .split(&flag)
+                .nth(1)
+                .and_then(|rest| rest.split("add_argument(").next());
+            let argument = argument.unwrap_or_else(|| panic!("{} has no {flag}", recipe.name));
+            let value = setting.default.unwrap_or("None");
+            let defaults = [
+                format!("default={value},"),
+                format!("default={value})"),
+                format!("default=\"{value}\""),
+                format!("default=granularity.{}", value.to_uppercase()),
+            ];
+            let is_changed = changed.contains(&format!("{}={value}", setting.name.replace('-', "_")));
+            assert!(
+                is_changed || defaults.iter().any(|text| argument.contains(text)),
+                "{}: the default of {flag} is not {value}",
+                recipe.name
+            );
+        }
+    }
+}
+
 /// Returns the source that declares the arguments of a recipe.
 fn source(recipe: &Recipe) -> String {
     let folder = super::path(FOLDER);
     let mut source = fs::read_to_string(folder.join(recipe.name).join("main.py")).unwrap();
     if source.contains("arguments.parser(") {
         source += &fs::read_to_string(folder.join("foundation/arguments.py")).unwrap();
+    }
+    if source.contains("sharding.add_arguments(") {
+        source += &fs::read_to_string(folder.join("foundation/sharding.py")).unwrap();
     }
     source
 }
