@@ -9,12 +9,14 @@ use domain::api::nodes::{GpuView, NodeState, NodeView};
 use domain::event::{Event, Severity};
 use domain::ident::NodeName;
 use domain::time::TimestampMs;
+use domain::topology::Inventory;
 use store::StateStore;
 use store::state::nodes::NodeRecord;
 
 use crate::changes::{Change, Changes};
 use crate::clock;
 use crate::event_log::EventLog;
+use crate::spec_draft::SmallestGpu;
 
 /// A node that was silent for this long is down. Agents send every second, so ten missing messages in a row are not an accident.
 pub const SILENT_MS: i64 = 10_000;
@@ -179,6 +181,22 @@ impl Live {
             })
         };
         nodes.values().flat_map(of_node).collect()
+    }
+
+    /// Returns the GPU with the least memory of the nodes that accept runs. `None` if none of them has GPUs.
+    #[must_use]
+    pub(crate) fn smallest_gpu(&self) -> Option<SmallestGpu> {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        let inventories = nodes.values().map(|node| &node.record.inventory);
+        let of_node = |inventory: &Inventory| {
+            let memory = inventory.gpus.iter().map(|gpu| gpu.memory_total_bytes);
+            Some(SmallestGpu {
+                memory_bytes: memory.filter(|bytes| *bytes > 0).min()?,
+                per_node: u32::try_from(inventory.gpus.len()).ok()?,
+            })
+        };
+        let usable = inventories.filter(|inventory| inventory.accepts_runs);
+        usable.filter_map(of_node).min_by_key(|gpu| gpu.memory_bytes)
     }
 
     /// Returns the nodes whose state has changed since the last sweep.

@@ -26,6 +26,7 @@ pub mod logs;
 pub mod nodes;
 mod run_actions;
 mod run_changes;
+mod run_check;
 pub mod runs;
 pub mod session;
 mod silences;
@@ -95,6 +96,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(runs::routes())
         .merge(run_actions::routes())
         .merge(run_changes::routes())
+        .merge(run_check::routes())
         .merge(checkpoints::routes())
         .merge(findings::routes())
         .merge(goodput::routes())

@@ -30,6 +30,7 @@ mod reports;
 mod restores;
 mod rolled_up;
 mod rules;
+mod run_check;
 mod runs;
 mod secrets;
 mod start;

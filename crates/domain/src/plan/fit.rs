@@ -1,14 +1,15 @@
 //! Whether a plan fits in the memory of a GPU.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A plan is tight if less than one part in `TIGHT_SHARE` of the GPU's memory is free. An estimate: the allocator keeps memory in blocks
 /// that do not always fit the next request, and the error of a plan is about that large.
 const TIGHT_SHARE: u64 = 10;
 
 /// Comparison of a peak with a GPU's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "MemoryFit")]
 pub struct Fit {
     /// Memory of the GPU in bytes.
     pub gpu_memory_bytes: u64,
@@ -19,8 +20,9 @@ pub struct Fit {
 }
 
 /// Result of the comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "MemoryVerdict")]
 pub enum Verdict {
     /// At least a tenth of the memory stays free.
     Fits,

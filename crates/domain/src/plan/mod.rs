@@ -21,6 +21,7 @@ mod communication;
 mod fit;
 mod memory;
 mod preset;
+mod recipe;
 mod settings;
 mod states;
 mod tensors;

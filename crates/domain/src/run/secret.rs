@@ -39,6 +39,25 @@ impl SecretValue {
         &self.0
     }
 
+    /// Returns what is wrong with the value, without the value; `None` if it is valid.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        if self.is_hidden() {
+            return Some("has no value; give the value again".to_owned());
+        }
+        (self.0.len() < SECRET_BYTES_MIN).then(|| {
+            format!(
+                "is shorter than {SECRET_BYTES_MIN} bytes: it could be guessed, and redacting it would hide large parts of the log"
+            )
+        })
+    }
+
+    /// Returns true if the value is not here: it is missing, or a placeholder stands in its place.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.is_empty() || self.0 == REDACTED
+    }
+
     /// Returns true if the value is missing and only the secret's name is there.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -3,7 +3,7 @@
 use crate::run::field_error::FieldError;
 use crate::run::knob;
 use crate::run::recipe::{RECIPES, Recipe};
-use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SECRETS_MAX};
+use crate::run::secret::{REDACTED, SECRETS_MAX};
 use crate::run::spec::{
     ARGS_MAX, LABEL_CHARS_MAX, LABELS_MAX, NODES_MAX, NPROC_MAX, RESTARTS_MAX, SPEC_BYTES_MAX, Spec,
     TEXT_BYTES_MAX,
@@ -225,13 +225,8 @@ impl Spec {
                 problems.add(&field, "is set by Lockstep or torchrun for each rank");
             } else if self.env.contains_key(name) {
                 problems.add(&field, "is also given in env; give it only once");
-            } else if value.is_empty() || value.expose() == REDACTED {
-                problems.add(&field, "has no value; give the value again");
-            } else if value.expose().len() < SECRET_BYTES_MIN {
-                problems.add(
-                    &field,
-                    format!("is shorter than {SECRET_BYTES_MIN} bytes: it could be guessed, and redacting it would hide large parts of the log"),
-                );
+            } else if let Some(problem) = value.problem() {
+                problems.add(&field, problem);
             } else {
                 problems.check_text(&field, value.expose());
             }

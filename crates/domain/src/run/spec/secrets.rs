@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::run::secret::{REDACTED, SecretValue, looks_secret};
-use crate::run::spec::Spec;
+use crate::run::secret::{REDACTED, SECRET_BYTES_MIN, SecretValue, looks_secret};
+use crate::run::spec::{FieldError, Spec};
 
 impl Spec {
     /// Removes the values of the secrets from the spec and returns them by name. The names stay in the spec.
@@ -32,7 +32,7 @@ impl Spec {
     /// Returns the names of the secrets and variables whose values [`Spec::restore_hidden_values`] takes from another run.
     #[must_use]
     pub fn hidden_values(&self) -> Vec<&str> {
-        let secrets = self.secrets.iter().filter(|(_, value)| is_hidden(value));
+        let secrets = self.secrets.iter().filter(|(_, value)| value.is_hidden());
         let variables = self.env.iter().filter(|(_, value)| *value == REDACTED);
         let secrets = secrets.map(|(name, _)| name.as_str());
         secrets.chain(variables.map(|(name, _)| name.as_str())).collect()
@@ -42,7 +42,7 @@ impl Spec {
     /// submitted again. The caller checks that the user may use these values.
     pub fn restore_hidden_values(&mut self, from: &Self, values: &BTreeMap<String, SecretValue>) {
         for (name, value) in &mut self.secrets {
-            if is_hidden(value)
+            if value.is_hidden()
                 && let Some(known) = values.get(name)
             {
                 *value = known.clone();
@@ -53,6 +53,26 @@ impl Spec {
                 value.clone_from(known);
             }
         }
+    }
+
+    /// Returns all errors of a spec whose secrets are named, but whose values are not all here: placeholders of secrets count as valid.
+    /// With `copied`, so do placeholders of variables, which [`Spec::restore_hidden_values`] takes from the copied run.
+    #[must_use]
+    pub fn draft_problems(&self, copied: bool) -> Vec<FieldError> {
+        let secrets = self.secrets.iter().filter(|(_, value)| value.is_hidden());
+        let mut draft = self.clone();
+        for (name, _) in secrets {
+            let value = SecretValue::new("x".repeat(SECRET_BYTES_MIN));
+            draft.secrets.insert(name.clone(), value);
+        }
+        for value in draft
+            .env
+            .values_mut()
+            .filter(|value| copied && *value == REDACTED)
+        {
+            value.clear();
+        }
+        draft.problems()
     }
 
     /// Returns recommendations about things that are not errors, as text for users.
@@ -66,10 +86,6 @@ impl Spec {
         };
         names.map(hint).collect()
     }
-}
-
-fn is_hidden(value: &SecretValue) -> bool {
-    value.is_empty() || value.expose() == REDACTED
 }
 
 #[cfg(test)]
@@ -115,6 +131,27 @@ mod tests {
         assert!(
             !before.contains("secrets"),
             "a node that does not know them yet takes runs without"
+        );
+    }
+
+    #[test]
+    fn a_draft_needs_no_values_that_are_given_later() {
+        let draft = spec().shown();
+        let fields = |copied| {
+            let problems = draft.draft_problems(copied);
+            problems
+                .into_iter()
+                .map(|problem| problem.field)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(fields(false), ["env.HF_TOKEN"]);
+        assert_eq!(fields(true), [""; 0]);
+        let mut short = spec();
+        short.secrets.insert("KEY".to_owned(), SecretValue::new("12345"));
+        assert_eq!(
+            short.draft_problems(true)[0].field,
+            "secrets.KEY",
+            "a value that is here is checked"
         );
     }
 

@@ -1,0 +1,45 @@
+//! `POST /api/runs/check`: a specification that is being written.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{Server, answer};
+
+async fn check(server: &Server, draft: &Value) -> (StatusCode, Value) {
+    answer(server.request(Method::POST, "/api/runs/check").json(draft)).await
+}
+
+#[tokio::test]
+async fn a_draft_is_converted_and_checked_and_nothing_starts() {
+    let server = Server::start().await;
+    let spec = json!({"recipe": "ddp", "nodes": 0, "secrets": {"HF_TOKEN": "hf_0123456789"}});
+    let (status, checked) = check(&server, &json!({ "spec": spec })).await;
+    assert_eq!(status, StatusCode::OK, "{checked}");
+    assert_eq!(checked["problems"][0]["field"], "nodes");
+    assert!(!checked.to_string().contains("hf_0123456789"), "{checked}");
+    let toml = checked["toml"].as_str().unwrap();
+    let (status, back) = check(&server, &json!({ "toml": toml })).await;
+    assert_eq!(status, StatusCode::OK, "{back}");
+    assert_eq!(back["spec"]["recipe"], "ddp");
+    assert_eq!(back["problems"][0]["line"], 2, "{toml}");
+    assert_eq!(back["settings"][0]["name"], "steps");
+    assert!(back["memory"]["peak_bytes"].is_u64(), "{back}");
+    let (_, runs) = server.get("/api/runs").await;
+    assert_eq!(runs, json!([]));
+    let (_, audit) = server.get("/api/audit").await;
+    assert!(!audit.to_string().contains("run_check"), "{audit}");
+}
+
+#[tokio::test]
+async fn a_draft_has_one_form_and_a_limit() {
+    let server = Server::start().await;
+    for draft in [json!({}), json!({"toml": "", "spec": {}}), json!({"tomll": ""})] {
+        let (status, problem) = check(&server, &draft).await;
+        assert!(status.is_client_error(), "{draft}: {problem}");
+    }
+    let (status, problem) = check(&server, &json!({ "toml": "#".repeat(256 << 10) })).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{problem}");
+    let many: String = (0..5_000).map(|n| format!("unknown{n} = 1\n")).collect();
+    let (_, checked) = check(&server, &json!({ "toml": many })).await;
+    assert_eq!(checked["problems"].as_array().map(Vec::len), Some(100));
+}
