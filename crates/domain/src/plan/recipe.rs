@@ -30,7 +30,8 @@ impl Settings {
             Recipe::named(name).ok_or_else(|| InvalidSettings(format!("unknown recipe {name:?}")))?;
         let values = Values { spec, recipe };
         let model = values.model()?;
-        let gpus = u64::from(spec.node_count()) * u64::from(nproc_per_node);
+        let nproc_per_node = nproc_per_node.max(1);
+        let gpus = u64::from(spec.node_count().max(1)) * u64::from(nproc_per_node);
         // As `neighbours` in the recipes.
         let group = match u64::from(nproc_per_node) {
             local if local == gpus && local > 2 && local.is_multiple_of(2) => local / 2,
