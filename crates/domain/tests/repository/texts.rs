@@ -12,9 +12,10 @@ const CALLS: [&str; 5] = ["tr(", "tr_with(", "tr_parts(", "marked(", "lockstepTe
 const ORDERED: &str = "tr_parts(";
 
 /// Texts of views that are the same in each language.
-const VERBATIM: [&str; 10] = [
+const VERBATIM: [&str; 11] = [
     "Ctrl K",
     "Lockstep",
+    "TOML",
     "UTC",
     "admin.token",
     "g",

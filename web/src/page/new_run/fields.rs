@@ -1,151 +1,225 @@
-//! The values of the form, and the spec that they describe.
+//! The fields of the form: one table, from which the page is built. A path is that of the specification.
 
-use std::collections::BTreeMap;
+use super::kind::Kind;
+use crate::language::marked;
 
-use domain::run::spec::{FieldError, Spec};
-use leptos::prelude::*;
-
-use super::form_spec::FormSpec;
-use crate::language::{tr, tr_with};
-
-/// The recipe field's value for "your own script".
-pub(super) const OWN_SCRIPT: &str = "";
-
-/// One signal per field.
-#[derive(Clone, Copy)]
-pub(super) struct Fields {
-    pub(super) name: RwSignal<String>,
-    pub(super) recipe: RwSignal<String>,
-    pub(super) script: RwSignal<String>,
-    pub(super) args: RwSignal<String>,
-    pub(super) settings: RwSignal<String>,
-    pub(super) nodes: RwSignal<String>,
-    pub(super) nproc: RwSignal<String>,
-    pub(super) python: RwSignal<String>,
-    pub(super) workdir: RwSignal<String>,
-    pub(super) max_restarts: RwSignal<String>,
-    pub(super) checkpoint_dir: RwSignal<String>,
+/// A part of the form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Section {
+    /// The program and its code.
+    Program,
+    /// Nodes, processes, Python, container.
+    Place,
+    /// Settings and knobs.
+    Settings,
+    /// Variables and secrets.
+    Environment,
+    /// Checkpoints and restarts.
+    Checkpoints,
+    /// Timeouts and probes.
+    Checks,
+    /// Labels.
+    Labels,
 }
 
-impl Fields {
-    /// Creates a form whose values are a valid run.
-    pub(super) fn new() -> Self {
-        let text = || RwSignal::new(String::new());
-        let fields = Self {
-            name: text(),
-            recipe: text(),
-            script: text(),
-            args: text(),
-            settings: text(),
-            nodes: text(),
-            nproc: text(),
-            python: text(),
-            workdir: text(),
-            max_restarts: text(),
-            checkpoint_dir: text(),
-        };
-        fields.show(&FormSpec::of_a_new_run());
-        fields
-    }
+/// A field.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field {
+    /// The section that shows the field.
+    pub(super) section: Section,
+    /// The path in the specification, and the name of the input.
+    pub(super) path: &'static str,
+    /// The label, in English.
+    pub(super) label: &'static str,
+    /// The hint beside the label, in English; may be empty.
+    pub(super) hint: &'static str,
+    /// How the value is typed.
+    pub(super) kind: Kind,
+    /// True if the field is under "More", because its default suits most runs.
+    pub(super) is_rare: bool,
+}
 
-    /// Shows these values in place of the current ones.
-    pub(super) fn show(self, form: &FormSpec) {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
-        self.name.set(form.name.clone());
-        self.recipe
-            .set(form.recipe.clone().unwrap_or_else(|| OWN_SCRIPT.to_owned()));
-        self.script.set(text(&form.script));
-        self.args.set(form.arg_lines());
-        self.settings.set(form.setting_lines());
-        self.nodes.set(number(form.nodes));
-        self.nproc.set(number(form.nproc_per_node));
-        self.python.set(text(&form.python));
-        self.workdir.set(text(&form.workdir));
-        self.max_restarts.set(form.max_restarts.to_string());
-        self.checkpoint_dir.set(text(&form.checkpoint_dir));
-    }
+/// The sections in their order, with their headings.
+pub(super) const SECTIONS: [(Section, &str); 7] = [
+    (Section::Program, marked("What runs")),
+    (Section::Place, marked("Where it runs")),
+    (Section::Settings, marked("Settings and knobs")),
+    (Section::Environment, marked("Environment and secrets")),
+    (Section::Checkpoints, marked("Checkpoints and restarts")),
+    (Section::Checks, marked("Timeouts and probes")),
+    (Section::Labels, marked("Labels")),
+];
 
-    /// Returns true if the user has chosen a script instead of a recipe; tracked.
-    pub(super) fn is_own_script(self) -> bool {
-        self.recipe.with(|recipe| recipe == OWN_SCRIPT)
-    }
+/// The field with the name of the recipe.
+pub(super) const RECIPE: &str = "recipe";
+/// The field with the path of the script.
+pub(super) const SCRIPT: &str = "script";
+/// The field with the arguments of the script.
+pub(super) const ARGS: &str = "args";
+/// The field with settings and values of knobs.
+pub(super) const SET: &str = "set";
+/// The field with the names of secrets.
+pub(super) const SECRETS: &str = "secrets";
 
-    /// Returns the spec, and errors for text that cannot be parsed; tracked.
-    pub(super) fn spec(self) -> (Spec, Vec<FieldError>) {
-        let mut problems = Vec::new();
-        let mut number =
-            |field: &str, signal: RwSignal<String>| match optional(signal).map(|text| text.parse::<u32>()) {
-                Some(Err(_)) => {
-                    problems.push(mistake(field, tr("enter a whole number")));
-                    None
-                }
-                Some(Ok(number)) => Some(number),
-                None => None,
-            };
-        let mut spec = Spec {
-            name: self.name.get().trim().to_owned(),
-            nodes: number("nodes", self.nodes),
-            nproc_per_node: number("nproc_per_node", self.nproc),
-            max_restarts: number("max_restarts", self.max_restarts).unwrap_or(0),
-            python: optional(self.python),
-            workdir: optional(self.workdir),
-            checkpoint_dir: optional(self.checkpoint_dir),
-            ..Spec::default()
-        };
-        if self.is_own_script() {
-            spec.script = optional(self.script);
-            spec.args = self.args.with(|text| {
-                text.lines()
-                    .filter(|line| !line.is_empty())
-                    .map(str::to_owned)
-                    .collect()
-            });
-        } else {
-            spec.recipe = optional(self.recipe);
-            spec.set = self.settings.with(|text| settings(text, &mut problems));
-        }
-        (spec, problems)
+const fn field(
+    section: Section,
+    path: &'static str,
+    kind: Kind,
+    label: &'static str,
+    hint: &'static str,
+) -> Field {
+    Field {
+        section,
+        path,
+        label,
+        hint,
+        kind,
+        is_rare: false,
     }
 }
 
-fn optional(signal: RwSignal<String>) -> Option<String> {
-    let text = signal.with(|text| text.trim().to_owned());
-    Some(text).filter(|text| !text.is_empty())
-}
-
-fn settings(text: &str, problems: &mut Vec<FieldError>) -> BTreeMap<String, String> {
-    let mut pairs = BTreeMap::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        match line.split_once('=') {
-            Some((name, value)) => _ = pairs.insert(name.trim().to_owned(), value.trim().to_owned()),
-            None => {
-                let message = tr_with("“{line}” is not NAME=VALUE", &[("line", &line)]);
-                problems.push(mistake("set", &message));
-            }
-        }
-    }
-    pairs
-}
-
-fn mistake(field: &str, message: &str) -> FieldError {
-    FieldError {
-        field: field.to_owned(),
-        message: message.to_owned(),
+const fn rare(
+    section: Section,
+    path: &'static str,
+    kind: Kind,
+    label: &'static str,
+    hint: &'static str,
+) -> Field {
+    Field {
+        is_rare: true,
+        ..field(section, path, kind, label, hint)
     }
 }
+
+/// All fields, in the order of the form.
+#[rustfmt::skip]
+pub(super) const FIELDS: &[Field] = &[
+    field(Section::Program, RECIPE, Kind::Text, marked("Program"), ""),
+    field(Section::Program, SCRIPT, Kind::Text, marked("Script"), marked("absolute path on the nodes, or relative to the working directory")),
+    field(Section::Program, ARGS, Kind::Lines, marked("Arguments"), marked("one per line; a value in double quotes is a JSON string")),
+    field(Section::Program, "name", Kind::Text, marked("Name"), marked("part of the run ID")),
+    rare(Section::Program, "workdir", Kind::Text, marked("Working directory"), marked("absolute path on the nodes, or a folder in the repository")),
+    rare(Section::Program, "git.repository", Kind::Text, marked("Git repository"), marked("URL, or absolute path on the nodes; each node checks it out")),
+    rare(Section::Program, "git.revision", Kind::Text, marked("Git revision"), marked("commit, tag or branch")),
+    rare(Section::Program, "git.submodules", Kind::Flag, marked("Check out submodules"), ""),
+    field(Section::Place, "nodes", Kind::Whole, marked("Nodes"), marked("number of nodes")),
+    field(Section::Place, "nproc_per_node", Kind::Whole, marked("Processes per node"), marked("default: one per GPU")),
+    rare(Section::Place, "python", Kind::Text, marked("Python"), marked("interpreter or virtual environment on the nodes, or in the container")),
+    rare(Section::Place, "backend", Kind::Choice(&["auto", "nccl", "gloo"]), marked("Backend"), marked("auto: NCCL with GPUs, otherwise Gloo")),
+    rare(Section::Place, "launcher", Kind::Choice(&["agent"]), marked("Launcher"), ""),
+    rare(Section::Place, "container.image", Kind::Text, marked("Container image"), marked("the ranks run in it, with Docker or Podman")),
+    rare(Section::Place, "container.runtime", Kind::Choice(&["auto", "docker", "podman"]), marked("Container runtime"), ""),
+    rare(Section::Place, "container.mounts", Kind::Lines, marked("Mounts"), marked("HOST:CONTAINER or HOST:CONTAINER:ro, one per line")),
+    rare(Section::Place, "container.gpus", Kind::Lines, marked("GPUs of the container"), marked("index or UUID, one per line; default: all")),
+    rare(Section::Place, "container.user", Kind::Text, marked("User in the container"), marked("user or user:group")),
+    rare(Section::Place, "container.shm_size", Kind::Text, marked("Shared memory"), marked("such as 16g; default: that of the machine")),
+    rare(Section::Place, "container.ulimits", Kind::Lines, marked("Limits"), marked("such as nofile=65536:65536, one per line")),
+    rare(Section::Place, "container.options", Kind::Lines, marked("Container options"), marked("of docker run or podman run, one word per line")),
+    field(Section::Settings, SET, Kind::Pairs, marked("All settings as text"), marked("NAME=VALUE, one per line; such as steps=200 or lr=0.001")),
+    rare(Section::Settings, "knobs", Kind::Pairs, marked("Knobs of the script"), marked("KNOB=--FLAG or KNOB=VARIABLE, one per line")),
+    rare(Section::Settings, "auto_revert", Kind::Answer, marked("Revert a change of knobs that does not help"), marked("default: only activation checkpointing")),
+    rare(Section::Settings, "try_larger_batch", Kind::Flag, marked("Try a larger batch once activation checkpointing is kept"), ""),
+    field(Section::Environment, "env", Kind::Pairs, marked("Variables"), marked("NAME=VALUE, one per line; stored with the run")),
+    field(Section::Environment, SECRETS, Kind::Names, marked("Secrets"), marked("names of variables, one per line; their values are stored separately and never shown")),
+    field(Section::Checkpoints, "max_restarts", Kind::Whole, marked("Restarts"), marked("maximum, after failures")),
+    field(Section::Checkpoints, "checkpoint_dir", Kind::Text, marked("Checkpoint folder"), marked("where the script saves")),
+    rare(Section::Checkpoints, "resume_arg", Kind::Text, marked("Argument for resuming"), marked("such as --resume; it gets the path of the checkpoint")),
+    rare(Section::Checkpoints, "keep_checkpoints.last", Kind::Whole, marked("Keep the last checkpoints"), marked("number; default: all are kept")),
+    rare(Section::Checkpoints, "keep_checkpoints.every", Kind::Whole, marked("Keep checkpoints every"), marked("number of steps")),
+    rare(Section::Checkpoints, "keep_checkpoints.best", Kind::Flag, marked("Keep the checkpoint with the lowest validation loss"), ""),
+    rare(Section::Checkpoints, "checkpoint_dir_is_mine", Kind::Flag, marked("Only this run writes to the checkpoint folder"), marked("Lockstep may then remove what no save reported")),
+    rare(Section::Checks, "stall_timeout_s", Kind::Whole, marked("Stall timeout"), marked("seconds without a step; default: 1800, 0: never")),
+    rare(Section::Checks, "node_timeout_s", Kind::Whole, marked("Node timeout"), marked("seconds without a message; default: 120, 0: never")),
+    rare(Section::Checks, "preflight_bandwidth.seconds", Kind::Decimal, marked("Network check"), marked("seconds per pair of nodes, before the ranks start")),
+    rare(Section::Checks, "preflight_bandwidth.min_mib_s", Kind::Decimal, marked("Least bandwidth"), marked("MiB per second, for each pair")),
+    rare(Section::Checks, "preflight_bandwidth.refuse", Kind::Flag, marked("Do not start with a slow pair of nodes"), ""),
+    rare(Section::Checks, "nccl_probe", Kind::Flag, marked("Measure collectives (nccl-probe)"), ""),
+    rare(Section::Checks, "nccl_ras", Kind::Flag, marked("Query NCCL RAS each minute"), ""),
+    rare(Section::Checks, "kineto", Kind::Flag, marked("Record profiler traces on request (PyTorch 2.7 or later)"), ""),
+    field(Section::Labels, "labels", Kind::Pairs, marked("Labels"), marked("KEY=VALUE, one per line; such as team=vision")),
+];
 
 #[cfg(test)]
 mod tests {
+    use domain::run::bandwidth::BandwidthOptions;
+    use domain::run::checkout::Checkout;
+    use domain::run::checkpoint::Keep;
+    use domain::run::container::ContainerOptions;
+    use domain::run::knob::KnobTarget;
+    use domain::run::secret::SecretValue;
+    use domain::run::spec::Spec;
+    use serde_json::Value;
+
     use super::*;
 
+    /// A specification in which each field is set, so that serde writes it.
+    fn whole() -> Spec {
+        let text = || Some("x".to_owned());
+        Spec {
+            labels: [("a".to_owned(), "b".to_owned())].into(),
+            recipe: text(),
+            script: text(),
+            workdir: text(),
+            git: Some(Checkout {
+                submodules: true,
+                ..Checkout::default()
+            }),
+            container: Some(ContainerOptions {
+                runtime: domain::run::container::RuntimeChoice::Docker,
+                mounts: vec![String::new()],
+                gpus: vec![String::new()],
+                user: text(),
+                shm_size: text(),
+                ulimits: Some(Vec::new()),
+                options: vec![String::new()],
+                ..ContainerOptions::default()
+            }),
+            secrets: [("A".to_owned(), SecretValue::default())].into(),
+            python: text(),
+            nproc_per_node: Some(1),
+            checkpoint_dir: text(),
+            keep_checkpoints: Keep {
+                last: Some(1),
+                every: Some(1),
+                best: true,
+            },
+            checkpoint_dir_is_mine: true,
+            stall_timeout_s: Some(1),
+            node_timeout_s: Some(1),
+            preflight_bandwidth: BandwidthOptions {
+                seconds: 1.0,
+                min_mib_s: Some(1.0),
+                refuse: true,
+            },
+            resume_arg: text(),
+            nccl_probe: true,
+            nccl_ras: true,
+            kineto: true,
+            knobs: [("a".to_owned(), KnobTarget::Text(String::new()))].into(),
+            auto_revert: Some(true),
+            try_larger_batch: Some(true),
+            ..Spec::default()
+        }
+    }
+
+    /// The tables whose fields the form has.
+    const TABLES: [&str; 4] = ["git", "container", "keep_checkpoints", "preflight_bandwidth"];
+
     #[test]
-    fn settings_are_lines_of_name_and_value() {
-        let mut problems = Vec::new();
-        let pairs = settings(" steps = 200\n\nlr=0.001\nx=a=b\nnonsense\n", &mut problems);
-        let expected = [("lr", "0.001"), ("steps", "200"), ("x", "a=b")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(pairs, BTreeMap::from(expected));
-        assert_eq!(problems, [mistake("set", "“nonsense” is not NAME=VALUE")]);
+    fn the_form_has_each_field_of_a_specification() {
+        let document = serde_json::to_value(whole()).expect("JSON");
+        let mut paths = Vec::new();
+        for (name, value) in document.as_object().expect("an object") {
+            match value {
+                Value::Object(fields) if TABLES.contains(&name.as_str()) => {
+                    paths.extend(fields.keys().map(|field| format!("{name}.{field}")));
+                }
+                _ => paths.push(name.clone()),
+            }
+        }
+        let mut shown: Vec<String> = FIELDS.iter().map(|field| field.path.to_owned()).collect();
+        paths.sort();
+        shown.sort();
+        assert_eq!(shown, paths);
     }
 }

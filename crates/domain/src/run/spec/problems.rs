@@ -21,8 +21,6 @@ impl Spec {
         self.check_settings(&mut problems);
         self.check_secrets(&mut problems);
         self.check_knobs(&mut problems);
-        // The dashboard's form has neither of these fields, so it need not load their rules.
-        #[cfg(not(target_arch = "wasm32"))]
         self.check_environment(&mut problems);
         problems.0
     }
@@ -98,7 +96,6 @@ impl Spec {
     }
 
     /// Checks the working copy and the container.
-    #[cfg(not(target_arch = "wasm32"))]
     fn check_environment(&self, problems: &mut Problems) {
         if let Some(git) = &self.git {
             problems.0.extend(git.problems());
