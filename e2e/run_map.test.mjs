@@ -164,12 +164,15 @@ test("a copy of a run", async (t) => {
     await page.getByTestId("clone").click();
     await page.waitForURL(/\/runs\/new\?from=original-/);
     const notice = page.getByTestId("copied-from");
-    await notice.getByText(/not shown here: env, secrets\./).waitFor();
+    await notice.getByText(/such as those of secrets, are taken from that run/).waitFor();
     const value = (name) => page.locator(`[name=${name}]`).inputValue();
     assert.equal(await value("set"), "steps=7");
     assert.equal(await value("nodes"), "2");
     assert.equal(await value("name"), "original");
     assert.equal(await value("checkpoint_dir"), "/srv/shared");
+    assert.equal(await value("env"), "NCCL_DEBUG=INFO");
+    assert.equal(await value("secrets"), "HF_TOKEN");
+    assert.equal(await page.getByLabel("Value of HF_TOKEN").inputValue(), "");
     assert.ok(!(await page.content()).includes(SECRET));
     assert.deepEqual(await accessibilityFaults(page), []);
     await page.locator("[name=set]").fill("steps=8");
