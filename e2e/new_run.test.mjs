@@ -142,6 +142,9 @@ test("a new run", async (t) => {
     await byId(page, "script").fill("/srv/train.py");
     await plan.getByText("the model of a script is not known").waitFor();
     await byId(page, "set.lr").waitFor({ state: "detached" });
+    assert.equal(await byId(page, "set").inputValue(), "", "settings of recipes are none of scripts");
+    await byId(page, "recipe").selectOption("ddp");
+    assert.equal(await byId(page, "set").inputValue(), "width=16000\nlayers=96");
   });
 
   await t.test("an error leads to its field, also with the keyboard, and on a phone nothing is cut off", async (t) => {
@@ -165,8 +168,8 @@ test("a new run", async (t) => {
   await t.test("in Chinese the form has no faults", async (t) => {
     const page = await openPage(t, browser, { locale: "zh-CN" });
     await page.goto(`${lockstep.url}/?lang=zh`);
-    await page.locator("input").first().fill(lockstep.token);
-    await page.locator("button[type=submit]").click();
+    await page.getByLabel("令牌").fill(lockstep.token);
+    await page.getByRole("button", { name: "登录" }).click();
     await page.getByTestId("connection").waitFor();
     await open(page);
     await page.getByRole("heading", { name: "环境变量与密钥" }).waitFor();

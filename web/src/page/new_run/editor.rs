@@ -6,7 +6,7 @@ use wasm_bindgen::JsValue;
 
 use super::check::{Check, Draft};
 use super::copied::CopiedSpec;
-use super::fields::{RECIPE, SCRIPT};
+use super::fields::{RECIPE, SCRIPT, SET};
 use super::form::{Form, problem};
 use super::secrets::Secrets;
 use crate::api::{ApiError, unreadable};
@@ -31,6 +31,8 @@ pub(super) struct Editor {
     pub(super) toml: RwSignal<String>,
     /// The document of the form when the text was last the same. While it does not change, the text keeps its comments and order.
     same: StoredValue<String>,
+    /// The settings that were typed for a script while a recipe is chosen, or the other way round.
+    other_settings: StoredValue<String>,
     /// Why the last submission failed.
     pub(super) refused: RwSignal<Option<ApiError>>,
     /// True while the run is submitted.
@@ -64,6 +66,7 @@ impl Editor {
             is_text,
             toml: RwSignal::new(String::new()),
             same: StoredValue::new(String::new()),
+            other_settings: StoredValue::new(String::new()),
             refused,
             busy: RwSignal::new(false),
         };
@@ -74,6 +77,19 @@ impl Editor {
             refused.set(None);
         });
         editor
+    }
+
+    /// Chooses a recipe, or a script by an empty name. Settings of recipes are none of scripts: each kind keeps its own.
+    pub(super) fn choose_program(self, recipe: String) {
+        let is_script = || untrack(|| self.form.is_own_script());
+        let was_script = is_script();
+        self.form.text(RECIPE).set(recipe);
+        if is_script() != was_script {
+            let settings = self.form.text(SET);
+            let other = self.other_settings.get_value();
+            self.other_settings.set_value(settings.get_untracked());
+            settings.set(other);
+        }
     }
 
     /// Returns true if the program has this setting or knob; tracked.

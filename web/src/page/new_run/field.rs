@@ -58,6 +58,7 @@ pub(super) fn input(editor: Editor, field: &'static Field) -> AnyView {
     let wrong = text(move || is_wrong(editor, path).to_string());
     let about = format!("{path}-mistakes");
     let label = move || view! { <label class="label flex-wrap gap-x-2 whitespace-normal" for=path>{tr(field.label)} <span>{tr(field.hint)}</span></label> };
+    let set = Box::new(move |chosen| value.set(chosen));
     let control = match field.kind {
         Kind::Flag => {
             let is_checked = move || value.with(|text| text == "true");
@@ -77,12 +78,12 @@ pub(super) fn input(editor: Editor, field: &'static Field) -> AnyView {
         .into_any(),
         Kind::Choice(words) => {
             let words = words.iter().map(|&word| (word.to_owned(), word.to_owned()));
-            select(label().into_any(), path, value, words.collect())
+            select(label().into_any(), path, value.into(), words.collect(), set)
         }
         Kind::Answer => {
             let answers = [("", tr("default")), ("true", tr("yes")), ("false", tr("no"))];
             let answers = answers.map(|(value, word)| (value.to_owned(), word.to_owned()));
-            select(label().into_any(), path, value, answers.into())
+            select(label().into_any(), path, value.into(), answers.into(), set)
         }
         Kind::Text | Kind::Whole | Kind::Decimal => view! {
             {label()}
@@ -98,13 +99,14 @@ pub(super) fn input(editor: Editor, field: &'static Field) -> AnyView {
 pub(super) fn select(
     label: AnyView,
     path: &'static str,
-    value: RwSignal<String>,
+    value: Signal<String>,
     words: Vec<(String, String)>,
+    choose: Box<dyn Fn(String)>,
 ) -> AnyView {
-    let options = options(value.into(), words);
+    let options = options(value, words);
     view! {
         {label}
-        <select class="select w-full" id=path name=path aria-describedby=format!("{path}-mistakes") on:change=move |event| value.set(event_target_value(&event))>{options}</select>
+        <select class="select w-full" id=path name=path aria-describedby=format!("{path}-mistakes") on:change=move |event| choose(event_target_value(&event))>{options}</select>
     }
     .into_any()
 }

@@ -83,10 +83,11 @@ fn Recipe(editor: Editor) -> impl IntoView {
     });
     let script = (String::new(), tr("your own script").to_owned());
     let words: Vec<(String, String)> = recipes.chain([script]).collect();
+    let choose = Box::new(move |program| editor.choose_program(program));
     let label = view! { <label class="label" for=RECIPE>{tr("Program")}</label> }.into_any();
     view! {
         <div class="fieldset">
-            {select(label, RECIPE, recipe, words)}
+            {select(label, RECIPE, recipe.into(), words, choose)}
             <Mistakes editor field=RECIPE />
         </div>
     }

@@ -59,7 +59,7 @@ fn row(editor: Editor, setting: SettingView) -> AnyView {
     let control = if choices.is_empty() {
         view! {
             <input class="input w-full" id=field.clone() autocomplete="off" placeholder=placeholder aria-describedby=about aria-invalid=is_wrong
-                prop:value=value on:change=change />
+                prop:value=value on:input=change />
         }
         .into_any()
     } else {
@@ -72,7 +72,7 @@ fn row(editor: Editor, setting: SettingView) -> AnyView {
         let words = std::iter::once((String::new(), first)).chain(words).collect();
         let options = options(value, words);
         view! {
-            <select class="select w-full" id=field.clone() aria-describedby=about aria-invalid=is_wrong on:change=change>{options}</select>
+            <select class="select w-full" id=field.clone() aria-describedby=about aria-invalid=is_wrong on:input=change>{options}</select>
         }
         .into_any()
     };
