@@ -101,7 +101,7 @@ pub(super) fn select(
     path: &'static str,
     value: Signal<String>,
     words: Vec<(String, String)>,
-    choose: Box<dyn Fn(String)>,
+    choose: Box<dyn Fn(String) + Send + Sync>,
 ) -> AnyView {
     let options = options(value, words);
     view! {
