@@ -182,12 +182,10 @@ fn local_problems(form: Form, secrets: Secrets) -> Vec<SpecProblem> {
 
 /// Returns the local errors, and the others of fields without a local one. Errors without a sentence only hide others.
 fn all_problems(local: Vec<SpecProblem>, found: impl Iterator<Item = SpecProblem>) -> Vec<SpecProblem> {
-    let mut problems = local;
+    let mut problems = local.clone();
     for problem in found {
-        if problems
-            .iter()
-            .all(|known| known.field != problem.field || known.line != problem.line)
-        {
+        let is_hidden = local.iter().any(|known| known.field == problem.field);
+        if !is_hidden && !problems.contains(&problem) {
             problems.push(problem);
         }
     }
