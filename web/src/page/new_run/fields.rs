@@ -78,7 +78,7 @@ const fn field(
     }
 }
 
-const fn rare(
+const fn rare_field(
     section: Section,
     path: &'static str,
     kind: Kind,
@@ -91,51 +91,51 @@ const fn rare(
     }
 }
 
-/// All fields, in the order of the form.
+/// All fields, in the order of the form. The paths are literals, because `docs/api-fields.md` is made from them.
 #[rustfmt::skip]
 pub(super) const FIELDS: &[Field] = &[
-    field(Section::Program, RECIPE, Kind::Text, marked("Program"), ""),
-    field(Section::Program, SCRIPT, Kind::Text, marked("Script"), marked("absolute path on the nodes, or relative to the working directory")),
-    field(Section::Program, ARGS, Kind::Lines, marked("Arguments"), marked("one per line; a value in double quotes is a JSON string")),
+    field(Section::Program, "recipe", Kind::Text, marked("Program"), ""),
+    field(Section::Program, "script", Kind::Text, marked("Script"), marked("absolute path on the nodes, or relative to the working directory")),
+    field(Section::Program, "args", Kind::Lines, marked("Arguments"), marked("one per line; a value in double quotes is a JSON string")),
     field(Section::Program, "name", Kind::Text, marked("Name"), marked("part of the run ID")),
-    rare(Section::Program, "workdir", Kind::Text, marked("Working directory"), marked("absolute path on the nodes, or a folder in the repository")),
-    rare(Section::Program, "git.repository", Kind::Text, marked("Git repository"), marked("URL, or absolute path on the nodes; each node checks it out")),
-    rare(Section::Program, "git.revision", Kind::Text, marked("Git revision"), marked("commit, tag or branch")),
-    rare(Section::Program, "git.submodules", Kind::Flag, marked("Check out submodules"), ""),
+    rare_field(Section::Program, "workdir", Kind::Text, marked("Working directory"), marked("absolute path on the nodes, or a folder in the repository")),
+    rare_field(Section::Program, "git.repository", Kind::Text, marked("Git repository"), marked("URL, or absolute path on the nodes; each node checks it out")),
+    rare_field(Section::Program, "git.revision", Kind::Text, marked("Git revision"), marked("commit, tag or branch")),
+    rare_field(Section::Program, "git.submodules", Kind::Flag, marked("Check out submodules"), ""),
     field(Section::Place, "nodes", Kind::Whole, marked("Nodes"), marked("number of nodes")),
     field(Section::Place, "nproc_per_node", Kind::Whole, marked("Processes per node"), marked("default: one per GPU")),
-    rare(Section::Place, "python", Kind::Text, marked("Python"), marked("interpreter or virtual environment on the nodes, or in the container")),
-    rare(Section::Place, "backend", Kind::Choice(&["auto", "nccl", "gloo"]), marked("Backend"), marked("auto: NCCL with GPUs, otherwise Gloo")),
-    rare(Section::Place, "launcher", Kind::Choice(&["agent"]), marked("Launcher"), ""),
-    rare(Section::Place, "container.image", Kind::Text, marked("Container image"), marked("the ranks run in it, with Docker or Podman")),
-    rare(Section::Place, "container.runtime", Kind::Choice(&["auto", "docker", "podman"]), marked("Container runtime"), ""),
-    rare(Section::Place, "container.mounts", Kind::Lines, marked("Mounts"), marked("HOST:CONTAINER or HOST:CONTAINER:ro, one per line")),
-    rare(Section::Place, "container.gpus", Kind::Lines, marked("GPUs of the container"), marked("index or UUID, one per line; default: all")),
-    rare(Section::Place, "container.user", Kind::Text, marked("User in the container"), marked("user or user:group")),
-    rare(Section::Place, "container.shm_size", Kind::Text, marked("Shared memory"), marked("such as 16g; default: that of the machine")),
-    rare(Section::Place, "container.ulimits", Kind::Lines, marked("Limits"), marked("such as nofile=65536:65536, one per line")),
-    rare(Section::Place, "container.options", Kind::Lines, marked("Container options"), marked("of docker run or podman run, one word per line")),
-    field(Section::Settings, SET, Kind::Pairs, marked("All settings as text"), marked("NAME=VALUE, one per line; such as steps=200 or lr=0.001")),
-    rare(Section::Settings, "knobs", Kind::Pairs, marked("Knobs of the script"), marked("KNOB=--FLAG or KNOB=VARIABLE, one per line")),
-    rare(Section::Settings, "auto_revert", Kind::Answer, marked("Revert a change of knobs that does not help"), marked("default: only activation checkpointing")),
-    rare(Section::Settings, "try_larger_batch", Kind::Flag, marked("Try a larger batch once activation checkpointing is kept"), ""),
+    rare_field(Section::Place, "python", Kind::Text, marked("Python"), marked("interpreter or virtual environment on the nodes, or in the container")),
+    rare_field(Section::Place, "backend", Kind::Choice(&["auto", "nccl", "gloo"]), marked("Backend"), marked("auto: NCCL with GPUs, otherwise Gloo")),
+    rare_field(Section::Place, "launcher", Kind::Choice(&["agent"]), marked("Launcher"), ""),
+    rare_field(Section::Place, "container.image", Kind::Text, marked("Container image"), marked("the ranks run in it, with Docker or Podman")),
+    rare_field(Section::Place, "container.runtime", Kind::Choice(&["auto", "docker", "podman"]), marked("Container runtime"), ""),
+    rare_field(Section::Place, "container.mounts", Kind::Lines, marked("Mounts"), marked("HOST:CONTAINER or HOST:CONTAINER:ro, one per line")),
+    rare_field(Section::Place, "container.gpus", Kind::Lines, marked("GPUs of the container"), marked("index or UUID, one per line; default: all")),
+    rare_field(Section::Place, "container.user", Kind::Text, marked("User in the container"), marked("user or user:group")),
+    rare_field(Section::Place, "container.shm_size", Kind::Text, marked("Shared memory"), marked("such as 16g; default: that of the machine")),
+    rare_field(Section::Place, "container.ulimits", Kind::Lines, marked("Limits"), marked("such as nofile=65536:65536, one per line")),
+    rare_field(Section::Place, "container.options", Kind::Lines, marked("Container options"), marked("of docker run or podman run, one word per line")),
+    field(Section::Settings, "set", Kind::Pairs, marked("All settings as text"), marked("NAME=VALUE, one per line; such as steps=200 or lr=0.001")),
+    rare_field(Section::Settings, "knobs", Kind::Pairs, marked("Knobs of the script"), marked("KNOB=--FLAG or KNOB=VARIABLE, one per line")),
+    rare_field(Section::Settings, "auto_revert", Kind::Answer, marked("Revert a change of knobs that does not help"), marked("default: only activation checkpointing")),
+    rare_field(Section::Settings, "try_larger_batch", Kind::Flag, marked("Try a larger batch once activation checkpointing is kept"), ""),
     field(Section::Environment, "env", Kind::Pairs, marked("Variables"), marked("NAME=VALUE, one per line; stored with the run")),
-    field(Section::Environment, SECRETS, Kind::Names, marked("Secrets"), marked("names of variables, one per line; their values are stored separately and never shown")),
+    field(Section::Environment, "secrets", Kind::Names, marked("Secrets"), marked("names of variables, one per line; their values are stored separately and never shown")),
     field(Section::Checkpoints, "max_restarts", Kind::Whole, marked("Restarts"), marked("maximum, after failures")),
     field(Section::Checkpoints, "checkpoint_dir", Kind::Text, marked("Checkpoint folder"), marked("where the script saves")),
-    rare(Section::Checkpoints, "resume_arg", Kind::Text, marked("Argument for resuming"), marked("such as --resume; it gets the path of the checkpoint")),
-    rare(Section::Checkpoints, "keep_checkpoints.last", Kind::Whole, marked("Keep the last checkpoints"), marked("number; default: all are kept")),
-    rare(Section::Checkpoints, "keep_checkpoints.every", Kind::Whole, marked("Keep checkpoints every"), marked("number of steps")),
-    rare(Section::Checkpoints, "keep_checkpoints.best", Kind::Flag, marked("Keep the checkpoint with the lowest validation loss"), ""),
-    rare(Section::Checkpoints, "checkpoint_dir_is_mine", Kind::Flag, marked("Only this run writes to the checkpoint folder"), marked("Lockstep may then remove what no save reported")),
-    rare(Section::Checks, "stall_timeout_s", Kind::Whole, marked("Stall timeout"), marked("seconds without a step; default: 1800, 0: never")),
-    rare(Section::Checks, "node_timeout_s", Kind::Whole, marked("Node timeout"), marked("seconds without a message; default: 120, 0: never")),
-    rare(Section::Checks, "preflight_bandwidth.seconds", Kind::Decimal, marked("Network check"), marked("seconds per pair of nodes, before the ranks start")),
-    rare(Section::Checks, "preflight_bandwidth.min_mib_s", Kind::Decimal, marked("Least bandwidth"), marked("MiB per second, for each pair")),
-    rare(Section::Checks, "preflight_bandwidth.refuse", Kind::Flag, marked("Do not start with a slow pair of nodes"), ""),
-    rare(Section::Checks, "nccl_probe", Kind::Flag, marked("Measure collectives (nccl-probe)"), ""),
-    rare(Section::Checks, "nccl_ras", Kind::Flag, marked("Query NCCL RAS each minute"), ""),
-    rare(Section::Checks, "kineto", Kind::Flag, marked("Record profiler traces on request (PyTorch 2.7 or later)"), ""),
+    rare_field(Section::Checkpoints, "resume_arg", Kind::Text, marked("Argument for resuming"), marked("such as --resume; it gets the path of the checkpoint")),
+    rare_field(Section::Checkpoints, "keep_checkpoints.last", Kind::Whole, marked("Keep the last checkpoints"), marked("number; default: all are kept")),
+    rare_field(Section::Checkpoints, "keep_checkpoints.every", Kind::Whole, marked("Keep checkpoints every"), marked("number of steps")),
+    rare_field(Section::Checkpoints, "keep_checkpoints.best", Kind::Flag, marked("Keep the checkpoint with the lowest validation loss"), ""),
+    rare_field(Section::Checkpoints, "checkpoint_dir_is_mine", Kind::Flag, marked("Only this run writes to the checkpoint folder"), marked("Lockstep may then remove what no save reported")),
+    rare_field(Section::Checks, "stall_timeout_s", Kind::Whole, marked("Stall timeout"), marked("seconds without a step; default: 1800, 0: never")),
+    rare_field(Section::Checks, "node_timeout_s", Kind::Whole, marked("Node timeout"), marked("seconds without a message; default: 120, 0: never")),
+    rare_field(Section::Checks, "preflight_bandwidth.seconds", Kind::Decimal, marked("Network check"), marked("seconds per pair of nodes, before the ranks start")),
+    rare_field(Section::Checks, "preflight_bandwidth.min_mib_s", Kind::Decimal, marked("Least bandwidth"), marked("MiB per second, for each pair")),
+    rare_field(Section::Checks, "preflight_bandwidth.refuse", Kind::Flag, marked("Do not start with a slow pair of nodes"), ""),
+    rare_field(Section::Checks, "nccl_probe", Kind::Flag, marked("Measure collectives (nccl-probe)"), ""),
+    rare_field(Section::Checks, "nccl_ras", Kind::Flag, marked("Query NCCL RAS each minute"), ""),
+    rare_field(Section::Checks, "kineto", Kind::Flag, marked("Record profiler traces on request (PyTorch 2.7 or later)"), ""),
     field(Section::Labels, "labels", Kind::Pairs, marked("Labels"), marked("KEY=VALUE, one per line; such as team=vision")),
 ];
 
@@ -199,6 +199,13 @@ mod tests {
             auto_revert: Some(true),
             try_larger_batch: Some(true),
             ..Spec::default()
+        }
+    }
+
+    #[test]
+    fn the_named_fields_exist() {
+        for path in [RECIPE, SCRIPT, ARGS, SET, SECRETS] {
+            assert!(FIELDS.iter().any(|field| field.path == path), "{path}");
         }
     }
 

@@ -69,7 +69,8 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names of fields in `value.name`, in a pattern such as `Type { name, .. }`, and in `read_field(value, "name")`.
+/// Returns the names of fields in `value.name`, in a pattern such as `Type { name, .. }`, in `read_field(value, "name")`, and in the table of
+/// fields of a form: `field(Section::Program, "git.revision", …)`.
 fn names(text: &str) -> Vec<String> {
     // Not `..name`, a range; not `.name(` and `.name::<`, a method.
     let access = Regex::new(r"(\.)?\.([a-z_][a-z0-9_]*)\s*(\(|::)?").unwrap();
@@ -78,8 +79,11 @@ fn names(text: &str) -> Vec<String> {
         .filter(|found| found.get(1).is_none() && found.get(3).is_none());
     let mut names: Vec<String> = accesses.map(|found| found[2].to_owned()).collect();
 
-    let by_name = Regex::new(r#"field(?:::<[^(]*>)?\([^"()]*"([a-z_][a-z0-9_]*)""#).unwrap();
-    names.extend(by_name.captures_iter(text).map(|found| found[1].to_owned()));
+    let by_name = Regex::new(r#"field(?:::<[^(]*>)?\([^"()]*"([a-z_][a-z0-9_.]*)""#).unwrap();
+    let paths = by_name.captures_iter(text).map(|found| found[1].to_owned());
+    for path in paths {
+        names.extend(path.split('.').map(str::to_owned));
+    }
 
     // A pattern ends with `..`, or one of `=`, `=>`, `|`, `if` follows it. Anything else in braces builds a value.
     let braces = r"[A-Z]\w*\s*\{([^{}]*)\}[\s)\]]*(?:=>|=[^=]|\|[^|]|if\b)";
@@ -119,13 +123,15 @@ fn names_are_found_where_a_field_is_read() {
         let View { window, marks: drawn, .. } = view;
         match message { Past { start_ms, end_ms } => (0..count), Frame { times_ms, .. } => read_field(&v, "why")?, _ => {} }
         json::read_field::<Vec<Group>>(&answer, "groups");
+        rare_field(Section::Program, "git.revision", Kind::Text),
         Query { made_ms: 1, built }
         #[cfg(test)]
         mod tests { fn test() { x.tested } }
     "#;
     let sources = Sources::of_texts(&[source.to_owned()]);
     let expected = [
-        "attempts", "cause", "end_ms", "groups", "marks", "start_ms", "times_ms", "why", "window",
+        "attempts", "cause", "end_ms", "git", "groups", "marks", "revision", "start_ms", "times_ms", "why",
+        "window",
     ];
     let expected: BTreeSet<String> = expected.map(str::to_owned).into();
     assert_eq!(sources.names, expected);
