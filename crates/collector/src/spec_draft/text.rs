@@ -86,7 +86,7 @@ pub(super) fn write(document: Value) -> Result<String, String> {
         let place = if is_table { &mut tables } else { &mut lines };
         let gap = if is_table { "\n" } else { "" };
         // Writing to a `String` cannot fail.
-        let _infallible = write!(place, "{gap}{}\n", text.trim_end());
+        let _infallible = writeln!(place, "{gap}{}", text.trim_end());
     }
     Ok(lines + &tables)
 }

@@ -46,7 +46,7 @@ impl Settings {
             micro_batch: values.number("batch-size")?,
             dropout: values
                 .text("dropout")
-                .is_some_and(|share| share.parse() != Ok(0.0)),
+                .is_some_and(|share| share.parse::<f64>() != Ok(0.0)),
             ..Self::of(model)
         };
         let sharded = |strategy| -> Result<Self, InvalidSettings> {
