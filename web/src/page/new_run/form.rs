@@ -103,7 +103,10 @@ fn document_of(texts: &[String], rest: &Node) -> (Node, Vec<SpecProblem>) {
             Ok(None) => {}
             Err(message) => {
                 problems.push(problem(field.path, message));
-                document.put(field.path, Node::Text(text.clone()));
+                // What was typed among the names of secrets may be a value.
+                if field.kind != Kind::Names {
+                    document.put(field.path, Node::Text(text.clone()));
+                }
             }
         }
     }
@@ -113,6 +116,7 @@ fn document_of(texts: &[String], rest: &Node) -> (Node, Vec<SpecProblem>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fields::Field;
     use super::*;
 
     const DOCUMENT: &str = r#"{"recipe":"fsdp","args":["--lr","0.1"],"name":"vision","git":{"repository":"https://host/repo","revision":"main"},"nodes":2,"container":{"image":"team/train:24","mounts":["/data"]},"set":{"steps":"7"},"auto_revert":false,"env":{"NCCL_DEBUG":"INFO"},"secrets":{"HF_TOKEN":"[redacted]"},"keep_checkpoints":{"last":3,"best":true},"preflight_bandwidth":{"seconds":0.5},"labels":{"team":"vision"}}"#;
@@ -146,6 +150,20 @@ mod tests {
         assert_eq!(json, r#"{"recipe":"ddp","nodes":"two"}"#);
         let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
         assert_eq!(fields, ["nodes"]);
+    }
+
+    #[test]
+    fn a_value_typed_among_the_names_of_secrets_is_not_sent() {
+        let text = |field: &Field| match field.path {
+            RECIPE => "ddp".to_owned(),
+            "secrets" => "HF_TOKEN=hf_0123456789".to_owned(),
+            _ => String::new(),
+        };
+        let texts: Vec<String> = FIELDS.iter().map(text).collect();
+        let (document, problems) = document_of(&texts, &Node::table());
+        assert!(!document.json().contains("hf_0123456789"), "{}", document.json());
+        assert_eq!(problems[0].field, "secrets");
+        assert!(!problems[0].message.contains("hf_0123456789"));
     }
 
     #[test]

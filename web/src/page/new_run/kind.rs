@@ -1,7 +1,7 @@
 //! How the values of fields are typed: the text of each kind, and the value that it stands for.
 
 use super::document::{Node, written};
-use super::lines::{line, lines, unquoted};
+use super::lines::{line, lines, names_in, unquoted};
 use crate::language::{tr, tr_with};
 use crate::ui::number;
 use domain::run::secret::REDACTED;
@@ -69,8 +69,15 @@ impl Kind {
                 Some(table)
             }
             Self::Names => {
+                // The names are sent with each check, and shown in the text.
+                if text.contains('=') {
+                    return Err(tr("enter only names; the values have fields of their own").to_owned());
+                }
                 let mut table = Node::table();
-                lines(text).for_each(|name| push(&mut table, name, Node::Text(REDACTED.to_owned())));
+                let placeholder = || Node::Text(REDACTED.to_owned());
+                names_in(text)
+                    .iter()
+                    .for_each(|name| push(&mut table, name, placeholder()));
                 Some(table)
             }
         })
@@ -204,6 +211,7 @@ mod tests {
             (Kind::Whole, "-1"),
             (Kind::Decimal, "x"),
             (Kind::Pairs, "steps"),
+            (Kind::Names, "HF_TOKEN=hf_0123456789"),
         ] {
             assert!(kind.value(text).is_err(), "{kind:?} {text}");
         }

@@ -33,11 +33,18 @@ pub(super) fn with_value(text: &str, name: &str, value: &str) -> String {
     kept.join("\n")
 }
 
-/// Returns the names in lines of names.
+/// Returns the names in lines of names, each once. A line that also has a value is none.
 pub(super) fn names_in(text: &str) -> Vec<String> {
-    lines(text).map(str::to_owned).collect()
+    let mut names: Vec<String> = Vec::new();
+    for name in lines(text).filter(|line| !line.contains('=')) {
+        if names.iter().all(|known| known != name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
 }
 
+/// Returns the lines that are not empty, without spaces around them.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty())
 }
@@ -86,6 +93,11 @@ fn unescaped(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_listed_once_and_never_with_a_value() {
+        assert_eq!(names_in("A\n B \n\nA\nC=hf_0123456789"), ["A", "B"]);
+    }
 
     #[test]
     fn one_value_changes_in_its_line() {
