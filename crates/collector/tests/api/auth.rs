@@ -15,13 +15,14 @@ const ROLES: [Role; 5] = [
 ];
 
 /// Method, path, and the required role. The paths name things that do not exist, so that no request changes anything.
-const ROUTES: [(&str, &str, Role); 38] = [
+const ROUTES: [(&str, &str, Role); 39] = [
     ("GET", "/metrics", Role::Scrape),
     ("GET", "/api/session", Role::Viewer),
     ("GET", "/api/nodes", Role::Viewer),
     ("GET", "/api/gpus", Role::Viewer),
     ("GET", "/api/events", Role::Viewer),
     ("GET", "/api/runs", Role::Viewer),
+    ("POST", "/api/runs/check", Role::Viewer),
     ("GET", "/api/runs/none", Role::Viewer),
     ("GET", "/api/runs/none/actions", Role::Viewer),
     ("POST", "/api/runs/none/stop", Role::Operator),

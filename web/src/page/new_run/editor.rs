@@ -6,7 +6,7 @@ use wasm_bindgen::JsValue;
 
 use super::check::{Check, Draft};
 use super::copied::CopiedSpec;
-use super::fields::{RECIPE, SCRIPT, SET};
+use super::fields::{RECIPE, SCRIPT, SECRETS, SET};
 use super::form::{Form, problem};
 use super::secrets::Secrets;
 use crate::api::{ApiError, unreadable};
@@ -100,7 +100,12 @@ impl Editor {
 
     /// Shows the text. If the form cannot be checked, it stays, with the reason.
     pub(super) async fn show_text(self) {
-        let (document, is_copy) = untrack(|| (self.form.document().0, self.copy.is_copy()));
+        let ((document, problems), is_copy) = untrack(|| (self.form.document(), self.copy.is_copy()));
+        // Their names are not in the document, so the text would lose them.
+        if let Some(wrong) = problems.into_iter().find(|problem| problem.field == SECRETS) {
+            self.check.failure.set(Some(wrong.message));
+            return;
+        }
         let json = document.json();
         if self.same.get_value() != json {
             let answer = self.check.now(Draft::Form(document).body(is_copy)).await;
