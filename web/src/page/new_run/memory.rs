@@ -51,7 +51,7 @@ fn planned(plan: &MemoryForecast) -> AnyView {
             <p>{fit(plan)} " " {peak}</p>
             <details>
                 <summary class="cursor-pointer py-1">{tr("Parts at the peak")}</summary>
-                <table class="table table-sm w-auto"><tbody>{parts}</tbody></table>
+                <table class="table table-xs w-auto"><tbody>{parts}</tbody></table>
             </details>
             {ways}
         </div>

@@ -25,7 +25,8 @@ pub(super) fn SettingFields(editor: Editor, knobs: bool) -> impl IntoView {
             .into_iter()
             .map(|setting| row(editor, setting))
             .collect();
-        view! { <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2">{rows}</div> }.into_any()
+        view! { <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2 items-start">{rows}</div> }
+            .into_any()
     })
 }
 
@@ -82,7 +83,7 @@ fn row(editor: Editor, setting: SettingView) -> AnyView {
         format!("{help} ({values})")
     };
     view! {
-        <div class="fieldset content-start min-w-0">
+        <div class="fieldset min-w-0">
             <label class="label flex-wrap gap-x-2 whitespace-normal" for=field.clone()><code>{name}</code> <span>{hint}</span></label>
             {control}
             <Mistakes editor field />
