@@ -11,11 +11,11 @@ const NPROC_WITHOUT_GPUS: u32 = 2;
 
 /// The smallest GPU of the nodes that accept runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SmallestGpu {
+pub(crate) struct SmallestGpu {
     /// Its memory in bytes.
-    pub memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
     /// Number of GPUs of its node.
-    pub per_node: u32,
+    pub(crate) per_node: u32,
 }
 
 /// Returns the plan, or why there is none.

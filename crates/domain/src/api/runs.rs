@@ -393,7 +393,7 @@ pub enum StopAfter {
 
 /// Request body of `POST /api/runs/{id}/apply`. Changes knobs in place if the ranks support it, otherwise with a new attempt. If the knobs
 /// already have these values, nothing happens.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApplyKnobs {
     /// Knobs to set, with their values.
@@ -414,7 +414,7 @@ pub struct ApplyKnobs {
 }
 
 /// Request body of `POST /api/runs/{id}/revert`. Reverts the last change of knobs, in place or with a new attempt.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RevertKnobs {
     /// Attempt whose change is reverted. It must be the last one that was not reverted. If it was already reverted, nothing happens.

@@ -18,7 +18,7 @@ pub(super) fn Sections(editor: Editor) -> impl IntoView {
         let id = format!("section-{section:?}");
         view! {
             <section class="grid grid-cols-1 gap-2" aria-labelledby=id.clone()>
-                <h2 id=id class="text-lg font-bold">{tr(heading)}</h2>
+                <h2 id=id.clone() class="text-lg font-bold">{tr(heading)}</h2>
                 {content(editor, section)}
                 <More editor section />
             </section>
