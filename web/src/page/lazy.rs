@@ -54,6 +54,8 @@ type Built = Result<AnyView, NotLoaded>;
 type Local<T> = Pin<Box<dyn Future<Output = T>>>;
 /// Loads what a page needs unless it is loaded.
 type Load = fn() -> Local<Result<(), NotLoaded>>;
+/// Builds a page whose files are loaded.
+type Build = Box<dyn Fn() -> Local<Built> + Send>;
 
 const RUN: Load = || Box::pin(async { with_charts(load_run()).await });
 const DIAGNOSES: Load = || Box::pin(async { with_charts(load_diagnoses()).await });
@@ -112,37 +114,40 @@ fn build_compare() -> Built {
 
 /// The page of the run with this id.
 pub(crate) fn run(id: String) -> AnyView {
-    lazy(RUN, move || Box::pin(build_run(id.clone())))
+    lazy(RUN, Box::new(move || Box::pin(build_run(id.clone()))))
 }
 
 /// The list of diagnoses.
 pub(crate) fn diagnoses() -> AnyView {
-    lazy(DIAGNOSES, || Box::pin(build_diagnoses(None)))
+    lazy(DIAGNOSES, Box::new(|| Box::pin(build_diagnoses(None))))
 }
 
 /// The page of the diagnosis with this id.
 pub(crate) fn diagnosis(id: String) -> AnyView {
-    lazy(DIAGNOSES, move || Box::pin(build_diagnoses(Some(id.clone()))))
+    lazy(
+        DIAGNOSES,
+        Box::new(move || Box::pin(build_diagnoses(Some(id.clone())))),
+    )
 }
 
 /// Rules and alerts.
 pub(crate) fn rules() -> AnyView {
-    lazy(RULES, || Box::pin(build_rules()))
+    lazy(RULES, Box::new(|| Box::pin(build_rules())))
 }
 
 /// The form for a new run.
 pub(crate) fn new_run() -> AnyView {
-    lazy(NEW_RUN, || Box::pin(build_new_run()))
+    lazy(NEW_RUN, Box::new(|| Box::pin(build_new_run())))
 }
 
 /// The table of all runs.
 pub(crate) fn runs() -> AnyView {
-    lazy(RUNS, || Box::pin(build_run_list()))
+    lazy(RUNS, Box::new(|| Box::pin(build_run_list())))
 }
 
 /// The comparison of two runs or attempts.
 pub(crate) fn compare() -> AnyView {
-    lazy(COMPARE, || Box::pin(build_compare()))
+    lazy(COMPARE, Box::new(|| Box::pin(build_compare())))
 }
 
 /// Loads all pages once the first one had time to load, so that they open at once. A page that cannot be loaded is tried again when it is
@@ -163,7 +168,7 @@ enum FileState {
     Failed,
 }
 
-fn lazy(load: Load, build: impl Fn() -> Local<Built> + Send + 'static) -> AnyView {
+fn lazy(load: Load, build: Build) -> AnyView {
     let state = RwSignal::new(FileState::Loading);
     let attempt = move || {
         state.set(FileState::Loading);

@@ -51,7 +51,7 @@ pub(super) static ENDPOINTS: [Endpoint; 6] = [
     ),
 ];
 
-pub(super) static FIELDS: [Fields; 15] = [
+pub(super) static FIELDS: [Fields; 14] = [
     fields("Change", &["follows", "reverts"], InWords("Change::cause")),
     fields(
         "Change",
@@ -70,7 +70,6 @@ pub(super) static FIELDS: [Fields; 15] = [
         &["orders"],
         ForPrograms("numbers of its actions"),
     ),
-    fields("InPlaceChange", &["refused"], InWords("InPlaceChange::words")),
     fields(
         "LogPiece",
         &["missing"],
