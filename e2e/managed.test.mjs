@@ -64,6 +64,7 @@ test("a managed run", async (t) => {
 
   await t.test("charts join the attempts: one line per rank, and a mark where the second attempt began", async (t) => {
     const { page, push } = await openRun(t, browser, lockstep);
+    await page.getByTestId("marks").uncheck(); // diagnoses and checkpoints
     await waitFor("each chart has a mark", 15_000, async () => {
       const marks = await page.getByTestId("chart").evaluateAll((charts) => charts.map((chart) => chart.dataset.marks));
       return marks.length > 6 && marks.every((count) => count === "1");

@@ -41,5 +41,5 @@ pub(crate) use shade::{UNMEASURED, shade};
 pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
 pub(crate) use time::{Ago, clock};
 pub(crate) use unknown::UnknownAttempts;
-pub(crate) use when::{ErrorMessage, When, dynamic_view, effect, empty_view, text};
+pub(crate) use when::{ErrorMessage, When, dynamic_view, effect, empty_view, text, track};
 pub(crate) use zone::{UTC, Zone, offset};

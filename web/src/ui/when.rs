@@ -44,6 +44,11 @@ pub(crate) fn effect(act: impl Fn() + 'static) {
     boxed(Box::new(act));
 }
 
+/// Tracks a memo that nothing else may read. With `Memo::track` alone it would never be computed, and never change.
+pub(crate) fn track<T: Send + Sync + 'static>(memo: Memo<T>) {
+    memo.with(|_| ());
+}
+
 /// Shows an error if there is one; a screen reader announces it.
 #[component]
 pub(crate) fn ErrorMessage(

@@ -9,7 +9,7 @@ use super::run_signal::RunSignal;
 use crate::language::tr_with;
 use crate::live::{List, Live, Row};
 use crate::session::UserSession;
-use crate::ui::{count_every, effect};
+use crate::ui::{count_every, effect, track};
 
 /// Interval between requests. Saves are minutes apart; opening a dialog requests the list at once.
 const AGAIN_MS: u32 = 10_000;
@@ -56,7 +56,7 @@ impl CheckpointList {
         let path = format!("/api/runs/{id}/checkpoints");
         effect(move || {
             checkpoints.request_count.track();
-            state.track();
+            track(state);
             connected.track();
             let path = path.clone();
             spawn_local(

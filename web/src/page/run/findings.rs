@@ -10,7 +10,9 @@ use super::run_signal::RunSignal;
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{Ago, Heading, count_every, dynamic_view, effect, fixed, severity_class, severity_word};
+use crate::ui::{
+    Ago, Heading, count_every, dynamic_view, effect, fixed, severity_class, severity_word, track,
+};
 
 /// Interval between requests. The analysers decide once per second.
 const AGAIN_MS: u32 = 2_000;
@@ -110,7 +112,7 @@ fn found(id: &str, run: RunSignal) -> RwSignal<Answer> {
     let path = format!("/api/runs/{id}/findings");
     effect(move || {
         request_count.track();
-        state.track();
+        track(state);
         connected.track();
         let path = path.clone();
         spawn_local(async move {

@@ -13,7 +13,7 @@ use super::super::run_signal::RunSignal;
 use crate::api::ApiError;
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{count_every, effect};
+use crate::ui::{count_every, effect, track};
 
 /// Interval between requests. Changes of the run's state and of its diagnoses are requested at once.
 const AGAIN_MS: u32 = 10_000;
@@ -56,7 +56,7 @@ pub(in super::super) fn followed(id: &str, run: RunSignal) -> RwSignal<RunHistor
     let id = id.to_owned();
     effect(move || {
         request_count.track();
-        state.track();
+        track(state);
         live.connected.track();
         let _changes = live.diagnoses.rows();
         let id = id.clone();

@@ -10,7 +10,7 @@ use super::super::run_signal::RunSignal;
 use crate::api::ApiError;
 use crate::live::{Keyed, List, Live, Run};
 use crate::session::UserSession;
-use crate::ui::effect;
+use crate::ui::{effect, track};
 
 /// The list. Cheap to copy.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ impl KnobList {
         let version = Memo::new(move |_| run.with(|run| run.as_ref().map(version)));
         let path = format!("/api/runs/{id}/knobs");
         effect(move || {
-            version.track();
+            track(version);
             dialog.requested.track();
             connected.track();
             let path = path.clone();
