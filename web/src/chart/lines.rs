@@ -119,6 +119,7 @@ impl Lines {
                     join(&mut known.values, values);
                     join(&mut known.ranks, &ranks);
                     for (part, other) in known.extremes.iter_mut().zip([min, max]) {
+                        part.resize(part.len().max(other.len()), f64::NAN);
                         join(part, other);
                     }
                     known.is_bold |= is_bold;

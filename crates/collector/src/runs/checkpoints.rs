@@ -65,11 +65,18 @@ impl Runs {
         };
         let taken = self.take(run, event).await;
         let exception = match &taken {
-            Ok(()) => not_ordered(self.machine(run).await?.as_ref(), &request.removes),
-            Err(error) => Some(format!("failed: {error}")),
+            Ok(()) => {
+                let machine = self.machine(run).await.ok();
+                machine.and_then(|machine| not_ordered(&machine, &request.removes))
+            }
+            // A transaction that failed may be stored nevertheless.
+            Err(error) => Some(format!("not confirmed: {error}")),
         };
-        if let Some(exception) = exception {
-            self.audit_prune(who, run, request, &exception).await?;
+        // The order stands, whether or not its exceptions can be recorded.
+        if let Some(exception) = exception
+            && let Err(error) = self.audit_prune(who, run, request, &exception).await
+        {
+            tracing::error!(%run, %error, "the result of a prune cannot be recorded");
         }
         taken?;
         Ok(answer)

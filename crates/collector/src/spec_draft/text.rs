@@ -67,8 +67,10 @@ pub(super) fn write(document: Value) -> Result<String, String> {
     let Value::Object(mut fields) = document else {
         return Err("a specification is an object".to_owned());
     };
-    if let Some(Value::Object(secrets)) = fields.get_mut("secrets") {
-        secrets.values_mut().for_each(|value| *value = REDACTED.into());
+    match fields.get_mut("secrets") {
+        Some(Value::Object(secrets)) => secrets.values_mut().for_each(|value| *value = REDACTED.into()),
+        Some(Value::Null) | None => {}
+        Some(wrong) => *wrong = REDACTED.into(),
     }
     let defaults = serde_json::to_value(Spec::default()).unwrap_or_default();
     fields.retain(|name, value| !value.is_null() && Some(&*value) != defaults.get(name));

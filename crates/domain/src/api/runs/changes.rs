@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{ApplyKnobs, RevertKnobs};
 use crate::ident::AttemptNo;
 use crate::run::knob::{Change, ChangeId, How, KNOBS, Knob, current, place};
+use crate::run::spec::Spec;
 use crate::run::state::Machine;
 
 /// Knobs of a run, and the changes that can be reverted now.
@@ -90,15 +91,17 @@ pub struct ChangePreview {
 
 impl From<&Machine> for KnobsView {
     fn from(run: &Machine) -> Self {
+        let spec = run.spec.shown();
         Self {
-            knobs: KNOBS.iter().map(|knob| KnobView::of(knob, run)).collect(),
+            knobs: KNOBS.iter().map(|knob| KnobView::of(knob, run, &spec)).collect(),
             revertible: run.revertible_changes(),
         }
     }
 }
 
 impl KnobView {
-    fn of(knob: &Knob, run: &Machine) -> Self {
+    /// `spec` is the run's specification as it may be shown: a knob may be a variable whose name looks like a secret.
+    fn of(knob: &Knob, run: &Machine, spec: &Spec) -> Self {
         let (how, problem) = match place(&run.spec, knob.name) {
             Ok(how) => (Some(how), String::new()),
             Err(problem) => (None, problem),
@@ -109,10 +112,39 @@ impl KnobView {
             what: knob.what.to_owned(),
             values: knob.values.words(),
             choices: choices.map(|&word| word.to_owned()).collect(),
-            value: current(&run.spec, &run.current().knobs.values, knob.name),
+            value: current(spec, &run.current().knobs.values, knob.name),
             live: knob.live && how == Some(How::Injected),
             how,
             problem,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::ident::RunId;
+
+    #[test]
+    fn a_knob_does_not_show_a_variable_whose_name_looks_like_a_secret() {
+        let spec: Spec = serde_json::from_value(json!({
+            "script": "/srv/train.py",
+            "env": {"API_TOKEN": "hf_secret", "WORKERS": "4"},
+            "knobs": {"num_workers": {"env": "WORKERS"}, "grad_clip_norm": {"env": "API_TOKEN"}},
+        }))
+        .unwrap();
+        let (run, _) = Machine::submit(RunId::new("r").unwrap(), spec, 0);
+        let view = KnobsView::from(&run);
+        let value = |name: &str| {
+            let knob = view.knobs.iter().find(|knob| knob.name == name).unwrap();
+            knob.value.clone()
+        };
+        assert_eq!(value("num_workers").as_deref(), Some("4"));
+        assert!(!serde_json::to_string(&view).unwrap().contains("hf_secret"));
+        assert!(value("grad_clip_norm").is_some());
     }
 }

@@ -119,7 +119,8 @@ impl Stacks {
             .iter()
             .any(|(other, samples)| *other != place && !samples.is_empty());
         let holds_lock = samples.is_empty() && control_answered;
-        let idle_max = if holds_lock {
+        let in_kernel = status.condition == ProcessCondition::Uninterruptible;
+        let idle_max = if holds_lock && !in_kernel && !status.is_before_first_step() {
             IDLE_SHARE_MAX + LOCK_WAIT_SHARE_MAX
         } else {
             IDLE_SHARE_MAX
@@ -144,7 +145,6 @@ impl Stacks {
         if self.pipes.contains_key(&place) && is_idle {
             return SuspectActivity::Nothing;
         }
-        let in_kernel = status.condition == ProcessCondition::Uninterruptible;
         match status.phase() {
             Some(Phase::Save) if in_kernel || !is_idle => SuspectActivity::Work(AloneActivity::Saving),
             // Either an endless loop or an evaluation: it is a loop if the process is busy and its stack does not change.

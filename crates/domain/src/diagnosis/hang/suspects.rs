@@ -54,7 +54,8 @@ pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity) -> Option<Susp
 }
 
 /// Returns the ranks that others wait for, according to the Flight Recorders. One of them may wait in an operation that its recorder does
-/// not show, for example for a message on Gloo. Then it is the culprit only if all other ranks wait too.
+/// not show, for example for a message on Gloo. Then it is the culprit only if all other ranks wait too. With NCCL, a rank that has enqueued
+/// the operation waits for its GPU wherever its page is.
 pub(super) fn by_flight(
     view: &View<'_>,
     inactivity: &Inactivity,
@@ -67,9 +68,12 @@ pub(super) fn by_flight(
     if matches!(cause, Cause::NotEnqueued) {
         let waits = |place: &usize| view.rank_statuses[*place].waits();
         let (hidden, working): (Vec<usize>, Vec<usize>) = places.into_iter().partition(waits);
-        places = match (working.is_empty(), inactivity.others.is_empty()) {
+        let has_enqueued = |place: usize| unfinished.waiters.contains(&view.members.rank(place));
+        let mut others = inactivity.others.clone();
+        others.retain(|place| unfinished.backend != "nccl" || !has_enqueued(*place));
+        places = match (working.is_empty(), others.is_empty()) {
             (false, _) => working,
-            (true, false) => inactivity.others.clone(),
+            (true, false) => others,
             (true, true) => hidden,
         };
         let named: Vec<Rank> = places.iter().map(|place| view.members.rank(*place)).collect();
