@@ -41,7 +41,7 @@ use crate::language::{tr, tr_with};
 use crate::live::{Live, Run, StreamMessage, each};
 use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
-use axis::{TimeAxis, followed};
+use axis::{TimeAxis, run_history};
 use change_dialog::{ChangeDialog, ConfirmChange};
 use charts::Charts;
 use checkpoint_list::CheckpointList;
@@ -86,7 +86,7 @@ pub(crate) fn OneRun(
 #[component]
 fn Shown(id: String, run: RunSignal) -> impl IntoView {
     let checkpoints = CheckpointList::of(&id, run);
-    let history = followed(&id, run);
+    let history = run_history(&id, run);
     let view = View::of(run, checkpoints, history);
     let chosen = Tab::chosen();
     let dialog = ChangeDialog::new(&id, run);

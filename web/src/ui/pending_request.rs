@@ -5,6 +5,7 @@ use leptos::task::spawn_local;
 use serde::Serialize;
 use wasm_bindgen::JsValue;
 
+use crate::api::ApiError;
 use crate::session::UserSession;
 
 /// The state of the last request. Cheap to copy.
@@ -39,26 +40,25 @@ impl PendingRequest {
 
     /// Sends `DELETE` to `path`; calls `then` if it succeeds.
     pub(crate) fn delete(self, path: String, then: impl FnOnce() + 'static) {
-        self.busy.set(true);
-        self.problem.set(None);
-        spawn_local(async move {
-            let answer = self.session.delete(&path).await;
-            // As below, the part of the page may be gone.
-            if self.busy.try_set(false).is_some() {
-                return;
-            }
-            match answer {
-                Ok(()) => then(),
-                Err(error) => self.problem.set(Some(error.message)),
-            }
-        });
+        self.wait(
+            async move { self.session.delete(&path).await },
+            Box::new(|()| then()),
+        );
     }
 
     fn send_text(self, path: String, body: String, then: Box<dyn FnOnce(JsValue)>) {
+        self.wait(async move { self.session.send(&path, body).await }, then);
+    }
+
+    fn wait<T: 'static>(
+        self,
+        answer: impl Future<Output = Result<T, ApiError>> + 'static,
+        then: Box<dyn FnOnce(T)>,
+    ) {
         self.busy.set(true);
         self.problem.set(None);
         spawn_local(async move {
-            let answer = self.session.send(&path, body).await;
+            let answer = answer.await;
             // The part of the page that sent the request may be gone when the response arrives.
             if self.busy.try_set(false).is_some() {
                 return;

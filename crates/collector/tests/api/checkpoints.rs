@@ -174,7 +174,7 @@ async fn a_pin_of_one_run_holds_for_every_run_that_uses_the_folder() {
     );
 }
 
-/// The node was away for days. When it came back, it removed what nobody expected to be removed any more.
+/// Otherwise a node that is offline for days would remove checkpoints when it reconnects, long after the request.
 #[tokio::test]
 async fn an_order_that_its_node_has_not_accepted_in_time_is_dropped_with_a_reason() {
     let server = Server::start().await;

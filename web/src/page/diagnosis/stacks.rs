@@ -8,7 +8,7 @@ use domain::api::session::Role;
 use domain::event::Event;
 use domain::ident::{AttemptNo, Rank};
 use domain::incident::NamedCulprit;
-use domain::run::inspect::{Frame, StackGroup, rank_list};
+use domain::run::inspect::{StackGroup, rank_list};
 use domain::time::TimestampMs;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
@@ -160,7 +160,7 @@ fn shown(group: &StackGroup, is_culprit: bool) -> AnyView {
         return view! { <p class="bg-base-200 rounded px-3 py-2" data-testid="stack-group">{line}</p> }
             .into_any();
     }
-    let stack: Vec<String> = group.frames.iter().map(frame_line).collect();
+    let stack: Vec<String> = group.frames.iter().map(ToString::to_string).collect();
     view! {
         <details class="bg-base-200 rounded px-3 py-2 min-w-0" open=is_culprit data-testid="stack-group">
             <summary class="cursor-pointer">{line}</summary>
@@ -181,10 +181,6 @@ fn is_of(culprit: &NamedCulprit, ranks: &[Rank]) -> bool {
         culprit.rank == Some(*rank) || culprit.ranks.as_ref().is_some_and(|ranks| ranks.contains(*rank))
     };
     ranks.iter().any(is_named)
-}
-
-fn frame_line(frame: &Frame) -> String {
-    format!("{} ({}:{})", frame.function, frame.file, frame.line)
 }
 
 #[cfg(test)]
@@ -214,15 +210,5 @@ mod tests {
             assert_eq!(ordered[0].ranks[0], Rank(first), "{culprit:?}");
             assert_eq!(ordered.len(), 3);
         }
-    }
-
-    #[test]
-    fn a_frame_is_one_line() {
-        let frame = Frame {
-            file: "/home/a/train.py".into(),
-            line: 57,
-            function: "average".into(),
-        };
-        assert_eq!(frame_line(&frame), "average (/home/a/train.py:57)");
     }
 }

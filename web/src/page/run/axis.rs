@@ -16,7 +16,7 @@ use crate::language::{tr, tr_with};
 use crate::live::{List, Live, Row, Run, each};
 use crate::ui::{Heading, clock, dynamic_view, effect, empty_view, fixed, focus, sorted, text};
 use arrange::{Period, Placed, arranged};
-pub(super) use history::{RunDiagnosis, RunHistory, followed};
+pub(super) use history::{RunDiagnosis, RunHistory, run_history};
 use item::{End, Item, Lane, Sources};
 use keys::Stop;
 

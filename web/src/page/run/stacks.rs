@@ -1,7 +1,7 @@
 //! The stacks of the ranks, requested when the dialog opens. Ranks with the same stack are grouped.
 
 use domain::api::inspect::AskRanks;
-use domain::run::inspect::{Frame, StackGroup, rank_list};
+use domain::run::inspect::{StackGroup, rank_list};
 use leptos::prelude::*;
 
 use crate::api::unreadable;
@@ -54,10 +54,6 @@ fn shown(group: &StackGroup) -> AnyView {
     if group.frames.is_empty() {
         return view! { <p>{line}</p> }.into_any();
     }
-    let stack: Vec<String> = group.frames.iter().map(frame_line).collect();
+    let stack: Vec<String> = group.frames.iter().map(ToString::to_string).collect();
     view! { <details><summary class="cursor-pointer">{line}</summary><pre class="text-xs overflow-x-auto p-2">{stack.join("\n")}</pre></details> }.into_any()
-}
-
-fn frame_line(frame: &Frame) -> String {
-    format!("{} ({}:{})", frame.function, frame.file, frame.line)
 }

@@ -11,6 +11,8 @@
 //! The thread that was started last comes first, so the main thread is the last one. If there are more than one hundred, the oldest are
 //! left out, including the main thread, and an unindented line `...` stands for them. Lines of any other form are ignored.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +55,13 @@ pub struct Frame {
     pub line: u32,
     /// The function.
     pub function: String,
+}
+
+/// As in a traceback, on one line: `forward (/srv/train.py:12)`.
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}:{})", self.function, self.file, self.line)
+    }
 }
 
 /// Parses the text.
@@ -117,6 +126,16 @@ mod tests {
             line,
             function: function.into(),
         }
+    }
+
+    #[test]
+    fn a_frame_is_one_line() {
+        let frame = Frame {
+            file: "/home/a/train.py".into(),
+            line: 57,
+            function: "average".into(),
+        };
+        assert_eq!(frame.to_string(), "average (/home/a/train.py:57)");
     }
 
     #[test]

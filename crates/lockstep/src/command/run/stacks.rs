@@ -99,12 +99,7 @@ fn print_rank(of: &RankStacks) {
 
 fn print_frames(frames: &[Frame]) {
     for frame in frames {
-        say!(
-            "    {} ({}:{})",
-            printable(&frame.function),
-            printable(&frame.file),
-            frame.line
-        );
+        say!("    {}", printable(&frame.to_string()));
     }
 }
 

@@ -47,7 +47,7 @@ pub(in super::super) struct RunDiagnosis {
 }
 
 /// Requests the history while the current owner lives and the run can change.
-pub(in super::super) fn followed(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
+pub(in super::super) fn run_history(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
     let (history, request_count) = (RwSignal::new(RunHistory::default()), RwSignal::new(0_u32));
     let session = expect_context::<UserSession>();
     let live = expect_context::<Live>();

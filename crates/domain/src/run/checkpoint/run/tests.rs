@@ -220,7 +220,7 @@ fn not_removed(machine: &Machine, step: u64) -> Option<String> {
     checkpoints.find(|one| one.step == Some(step))?.not_removed()
 }
 
-/// The run went on on another node with a disk of its own. The list named the old checkpoint, no node got an order, and nobody was told.
+/// The run continued on another node with a disk of its own, so no node can remove the old checkpoint. The list must say so.
 #[test]
 fn a_checkpoint_without_a_node_that_sees_what_must_remain_is_listed_as_kept() {
     let (machine, _) = advance(&placed(None), &report("a", &[1]), 10);
@@ -321,7 +321,7 @@ fn a_pin_of_another_run_cancels_an_order() {
     assert!(machine.may_still_remove(&order));
 }
 
-/// The node was away for days. When it came back, it carried out the order, although nobody expected it any more.
+/// Otherwise a node that is offline for days would execute the order when it reconnects, long after the request.
 #[test]
 fn an_order_that_is_not_accepted_expires_with_a_reason() {
     let (machine, _) = advance(&placed(None), &report("a", &[1, 2, 3]), 10);
