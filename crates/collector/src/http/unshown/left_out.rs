@@ -51,7 +51,7 @@ pub(super) static ENDPOINTS: [Endpoint; 6] = [
     ),
 ];
 
-pub(super) static FIELDS: [Fields; 14] = [
+pub(super) static FIELDS: [Fields; 15] = [
     fields("Change", &["follows", "reverts"], InWords("Change::cause")),
     fields(
         "Change",
@@ -64,6 +64,7 @@ pub(super) static FIELDS: [Fields; 14] = [
         Elsewhere("the page of the diagnosis downloads the whole bundle"),
     ),
     fields("FindingView", &["phase"], InWords("Finding::sentence")),
+    fields("Frame", &["function"], InWords("Frame::fmt")),
     fields("How", &["flag", "variables"], InWords("How::words")),
     fields(
         "InPlaceChange",
