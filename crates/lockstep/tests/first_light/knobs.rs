@@ -1,4 +1,7 @@
-//! A knob on a real run: it is changed while the run trains, judged by its series, and reverted to the first command line.
+//! A knob on a real run: it is changed while the run trains, judged by its series, and reverted to the first command line. Then the run
+//! continues on another node.
+
+use std::process::Stdio;
 
 use domain::run::knob::{STEPS_MIN, WARM_UP_STEPS};
 use serde_json::Value;
@@ -7,7 +10,7 @@ use crate::cluster::Cluster;
 
 #[test]
 fn a_knob_is_turned_on_a_running_run_judged_and_turned_back() {
-    let cluster = Cluster::start();
+    let mut cluster = Cluster::start();
     let run = cluster.submit_small(&["steps=100000", "step-delay-ms=20"]);
     // With fewer, the first attempt ends with too few steps on a slow machine, and the verdict is `undecided`, without numbers: how many steps
     // follow until the attempt ends depends on how long they took.
@@ -62,6 +65,40 @@ fn a_knob_is_turned_on_a_running_run_judged_and_turned_back() {
     });
     assert_eq!(third["cause"], "knob reverted");
     assert_eq!(program(&third), program(first), "the first command line again");
+
+    let node = third["nodes"][0]["node"].as_str().unwrap();
+    let alone = cluster.lockstep(&["run", "exclude", &run, node, "--dry-run"]);
+    assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+    assert!(text(&alone.stderr).contains("no other node is free"), "{alone:?}");
+    cluster.add_simulated_node("second");
+    let shown = cluster.wait_for("the second node to be free", || {
+        let shown = cluster.lockstep(&["run", "exclude", &run, node, "--dry-run"]);
+        shown.status.success().then_some(shown)
+    });
+    assert!(
+        text(&shown.stdout).contains("is excluded from this run"),
+        "{shown:?}"
+    );
+    let unasked = cluster
+        .command(&["run", "exclude", &run, node])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
+    assert_eq!(
+        attempts(&cluster.get(&format!("/api/runs/{run}"))).len(),
+        3,
+        "nothing was excluded yet"
+    );
+    let excluded = cluster.lockstep(&["run", "exclude", &run, node, "--yes", "--wait"]);
+    assert!(excluded.status.success(), "{excluded:?}");
+    let view = cluster.get(&format!("/api/runs/{run}"));
+    let last = &attempts(&view)[3];
+    assert_eq!(last["nodes"][0]["node"], "second", "{last}");
+    assert_eq!(last["excluded"][0]["node"], node, "{last}");
+    // The cluster waits only for the processes of its own node.
+    let stopped = cluster.lockstep(&["run", "stop", &run, "--grace", "0s", "--wait"]);
+    assert!(stopped.status.success(), "{stopped:?}");
 }
 
 fn attempts(view: &Value) -> &[Value] {

@@ -168,7 +168,27 @@ fn what_cannot_be_run_is_refused_with_a_reason_and_the_right_exit_code() {
     );
 
     let spec = cluster.data_dir().join("run.toml");
+    std::fs::write(&spec, "recipe = \"ddp\"\nnodes = \"two\"\n").unwrap();
+    let wrong = cluster.lockstep(&["run", "check", spec.to_str().unwrap()]);
+    assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    assert!(
+        String::from_utf8_lossy(&wrong.stderr).contains("run.toml:2:9: nodes: "),
+        "{wrong:?}"
+    );
+
     std::fs::write(&spec, "script = \"/nowhere/train.py\"\n").unwrap();
+    let valid = cluster.lockstep(&["run", "check", spec.to_str().unwrap()]);
+    assert!(valid.status.success(), "{valid:?}");
+    assert!(
+        String::from_utf8_lossy(&valid.stdout).contains("program   script /nowhere/train.py"),
+        "{valid:?}"
+    );
+    let runs = cluster.get("/api/runs");
+    assert_eq!(
+        runs.as_array().map(Vec::len),
+        Some(0),
+        "a check starts nothing: {runs}"
+    );
     let failed = cluster.lockstep(&["run", "submit", spec.to_str().unwrap(), "--wait"]);
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
     assert!(

@@ -111,18 +111,23 @@ pub(super) fn next_attempt(view: &RunView) -> AttemptNo {
     }
 }
 
+/// Returns when the current attempt ends, as text, if a change waits for its end.
+pub(super) fn end_of_attempt(view: &RunView) -> String {
+    let step = view.stop.as_ref().and_then(|stop| stop.after_step);
+    step.map_or("when its processes have ended".to_owned(), |step| {
+        format!("after step {step}")
+    })
+}
+
 /// Prints what will happen, and from which checkpoint the run continues.
 pub(super) fn print_change(before: &RunView, view: &RunView) {
     let run = &view.summary.id;
     if let Some(change) = &view.pending {
-        let when = view
-            .stop
-            .as_ref()
-            .and_then(|stop| stop.after_step)
-            .map_or("when its processes have ended".to_owned(), |step| {
-                format!("after step {step}")
-            });
-        eprintln!("{run} continues {when} as attempt {}:", next_attempt(view));
+        eprintln!(
+            "{run} continues {} as attempt {}:",
+            end_of_attempt(view),
+            next_attempt(view)
+        );
         show::change(change);
         return;
     }

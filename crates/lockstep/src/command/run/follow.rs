@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use domain::api::runs::RunView;
+use domain::api::runs::{AttemptView, RunView};
+use domain::ident::AttemptNo;
 use domain::run::state::RunState;
 
 use super::{run_path, show};
@@ -18,6 +19,23 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 pub(super) async fn until_ended(client: &Client, run: &str) -> Result<RunView, Failure> {
     until(client, run, |view| {
         view.summary.state.is_final().then(|| view.clone())
+    })
+    .await
+}
+
+/// Waits until a rank of this attempt, or of a later one, has started. Returns false if the run ends before. Prints progress to stderr.
+pub(super) async fn until_attempt_runs(
+    client: &Client,
+    run: &str,
+    attempt: AttemptNo,
+) -> Result<bool, Failure> {
+    let has_started = |made: &AttemptView| {
+        let mut ranks = made.nodes.iter().flat_map(|node| &node.ranks);
+        made.attempt >= attempt && ranks.any(|rank| rank.pid.is_some())
+    };
+    until(client, run, |view| {
+        let runs = view.attempts.iter().any(has_started);
+        (runs || view.summary.state.is_final()).then_some(runs)
     })
     .await
 }

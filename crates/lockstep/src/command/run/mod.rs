@@ -2,8 +2,10 @@
 
 mod apply;
 mod bandwidth;
+mod check;
 mod checkpoints;
 mod compare;
+mod exclude;
 mod fix;
 mod flight;
 mod follow;
@@ -26,9 +28,10 @@ use crate::client::Target;
 use crate::command::token::path_part;
 use crate::failure::Failure;
 
-/// Submit, watch, stop, resume and change training runs.
+/// Check, submit, watch, stop, resume and change training runs.
 #[derive(Args)]
 #[command(after_help = "Examples:
+  lockstep run check train.toml
   lockstep run submit --recipe ddp --wait
   lockstep run list --label team=vision
   lockstep run logs -f RUN --rank 1
@@ -42,6 +45,7 @@ use crate::failure::Failure;
   lockstep run stop RUN --after-step --wait
   lockstep run resume RUN --wait
   lockstep run apply RUN grad_clip_norm=1.0 --wait
+  lockstep run exclude RUN NODE --dry-run
   lockstep run compare RUN@1 RUN@2")]
 pub(crate) struct Run {
     #[command(subcommand)]
@@ -54,6 +58,8 @@ pub(crate) struct Run {
 enum Action {
     /// Start a run from a file or a recipe.
     Submit(submit::Submit),
+    /// Check a specification without starting a run: each error with its field, or what would be started.
+    Check(check::Check),
     /// List runs, newest first.
     List(list::List),
     /// Show one run: its state, attempts and ranks, and how they ended.
@@ -71,6 +77,8 @@ enum Action {
     Apply(apply::Apply),
     /// Revert the last change of knobs.
     Revert(revert::Revert),
+    /// Exclude a node from a run, which continues on other nodes in a new attempt.
+    Exclude(exclude::Exclude),
     /// Compare two runs or attempts: their differences and their results.
     Compare(compare::Compare),
     /// List, pin and prune the checkpoints of a run.
@@ -95,6 +103,7 @@ impl Run {
         let client = self.target.client()?;
         match self.action {
             Action::Submit(submit) => submit.execute(&client).await,
+            Action::Check(check) => check.execute(&client).await,
             Action::List(list) => list.execute(&client).await,
             Action::Show { run } => {
                 show::run(&client.get::<RunView>(&run_path(&run)?, &[]).await?);
@@ -106,6 +115,7 @@ impl Run {
             Action::Resume(resume) => resume.execute(&client).await,
             Action::Apply(apply) => apply.execute(&client).await,
             Action::Revert(revert) => revert.execute(&client).await,
+            Action::Exclude(exclude) => exclude.execute(&client).await,
             Action::Compare(compare) => compare.execute(&client).await,
             Action::Checkpoints(checkpoints) => checkpoints.execute(&client).await,
             Action::Why { run } => why::why(&client, &run).await,

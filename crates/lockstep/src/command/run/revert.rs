@@ -1,7 +1,7 @@
 //! `lockstep run revert RUN`: reverts the last change of knobs.
 
 use clap::Args;
-use domain::api::runs::{AttemptView, RevertKnobs, RunView};
+use domain::api::runs::{RevertKnobs, RunView};
 use domain::ident::AttemptNo;
 use domain::run::knob::{Change, ChangeId, InPlaceState};
 
@@ -67,16 +67,7 @@ impl Revert {
             };
         }
         if self.wait {
-            let wanted = apply::next_attempt(&view);
-            let runs = |attempt: &AttemptView| {
-                let mut ranks = attempt.nodes.iter().flat_map(|node| &node.ranks);
-                attempt.attempt >= wanted && ranks.any(|rank| rank.pid.is_some())
-            };
-            follow::until(client, &self.run, |view| {
-                let over = view.summary.state.is_final();
-                (over || view.attempts.iter().any(runs)).then_some(())
-            })
-            .await?;
+            follow::until_attempt_runs(client, &self.run, apply::next_attempt(&view)).await?;
         }
         Ok(())
     }
