@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 
 #[test]
-fn a_knob_is_turned_on_a_running_run_judged_and_turned_back() {
+fn a_knob_is_applied_judged_and_reverted_and_a_node_is_excluded() {
     let mut cluster = Cluster::start();
     let run = cluster.submit_small(&["steps=100000", "step-delay-ms=20"]);
     // With fewer, the first attempt ends with too few steps on a slow machine, and the verdict is `undecided`, without numbers: how many steps

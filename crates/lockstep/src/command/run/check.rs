@@ -120,20 +120,25 @@ fn syntax_problem(text: &str, error: &toml::de::Error) -> SpecProblem {
     }
 }
 
-/// Replaces the values of secrets. Returns true if there was one.
+/// Replaces the values of secrets. Returns true if there was one. A value of a wrong type stays wrong, so that the collector reports it.
 fn redact(document: &mut Value) -> bool {
-    let Some(Value::Object(secrets)) = document.get_mut("secrets") else {
-        return false;
+    let secrets = match document.get_mut("secrets") {
+        Some(Value::Object(secrets)) => secrets,
+        Some(Value::Null) | None => return false,
+        Some(wrong) => {
+            *wrong = Value::Bool(true);
+            return true;
+        }
     };
     let mut found = false;
     for value in secrets.values_mut() {
-        if value
-            .as_str()
-            .is_some_and(|text| !text.is_empty() && text != REDACTED)
-        {
-            *value = REDACTED.into();
-            found = true;
-        }
+        let replacement = match &*value {
+            Value::String(text) if text.is_empty() || text == REDACTED => continue,
+            Value::String(_) => Value::from(REDACTED),
+            _ => Value::Null,
+        };
+        *value = replacement;
+        found = true;
     }
     found
 }
@@ -275,15 +280,19 @@ mod tests {
                 "a.json",
                 r#"{"recipe": "ddp", "secrets": {"HF_TOKEN": "hf_123456"}}"#,
             ),
+            ("a.toml", "recipe = \"ddp\"\nsecrets = [\"hf_123456\"]\n"),
         ] {
             let request = read(name, text).request;
             assert!(request.spec.is_some() && request.toml.is_none(), "{request:?}");
             let sent = serde_json::to_string(&request).expect("JSON");
-            assert!(
-                sent.contains("[redacted]") && !sent.contains("hf_123456"),
-                "{sent}"
-            );
+            assert!(sent.contains("secrets") && !sent.contains("hf_123456"), "{sent}");
         }
+        let number = read("a.toml", "[secrets]\nHF_TOKEN = 123456\n").request;
+        assert_eq!(
+            number.spec,
+            Some(serde_json::json!({"secrets": {"HF_TOKEN": null}})),
+            "the collector reports the wrong type"
+        );
     }
 
     #[test]
