@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_finds_the_queue_full_is_turned_away() {
+    async fn a_query_is_refused_if_the_queue_is_full() {
         let load = Load::new();
         let mut held = Vec::new();
         for _ in 0..slots() {

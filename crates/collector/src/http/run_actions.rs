@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_action_is_told_without_the_run() {
+    fn an_action_is_shown_without_the_run() {
         let run = RunId::new("demo-abc123").expect("a run's id");
         for (what, target, expected) in [
             ("run_stop", "demo-abc123", "run stop"),

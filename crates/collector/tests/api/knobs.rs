@@ -27,7 +27,7 @@ fn attempts(view: &Value) -> Vec<(String, Value)> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_turned_is_refused_with_the_reason_at_its_field() {
+async fn a_knob_that_cannot_be_changed_is_refused_with_the_reason_at_its_field() {
     let server = Server::start().await;
     let run = submit(&server).await;
     for (set, field, words) in [

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_reported_late_is_no_move() {
+    fn a_step_that_is_reported_late_is_not_counted_as_a_move() {
         let mut status = RankStatus::default();
         status.take(&position(10_000, Phase::Data, 0.2, 7));
         status.record_step_end(4, 9_700);

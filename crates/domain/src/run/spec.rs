@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_has_a_default_and_an_end() {
+    fn timeouts_have_a_default_and_can_be_turned_off() {
         let with = |seconds| Spec {
             stall_timeout_s: seconds,
             node_timeout_s: seconds,

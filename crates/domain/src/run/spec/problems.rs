@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probes_switches_are_the_runs_and_a_wish_that_was_not_made_is_not_sent() {
+    fn a_run_may_set_the_switches_of_probes_and_unset_fields_are_not_sent() {
         let spec: Spec = serde_json::from_str(
             r#"{"recipe": "ddp", "nccl_probe": true, "env": {"LOCKSTEP_NCCL_TIMING": "off", "LOCKSTEP_RUN": "x"}}"#,
         )

@@ -259,7 +259,7 @@ fn what_one_that_is_kept_for_want_of_proof_links_into_stays() {
 
 /// The run continued on another node with a disk of its own, so no node can remove the checkpoint. The list must say so.
 #[test]
-fn what_no_able_node_has_stays_and_so_does_what_it_links_into() {
+fn a_checkpoint_that_no_node_can_remove_stays_with_what_it_links_into() {
     let on_another_node = |(_, view)| ("n1".to_owned(), view);
     let elsewhere = Checkpoint {
         needs: set(&["/c/step-1"]),
