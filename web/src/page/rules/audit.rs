@@ -104,7 +104,7 @@ pub(super) fn AuditLog() -> impl IntoView {
     });
     view! {
         <section class="min-w-0" aria-label=tr("Audit log") data-testid="audit">
-            <Heading text=tr("Audit log") hint=tr("Who did what to what, newest first. An entry is written before the action is carried out, so it does not say whether the action succeeded.") />
+            <Heading text=tr("Audit log") hint=tr("Who did what to what, newest first. An entry is written before the action is carried out and does not say whether it succeeded. Entries of a prune also say what was ordered, or why not.") />
             <div class="flex flex-wrap gap-2 items-center mb-1">
                 <input
                     class="input input-sm w-48"
