@@ -13,6 +13,7 @@ mod credential;
 mod frame;
 mod lists;
 mod outbox;
+mod recent_results;
 mod slots;
 mod sources;
 mod tab;

@@ -320,6 +320,52 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
     }
 }
 
+/// Regression: a chart of many lines had no room for extremes, but showed those of its newest minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_frames_after_a_reset_have_extremes_only_if_it_has_them() {
+    // With so many lines, a period of so many steps has no room for extremes.
+    const LINES: usize = 20;
+    const STEP_MS: i64 = 2_000;
+    const RANGE_MS: i64 = 10_000 * STEP_MS;
+    let server = Server::start().await;
+    let now_ms = collector::clock::now_ms();
+    // Some are in the future, so that each step has samples.
+    let samples: Vec<(i64, f64)> = (-30..60).map(|s| (now_ms + s * 1_000, 1.0)).collect();
+    let line = |n: usize| series(&[("__name__", "steady"), ("n", &n.to_string())], &samples);
+    let lines: Vec<_> = (0..LINES).map(line).collect();
+    assert_eq!(push(&server, &lines).await.0, StatusCode::NO_CONTENT);
+    let mut tab = Tab::as_admin(&server).await;
+    for (id, query, count, has_extremes) in [(1, "steady", LINES, false), (2, "steady{n=\"7\"}", 1, true)] {
+        tab.ask(&Request::WatchRange {
+            id,
+            query: query.into(),
+            range_ms: RANGE_MS,
+            step_ms: STEP_MS,
+            extremes: true,
+            end_ms: None,
+        })
+        .await;
+        for expected_reset in [true, false, false] {
+            let frame = tab.find(|push| match push {
+                Push::Frame {
+                    id: of,
+                    reset,
+                    series,
+                    ..
+                } if of == id => Some((reset, series)),
+                _ => None,
+            });
+            let (reset, series) = frame.await;
+            assert_eq!((reset, series.len()), (expected_reset, count), "{query}");
+            for column in &series {
+                assert_eq!(column.min.iter().any(Option::is_some), has_extremes, "{query}");
+                assert_eq!(column.max.iter().any(Option::is_some), has_extremes, "{query}");
+            }
+        }
+        tab.ask(&Request::Unwatch { id }).await;
+    }
+}
+
 /// A lost node sends no staleness markers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_ends_soon_after_the_last_sample_of_its_series() {

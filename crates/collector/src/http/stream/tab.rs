@@ -370,9 +370,11 @@ impl Tab {
             return Ok(());
         };
         query.done(&when);
-        let made = answer
-            .map_err(|error| error.to_string())
-            .and_then(|evaluated| frame(reset, &when, &evaluated));
+        let made = answer.map_err(|error| error.to_string()).and_then(|evaluated| {
+            let made = frame(reset, &when, &evaluated)?;
+            query.note_extremes(reset, evaluated.extremes.is_some());
+            Ok(made)
+        });
         match (made, self.encoding) {
             (Ok(frame), FrameEncoding::Binary) => {
                 let message = query.encoder.encode(id, &frame);

@@ -9,6 +9,8 @@ use domain::ident::RunId;
 use domain::time::TimestampMs;
 use query::{LOOKBACK_DEFAULT_MS, Params, STEPS_MAX};
 
+use super::coalesce::WantedExtremes;
+
 /// How long samples of a step may take to arrive before the step is evaluated. Agents send every second.
 pub(super) const SETTLE_MS: i64 = 300;
 /// How often a range is evaluated from its start again, so that late samples appear, for example of a node that was disconnected.
@@ -64,8 +66,11 @@ pub(super) struct QueryWatch {
     /// Length of the range; `None` for an instant query.
     range_ms: Option<i64>,
     step_ms: i64,
-    /// Whether frames have the extremes within each step.
+    /// Whether the tab requested the extremes within each step.
     extremes: bool,
+    /// Whether the last frame with `reset` had them. The frames after it have them only then: a chart that shows spikes only in its newest
+    /// part would be misleading.
+    has_extremes: bool,
     /// End of a past range; `None` for a range that moves with the clock.
     end_ms: Option<TimestampMs>,
     /// The last step that was sent.
@@ -82,7 +87,7 @@ pub(super) struct Due {
     pub(super) serial: u64,
     pub(super) text: String,
     pub(super) when: Params,
-    pub(super) extremes: bool,
+    pub(super) extremes: WantedExtremes,
     /// Whether the result replaces what was sent.
     pub(super) reset: bool,
 }
@@ -179,7 +184,7 @@ impl Watches {
                 serial: watch.serial,
                 text: query.text.clone(),
                 when,
-                extremes: query.extremes,
+                extremes: query.wanted_extremes(reset),
                 reset,
             })
         };
@@ -218,6 +223,7 @@ impl QueryWatch {
             range_ms: None,
             step_ms: STEP_MS_MIN,
             extremes: false,
+            has_extremes: false,
             end_ms: None,
             sent_ms: None,
             refreshed_ms: 0,
@@ -250,6 +256,7 @@ impl QueryWatch {
             step_ms,
             // A step of a second has one sample.
             extremes: extremes && step_ms > STEP_MS_MIN,
+            has_extremes: false,
             end_ms,
             sent_ms: None,
             refreshed_ms: 0,
@@ -293,6 +300,22 @@ impl QueryWatch {
         Params {
             lookback_ms: steps_ms.clamp(LOOKBACK_MS, LOOKBACK_DEFAULT_MS),
             ..Params::range(start_ms, end_ms, self.step_ms)
+        }
+    }
+
+    /// Returns whether the next frame should have extremes.
+    fn wanted_extremes(&self, reset: bool) -> WantedExtremes {
+        match (self.extremes, reset, self.has_extremes) {
+            (true, true, _) => WantedExtremes::IfAffordable,
+            (true, false, true) => WantedExtremes::Continued,
+            (true, false, false) | (false, ..) => WantedExtremes::No,
+        }
+    }
+
+    /// Records whether a frame that is sent has extremes. One with `reset` decides for the frames after it.
+    pub(super) fn note_extremes(&mut self, reset: bool, has_extremes: bool) {
+        if reset {
+            self.has_extremes = has_extremes;
         }
     }
 
@@ -360,6 +383,42 @@ mod tests {
             QueryWatch::range("up".into(), 10_000, 2_000, true, Some(T - 1)).expect("a good range");
         assert_eq!(begin(&mut watch, T), Some((T - 10_001, T - 1, true)));
         assert_eq!(begin(&mut watch, T + REFRESH_MS), None);
+    }
+
+    /// Regression: a chart of many lines showed spikes only in its newest minute, because few steps of them had room for their extremes.
+    #[test]
+    fn the_last_reset_decides_whether_frames_have_extremes() {
+        let now = T + SETTLE_MS;
+        for (requested, has_extremes, of_reset, of_next) in [
+            (
+                true,
+                true,
+                WantedExtremes::IfAffordable,
+                WantedExtremes::Continued,
+            ),
+            (true, false, WantedExtremes::IfAffordable, WantedExtremes::No),
+            (false, false, WantedExtremes::No, WantedExtremes::No),
+        ] {
+            let watch = QueryWatch::range("up".into(), 10_000, 2_000, requested, None);
+            let mut watches = Watches::default();
+            watches
+                .add(1, Kind::Query(watch.expect("a good range")))
+                .expect("there is room");
+            let mut next = |at_ms| {
+                let due = watches.due(at_ms).remove(0);
+                let watch = watches.same(1, due.serial).expect("it is still there");
+                let Kind::Query(query) = &mut watch.kind else {
+                    panic!("it is a query");
+                };
+                query.done(&due.when);
+                query.note_extremes(due.reset, has_extremes);
+                (due.reset, due.extremes)
+            };
+            assert_eq!(next(now), (true, of_reset));
+            assert_eq!(next(now + 2_000), (false, of_next));
+            assert_eq!(next(now + 4_000), (false, of_next), "until the next reset");
+            assert_eq!(next(now + REFRESH_MS), (true, of_reset));
+        }
     }
 
     #[test]
