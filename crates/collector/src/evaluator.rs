@@ -427,7 +427,7 @@ impl From<SelectError> for QueryError {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-    use domain::series::{ABSENT, Labels};
+    use domain::series::{ABSENT, Labels, SeriesSet, SeriesSource};
     use store::series::{Append, Block};
     use store::{Store, StoreConfig};
 
@@ -524,6 +524,56 @@ mod tests {
         );
         drop(answered);
         assert_eq!(evaluator.free(), rest);
+        store.close().await;
+    }
+
+    /// Selections that were read one by one.
+    struct OneByOne(Vec<(Selection, Prefetched)>);
+
+    impl SeriesSource for OneByOne {
+        fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {
+            let (_, prefetched) = self.0.iter().find(|(of, _)| of == selection).unwrap();
+            prefetched.select(selection, budget)
+        }
+    }
+
+    /// Regression: the map of ranks read all of its samples twice.
+    #[tokio::test]
+    async fn a_function_and_a_selector_of_the_same_series_read_their_samples_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = filled(folder.path()).await;
+        let evaluator = Evaluator::new(store.series.clone(), &SelfMetrics::default());
+        let range = Params::range(NOW_MS, NOW_MS + TICKS * 1_000, 15_000);
+        for (text, is_shared) in [
+            ("max_over_time(load[12s]) or (load + 0)", true),
+            (
+                r#"max_over_time(load{node="few"}[12s]) or (load{node="few"} + 0)"#,
+                true,
+            ),
+            (
+                "quantile(0.5, avg_over_time(load[12s]) or (load + 0)) + max(load)",
+                true,
+            ),
+            ("rate(load[1m]) - load", true),
+            ("max_over_time(load[12s]) - load offset 1m", false),
+        ] {
+            let query = query::parse(text).unwrap();
+            let answered = evaluator.answer(query.clone(), range, TIME_MAX).await.unwrap();
+            let (mut one_by_one, budget) = (Vec::new(), Budget::unlimited());
+            for selection in query.selections(&range) {
+                let of_one = std::slice::from_ref(&selection);
+                let prefetched = store.series.prefetch(of_one, &budget).await.unwrap();
+                one_by_one.push((selection, prefetched));
+            }
+            let (samples_read, one_by_one_read) = (answered.cost.samples_read, budget.samples_spent());
+            assert_eq!(
+                samples_read * 3 <= one_by_one_read * 2,
+                is_shared,
+                "{text}: {samples_read} of {one_by_one_read}"
+            );
+            let expected = query.evaluate(&OneByOne(one_by_one), &range, &Budget::unlimited());
+            assert_eq!(answered.output, expected.unwrap(), "{text}");
+        }
         store.close().await;
     }
 }

@@ -59,7 +59,8 @@ pub struct SeriesSet {
 
 /// A source of series.
 pub trait SeriesSource {
-    /// Returns every series that has a sample within the range of the selection.
+    /// Returns every series that has a sample within the range of the selection. Samples outside of the range, and series that have only
+    /// such samples, are allowed.
     ///
     /// # Errors
     /// Returns an error if the budget is spent, a matcher is malformed, or the store fails.

@@ -54,6 +54,7 @@ mod blob_content;
 pub(crate) mod disk_guard;
 mod retention;
 mod select;
+mod shared_samples;
 mod stats;
 
 mod reading;

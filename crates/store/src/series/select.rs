@@ -8,7 +8,6 @@
 //! If there is much to read, the groups are distributed over all cores, or the chunks if there is only one group. Samples are
 //! charged to the budget before they are copied. Series whose pieces have the same axes share one merged axis (one allocation).
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -19,9 +18,11 @@ use tokio::runtime::Handle;
 
 use super::index::{self, Index};
 use super::reading::Reading;
+use super::shared_samples::read_each;
 use super::{SeriesStore, read};
 
-/// The results of some selections.
+/// The results of some selections. The result of one may have more samples than it needs, also of other series: those that were read for
+/// another selection with the same matchers.
 #[derive(Debug, Default)]
 pub struct Prefetched {
     sets: HashMap<Selection, SeriesSet>,
@@ -74,14 +75,11 @@ impl SeriesStore {
         budget: &Budget,
         runtime: &Handle,
     ) -> Result<Prefetched, SelectError> {
-        let mut sets = HashMap::new();
-        for selection in selections {
-            if let Entry::Vacant(place) = sets.entry(selection.clone()) {
-                let matchers = compile(&place.key().matchers)?;
-                let reading = Reading::new(Arc::clone(&self.shared), matchers, place.key(), budget);
-                place.insert(reading.run(runtime)?);
-            }
-        }
+        let sets = read_each(selections, |selection| {
+            let matchers = compile(&selection.matchers)?;
+            let reading = Reading::new(Arc::clone(&self.shared), matchers, selection, budget);
+            reading.run(runtime)
+        })?;
         Ok(Prefetched { sets })
     }
 
@@ -98,11 +96,10 @@ impl SeriesStore {
         }
         let cached = |selection: &Selection| {
             let matchers = compile(&selection.matchers).ok()?;
-            let reading = Reading::new(Arc::clone(&self.shared), matchers, selection, budget);
-            Some((selection.clone(), reading.cached()?))
+            Reading::new(Arc::clone(&self.shared), matchers, selection, budget).cached()
         };
-        let sets = selections.iter().map(cached).collect::<Option<_>>()?;
-        Some(Prefetched { sets })
+        let sets = read_each(selections, |selection| cached(selection).ok_or(()));
+        Some(Prefetched { sets: sets.ok()? })
     }
 
     /// Returns how many series match, with or without samples.
