@@ -8,7 +8,7 @@ use query::Value;
 
 use super::coalesce::{Evaluated, Key};
 
-/// How long a result is kept. All tabs request a step within a quarter of a second.
+/// How long a result is kept. All tabs request a step within a quarter of a second. The next request of any tab removes older results.
 const KEPT: Duration = Duration::from_secs(1);
 /// Maximum number of series of all kept results, at most about 20 MB. A result for which there is no room is not kept.
 const SERIES_MAX: usize = 100_000;
