@@ -255,6 +255,7 @@ fn blind_nodes(members: &Members, now_ms: TimestampMs) -> Vec<DraftFinding> {
                 lost_seconds: 0.0,
                 values: vec![("diagnosis_node_blind_seconds", silent_s)],
                 is_symptom: false,
+                is_kept: false,
             }
         })
         .collect()

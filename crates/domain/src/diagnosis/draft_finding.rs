@@ -29,6 +29,8 @@ pub(super) struct DraftFinding {
     /// Series of each culprit.
     pub(super) values: Vec<(&'static str, f64)>,
     pub(super) is_symptom: bool,
+    /// True if the finding is from before a node became blind, and is kept while the node may come back.
+    pub(super) is_kept: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]

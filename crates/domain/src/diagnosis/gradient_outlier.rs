@@ -137,6 +137,7 @@ impl Period {
             lost_seconds: 0.0,
             values: vec![("diagnosis_gradient_outlier_factor", self.own / self.usual)],
             is_symptom: false,
+            is_kept: false,
         }
     }
 }

@@ -6,6 +6,8 @@
 //! ```
 //! There is no finding while any rank moves, or if no rank waits for others. With NCCL, operations are unfinished while healthy GPUs work,
 //! and the ranks do not answer at the same instant. Therefore an operation counts only if a later reading shows it again.
+//!
+//! If a node becomes blind during a hang, for example because its agent restarts, the finding is kept for `KEPT_S`, unless a rank moves.
 
 mod inactivity;
 mod report;
@@ -34,12 +36,16 @@ const FLIGHT_AGAIN_MS: i64 = 2_000;
 const FLIGHTS_MAX: u32 = 4;
 /// Maximum number of ranks whose stacks are requested.
 const REQUESTED_MAX: usize = 16;
+/// How long a finding is kept if nothing is received from a node. A restart of the agent takes less.
+const KEPT_S: f64 = 60.0;
 
 /// The analyser of hangs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hang {
     suspicion: Option<Suspicion>,
     longest_alone_s: f64,
+    /// The last finding, if no node was blind when it was made.
+    last_found: Option<DraftFinding>,
 }
 
 /// A suspicion lasts from the first request until a rank moves again.
@@ -88,20 +94,32 @@ impl Hang {
         view: &View<'_>,
         requests: &mut Vec<RankRequest>,
     ) -> Option<DraftFinding> {
-        let inactivity = view
-            .inactivity()
-            .filter(|inactivity| inactivity.seconds >= view.stacks_after_s());
-        let Some(inactivity) = inactivity else {
+        let inactivity = view.inactivity();
+        let is_inactive = |inactivity: &Inactivity| inactivity.seconds >= view.stacks_after_s();
+        let blind_s = view.shortest_blindness_s();
+        let may_return = blind_s.is_some_and(|blind_s| blind_s <= KEPT_S);
+        if may_return
+            && inactivity.as_ref().is_none_or(is_inactive)
+            && let Some(found) = &self.last_found
+        {
+            return Some(DraftFinding {
+                is_kept: true,
+                ..found.clone()
+            });
+        }
+        let Some(inactivity) = inactivity.filter(is_inactive) else {
             self.close();
             return None;
         };
         let mut suspicion = self.suspicion.take().unwrap_or_default();
         let found = suspicion.advance(view, &inactivity, self.longest_alone_s, requests);
         self.suspicion = Some(suspicion);
+        self.last_found = found.clone().filter(|_| blind_s.is_none());
         found
     }
 
     fn close(&mut self) {
+        self.last_found = None;
         if let Some(suspicion) = self.suspicion.take() {
             self.longest_alone_s = self.longest_alone_s.max(suspicion.alone_s);
         }

@@ -201,6 +201,7 @@ impl RareStall {
             lost_seconds: track.lost_s,
             values: vec![("diagnosis_rare_stall_ratio", ratio)],
             is_symptom: false,
+            is_kept: false,
         }
     }
 }

@@ -333,6 +333,7 @@ fn draft_finding(
         lost_seconds: 0.0,
         values: vec![("diagnosis_replicas_differ_ratio", ratio)],
         is_symptom: false,
+        is_kept: false,
     }
 }
 

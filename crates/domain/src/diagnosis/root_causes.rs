@@ -30,9 +30,12 @@ pub(super) fn sort(found: Vec<DraftFinding>, members: &Members) -> Vec<DraftFind
                 .iter()
                 .any(|cause| !cause.is_suspect() && explains(cause, this, members));
     }
-    // The ranks that the others wait for may be on a blind node.
+    // The ranks that the others wait for may be on a blind node, unless all nodes were seen when the hang was found.
     let is_blind = found.iter().any(|found| found.kind == FindingKind::NodeBlind);
-    for hang in found.iter_mut().filter(|found| is_blind && is_hang(found)) {
+    for hang in found
+        .iter_mut()
+        .filter(|found| is_blind && is_hang(found) && !found.is_kept)
+    {
         hang.is_symptom |= !matches!(hang.culprit, DraftCulprit::Ranks(_));
     }
     found

@@ -377,6 +377,7 @@ impl Track {
                 ("diagnosis_straggler_persistence_ratio", self.persistence()),
             ],
             is_symptom: false,
+            is_kept: false,
         }
     }
 }

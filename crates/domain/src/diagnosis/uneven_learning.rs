@@ -360,6 +360,7 @@ impl Track {
             lost_seconds: 0.0,
             values: Vec::new(),
             is_symptom: false,
+            is_kept: false,
         }
     }
 }

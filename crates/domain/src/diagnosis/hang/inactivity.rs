@@ -91,6 +91,15 @@ impl View<'_> {
         inactivity.seconds.is_finite().then_some(inactivity)
     }
 
+    /// Returns the time since the collector last received something from the node that became blind last, in seconds. `None` if no node is
+    /// blind.
+    pub(super) fn shortest_blindness_s(&self) -> Option<f64> {
+        let blind = (0..self.members.node_count()).filter(|node| self.members.is_blind(*node));
+        blind
+            .map(|node| self.members.seconds_without_data(node, self.now_ms))
+            .min_by(f64::total_cmp)
+    }
+
     fn threshold(&self, least_s: f64, steps: f64, first_s: f64) -> f64 {
         self.median_step_s
             .map_or(first_s, |step_s| least_s.max(steps * step_s))

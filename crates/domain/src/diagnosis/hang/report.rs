@@ -99,6 +99,7 @@ fn plain_hang(view: &View<'_>, inactivity: &Inactivity, culprit: DraftCulprit, c
         lost_seconds: inactivity.seconds,
         values: vec![("diagnosis_hang_seconds", inactivity.seconds)],
         is_symptom: false,
+        is_kept: false,
     }
 }
 

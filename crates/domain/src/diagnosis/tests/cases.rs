@@ -206,6 +206,62 @@ fn a_silent_rank_of_nccl_stays_named_while_operations_are_read_again() {
     );
 }
 
+/// Returns the causes of the hangs that are found in each second.
+fn causes_of_hangs(world: &mut World<'_>, seconds: std::ops::Range<i64>) -> Vec<Vec<String>> {
+    let ticks = seconds.start * 2..seconds.end * 2;
+    let outputs = ticks.filter_map(|tick| world.tick(tick));
+    let causes = outputs.map(|output| {
+        let sent = output.findings.iter().filter(|found| is_sent(found));
+        let hangs = sent.filter(|found| found.kind == FindingKind::Hang);
+        hangs.map(|found| word(&found.cause)).collect::<Vec<String>>()
+    });
+    causes.collect()
+}
+
+#[test]
+fn a_hang_stays_as_it_was_found_while_the_agent_of_a_node_restarts() {
+    // The node of all ranks, of the culprit, and of ranks that wait; and a hang without a culprit.
+    let one_node = "silent a from 40s until 97s\n";
+    let culprit = "ranks 4 on a b\nsilent b from 40s until 97s\n";
+    let waiters = "ranks 4 on a b\nsilent a from 40s until 97s\n";
+    let all_wait =
+        "flight 0-3 group=0 members=0-3 enqueued=41 waits=41 op=all_reduce\nhalt 0-3 in collective at 20s\n";
+    for (silent, halt, cause) in [
+        (one_node, "halt 2 in forward at 20s stopped\n", "stopped"),
+        (one_node, "halt 2 in forward at 20s\n", "not_enqueued"),
+        (culprit, "halt 3 in forward at 20s stopped\n", "stopped"),
+        (culprit, "halt 3 in forward at 20s\n", "not_enqueued"),
+        (waiters, "halt 3 in forward at 20s stopped\n", "stopped"),
+        (one_node, all_wait, "unknown"),
+        (culprit, all_wait, "unknown"),
+    ] {
+        let case = parse(&format!("case x\n{silent}{halt}watch 120s\n")).remove(0);
+        let causes = causes_of_hangs(&mut World::new(&case), 0..120);
+        let kept = causes[39..].iter().all(|causes| *causes == [cause]);
+        assert!(kept, "{silent}{halt}{:?}", &causes[39..]);
+    }
+}
+
+#[test]
+fn a_hang_ends_a_minute_after_its_node_was_last_heard() {
+    let text = "case x\nhalt 2 in forward at 20s stopped\nsilent a from 40s\nwatch 110s\n";
+    let case = parse(text).remove(0);
+    let causes = causes_of_hangs(&mut World::new(&case), 0..110);
+    assert_eq!(causes[98], ["stopped"]);
+    assert_eq!(causes[102], [] as [&str; 0]);
+}
+
+#[test]
+fn a_hang_that_is_kept_ends_when_a_rank_of_another_node_moves() {
+    let text = "case x\nranks 4 on a b\nhalt 3 in forward at 20s stopped\nsilent b from 40s\nwatch 60s\n";
+    let case = parse(text).remove(0);
+    let mut world = World::new(&case);
+    let causes = causes_of_hangs(&mut world, 0..50);
+    assert_eq!(causes[49], ["stopped"]);
+    world.show_move(0, 99);
+    assert_eq!(causes_of_hangs(&mut world, 50..51), [[] as [String; 0]]);
+}
+
 #[test]
 fn findings_read_back_as_they_were_written() {
     let case = parse("case x\nhalt 2 in forward at 20s stopped\nwatch 40s\n").remove(0);

@@ -24,7 +24,7 @@ pub(super) struct Case {
     pub(super) watch_s: f64,
     pub(super) slow: Vec<Slow>,
     pub(super) halts: Vec<Halt>,
-    pub(super) silent: Vec<(String, f64)>,
+    pub(super) silent: Vec<Silence>,
     pub(super) finer_pools: RankSet,
     pub(super) no_pages: RankSet,
     pub(super) has_flight: bool,
@@ -52,6 +52,14 @@ pub(super) struct Case {
 #[derive(Debug, Clone)]
 pub(super) struct Period {
     pub(super) ranks: RankSet,
+    pub(super) from_s: f64,
+    pub(super) until_s: f64,
+}
+
+/// A node from which nothing is received for some time.
+#[derive(Debug, Clone)]
+pub(super) struct Silence {
+    pub(super) node: String,
     pub(super) from_s: f64,
     pub(super) until_s: f64,
 }
@@ -202,7 +210,7 @@ impl Case {
                 phase: phase(name)?,
                 condition: condition(rest.first().copied().unwrap_or("alive"))?,
             }),
-            ["silent", node, "from", time] => self.silent.push(((*node).to_owned(), seconds(time)?)),
+            ["silent", node, rest @ ..] => self.silent.push(silence(node, rest)?),
             ["pools", "finer", ranks] => self.finer_pools = set(ranks)?,
             ["no", "pages", ranks] => self.no_pages = set(ranks)?,
             ["no", "flight"] => self.has_flight = false,
@@ -268,17 +276,30 @@ fn condition(word: &str) -> Option<ProcessCondition> {
 }
 
 fn period(ranks: &str, rest: &[&str]) -> Option<Period> {
-    let (from_s, until_s) = match rest {
-        ["from", from] => (seconds(from)?, f64::INFINITY),
-        ["from", from, "until", until] => (seconds(from)?, seconds(until)?),
-        _ => return None,
-    };
+    let (from_s, until_s) = from_until(rest)?;
     let ranks = set(ranks)?;
     Some(Period {
         ranks,
         from_s,
         until_s,
     })
+}
+
+fn silence(node: &str, rest: &[&str]) -> Option<Silence> {
+    let (from_s, until_s) = from_until(rest)?;
+    Some(Silence {
+        node: node.to_owned(),
+        from_s,
+        until_s,
+    })
+}
+
+fn from_until(words: &[&str]) -> Option<(f64, f64)> {
+    match words {
+        ["from", from] => Some((seconds(from)?, f64::INFINITY)),
+        ["from", from, "until", until] => Some((seconds(from)?, seconds(until)?)),
+        _ => None,
+    }
 }
 
 fn slow(ranks: &str, name: &str, more: &str, rest: &[&str]) -> Option<Slow> {

@@ -527,6 +527,18 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Passes on that a rank has moved, whatever the case says.
+    pub(super) fn show_move(&mut self, rank: u32, tick: i64) {
+        let now_s = (tick * TICK_MS) as f64 / 1e3;
+        self.analysis.take(Measurement::Position(Position {
+            rank: Rank(rank),
+            node: node_of(self.case, rank),
+            at_ms: at_ms(now_s),
+            process: ProcessCondition::Alive,
+            page: Some(self.page(Phase::Optimizer, 0.0)),
+        }));
+    }
+
     // === Values ===
 
     fn word(&self, what: &str, rank: u32) -> Option<String> {
@@ -542,7 +554,9 @@ impl<'a> World<'a> {
     fn is_reporting(&self, rank: u32, now_s: f64) -> bool {
         let node = node_of(self.case, rank);
         let mut silent = self.case.silent.iter();
-        !silent.any(|(of, from_s)| of == node.as_str() && now_s >= *from_s)
+        !silent.any(|silence| {
+            silence.node == node.as_str() && (silence.from_s..silence.until_s).contains(&now_s)
+        })
     }
 
     /// Returns a random number between -1 and 1.
