@@ -17,7 +17,7 @@ use spark::{Sparks, spark};
 /// Number of rows shown at first; one click shows the rest.
 const ROWS: usize = 20;
 
-const STEP: &str = "max by (run) (train_step)";
+const STEP: &str = "max by (run) (train_step unless on (node) node_up == 0)";
 const STEP_TIME: &str = "quantile by (run) (0.5, train_step_seconds)";
 const SYNC_SHARE: &str = "quantile by (run) (0.5, train_sync_seconds / train_step_seconds)";
 const MFU: &str = "quantile by (run) (0.5, train_mfu_ratio)";

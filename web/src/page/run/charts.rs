@@ -58,8 +58,9 @@ pub(super) fn Charts(
         )
     };
     let longest = of("train_step_seconds_max");
-    // Steps may be longer than the distance of points: then a rank has its last one.
-    let longest = format!("max_over_time({longest}[{STEP}]) or ({longest} + 0)");
+    // Steps may be longer than the distance of points: then a rank has its last one, unless its node is lost.
+    let longest =
+        format!("(max_over_time({longest}[{STEP}]) or ({longest} + 0)) unless on (node) node_up == 0");
     let slowest = format!("label_replace(topk(1, {longest}), \"part\", \"{SLOWEST}\", \"\", \"\")");
     let split = format!("{} or {slowest}", PARTS.map(part).join(" or "));
     let sync = format!("{} / {}", of("train_sync_seconds"), of("train_step_seconds"));
