@@ -5,14 +5,15 @@
 //!                           ├─ once per second ─▶ one append: the current series, and a staleness marker for each one that ended
 //! Live, nodes ──────────────┘
 //! ```
-//! A series exists as long as its state: an alert on it neither ends while its condition holds nor outlives it.
+//! A series exists as long as its state: an alert on it neither ends while its condition holds nor outlives it. A stall of a rank whose agent
+//! restarts exists until the agent is back, for a minute at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ident::{NodeName, RunId};
-use domain::run::state::Machine;
+use domain::run::state::{Machine, StallsBefore};
 use domain::series::{Labels, METRIC_NAME};
 use domain::time::TimestampMs;
 use store::SeriesStore;
@@ -44,6 +45,8 @@ pub(crate) struct StateSeries {
 #[derive(Debug)]
 struct ShownRun {
     series: Vec<(Labels, f64)>,
+    /// The stalls of ranks whose agents are away.
+    stalls_before: Option<StallsBefore>,
     busy_nodes: BTreeSet<NodeName>,
     ended_ms: Option<TimestampMs>,
 }
@@ -53,14 +56,15 @@ impl StateSeries {
     pub(crate) fn set_run(&self, run: &Machine) {
         let shown = ShownRun {
             series: run.series(),
+            stalls_before: run.stalls_before(),
             busy_nodes: run.busy_nodes().cloned().collect(),
             ended_ms: run.ended_ms.filter(|_| run.state.is_final()),
         };
         self.lock().insert(run.id.clone(), shown);
     }
 
-    /// Returns the series of all runs, without those that ended long ago.
-    fn of_runs(&self, now_ms: TimestampMs) -> Vec<(Labels, f64)> {
+    /// Returns the series of all runs, without those that ended long ago. Before `started_ms`, no agent was connected.
+    fn of_runs(&self, now_ms: TimestampMs, started_ms: TimestampMs) -> Vec<(Labels, f64)> {
         let mut runs = self.lock();
         runs.retain(|_, run| run.ended_ms.is_none_or(|ended| now_ms - ended < ENDED_SHOWN_MS));
         let mut ended: Vec<_> = runs
@@ -72,7 +76,9 @@ impl StateSeries {
         for (_, id) in &ended[..too_many] {
             runs.remove(id);
         }
-        runs.values().flat_map(|run| run.series.iter().cloned()).collect()
+        runs.values()
+            .flat_map(|run| run.series(now_ms, started_ms))
+            .collect()
     }
 
     fn busy_nodes(&self) -> BTreeSet<NodeName> {
@@ -87,18 +93,37 @@ impl StateSeries {
     }
 }
 
+impl ShownRun {
+    /// Returns the series of the run. An agent that restarts has nothing new to report: its stalls are kept, if this collector has seen it
+    /// disconnect.
+    fn series(&self, now_ms: TimestampMs, started_ms: TimestampMs) -> Vec<(Labels, f64)> {
+        let kept = self.stalls_before.as_ref().filter(|before| {
+            before.away_since_ms > started_ms && now_ms - before.away_since_ms < PLANNED_STOP_MAX_MS
+        });
+        let Some(kept) = kept else {
+            return self.series.clone();
+        };
+        let others = self
+            .series
+            .iter()
+            .filter(|(labels, _)| labels.metric_name() != Some("run_stalled"));
+        others.chain(&kept.series).cloned().collect()
+    }
+}
+
 /// Writes the series until the collector stops.
 pub(crate) async fn write(state: Arc<StateSeries>, live: Arc<Live>, store: SeriesStore) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut publisher = Publisher::new("the state of runs and nodes");
     let mut nodes = KnownNodes::new();
-    let mut clocks = Clocks::new(Instant::now(), clock::now_ms());
+    let started_ms = clock::now_ms();
+    let mut clocks = Clocks::new(Instant::now(), started_ms);
     loop {
         ticks.tick().await;
         let now_ms = clock::now_ms();
         let certainty = clocks.tick(Instant::now(), now_ms);
-        let mut series = state.of_runs(now_ms);
+        let mut series = state.of_runs(now_ms, started_ms);
         series.extend(node_series((&state, &live), now_ms, certainty, &mut nodes));
         publisher.publish(&store, series, now_ms).await;
     }
@@ -231,6 +256,38 @@ mod tests {
             let found = is_up(presence, is_busy, certainty, before);
             assert_eq!(found, expected, "{presence:?} {is_busy} {certainty:?} {before:?}");
         }
+    }
+
+    #[test]
+    fn a_stall_is_kept_while_its_agent_restarts() {
+        let series = |name| {
+            let labels = Labels::new([(METRIC_NAME, name), ("run", "r")]).expect("well-formed names");
+            (labels, 1.0)
+        };
+        let (of_state, stalled) = (series("run_state"), series("run_stalled"));
+        let mut run = ShownRun {
+            series: vec![of_state.clone()],
+            stalls_before: Some(StallsBefore {
+                series: vec![stalled.clone()],
+                away_since_ms: 100_000,
+            }),
+            busy_nodes: BTreeSet::new(),
+            ended_ms: None,
+        };
+        let with_stall = vec![of_state.clone(), stalled.clone()];
+        assert_eq!(run.series(101_000, 50_000), with_stall);
+        assert_eq!(run.series(159_000, 50_000), with_stall);
+        assert_eq!(run.series(160_000, 50_000), [of_state.clone()], "it is lost");
+        assert_eq!(
+            run.series(101_000, 100_500),
+            [of_state.clone()],
+            "the collector restarted: no agent is back yet"
+        );
+        // Another rank has reported its stall, and the culprit is still the one that was known before.
+        run.series.push(stalled.clone());
+        assert_eq!(run.series(101_000, 50_000), with_stall);
+        run.stalls_before = None;
+        assert_eq!(run.series(101_000, 50_000), with_stall);
     }
 
     #[test]

@@ -87,6 +87,7 @@ pub use protocol::{
 };
 pub use report_parsing::{ReadReport, read_report, report_kind};
 pub use restore::{ATTEMPT_MAX, HeldAttempt, SKIPPED_ATTEMPTS};
+pub use series::StallsBefore;
 pub use stop::{StopPlan, StopPoint, agreed_step};
 pub use timeouts::{ABANDON_AFTER_MS, ALL_AWAY_MS, LOST_AFTER_MS, PREPARE_TIMEOUT_MS};
 pub(in crate::run) use transition::Transition;

@@ -18,9 +18,19 @@ use crate::ident::RunId;
 use crate::run::state::attempt::Attempt;
 use crate::run::state::machine::Machine;
 use crate::run::state::node_task::{NodePhase, NodeTask};
-use crate::run::state::timeouts::{StalledRank, suspects};
+use crate::run::state::timeouts::{Reporters, StalledRank, suspects};
 use crate::run::state::{Outcome, StallCause};
 use crate::series::{Labels, METRIC_NAME};
+use crate::time::TimestampMs;
+
+/// The series of stalled ranks before the agents of their nodes disconnected.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StallsBefore {
+    /// The series `run_stalled`.
+    pub series: Vec<(Labels, f64)>,
+    /// When the first of these agents disconnected.
+    pub away_since_ms: TimestampMs,
+}
 
 impl Machine {
     /// Returns the current series of the run. Series returned earlier that are missing now have ended.
@@ -45,13 +55,28 @@ impl Machine {
                     .map(|outcome| (ended(&self.id, outcome), 1.0)),
             );
         } else {
-            series.extend(
-                stalled(&self.id, self.current())
-                    .into_iter()
-                    .map(|labels| (labels, 1.0)),
-            );
+            series.extend(stalled(&self.id, self.current(), Reporters::Connected));
         }
         series
+    }
+
+    /// Returns the series of stalled ranks as they were before the agents of their nodes disconnected. `None` if no such agent is away, or
+    /// if a rank has moved since.
+    #[must_use]
+    pub fn stalls_before(&self) -> Option<StallsBefore> {
+        let attempt = self.current();
+        let has_stall = |task: &&NodeTask| {
+            let mut ranks = task.ranks.values();
+            task.phase != NodePhase::Ended && ranks.any(|rank| rank.exit.is_none() && rank.stall.is_some())
+        };
+        let stalled_nodes = attempt.nodes.iter().filter(has_stall);
+        let away_since_ms = stalled_nodes.filter_map(|task| task.away_since_ms).min()?;
+        let moved_ms = attempt.progress.last_progress_ms;
+        let has_moved = moved_ms.is_some_and(|moved_ms| moved_ms > away_since_ms);
+        (!has_moved && !self.state.is_final()).then(|| StallsBefore {
+            series: stalled(&self.id, attempt, Reporters::All),
+            away_since_ms,
+        })
     }
 }
 
@@ -106,8 +131,8 @@ fn ended(run: &RunId, outcome: &Outcome) -> Labels {
 }
 
 /// Returns the labels of the ranks that keep the others waiting, if they are known.
-fn stalled(run: &RunId, attempt: &Attempt) -> Vec<Labels> {
-    let suspects = suspects(attempt);
+fn stalled(run: &RunId, attempt: &Attempt, reporters: Reporters) -> Vec<(Labels, f64)> {
+    let suspects = suspects(attempt, reporters);
     let Some(first) = suspects.first() else {
         return Vec::new();
     };
@@ -121,18 +146,22 @@ fn stalled(run: &RunId, attempt: &Attempt) -> Vec<Labels> {
         return Vec::new();
     }
     // The ranks may wait for one that has exited, or for one on a node that is away, whose stalls are not known.
-    let is_away = |task: &NodeTask| task.phase != NodePhase::Ended && task.away_since_ms.is_some();
-    if suspects.len() > 1 || has_exits || attempt.nodes.iter().any(is_away) {
-        return vec![of_run("run_stalled", run).with("cause", StallCause::NoStep.as_str())];
+    let is_unknown = |task: &NodeTask| {
+        reporters == Reporters::Connected && task.phase != NodePhase::Ended && task.away_since_ms.is_some()
+    };
+    if suspects.len() > 1 || has_exits || attempt.nodes.iter().any(is_unknown) {
+        let labels = of_run("run_stalled", run).with("cause", StallCause::NoStep.as_str());
+        return vec![(labels, 1.0)];
     }
     vec![named(run, first)]
 }
 
-fn named(run: &RunId, stalled: &StalledRank<'_>) -> Labels {
-    of_run("run_stalled", run)
+fn named(run: &RunId, stalled: &StalledRank<'_>) -> (Labels, f64) {
+    let labels = of_run("run_stalled", run)
         .with("cause", stalled.stall.cause.as_str())
         .with("node", stalled.node.as_str())
-        .with("rank", &stalled.rank.to_string())
+        .with("rank", &stalled.rank.to_string());
+    (labels, 1.0)
 }
 
 #[cfg(test)]
@@ -190,7 +219,10 @@ mod tests {
     }
 
     fn stalled_of(machine: &Machine) -> Vec<String> {
-        let series = machine.series();
+        texts(&machine.series())
+    }
+
+    fn texts(series: &[(Labels, f64)]) -> Vec<String> {
         let stalled = series
             .iter()
             .filter(|(labels, _)| labels.metric_name() == Some("run_stalled"));
@@ -219,6 +251,23 @@ mod tests {
             &[(0, NoStep, Some(8)), (1, NoStep, Some(7)), (2, NoStep, Some(8))],
             &["no_step n0 1"],
         );
+    }
+
+    #[test]
+    fn the_stalls_before_an_agent_disconnected_are_known_until_a_rank_moves() {
+        let mut machine = run(&[(3, StallCause::Stopped, Some(7))]);
+        assert_eq!(machine.stalls_before(), None, "its agent is connected");
+        machine.current_mut().nodes[0].away_since_ms = Some(4);
+        assert_eq!(machine.stalls_before(), None, "its agent is connected");
+        machine.current_mut().nodes[1].away_since_ms = Some(5);
+        assert_eq!(stalled_of(&machine), [] as [&str; 0]);
+        let before = machine.stalls_before().expect("its agent is away");
+        assert_eq!(
+            (texts(&before.series), before.away_since_ms),
+            (vec!["stopped n2 3".to_owned()], 5)
+        );
+        machine.current_mut().progress.last_progress_ms = Some(6);
+        assert_eq!(machine.stalls_before(), None, "a rank has made a step");
     }
 
     #[test]

@@ -143,10 +143,10 @@ impl Machine {
             StallCause::Uninterruptible => now_ms - stall.since_ms >= timeout_ms,
             StallCause::NoStep | StallCause::Other(_) => now_ms - stall.since_ms.max(moved_ms) >= timeout_ms,
         };
-        if !stalls(attempt).any(|stalled| is_due(stalled.stall)) {
+        if !stalls(attempt, Reporters::Connected).any(|stalled| is_due(stalled.stall)) {
             return None;
         }
-        let suspects = suspects(attempt);
+        let suspects = suspects(attempt, Reporters::Connected);
         let first = suspects.iter().min_by_key(|suspect| {
             let is_stopped = suspect.stall.cause == StallCause::Stopped;
             (!is_stopped, suspect.stall.step, suspect.rank)
@@ -217,15 +217,24 @@ fn given_up(task: &NodeTask, reason: String) -> NodeFailure {
     }
 }
 
-/// Returns the stalled ranks of nodes whose agents are connected.
-fn stalls(attempt: &Attempt) -> impl Iterator<Item = StalledRank<'_>> {
+/// The nodes whose reports of stalls count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reporters {
+    /// Nodes whose agents are connected: while a node is away, its report that a rank makes progress again would not arrive.
+    Connected,
+    /// All nodes, as if those that are away had nothing new to report.
+    All,
+}
+
+/// Returns the stalled ranks.
+fn stalls(attempt: &Attempt, reporters: Reporters) -> impl Iterator<Item = StalledRank<'_>> {
     let ranks = attempt
         .nodes
         .iter()
         .flat_map(|task| task.ranks.iter().map(move |(local, rank)| (task, *local, rank)));
-    // While a node is away, its report that a rank makes progress again would not arrive.
+    let is_all = reporters == Reporters::All;
     ranks
-        .filter(|(task, _, rank)| task.away_since_ms.is_none() && rank.exit.is_none())
+        .filter(move |(task, _, rank)| (is_all || task.away_since_ms.is_none()) && rank.exit.is_none())
         .filter_map(|(task, local, rank)| {
             Some(StalledRank {
                 node: &task.node,
@@ -246,8 +255,8 @@ fn unknown_culprit(one: &StalledRank<'_>, ranks: usize, now_ms: TimestampMs) -> 
 
 /// Returns the ranks that the others may be waiting for: all ranks that the kernel holds, otherwise all ranks that are furthest behind. If
 /// there are several of the latter, it is not known which one it is.
-pub(super) fn suspects(attempt: &Attempt) -> Vec<StalledRank<'_>> {
-    let mut suspects: Vec<StalledRank<'_>> = stalls(attempt).collect();
+pub(super) fn suspects(attempt: &Attempt, reporters: Reporters) -> Vec<StalledRank<'_>> {
+    let mut suspects: Vec<StalledRank<'_>> = stalls(attempt, reporters).collect();
     if suspects.iter().any(StalledRank::is_held) {
         suspects.retain(StalledRank::is_held);
     } else {
