@@ -2,17 +2,21 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::series::{Labels, STALE};
 use domain::time::TimestampMs;
+use query::Value;
 use store::SeriesStore;
 use store::series::{Append, AppendError, Appended, Block, SeriesLimit};
 
 use crate::clock;
+use crate::evaluator::Evaluator;
 
 /// How long an append waits while the store is behind. Then the samples are lost, and counted.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long after a start the series of the process before are kept. Until then agents have connected, and what still holds is written again.
+const EARLIER_KEPT: Duration = Duration::from_secs(60);
 /// How often an append is tried when the store removes a series between its look-up and the write.
 const TRIES_MAX: usize = 3;
 
@@ -43,6 +47,8 @@ pub(crate) struct Publisher {
     /// What could not be stored, for the log line.
     what: &'static str,
     written: HashSet<Labels>,
+    /// The series of the process before, and when this one started.
+    earlier: Option<(Instant, HashSet<Labels>)>,
     has_failed: bool,
 }
 
@@ -52,8 +58,28 @@ impl Publisher {
         Self {
             what,
             written: HashSet::new(),
+            earlier: None,
             has_failed: false,
         }
+    }
+
+    /// Creates a publisher that also ends series of the process before, which could not do so: those of a query that are not written again
+    /// within [`EARLIER_KEPT`].
+    pub(crate) async fn continuing(what: &'static str, evaluator: &Evaluator, query: &str) -> Self {
+        let mut publisher = Self::new(what);
+        match evaluator.instant(query, clock::now_ms()).await {
+            Ok(output) => {
+                if let Value::Vector(samples) = output.value {
+                    publisher.earlier(samples.into_iter().map(|(labels, ..)| labels));
+                }
+            }
+            Err(error) => tracing::warn!(%error, "{what} from before the start cannot be read"),
+        }
+        publisher
+    }
+
+    fn earlier(&mut self, series: impl IntoIterator<Item = Labels>) {
+        self.earlier = Some((Instant::now(), series.into_iter().collect()));
     }
 
     /// Stores the current samples. A failure is logged once, until a store succeeds again. The staleness markers are then written with the
@@ -64,6 +90,10 @@ impl Publisher {
         samples: Vec<(Labels, f64)>,
         at_ms: TimestampMs,
     ) {
+        let is_over = |(started, _): &mut (Instant, HashSet<Labels>)| started.elapsed() >= EARLIER_KEPT;
+        if let Some((_, earlier)) = self.earlier.take_if(is_over) {
+            self.written.extend(earlier);
+        }
         let (samples, is) = with_ends(samples, &self.written);
         if samples.is_empty() {
             return;
@@ -120,4 +150,54 @@ fn block(store: &SeriesStore, samples: &[(Labels, f64)], at_ms: TimestampMs) -> 
         times_ms: vec![at_ms],
         values: samples.iter().map(|(_, value)| *value).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use domain::series::METRIC_NAME;
+    use store::{Store, StoreConfig};
+
+    use super::*;
+    use crate::self_metrics::SelfMetrics;
+
+    #[tokio::test]
+    async fn series_of_the_process_before_end_a_minute_after_the_start_unless_they_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(StoreConfig::new(folder.path())).await.unwrap();
+        let evaluator = Evaluator::new(store.series.clone(), &SelfMetrics::default());
+        let sample = |run: &str| {
+            let labels = Labels::new([(METRIC_NAME, "run_stalled"), ("run", run)]).unwrap();
+            (labels, 1.0)
+        };
+        let now_ms = clock::now_ms();
+        let mut before = Publisher::new("stalls");
+        let samples = vec![sample("over"), sample("same")];
+        before.publish(&store.series, samples, now_ms - 2_000).await;
+
+        let mut publisher = Publisher::continuing("stalls", &evaluator, "run_stalled").await;
+        let samples = vec![sample("same")];
+        publisher
+            .publish(&store.series, samples.clone(), now_ms - 1_000)
+            .await;
+        assert_eq!(
+            count(&evaluator, now_ms).await,
+            2,
+            "the agent may report it again"
+        );
+
+        let (started, _) = publisher.earlier.as_mut().unwrap();
+        *started = started.checked_sub(EARLIER_KEPT).unwrap();
+        publisher.publish(&store.series, samples, now_ms).await;
+        assert_eq!(count(&evaluator, now_ms + 1).await, 1);
+        store.close().await;
+    }
+
+    async fn count(evaluator: &Evaluator, at_ms: TimestampMs) -> usize {
+        match evaluator.instant("run_stalled", at_ms).await.unwrap().value {
+            Value::Vector(samples) => samples.len(),
+            other => panic!("a vector: {other:?}"),
+        }
+    }
 }

@@ -301,8 +301,16 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
         state_series,
         Arc::clone(live),
         series.clone(),
+        app.engine.evaluator.clone(),
     ));
+    let hangs = analysis::hangs_before(state).await;
+    let hangs = hangs.map_err(|error| StartError::Load {
+        what: "diagnoses",
+        source: error.into(),
+    })?;
     let parts = AnalysisParts {
+        hangs,
+        evaluator: app.engine.evaluator.clone(),
         attempts,
         findings: Arc::clone(&app.findings),
         runs: Arc::clone(&app.runs),

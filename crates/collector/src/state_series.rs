@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::append::Publisher;
 use crate::clock;
+use crate::evaluator::Evaluator;
 use crate::live::{Live, Presence};
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -112,13 +113,19 @@ impl ShownRun {
 }
 
 /// Writes the series until the collector stops.
-pub(crate) async fn write(state: Arc<StateSeries>, live: Arc<Live>, store: SeriesStore) {
+pub(crate) async fn write(
+    state: Arc<StateSeries>,
+    live: Arc<Live>,
+    store: SeriesStore,
+    evaluator: Evaluator,
+) {
+    let started_ms = clock::now_ms();
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut publisher = Publisher::new("the state of runs and nodes");
+    // The process before could not end the stalls that it wrote. Without this, one that is over would look as if it still held.
+    let mut publisher = Publisher::continuing("the state of runs and nodes", &evaluator, "run_stalled").await;
     let mut nodes = KnownNodes::new();
-    let started_ms = clock::now_ms();
-    let mut clocks = Clocks::new(Instant::now(), started_ms);
+    let mut clocks = Clocks::new(Instant::now(), clock::now_ms());
     loop {
         ticks.tick().await;
         let now_ms = clock::now_ms();

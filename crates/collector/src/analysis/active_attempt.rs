@@ -38,8 +38,15 @@ struct Count {
 }
 
 impl ActiveAttempt {
-    pub(super) fn new(attempt: &Attempt) -> Self {
-        Self::of(attempt.no, Arc::clone(&attempt.members))
+    /// Starts the analysis of an attempt. `hang` was found before the start of the collector.
+    pub(super) fn new(attempt: &Attempt, hang: Option<Finding>) -> Self {
+        let mut active = Self::of(attempt.no, Arc::clone(&attempt.members));
+        if let Some(hang) = &hang {
+            active.analysis.keep_hang(hang);
+        }
+        // It is no news.
+        active.findings.extend(hang);
+        active
     }
 
     fn of(no: AttemptNo, members: Arc<[Member]>) -> Self {

@@ -16,10 +16,12 @@ use super::assembly::{NodeMemory, assemble};
 use super::attempts::{Attempt, Attempts};
 use super::feed::{Fed, FedQueue};
 use super::findings::Findings;
+use super::hangs_before::HangsBefore;
 use super::rank_requests::{self, ANSWERS_MAX, Answered, RUNS_AT_ONCE};
 use super::scores;
 use crate::append::Publisher;
 use crate::clock;
+use crate::evaluator::Evaluator;
 use crate::event_log::EventLog;
 use crate::runs::Runs;
 use crate::tasks::Tasks;
@@ -29,12 +31,18 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// Number of messages that are processed before other events get their turn.
 const MESSAGES_AT_ONCE: usize = 64;
 
+/// The series of a run that makes no progress. They keep their last value until they end.
+const STANDSTILL: &str = r#"{__name__=~"diagnosis_(hang|alone|alone_longest)_seconds"}"#;
+
 /// The parts of the collector that the analysers' task uses.
 pub(crate) struct AnalysisParts {
     pub(crate) attempts: Arc<Attempts>,
     pub(crate) findings: Arc<Findings>,
     pub(crate) runs: Arc<Runs>,
     pub(crate) series: SeriesStore,
+    pub(crate) evaluator: Evaluator,
+    /// Hangs that were found before the start.
+    pub(crate) hangs: HangsBefore,
     pub(crate) events: EventLog,
     pub(crate) tasks: Tasks,
 }
@@ -42,12 +50,14 @@ pub(crate) struct AnalysisParts {
 /// Feeds the analysers and publishes their findings, until the collector stops.
 pub(crate) async fn run(parts: AnalysisParts, mut queue: FedQueue) {
     let (answers, mut answered) = mpsc::channel(ANSWERS_MAX);
+    // The process before could not end the series that it wrote.
+    let publisher = Publisher::continuing("the scores of the analysers", &parts.evaluator, STANDSTILL).await;
     let mut all = AnalysisTask {
         parts,
         runs: HashMap::new(),
         nodes: HashMap::new(),
         memories: HashMap::new(),
-        publisher: Publisher::new("the scores of the analysers"),
+        publisher,
         asking: Arc::new(Semaphore::new(RUNS_AT_ONCE)),
         answers,
     };
@@ -170,7 +180,9 @@ impl AnalysisTask {
             if let Some(of_run) = self.runs.get_mut(run) {
                 of_run.set_roles(attempt);
             } else {
-                self.runs.insert(run.clone(), ActiveAttempt::new(attempt));
+                let hang = self.parts.hangs.remove(run).filter(|(no, _)| *no == attempt.no);
+                let hang = hang.map(|(_, hang)| hang);
+                self.runs.insert(run.clone(), ActiveAttempt::new(attempt, hang));
                 has_changed = true;
             }
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::diagnosis::causes::Context;
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness};
-use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source};
+use crate::diagnosis::finding::{Cause, Evidence, Finding, FindingKind, Source};
 use crate::diagnosis::gradient_outlier::GradientOutlier;
 use crate::diagnosis::hang::{Hang, View};
 use crate::diagnosis::input::{Pool, Position};
@@ -81,6 +81,13 @@ impl Analysis {
     /// Replaces the roles of ranks. They are known only after the script has made its mesh.
     pub fn set_roles(&mut self, roles: &[(Rank, Option<String>)]) {
         self.members.set_roles(roles);
+    }
+
+    /// Continues a hang that was found before the start of the collector, until a rank moves.
+    pub fn keep_hang(&mut self, finding: &Finding) {
+        if let Some(found) = DraftFinding::of_hang(finding, &self.members) {
+            self.hang.keep(found);
+        }
     }
 
     /// Takes one measurement. The measurements of one rank must come in order of their times. Measurements of ranks that are not members

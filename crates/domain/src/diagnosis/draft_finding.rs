@@ -5,7 +5,7 @@ use crate::diagnosis::input::Phase;
 use crate::diagnosis::members::Members;
 use crate::diagnosis::messages::Score;
 use crate::event::Severity;
-use crate::ident::Rank;
+use crate::ident::{NodeName, Rank};
 use crate::run::ranks::RankSet;
 use crate::time::TimestampMs;
 
@@ -44,6 +44,40 @@ pub(super) enum DraftCulprit {
 }
 
 impl DraftFinding {
+    /// Returns a hang as it was found before. `None` if it is another finding, if it was not certain, or if a culprit is not a member.
+    pub(super) fn of_hang(finding: &Finding, members: &Members) -> Option<Self> {
+        if finding.kind != FindingKind::Hang || finding.is_suspect || finding.is_symptom {
+            return None;
+        }
+        let places = |ranks: &RankSet| {
+            let places: Option<Vec<usize>> = ranks.iter().map(|rank| members.place(rank)).collect();
+            places.filter(|places| !places.is_empty())
+        };
+        let culprit = match &finding.culprit {
+            Culprit::Ranks { ranks, .. } => DraftCulprit::Ranks(places(ranks)?),
+            Culprit::Node { node, ranks } => match places(ranks) {
+                Some(places) => DraftCulprit::Ranks(places),
+                None => DraftCulprit::Node(members.place_of_node(&NodeName::new(node.as_str()).ok()?)?),
+            },
+            Culprit::Sides { sides } => DraftCulprit::Sides(sides.clone()),
+            Culprit::Unknown => DraftCulprit::Unknown,
+        };
+        Some(Self {
+            kind: FindingKind::Hang,
+            culprit,
+            phase: finding.phase,
+            cause: finding.cause.clone(),
+            since_ms: finding.since_ms,
+            since_step: finding.since_step,
+            witnesses: finding.witnesses.clone(),
+            severity: finding.severity,
+            lost_seconds: finding.lost_seconds,
+            values: vec![("diagnosis_hang_seconds", finding.lost_seconds)],
+            is_symptom: false,
+            is_kept: true,
+        })
+    }
+
     /// Returns true if there is only one witness.
     pub(super) fn is_suspect(&self) -> bool {
         let names_culprit = matches!(self.culprit, DraftCulprit::Ranks(_));

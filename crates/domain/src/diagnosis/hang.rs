@@ -7,7 +7,9 @@
 //! There is no finding while any rank moves, or if no rank waits for others. With NCCL, operations are unfinished while healthy GPUs work,
 //! and the ranks do not answer at the same instant. Therefore an operation counts only if a later reading shows it again.
 //!
-//! If a node becomes blind during a hang, for example because its agent restarts, the finding is kept for `KEPT_S`, unless a rank moves.
+//! If a node becomes blind during a hang, for example because its agent restarts, the finding is kept for `KEPT_S`, unless a rank moves. A hang
+//! that was found before the start of the collector is kept until a rank moves: what was known of the ranks is lost, so another reading could
+//! give another cause.
 
 mod inactivity;
 mod report;
@@ -16,13 +18,15 @@ mod suspects;
 
 use self::inactivity::Inactivity;
 pub(super) use self::inactivity::View;
-use self::report::{Suspects, alone_finding, finding_without_culprit, hang_finding, kernel_finding};
+use self::report::{
+    Suspects, alone_finding, finding_without_culprit, hang_finding, hang_values, kernel_finding,
+};
 use self::stacks::{Stacks, SuspectActivity};
 use self::suspects::{all_enqueued, by_flight, by_kernel, by_pages};
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding};
 use crate::diagnosis::finding::Cause;
 use crate::diagnosis::input::{FlightAnswer, Phase, StackAnswer};
-use crate::diagnosis::members::Members;
+use crate::diagnosis::members::{Members, seconds};
 use crate::diagnosis::messages::RankRequest;
 use crate::diagnosis::rank_status::RankStatus;
 use crate::diagnosis::wait_graph::{self, OperationId, WaitGraphResult};
@@ -38,6 +42,8 @@ const FLIGHTS_MAX: u32 = 4;
 const REQUESTED_MAX: usize = 16;
 /// How long a finding is kept if nothing is received from a node. A restart of the agent takes less.
 const KEPT_S: f64 = 60.0;
+/// Maximum difference between two computed beginnings of the same hang.
+const SAME_HANG_MS: i64 = 1_000;
 
 /// The analyser of hangs.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +52,15 @@ pub(super) struct Hang {
     longest_alone_s: f64,
     /// The last finding, if no node was blind when it was made.
     last_found: Option<DraftFinding>,
+    earlier: Option<EarlierHang>,
+}
+
+/// A hang that was found before the start of the collector.
+#[derive(Debug, Clone)]
+struct EarlierHang {
+    found: DraftFinding,
+    /// Time of the first evaluation after the start.
+    started_ms: Option<TimestampMs>,
 }
 
 /// A suspicion lasts from the first request until a rank moves again.
@@ -64,6 +79,14 @@ struct Suspicion {
 }
 
 impl Hang {
+    /// Continues a hang that was found before the start of the collector.
+    pub(super) fn keep(&mut self, found: DraftFinding) {
+        self.earlier = Some(EarlierHang {
+            found,
+            started_ms: None,
+        });
+    }
+
     pub(super) fn take_flight(&mut self, view: &View<'_>, answers: &[FlightAnswer]) {
         let Some(suspicion) = &mut self.suspicion else {
             return;
@@ -95,6 +118,13 @@ impl Hang {
         requests: &mut Vec<RankRequest>,
     ) -> Option<DraftFinding> {
         let inactivity = view.inactivity();
+        if let Some(earlier) = &mut self.earlier {
+            let found = earlier.advance(view, inactivity.as_ref());
+            if found.is_some() {
+                return found;
+            }
+            self.earlier = None;
+        }
         let is_inactive = |inactivity: &Inactivity| inactivity.seconds >= view.stacks_after_s();
         let blind_s = view.shortest_blindness_s();
         let may_return = blind_s.is_some_and(|blind_s| blind_s <= KEPT_S);
@@ -123,6 +153,29 @@ impl Hang {
         if let Some(suspicion) = self.suspicion.take() {
             self.longest_alone_s = self.longest_alone_s.max(suspicion.alone_s);
         }
+    }
+}
+
+impl EarlierHang {
+    /// Returns the finding as long as no rank has moved since. Nodes may take `KEPT_S` to report again.
+    fn advance(&mut self, view: &View<'_>, inactivity: Option<&Inactivity>) -> Option<DraftFinding> {
+        let started_ms = *self.started_ms.get_or_insert(view.now_ms);
+        let silent_s = view.shortest_blindness_s();
+        let silent_s = silent_s.unwrap_or_else(|| seconds(view.now_ms - started_ms));
+        let may_report = silent_s <= KEPT_S;
+        let mut found = DraftFinding {
+            is_kept: true,
+            ..self.found.clone()
+        };
+        let Some(inactivity) = inactivity else {
+            return may_report.then_some(found);
+        };
+        let is_same = inactivity.seconds >= view.stacks_after_s()
+            && inactivity.since_ms <= found.since_ms + SAME_HANG_MS
+            && (may_report || view.sees_all_nodes());
+        found.lost_seconds = inactivity.seconds;
+        found.values = hang_values(inactivity);
+        is_same.then_some(found)
     }
 }
 

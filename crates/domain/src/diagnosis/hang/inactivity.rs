@@ -100,6 +100,15 @@ impl View<'_> {
             .min_by(f64::total_cmp)
     }
 
+    /// Returns true if each node has sent measurements and none is blind.
+    pub(super) fn sees_all_nodes(&self) -> bool {
+        let mut places = 0..self.members.len();
+        places.all(|place| {
+            let is_blind = self.members.is_blind(self.members.node_place(place));
+            !is_blind && self.members.complete_until_ms(place).is_some()
+        })
+    }
+
     fn threshold(&self, least_s: f64, steps: f64, first_s: f64) -> f64 {
         self.median_step_s
             .map_or(first_s, |step_s| least_s.max(steps * step_s))

@@ -97,10 +97,14 @@ fn plain_hang(view: &View<'_>, inactivity: &Inactivity, culprit: DraftCulprit, c
         witnesses: Vec::new(),
         severity: Severity::Critical,
         lost_seconds: inactivity.seconds,
-        values: vec![("diagnosis_hang_seconds", inactivity.seconds)],
+        values: hang_values(inactivity),
         is_symptom: false,
         is_kept: false,
     }
+}
+
+pub(super) fn hang_values(inactivity: &Inactivity) -> Vec<(&'static str, f64)> {
+    vec![("diagnosis_hang_seconds", inactivity.seconds)]
 }
 
 fn common_phase(view: &View<'_>, places: &[usize]) -> Option<Phase> {

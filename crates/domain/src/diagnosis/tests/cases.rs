@@ -262,6 +262,80 @@ fn a_hang_that_is_kept_ends_when_a_rank_of_another_node_moves() {
     assert_eq!(causes_of_hangs(&mut world, 50..51), [[] as [String; 0]]);
 }
 
+/// Returns a world of the case after 40 s, and the hang that is found in it.
+fn hanging(case: &Case) -> (World<'_>, Finding) {
+    let mut world = World::new(case);
+    let mut found = Vec::new();
+    for tick in 0..80 {
+        if let Some(output) = world.tick(tick) {
+            found = output.findings;
+        }
+    }
+    let hang = found.into_iter().find(|found| found.kind == FindingKind::Hang);
+    (world, hang.expect("a hang"))
+}
+
+#[test]
+fn a_hang_stays_as_it_was_found_when_the_collector_restarts() {
+    for (lines, cause) in [
+        ("halt 2 in forward at 20s stopped\n", "stopped"),
+        ("halt 2 in forward at 20s\n", "not_enqueued"),
+        // After the restart, ranks may be before their first step. There, such a rank would be healthy.
+        (
+            "halt 2 in forward at 20s\nrank 2 cpu 1.0\nstack 2 loop\n",
+            "not_enqueued",
+        ),
+        (
+            "ranks 4 on a b\nsilent b from 40s until 55s\nhalt 3 in forward at 20s\n",
+            "not_enqueued",
+        ),
+        (
+            "silent a from 40s until 55s\nhalt 2 in forward at 20s\n",
+            "not_enqueued",
+        ),
+        (
+            "flight 0-3 group=0 members=0-3 enqueued=41 waits=41\nhalt 0-3 in collective at 20s\n",
+            "unknown",
+        ),
+    ] {
+        let case = parse(&format!("case x\n{lines}watch 130s\n")).remove(0);
+        let (mut world, hang) = hanging(&case);
+        world.restart(&hang);
+        let causes = causes_of_hangs(&mut world, 40..130);
+        let stays = causes.iter().all(|causes| *causes == [cause]);
+        assert!(stays, "{lines}{causes:?}");
+        world.show_move(0, 259);
+        world.show_move(2, 259);
+        assert_eq!(
+            causes_of_hangs(&mut world, 130..131),
+            [[] as [String; 0]],
+            "{lines}"
+        );
+    }
+}
+
+#[test]
+fn a_hang_from_before_a_restart_ends_when_a_rank_has_moved_or_its_node_stays_silent() {
+    let text = "case x\nhalt 2 in forward at 20s\nwatch 60s\n";
+    let case = parse(text).remove(0);
+    let (mut world, mut hang) = hanging(&case);
+    hang.since_ms -= 5_000;
+    world.restart(&hang);
+    assert_eq!(causes_of_hangs(&mut world, 40..42), [[] as [String; 0], []]);
+    for nodes in ["silent a from 40s\n", "ranks 4 on a b\nsilent b from 40s\n"] {
+        let text = format!("case x\n{nodes}halt 3 in forward at 20s stopped\nwatch 120s\n");
+        let case = parse(&text).remove(0);
+        let (mut world, hang) = hanging(&case);
+        world.restart(&hang);
+        let causes = causes_of_hangs(&mut world, 40..110);
+        assert_eq!(causes[58], ["stopped"], "{nodes}");
+        assert!(
+            causes[62].iter().all(|cause| cause != "stopped"),
+            "{nodes}{causes:?}"
+        );
+    }
+}
+
 #[test]
 fn findings_read_back_as_they_were_written() {
     let case = parse("case x\nhalt 2 in forward at 20s stopped\nwatch 40s\n").remove(0);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::diagnosis::analysis::{Analysis, AnalysisOutput, Measurement, Member, RankRequest, STACK_SAMPLES};
+use crate::diagnosis::finding::Finding;
 use crate::diagnosis::input::{
     Distribution, FlightAnswer, GpuCondition, Learning, NodeResources, Page, ParametersChecksum, Phase, Pool,
     Position, ProcessCondition, Resources, StackAnswer, StepParts,
@@ -61,17 +62,8 @@ impl<'a> World<'a> {
         let ranks = case.ranks as usize;
         let step_s: f64 = case.parts.iter().sum();
         let exponent = (1.0 / step_s).log2().round().max(0.0) as u32;
-        let members = (0..case.ranks).map(|rank| Member {
-            rank: Rank(rank),
-            node: node_of(case, rank),
-            role: case
-                .roles
-                .iter()
-                .find(|(ranks, _)| holds(ranks, rank))
-                .map(|(_, role)| role.clone()),
-        });
         let mut world = Self {
-            analysis: Analysis::new(members.collect()),
+            analysis: Analysis::new(members(case)),
             step: Step {
                 number: 0,
                 begin_s: 0.0,
@@ -527,6 +519,13 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Forgets all measurements, as a restart of the collector does, but not this hang.
+    pub(super) fn restart(&mut self, hang: &Finding) {
+        self.analysis = Analysis::new(members(self.case));
+        self.analysis.keep_hang(hang);
+        self.answers.clear();
+    }
+
     /// Passes on that a rank has moved, whatever the case says.
     pub(super) fn show_move(&mut self, rank: u32, tick: i64) {
         let now_s = (tick * TICK_MS) as f64 / 1e3;
@@ -584,6 +583,19 @@ fn point(curve: &[(f64, f64)], at_s: f64) -> Option<f64> {
 
 fn at_ms(seconds: f64) -> i64 {
     BEGIN_MS + (seconds * 1e3) as i64
+}
+
+fn members(case: &Case) -> Vec<Member> {
+    let member = |rank| Member {
+        rank: Rank(rank),
+        node: node_of(case, rank),
+        role: case
+            .roles
+            .iter()
+            .find(|(ranks, _)| holds(ranks, rank))
+            .map(|(_, role)| role.clone()),
+    };
+    (0..case.ranks).map(member).collect()
 }
 
 fn node_of(case: &Case, rank: u32) -> NodeName {
