@@ -17,6 +17,10 @@ use crate::api::alerts::AlertState;
 use crate::series::Labels;
 use crate::time::TimestampMs;
 
+/// Longest time for which an alert that is restored after a restart waits for its samples. A time further in the future comes from a clock
+/// that was set back, and must not keep the alert.
+const RESTORED_FOR_MAX_MS: i64 = 60_000;
+
 /// A pending or firing alert.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Active {
@@ -107,8 +111,9 @@ pub fn step(
 
 fn advance(alert: &mut Active, times: AlertTimes, now_ms: TimestampMs) -> Option<Change> {
     let holds = alert.true_ms == now_ms;
+    let waits_for_samples = (1..=RESTORED_FOR_MAX_MS).contains(&(alert.true_ms - now_ms));
     match alert.state {
-        _ if alert.true_ms > now_ms => None,
+        _ if waits_for_samples => None,
         AlertState::Pending if !holds => Some(Change::Dropped(alert.clone())),
         AlertState::Pending if now_ms - alert.active_ms >= times.hold_ms => {
             alert.state = AlertState::Firing;
@@ -116,7 +121,8 @@ fn advance(alert: &mut Active, times: AlertTimes, now_ms: TimestampMs) -> Option
             Some(Change::Firing(alert.clone()))
         }
         AlertState::Firing if !holds => {
-            let over_ms = *alert.over_ms.get_or_insert(now_ms);
+            let over_ms = alert.over_ms.map_or(now_ms, |over_ms| over_ms.min(now_ms));
+            alert.over_ms = Some(over_ms);
             let is_over = now_ms - over_ms >= times.keep_firing_ms;
             is_over.then(|| Change::Resolved(alert.clone()))
         }
@@ -241,6 +247,23 @@ mod tests {
             1,
             "seen true, and then not: over at once"
         );
+    }
+
+    #[test]
+    fn an_alert_ends_although_the_clock_was_set_back() {
+        let times = AlertTimes {
+            hold_ms: 0,
+            keep_firing_ms: 5_000,
+        };
+        let mut active = Vec::new();
+        assert_eq!(
+            step(&mut active, vec![(labels("0"), 1.0)], times, 9_000_000).len(),
+            1
+        );
+        assert_eq!(step(&mut active, vec![], times, 9_001_000), []);
+        assert_eq!(step(&mut active, vec![], times, 1_000_000), []);
+        let changes = step(&mut active, vec![], times, 1_005_000);
+        assert!(matches!(changes.as_slice(), [Change::Resolved(_)]), "{changes:?}");
     }
 
     #[test]
