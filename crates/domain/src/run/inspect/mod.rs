@@ -8,13 +8,18 @@
 
 mod flight;
 mod group;
+mod lanes;
 mod recorder;
+mod spans;
 mod stacks;
+mod trace;
 
 pub use flight::{FlightDigest, GROUP_DIGEST_BYTES_MAX, GROUPS_MAX, GroupDigest, Operation};
 pub use group::{StackGroup, group, rank_list};
+pub use lanes::{Lane, LaneKind, LaneSource, LanesAnswer, StepLanes, TraceLanes};
 pub use recorder::{RecorderDump, digest};
 pub use stacks::{Frame, Stacks, Thread, parse_threads};
+pub use trace::{LanesError, read_lanes};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,6 +77,11 @@ pub enum What {
         file: String,
         /// Offset of the piece in the file, in bytes.
         offset: u64,
+    },
+    /// The lanes of such a file.
+    TraceLanes {
+        /// Name of the file.
+        file: String,
     },
 }
 
@@ -174,6 +184,8 @@ pub enum Answer {
         /// Length of the file in bytes.
         length: u64,
     },
+    /// The lanes of a trace.
+    Lanes(Box<LanesAnswer>),
     /// The request cannot be answered at all.
     Failed {
         /// Why not, as text.
