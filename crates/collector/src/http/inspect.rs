@@ -1,18 +1,18 @@
 //! `POST /api/runs/{id}/stacks`, `wait-counters`, `flight`, `flight-digest`, `trace`: current answers of the ranks. `GET …/trace`: the file
-//! of a trace.
+//! of a trace. `GET …/trace/lanes`: what it says about communication and compute.
 //!
 //! No answer is cached: each request asks the ranks again, and takes as long as the slowest rank, at most 5 s.
 
 use std::sync::Arc;
 
 use aide::axum::ApiRouter;
-use aide::axum::routing::post_with;
+use aide::axum::routing::{get_with, post_with};
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use domain::api::inspect::{AskRanks, AskTrace, RankStacks, RankValue, RanksView, StacksView};
+use domain::api::inspect::{AskRanks, AskTrace, LanesView, RankStacks, RankValue, RanksView, StacksView};
 use domain::api::session::Role;
 use domain::ident::{AttemptNo, RunId};
 use domain::run::inspect::{TraceLength, What};
@@ -78,6 +78,16 @@ pub(super) fn routes() -> ApiRouter<App> {
                 answers_as(
                     "application/json",
                     needs(Role::Viewer, "The file of a recorded trace"),
+                ),
+            ),
+        )
+        .api_route(
+            "/api/runs/{id}/trace/lanes",
+            get_with(
+                trace_lanes,
+                needs(
+                    Role::Viewer,
+                    "Communication and compute in the steps of a recorded trace",
                 ),
             ),
         )
@@ -226,6 +236,24 @@ async fn trace_file(
         headers.insert(header::CONTENT_DISPOSITION, name);
     }
     Ok(response)
+}
+
+async fn trace_lanes(
+    State(runs): State<Arc<Runs>>,
+    Path(id): Path<String>,
+    Query(query): Query<TraceQuery>,
+) -> ApiResult<Json<LanesView>> {
+    let TraceQuery { node, file, attempt } = query;
+    let run = run_id(&id)?;
+    let attempt = attempt.map(AttemptNo);
+    let (attempt, answer) = runs.trace_lanes(&run, attempt, &node, &file).await?;
+    Ok(Json(LanesView {
+        attempt,
+        node,
+        file,
+        lanes: answer.lanes,
+        problem: answer.problem,
+    }))
 }
 
 impl Rest {

@@ -9,7 +9,8 @@ use domain::api::runs::{NodeTaskView, RankView, RunView};
 use domain::event::{Event, Severity};
 use domain::ident::{AttemptId, AttemptNo, NodeName, Rank, RunId};
 use domain::run::inspect::{
-    ANSWER_WITHIN_MS, Answer, Question, RankAnswer, StackGroup, Stacks, What, group, parse_threads, rank_list,
+    ANSWER_WITHIN_MS, Answer, LanesAnswer, Question, RankAnswer, StackGroup, Stacks, What, group,
+    parse_threads, rank_list,
 };
 use domain::run::ranks::RankSet;
 use domain::run::state::Machine;
@@ -26,7 +27,7 @@ use crate::clock;
 const WITHIN: Duration = Duration::from_millis(ANSWER_WITHIN_MS + 10_000);
 /// Time limit for Flight Recorders: an agent reads four at once.
 const FLIGHTS_WITHIN: Duration = Duration::from_millis(8 * ANSWER_WITHIN_MS + 10_000);
-/// Time limit for a trace: an agent gives ranks 50 s, and an HTTP request may take one minute.
+/// Time limit for a trace, to record it or to read its lanes: an agent gives ranks 50 s, and an HTTP request may take one minute.
 const TRACE_WITHIN: Duration = Duration::from_secs(56);
 
 /// Number of inspections of all ranks that run at the same time. Each may hold [`HELD_BYTES_MAX`]; traces do not count, because their
@@ -246,32 +247,70 @@ impl Runs {
         file: &str,
         offset: u64,
     ) -> Result<(Vec<u8>, u64), InspectError> {
+        let what = What::TracePiece {
+            file: file.to_owned(),
+            offset,
+        };
+        match self.ask_about_file(run, attempt, node, what, WITHIN).await? {
+            (_, Answer::Piece { length }, bytes) => Ok((bytes, length)),
+            _ => Err(InspectError::Unanswered(silent(node, WITHIN))),
+        }
+    }
+
+    /// Returns the lanes of a trace file on a node, and the attempt to which it belongs.
+    ///
+    /// # Errors
+    /// Returns an error if the node is disconnected or has no such file, or if the run was never on it.
+    pub async fn trace_lanes(
+        &self,
+        run: &RunId,
+        attempt: Option<AttemptNo>,
+        node: &str,
+        file: &str,
+    ) -> Result<(AttemptNo, LanesAnswer), InspectError> {
+        let what = What::TraceLanes {
+            file: file.to_owned(),
+        };
+        match self
+            .ask_about_file(run, attempt, node, what, TRACE_WITHIN)
+            .await?
+        {
+            (attempt, Answer::Lanes(answer), _) => Ok((attempt, *answer)),
+            _ => Err(InspectError::Unanswered(silent(node, TRACE_WITHIN))),
+        }
+    }
+
+    /// Asks a node about a trace file of an attempt, by default the current one. Returns the attempt, the answer, and the bytes beside it.
+    async fn ask_about_file(
+        &self,
+        run: &RunId,
+        attempt: Option<AttemptNo>,
+        node: &str,
+        what: What,
+        within: Duration,
+    ) -> Result<(AttemptNo, Answer, Vec<u8>), InspectError> {
         let view = self.stored_view(run).await?;
-        let attempt = attempt.unwrap_or(view.summary.attempt);
+        let no = attempt.unwrap_or(view.summary.attempt);
         let of_run = view
             .attempts
             .iter()
-            .any(|view| view.attempt == attempt && view.nodes.iter().any(|task| task.node == node));
+            .any(|view| view.attempt == no && view.nodes.iter().any(|task| task.node == node));
         let name = NodeName::new(node).ok().filter(|_| of_run);
         let name = name.ok_or_else(|| InspectError::NoNode {
             run: run.clone(),
             node: node.to_owned(),
         })?;
-        let what = What::TracePiece {
-            file: file.to_owned(),
-            offset,
-        };
-        let attempt = AttemptId::new(run.clone(), attempt);
+        let attempt = AttemptId::new(run.clone(), no);
         let asked = self.agents.ask(&name, &attempt, &Question { rank: None, what });
         let mut answers = asked.ok_or_else(|| InspectError::Unanswered(away(node)))?;
-        let answer = tokio::time::timeout(WITHIN, answers.next()).await;
+        let answer = tokio::time::timeout(within, answers.next()).await;
         let Ok(Some(answer)) = answer else {
-            return Err(InspectError::Unanswered(silent(node, WITHIN)));
+            return Err(InspectError::Unanswered(silent(node, within)));
         };
         match serde_json::from_str(&answer.answer_json) {
-            Ok(Answer::Piece { length }) => Ok((answer.bytes, length)),
             Ok(Answer::Failed { message }) => Err(InspectError::Unanswered(message)),
-            _ => Err(InspectError::Unanswered(silent(node, WITHIN))),
+            Ok(said) => Ok((no, said, answer.bytes)),
+            Err(_) => Err(InspectError::Unanswered(silent(node, within))),
         }
     }
 }
@@ -438,7 +477,7 @@ async fn collect(mut asked: Answers, node: &str, bounds: &Bounds) -> (Vec<RankAn
             match serde_json::from_str(&answer.answer_json) {
                 Ok(Answer::Rank(answer)) => answers.push(bounds.take(bytes, *answer)),
                 Ok(Answer::Failed { message }) => problem = message,
-                Ok(Answer::Piece { .. }) | Err(_) => {
+                Ok(Answer::Piece { .. } | Answer::Lanes(_)) | Err(_) => {
                     tracing::warn!(%node, "an agent's answer to an inspection request cannot be read");
                 }
             }

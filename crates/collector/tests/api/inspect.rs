@@ -1,6 +1,8 @@
 //! Inspection of ranks, with an agent that answers correctly, wrongly, or not at all.
 
-use domain::run::inspect::{Answer as Said, Question, RankAnswer, TraceFile, TraceLength, What};
+use domain::run::inspect::{
+    Answer as Said, LaneSource, LanesAnswer, Question, RankAnswer, TraceFile, TraceLanes, TraceLength, What,
+};
 use domain::run::state::{NodeReport, StallCause};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -210,6 +212,53 @@ async fn a_trace_is_fetched_piece_by_piece_from_the_node_that_has_it() {
         status == StatusCode::SERVICE_UNAVAILABLE && body["detail"].as_str().unwrap().contains("it is gone"),
         "{body}"
     );
+}
+
+#[tokio::test]
+async fn lanes_of_a_trace_come_from_its_node_or_have_a_reason() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+    let path = |node: &str| format!("/api/runs/{run}/trace/lanes?node={node}&file=rank-0-1_7.json");
+    let lanes = TraceLanes {
+        source: LaneSource::GpuKernels,
+        steps: Vec::new(),
+        steps_left_out: 2,
+    };
+    let read = LanesAnswer {
+        lanes: Some(lanes),
+        problem: String::new(),
+    };
+    let refused = LanesAnswer {
+        lanes: None,
+        problem: "the trace has neither".to_owned(),
+    };
+    let answering = async {
+        for told in [read, refused] {
+            let (id, question) = agent.question().await;
+            let file = "rank-0-1_7.json".to_owned();
+            assert_eq!(question.what, What::TraceLanes { file });
+            let told = serde_json::to_string(&Said::Lanes(Box::new(told))).unwrap();
+            agent.answers(id, told, &[]).await;
+        }
+    };
+    let asking = async { (server.get(&path("n1")).await, server.get(&path("n1")).await) };
+    let (((status, read), (_, refused)), ()) = tokio::join!(asking, answering);
+    assert_eq!(status, StatusCode::OK, "{read}");
+    assert_eq!(
+        read["lanes"],
+        json!({"source": "gpu_kernels", "steps": [], "steps_left_out": 2})
+    );
+    assert_eq!(
+        (&read["node"], &read["file"]),
+        (&json!("n1"), &json!("rank-0-1_7.json"))
+    );
+    assert!(refused.get("lanes").is_none(), "{refused}");
+    assert_eq!(refused["problem"], "the trace has neither");
+    let (status, _) = server.get(&path("elsewhere")).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

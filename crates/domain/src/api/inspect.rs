@@ -1,12 +1,12 @@
 //! `POST /api/runs/{id}/stacks`, `/wait-counters`, `/flight`, `/flight-digest`, `/trace`: information that the ranks of a run return on
-//! request.
+//! request. `GET /api/runs/{id}/trace/lanes`: the lanes of a trace.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ident::{AttemptNo, Rank};
-use crate::run::inspect::{FlightDigest, ProcessState, StackGroup, Thread, TraceFile};
+use crate::run::inspect::{FlightDigest, ProcessState, StackGroup, Thread, TraceFile, TraceLanes};
 use crate::time::TimestampMs;
 
 /// Ranks to inspect. An empty body means all ranks.
@@ -104,4 +104,21 @@ pub struct RankValue {
     /// State of the process in the kernel, if the process does not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessState>,
+}
+
+/// The lanes of a trace of one rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LanesView {
+    /// Attempt of the trace.
+    pub attempt: AttemptNo,
+    /// Node with the file.
+    pub node: String,
+    /// Name of the file.
+    pub file: String,
+    /// The lanes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<TraceLanes>,
+    /// Why there are no lanes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
 }

@@ -10,14 +10,15 @@ mod process;
 mod server;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
 use domain::ident::Rank;
 use domain::run::inspect::{
-    ANSWER_WITHIN_MS, Answer, JSON_BYTES_MAX, PIECE_BYTES_MAX, Question, RankAnswer, RecorderDump,
-    STACKS_BYTES_MAX, TRACE_BYTES_MAX, What, newest_entries,
+    ANSWER_WITHIN_MS, Answer, JSON_BYTES_MAX, LanesAnswer, PIECE_BYTES_MAX, Question, RankAnswer,
+    RecorderDump, STACKS_BYTES_MAX, TRACE_BYTES_MAX, What, newest_entries, read_lanes,
 };
 use domain::run::state::{NodeReport, Start};
 use shim::{Folder, Owner, Process, Secrets, files, read_from};
@@ -28,6 +29,8 @@ use server::AskError;
 /// Maximum number of questions at the same time. Further questions are rejected.
 const QUESTIONS_MAX: usize = 8;
 static QUESTION_SLOTS: Semaphore = Semaphore::const_new(QUESTIONS_MAX);
+/// Only one trace is read into lanes at the same time: a large one takes some seconds of a CPU, which the ranks need, and up to 32 MiB.
+static LANES_SLOT: Semaphore = Semaphore::const_new(1);
 /// Maximum number of ranks whose Flight Recorders are in memory at the same time. Other answers are small.
 const FLIGHTS_AT_ONCE: usize = 4;
 
@@ -44,12 +47,22 @@ pub(crate) async fn answer(folder: &Folder, question: Question, answers: &mpsc::
     if let What::TracePiece { file, offset } = &question.what {
         let (folder, file, offset) = (folder.clone(), file.clone(), *offset);
         let read = tokio::task::spawn_blocking(move || trace_piece(&folder, &file, offset)).await;
-        let answer = read.map_err(io::Error::other).and_then(|read| read);
-        match answer {
-            Ok(piece) => drop(answers.send(piece).await),
-            Err(error) => fail(&format!("the trace cannot be read on the node: {error}"), answers).await,
-        }
-        return;
+        return send_part(read.map_err(io::Error::other).and_then(|read| read), answers).await;
+    }
+    if let What::TraceLanes { file } = &question.what {
+        let Ok(slot) = LANES_SLOT.try_acquire() else {
+            let busy =
+                "this node's agent already reads the lanes of another trace; try again in a few seconds";
+            return fail(busy, answers).await;
+        };
+        let (folder, file) = (folder.clone(), file.clone());
+        // The slot belongs to the thread, which continues if the connection ends.
+        let read = tokio::task::spawn_blocking(move || {
+            let _slot = slot;
+            trace_lanes(&folder, &file)
+        });
+        let read = read.await;
+        return send_part(read.map_err(io::Error::other).and_then(|read| read), answers).await;
     }
     let mut ranks = living(folder);
     if let Some(Rank(wanted)) = question.rank {
@@ -77,6 +90,14 @@ pub(crate) async fn answer(folder: &Folder, question: Question, answers: &mpsc::
         }
     });
     futures::future::join_all(requests).await;
+}
+
+/// Sends what was read of a trace, or why it cannot be read.
+async fn send_part(read: io::Result<AnswerPart>, answers: &mpsc::Sender<AnswerPart>) {
+    match read {
+        Ok(part) => drop(answers.send(part).await),
+        Err(error) => fail(&format!("the trace cannot be read on the node: {error}"), answers).await,
+    }
 }
 
 /// Sends the message that a question cannot be answered at all.
@@ -265,16 +286,38 @@ fn dumps(answer: &mut RankAnswer, bodies: Vec<Body>, secrets: &Secrets) -> Vec<R
     dumps
 }
 
-/// Reads a piece of a trace. Secrets in it are hidden, wherever the pieces begin.
-fn trace_piece(folder: &Folder, file: &str, offset: u64) -> io::Result<AnswerPart> {
+/// Opens a trace, and returns its length in bytes. A larger one was not written by a recording of this agent.
+fn open_trace(folder: &Folder, file: &str) -> io::Result<(File, u64)> {
     let path = kineto::path_of(folder, file)?;
-    let mut file = std::fs::File::open(path)?;
+    let file = File::open(path)?;
     let length = file.metadata()?.len();
     if length > TRACE_BYTES_MAX {
         return Err(io::Error::other(format!(
             "it has {length} bytes, more than the {TRACE_BYTES_MAX} that can be fetched; record fewer steps or seconds, or copy it from the node"
         )));
     }
+    Ok((file, length))
+}
+
+/// Reads the lanes of a trace. They contain no text of the file, so they need no values of secrets and can be read after the attempt.
+fn trace_lanes(folder: &Folder, file: &str) -> io::Result<AnswerPart> {
+    let (file, length) = open_trace(folder, file)?;
+    let answer = match read_lanes(BufReader::new(file.take(length))) {
+        Ok(lanes) => LanesAnswer {
+            lanes: Some(lanes),
+            problem: String::new(),
+        },
+        Err(error) => LanesAnswer {
+            lanes: None,
+            problem: error.to_string(),
+        },
+    };
+    Ok((Answer::Lanes(Box::new(answer)), Vec::new()))
+}
+
+/// Reads a piece of a trace. Secrets in it are hidden, wherever the pieces begin.
+fn trace_piece(folder: &Folder, file: &str, offset: u64) -> io::Result<AnswerPart> {
+    let (mut file, length) = open_trace(folder, file)?;
     let secrets = kept_secrets(folder)?;
     let reach = secrets.reach() as u64;
     let from = offset.min(length).saturating_sub(reach);

@@ -625,6 +625,49 @@ fn a_trace_is_returned_without_secrets_or_not_at_all() {
     assert!(error.contains("the secret TOKEN is no longer kept"), "{error}");
 }
 
+#[tokio::test]
+async fn lanes_of_a_trace_are_read_on_the_node_also_when_its_secrets_are_no_longer_kept() {
+    let scene = Scene::new();
+    let spec = Spec {
+        kineto: true,
+        secrets: [("TOKEN".to_owned(), SecretValue::default())].into(),
+        ..Spec::default()
+    };
+    started(&scene, spec);
+    std::fs::create_dir(scene.folder.file(files::TRACES)).unwrap();
+    let ask = async |file: &str, content: &str| {
+        std::fs::write(scene.folder.file(files::TRACES).join(file), content).unwrap();
+        let file = file.to_owned();
+        match scene.ask(What::TraceLanes { file }).await.pop() {
+            Some(Answer::Lanes(answer)) => *answer,
+            other => panic!("{other:?}"),
+        }
+    };
+    let kernel = |name: &str, start: u32| {
+        format!(
+            r#"{{"ph": "X", "cat": "kernel", "name": "{name}", "pid": 0, "tid": 7, "ts": {start}.000, "dur": 10.000}}"#
+        )
+    };
+    let (gather, gemm) = (kernel("ncclDevKernel_AllGather_RING_LL", 0), kernel("gemm", 6));
+    let trace = format!(r#"{{"traceEvents": [{gather}, {gemm}], "note": "hf_0123456789abcdef"}}"#);
+    let answer = ask("rank-0-1_7.json", &trace).await;
+    let lanes = answer.lanes.expect(&answer.problem);
+    assert_eq!(
+        (lanes.steps[0].communication_ns, lanes.steps[0].exposed_ns),
+        (10_000, 6_000)
+    );
+    let answer = ask("rank-0-2_7.json", "{\"traceEvents\": []}").await;
+    assert!(
+        answer.lanes.is_none() && answer.problem.contains("neither GPU kernels"),
+        "{answer:?}"
+    );
+    let file = "rank-0-3_7.json".to_owned();
+    match &scene.ask(What::TraceLanes { file }).await[..] {
+        [Answer::Failed { message }] => assert!(message.contains("cannot be read on the node"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn no_name_leads_out_of_the_folder_of_traces() {
     let scene = Scene::new();
