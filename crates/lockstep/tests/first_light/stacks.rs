@@ -49,10 +49,17 @@ fn stacks_of_running_ranks_are_shown() {
         "0",
         "--seconds",
         "1",
+        "--lanes",
         "-o",
         output.to_str().unwrap(),
     ]);
     assert!(traced.status.success(), "{traced:?}");
+    // Its steps and its collectives are recognised: all of them are exposed, because the script waits for each.
+    let lanes = String::from_utf8_lossy(&traced.stdout);
+    assert!(
+        lanes.contains("rank 0: ranges on the CPU") && lanes.contains("% of ") && !lanes.contains("whole trace"),
+        "{lanes}"
+    );
     let trace: Value = serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
