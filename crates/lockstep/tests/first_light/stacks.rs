@@ -57,7 +57,9 @@ fn stacks_of_running_ranks_are_shown() {
     // Its steps and its collectives are recognised: all of them are exposed, because the script waits for each.
     let lanes = String::from_utf8_lossy(&traced.stdout);
     assert!(
-        lanes.contains("rank 0: ranges on the CPU") && lanes.contains("% of ") && !lanes.contains("whole trace"),
+        lanes.contains("rank 0: ranges on the CPU")
+            && lanes.contains("% of ")
+            && !lanes.contains("whole trace"),
         "{lanes}"
     );
     let trace: Value = serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
