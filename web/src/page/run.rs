@@ -14,6 +14,7 @@ mod followed;
 mod gpus;
 mod head;
 mod knobs;
+mod lanes;
 mod log;
 mod logged;
 mod map;

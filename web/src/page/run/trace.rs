@@ -1,4 +1,4 @@
-//! Records a trace of PyTorch's profiler in running ranks, and offers its files.
+//! Records a trace of PyTorch's profiler in running ranks, and offers its files and lanes.
 
 use domain::api::inspect::AskTrace;
 use domain::ident::{AttemptNo, Rank};
@@ -8,6 +8,7 @@ use leptos::prelude::*;
 use serde::Deserialize;
 
 use super::field_request::FieldRequest;
+use super::lanes::lanes_of;
 use super::run_signal::RunSignal;
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
@@ -188,7 +189,8 @@ fn files(run: &str, recorded: &Recorded) -> AnyView {
         let place = tr_with("Rank {rank} on {node}", &[("rank", &of.rank), ("node", &of.node)]);
         let file = of.trace.as_ref().map(|trace| {
             let href = href(run, recorded.attempt, &of.node, &trace.file);
-            view! { <a class="link break-all" href=href download=trace.file.clone() data-testid="trace-file">{trace.file.clone()}</a> " (" {bytes(trace.bytes)} ")" }.into_any()
+            let lanes = lanes_of(lanes_path(run, recorded.attempt, &of.node, &trace.file));
+            view! { <a class="link break-all" href=href download=trace.file.clone() data-testid="trace-file">{trace.file.clone()}</a> " (" {bytes(trace.bytes)} ") " {lanes} }.into_any()
         });
         view! { <li class="break-words">{place} ": " {file} " " <span lang="en">{of.problem.clone()}</span></li> }.into_any()
     };
@@ -204,11 +206,16 @@ fn files(run: &str, recorded: &Recorded) -> AnyView {
 
 /// Returns the address of a trace file.
 fn href(run: &str, attempt: AttemptNo, node: &str, file: &str) -> String {
-    format!(
-        "/api/runs/{run}/trace?node={}&file={}&attempt={attempt}",
-        encoded(node),
-        encoded(file)
-    )
+    format!("/api/runs/{run}/trace?{}", query(attempt, node, file))
+}
+
+/// Returns the address of the lanes of a trace file.
+fn lanes_path(run: &str, attempt: AttemptNo, node: &str, file: &str) -> String {
+    format!("/api/runs/{run}/trace/lanes?{}", query(attempt, node, file))
+}
+
+fn query(attempt: AttemptNo, node: &str, file: &str) -> String {
+    format!("node={}&file={}&attempt={attempt}", encoded(node), encoded(file))
 }
 
 #[cfg(target_arch = "wasm32")]
@@ -246,6 +253,10 @@ mod tests {
         assert_eq!(
             href("r-1", AttemptNo(2), "node-a", "trace-0.json"),
             "/api/runs/r-1/trace?node=node-a&file=trace-0.json&attempt=2"
+        );
+        assert_eq!(
+            lanes_path("r-1", AttemptNo(2), "node-a", "trace-0.json"),
+            "/api/runs/r-1/trace/lanes?node=node-a&file=trace-0.json&attempt=2"
         );
     }
 }

@@ -16,7 +16,7 @@ use std::fmt;
 use std::io::Read;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
 use super::lanes::{LaneKind, LaneSource, TraceLanes, Work, divide};
@@ -228,7 +228,7 @@ impl<'de> Visitor<'de> for Events<'_> {
         while let Some(event) = events.next_element::<Event>()? {
             self.0.take(&event);
             if self.0.is_full {
-                return Err(S::Error::custom("too many intervals"));
+                return Err(de::Error::custom("too many intervals"));
             }
         }
         Ok(())
