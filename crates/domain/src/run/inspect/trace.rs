@@ -364,8 +364,8 @@ impl Intervals {
             let work: Work = self.kernels.map(SpanSet::of);
             let is_communication = |kind: &LaneKind| *kind != LaneKind::Compute;
             let mut kinds = LaneKind::ALL.into_iter().filter(is_communication);
-            let uses_nccl = kinds.any(|kind| !work[kind.index()].spans().is_empty());
-            if has_gloo && !uses_nccl {
+            let communicates = kinds.any(|kind| !work[kind.index()].spans().is_empty());
+            if has_gloo && !communicates {
                 return Err(LanesError::Mixed);
             }
             let steps = main_optimizer(self.gpu_steps);
