@@ -27,6 +27,7 @@ pub mod nodes;
 mod run_actions;
 mod run_changes;
 mod run_check;
+mod run_memory;
 pub mod runs;
 pub mod session;
 mod silences;
@@ -97,6 +98,7 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(run_actions::routes())
         .merge(run_changes::routes())
         .merge(run_check::routes())
+        .merge(run_memory::routes())
         .merge(checkpoints::routes())
         .merge(findings::routes())
         .merge(goodput::routes())

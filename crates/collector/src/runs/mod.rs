@@ -20,6 +20,7 @@ mod goodput;
 mod inspect;
 mod knobs;
 mod logs;
+mod memory;
 mod node_choice;
 mod owner;
 mod owners;

@@ -1,14 +1,16 @@
 //! `/api/runs`: `GET` lists runs, `POST` submits a [`Spec`](crate::run::spec::Spec). Also `GET /api/runs/{id}`, `POST /api/runs/{id}/stop`,
-//! `GET /api/runs/{id}/logs`, `POST /api/runs/check`.
+//! `GET /api/runs/{id}/logs`, `GET /api/runs/{id}/memory`, `POST /api/runs/check`.
 
 mod changes;
 mod draft;
 mod from_state;
 mod logs;
+mod memory;
 
 pub use changes::{ChangePreview, ExcludeNode, KnobView, KnobsView, PreviewChange};
 pub use draft::{CheckedSpec, MemoryForecast, MemoryPart, SettingView, SpecDraft, SpecProblem};
 pub use logs::{LogMatch, LogMatches, LogPiece, LogSource};
+pub use memory::{MemoryComparison, PlannedPart, RunMemory, SavedTensors};
 
 pub use crate::run::checkpoint::ResumedFrom;
 pub use crate::run::provenance::Provenance;

@@ -193,6 +193,18 @@ pub fn plan(settings: &Settings, framework: u64) -> Result<Plan, InvalidSettings
     })
 }
 
+/// Returns the bytes of the tensors that autograd keeps for the backward pass of one micro-batch. `None` if the settings are not valid, or
+/// only the model's number of parameters is known.
+#[must_use]
+pub fn saved_for_backward(settings: &Settings) -> Option<u64> {
+    settings.check().ok()?;
+    let shape = settings.model.shape()?;
+    let kept = activations::of(settings, shape);
+    let tensors = tensors::of(&settings.model);
+    let casts = communication::of(settings, &tensors, Some(shape.layers), 0).casts;
+    u64::try_from(kept.kept + kept.ends + kept.loss + casts.kept).ok()
+}
+
 fn lines(settings: &Settings, framework: u64) -> Vec<Line> {
     let tensors = tensors::of(&settings.model);
     let s = states::of(settings, &tensors);

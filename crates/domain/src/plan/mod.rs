@@ -30,7 +30,7 @@ pub use alternatives::{Alternative, Change, alternatives, ways_to_fit};
 pub use architecture::{Architecture, Model, Norm};
 pub use checkpointing::{Checkpointing, UnknownCheckpointing};
 pub use fit::{Fit, Verdict};
-pub use memory::{Basis, Component, Moment, Part, Plan, plan};
+pub use memory::{Basis, Component, Moment, Part, Plan, plan, saved_for_backward};
 pub use preset::{PRESETS, Preset};
 pub use settings::{Attention, InvalidSettings, Optimizer, Precision, Settings, Strategy};
 

@@ -96,12 +96,20 @@ impl<'a> Values<'a> {
         let flag = format!("--{name}");
         let knobs = self.recipe.knobs.iter().filter(|(_, own)| *own == flag);
         let names = knobs.map(|(knob, _)| *knob).chain([name]);
-        let mut given = names.filter_map(|name| self.spec.set.get(name));
+        let mut given = names.filter_map(|name| self.given(name));
         let default = || {
             let mut settings = self.recipe.settings().iter();
             settings.find(|setting| setting.name == name)?.default
         };
         given.next().map(String::as_str).or_else(default)
+    }
+
+    /// Returns the value of a setting that the run gives. Both `batch-size` and `batch_size` become the argument `--batch-size`, and the
+    /// program uses the last one.
+    fn given(self, name: &str) -> Option<&'a String> {
+        let is_same = |key: &str| key.replace('_', "-") == name.replace('_', "-");
+        let mut given = self.spec.set.iter();
+        given.rfind(|(key, _)| is_same(key)).map(|(_, value)| value)
     }
 
     fn number(self, name: &str) -> Result<u64, InvalidSettings> {
@@ -219,6 +227,10 @@ mod tests {
         assert_eq!((changed.micro_batch, changed.reshard_after_forward), (2, false));
         assert_eq!(changed.precision, Precision::Bf16Mixed);
         assert_eq!(changed.checkpointing, Checkpointing::Block);
+        for name in ["batch-size", "batch_size"] {
+            let named = settings("fsdp", &[(name, "4")]).expect("a plan");
+            assert_eq!(named.micro_batch, 4, "{name}");
+        }
     }
 
     #[test]

@@ -9,7 +9,6 @@
 use serde::Deserialize;
 
 use super::activations;
-use super::communication;
 use super::states;
 use super::tensors;
 use super::*;
@@ -87,12 +86,10 @@ fn activations_are_what_autograd_keeps() {
         measured,
     } in cases()
     {
-        let (Some(saved), Some(shape)) = (measured.saved, settings.model.shape()) else {
+        let (Some(saved), Some(total)) = (measured.saved, saved_for_backward(&settings)) else {
             continue;
         };
-        let found = activations::of(&settings, shape);
-        let casts = communication::of(&settings, &tensors::of(&settings.model), Some(shape.layers), 0);
-        let total = found.kept + found.ends + found.loss + casts.casts.kept;
+        let total = u128::from(total);
         println!(
             "{name}: {total} of {saved}, {:+.2} %",
             100.0 * (total as f64 / saved as f64 - 1.0)

@@ -34,8 +34,55 @@ const STACK: Naming = Naming::by("part")
     .stacked()
     .with_rank_over(SLOWEST);
 
-/// Charts that are hidden if a run does not measure them.
-const OPTIONAL: [&str; 2] = [marked("Learning rate"), marked("MFU")];
+/// Charts of one series per rank that are hidden if a run does not have it: `(title, hint, unit, series)`.
+const OPTIONAL: [(&str, &str, Unit, &str); 7] = [
+    (
+        marked("Learning rate"),
+        marked("Used by the optimizer; the highest of its parameter groups."),
+        Unit::Number,
+        "train_learning_rate",
+    ),
+    (
+        marked("MFU"),
+        marked("Model FLOPs utilization: the share of the GPU's peak that trains the model."),
+        Unit::Ratio,
+        "train_mfu_ratio",
+    ),
+    (
+        marked("RPC latency"),
+        marked("Time of a remote call as the script measures it: the median in a step."),
+        Unit::Seconds,
+        "train_rpc_seconds",
+    ),
+    (
+        marked("Longest RPC"),
+        marked(
+            "The longest remote call in a step. One rank far above the others has a slow connection or a slow peer.",
+        ),
+        Unit::Seconds,
+        "train_rpc_seconds_max",
+    ),
+    (
+        marked("Buffer depth"),
+        marked("Gradients that wait on the parameter server: the maximum in a step."),
+        Unit::Count,
+        "train_rpc_buffer_depth",
+    ),
+    (
+        marked("Gradient staleness"),
+        marked(
+            "Updates of the weights between the computation of a gradient and its use, mean over the gradients of a step.",
+        ),
+        Unit::Count,
+        "train_gradient_staleness_steps",
+    ),
+    (
+        marked("Pipeline bubble"),
+        marked("Share of a step in which the rank's stage computes neither forward nor backward."),
+        Unit::Ratio,
+        "train_pipeline_bubble_ratio",
+    ),
+];
 
 /// One line per rank.
 const RANKS: Naming = Naming::by("rank");
@@ -65,7 +112,7 @@ pub(super) fn Charts(
     let split = format!("{} or {slowest}", PARTS.map(part).join(" or "));
     let sync = format!("{} / {}", of("train_sync_seconds"), of("train_step_seconds"));
     let none = Signal::stored(Vec::new());
-    let charts = [
+    let before = [
         (
             marked("Step time"),
             marked(
@@ -100,22 +147,9 @@ pub(super) fn Charts(
             RANKS,
             bold,
         ),
-        (
-            OPTIONAL[0],
-            marked("Used by the optimizer; the highest of its parameter groups."),
-            Unit::Number,
-            of("train_learning_rate"),
-            RANKS,
-            bold,
-        ),
-        (
-            OPTIONAL[1],
-            marked("Model FLOPs utilization: the share of the GPU's peak that trains the model."),
-            Unit::Ratio,
-            of("train_mfu_ratio"),
-            RANKS,
-            bold,
-        ),
+    ];
+    let optional = OPTIONAL.map(|(title, hint, unit, series)| (title, hint, unit, of(series), RANKS, bold));
+    let after = [
         (
             marked("Waiting for gradient sync"),
             marked("Share of a step. The rank that waits less than the others is the straggler."),
@@ -141,10 +175,11 @@ pub(super) fn Charts(
         Naming,
         Signal<Vec<Labels>>,
     )| {
-        view! { <Chart window marks bold title=tr(title) hint=tr(hint) unit query naming if_any={OPTIONAL.contains(&title)} /> }
+        view! { <Chart window marks bold title=tr(title) hint=tr(hint) unit query naming if_any={OPTIONAL.iter().any(|(known, ..)| *known == title)} /> }
             .into_any()
     };
-    let charts: Vec<AnyView> = charts.into_iter().map(chart).collect();
+    let charts = before.into_iter().chain(optional).chain(after);
+    let charts: Vec<AnyView> = charts.map(chart).collect();
     view! {
         <section class="min-w-0">
             <Heading text=tr("Charts") hint=tr("One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag to zoom in on a period in all charts; double-click to reset.")>
