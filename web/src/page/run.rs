@@ -22,6 +22,7 @@ mod marks;
 mod memory;
 mod network;
 mod pace;
+mod planned_memory;
 mod progress;
 mod resume;
 mod run_signal;
@@ -55,6 +56,7 @@ use log::Log;
 use map::RankMap;
 use memory::Memory;
 use network::Network;
+use planned_memory::PlannedMemory;
 use run_signal::RunSignal;
 use tabs::{Tab, Tabs};
 use topology::Topology;
@@ -108,6 +110,7 @@ fn Shown(id: String, run: RunSignal) -> impl IntoView {
             Tab::Hardware => view! {
                 <div class="flex flex-wrap gap-x-4 gap-y-2 items-center"><ChooseMarks view /> <ChooseSpan view /></div>
                 <Memory id=id.clone() window marks />
+                <PlannedMemory id=id.clone() run />
                 <Gpus id window marks />
                 <Network run />
             }
