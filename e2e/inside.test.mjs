@@ -104,6 +104,52 @@ test("a run from inside", async (t) => {
     assert.equal(await page.getByTestId("bandwidth").count(), 0);
   });
 
+  await t.test("RPC, buffer depth, staleness and pipeline bubble have a chart where the run has these series, and no empty one", async (t) => {
+    const chart = (page, title) => page.locator(`[data-testid=chart][data-title="${title}"]`);
+    const shown = {
+      "RPC latency": ["train_rpc_seconds", 0.012, /rank 0\s+12 ms/],
+      "Longest RPC": ["train_rpc_seconds_max", 2.5, /rank 0\s+2\.5 s/],
+      "Buffer depth": ["train_rpc_buffer_depth", 3, /rank 0\s+3\b/],
+      "Gradient staleness": ["train_gradient_staleness_steps", 1.5, /rank 0\s+1\.5\b/],
+      "Pipeline bubble": ["train_pipeline_bubble_ratio", 0.25, /rank 0\s+25 %/],
+    };
+    for (const missing of ["Pipeline bubble", "RPC latency"]) {
+      const measured = Object.entries(shown).filter(([title]) => title !== missing);
+      const series = Object.fromEntries(measured.map(([, [name, value]]) => [name, value]));
+      const { page } = await openRun(t, browser, lockstep, [attempt({})], { series });
+      for (const [title, [, , words]] of measured) {
+        await chart(page, title).waitFor();
+        await chart(page, title).scrollIntoViewIfNeeded();
+        await waitFor(`${title} has its value`, 15_000, async () => words.test(await chart(page, title).getByTestId("chart-legend").innerText()));
+      }
+      assert.equal(await chart(page, missing).isVisible(), false, missing);
+      assert.deepEqual(await accessibilityFaults(page), []);
+      await picture(page, `optional-charts-without-${missing.toLowerCase().replaceAll(" ", "-")}`);
+    }
+  });
+
+  await t.test("measured memory is beside its plan, and only if there is a plan", async (t) => {
+    const { page } = await openRun(t, browser, lockstep, [attempt({})], { tab: "hardware", memory: { compared: compared() } });
+    const table = page.getByTestId("planned-memory");
+    await table.getByText("rank 5 on node-b, which has the highest peak of 8 ranks").waitFor();
+    const rows = await table.locator("tbody tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.innerText)));
+    assert.deepEqual(rows, [
+      ["optimizer states", "8.0 GiB", "–", ""],
+      ["all-gathered units (estimate)", "2.0 GiB", "–", ""],
+      ["Allocated, peak", "10.0 GiB", "11.0 GiB", "+10.0 %"],
+      ["Reserved, peak", "–", "14.0 GiB", ""],
+      ["Fragmentation: reserved − allocated", "–", "3.0 GiB", ""],
+      ["Kept for the backward pass, highest of any rank", "4.0 GiB", "3.0 GiB", "-25.0 %"],
+    ]);
+    assert.deepEqual(await table.locator("li").allInnerTexts(), ["The batch is not planned."]);
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await table.scrollIntoViewIfNeeded();
+    await picture(page, "planned-memory");
+    const other = await openRun(t, browser, lockstep, [attempt({})], { tab: "hardware", memory: { unknown: "the model of a script is not known" } });
+    await other.page.getByTestId("memory").waitFor();
+    assert.equal(await other.page.getByTestId("planned-memory").count(), 0);
+  });
+
   await t.test("reports that the collector could not read are listed with advice", async (t) => {
     const report = { attempt: 1, node: "node-a", kind: "gpu_swapped", reason: "unknown_kind", count: 2, bytes: 40, last_ms: BEGAN_MS };
     const { page } = await openRun(t, browser, lockstep, [attempt({})], {}, { unread_reports: [report] });
@@ -139,8 +185,8 @@ test("a run from inside", async (t) => {
   });
 });
 
-/** Opens the page of a run with these attempts; `push` changes them. */
-async function openRun(t, browser, lockstep, attempts, { tab = "summary", ...look } = {}, more = {}) {
+/** Opens the page of a run with these attempts; `push` changes them. `series`: a value of rank 0 and 1 by the name of the series. */
+async function openRun(t, browser, lockstep, attempts, { tab = "summary", series = {}, memory = {}, ...look } = {}, more = {}) {
   const page = await openPage(t, browser, look);
   const streams = [];
   let now = attempts;
@@ -155,10 +201,14 @@ async function openRun(t, browser, lockstep, attempts, { tab = "summary", ...loo
         send(streams.at(-1));
       } else if (request.op === "watch_range" && request.query.includes("train_logged_value")) {
         socket.send(JSON.stringify({ type: "frame", id: request.id, ...logged() }));
+      } else if (request.op === "watch_range" && nameIn(request.query, series)) {
+        const name = nameIn(request.query, series);
+        socket.send(JSON.stringify({ type: "frame", id: request.id, ...constant(series[name]) }));
       } else if (request.op !== "watch_log") server.send(text);
     });
   });
   await page.route(`**/api/runs/${RUN}/**`, (route) => route.fulfill({ contentType: "application/json", body: JSON.stringify({ folder: "", checkpoints: [] }) }));
+  await page.route(`**/api/runs/${RUN}/memory`, (route) => route.fulfill({ contentType: "application/json", body: JSON.stringify(memory) }));
   await openAt(page, lockstep, `/runs/${RUN}?tab=${tab}`);
   await page.getByRole("heading", { name: RUN }).waitFor();
   const push = (changed) => {
@@ -197,6 +247,36 @@ const unseen = () => [
   { ranks: "0-3,7", words: "not watched from inside: Python ignores PYTHONPATH there" },
   { ranks: "5", words: "no step was seen" },
 ];
+
+/** The name of the series that a query of one series requests; nothing if it is not one of these. */
+const nameIn = (query, series) => Object.keys(series).find((name) => query.startsWith(`${name}{`));
+
+/** Two ranks with the same value for five minutes. */
+function constant(value) {
+  const times_ms = Array.from({ length: 300 }, (_, n) => BEGAN_MS + n * 1_000);
+  return { reset: true, times_ms, series: ["0", "1"].map((rank) => ({ labels: { rank }, values: times_ms.map(() => value) })) };
+}
+
+/** Memory of eight ranks beside its plan. */
+function compared() {
+  const GIB = 2 ** 30;
+  return {
+    attempt: 1,
+    rank: 5,
+    node: "node-b",
+    ranks: 8,
+    allocated_bytes: 11 * GIB,
+    reserved_bytes: 14 * GIB,
+    planned_bytes: 10 * GIB,
+    peak_at: "in the optimizer's step",
+    parts: [
+      { name: "optimizer states", bytes: 8 * GIB, is_estimate: false },
+      { name: "all-gathered units", bytes: 2 * GIB, is_estimate: true },
+    ],
+    saved: { planned_bytes: 4 * GIB, measured_bytes: 3 * GIB },
+    left_out: ["The batch is not planned."],
+  };
+}
 
 /** Fourteen names, as a script logs them. */
 function logged() {
