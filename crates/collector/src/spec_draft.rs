@@ -12,11 +12,11 @@ mod memory;
 mod settings;
 mod text;
 
-use domain::api::runs::{CheckedSpec, SpecDraft, SpecProblem};
+use domain::api::runs::{CheckedSpec, PlacementPreview, SpecDraft, SpecProblem};
 use domain::run::secret::{REDACTED, SecretValue};
 use domain::run::spec::{FieldError, Spec};
 
-pub(crate) use memory::SmallestGpu;
+pub(crate) use memory::{NPROC_WITHOUT_GPUS, SmallestGpu};
 
 /// Maximum number of errors of one answer.
 const PROBLEMS_MAX: usize = 100;
@@ -29,13 +29,30 @@ struct Read {
     problems: Vec<SpecProblem>,
 }
 
-/// Checks a draft. `gpu` is the GPU that the memory plan is compared with. Returns an error unless the draft has one form.
-pub(crate) fn check(draft: SpecDraft, gpu: Option<SmallestGpu>) -> Result<CheckedSpec, &'static str> {
+/// The cluster for which a draft is checked.
+pub(crate) struct Cluster<'a> {
+    /// The GPU that the memory plan is compared with.
+    pub(crate) smallest_gpu: Option<SmallestGpu>,
+    /// Returns where a run would be placed now.
+    pub(crate) place: &'a dyn Fn(&Spec) -> PlacementPreview,
+}
+
+/// Checks a draft. Returns an error unless the draft has one form.
+pub(crate) fn check(draft: SpecDraft, cluster: &Cluster<'_>) -> Result<CheckedSpec, &'static str> {
+    let mut checked = check_form(draft, cluster)?;
+    // A field that cannot be read may be the number of nodes.
+    if !checked.problems.is_empty() {
+        checked.placement = None;
+    }
+    Ok(checked)
+}
+
+fn check_form(draft: SpecDraft, cluster: &Cluster<'_>) -> Result<CheckedSpec, &'static str> {
     match (draft.spec, draft.toml) {
         (Some(document), None) => {
             let read = json::read(&document);
             let toml = text::write(document);
-            let mut checked = checked(&read.spec, gpu);
+            let mut checked = checked(&read.spec, cluster);
             checked.problems = problems(read, draft.copied);
             match toml {
                 Ok(toml) => checked.toml = Some(toml),
@@ -53,7 +70,7 @@ pub(crate) fn check(draft: SpecDraft, gpu: Option<SmallestGpu>) -> Result<Checke
                     });
                 }
             };
-            let mut checked = checked(&read.spec, gpu);
+            let mut checked = checked(&read.spec, cluster);
             let visible = text::visible_secrets(&read.spec);
             // The form would lose what cannot be read, and these values.
             let is_whole = read.problems.is_empty() && visible.is_empty();
@@ -70,13 +87,14 @@ pub(crate) fn check(draft: SpecDraft, gpu: Option<SmallestGpu>) -> Result<Checke
 }
 
 /// Returns the part of the result that is the same for both forms.
-fn checked(spec: &Spec, gpu: Option<SmallestGpu>) -> CheckedSpec {
-    let memory = memory::forecast(spec, gpu);
+fn checked(spec: &Spec, cluster: &Cluster<'_>) -> CheckedSpec {
+    let memory = memory::forecast(spec, cluster.smallest_gpu);
     CheckedSpec {
         hints: spec.hints(),
         settings: settings::of_program(spec),
         memory_unknown: memory.as_ref().err().cloned(),
         memory: memory.ok(),
+        placement: Some((cluster.place)(spec)),
         ..CheckedSpec::default()
     }
 }
@@ -124,12 +142,25 @@ mod tests {
 
     use super::*;
 
+    /// Checks a draft for a cluster in which each run would wait, with the number of nodes as the reason.
+    fn check_with(draft: SpecDraft, smallest_gpu: Option<SmallestGpu>) -> CheckedSpec {
+        let place = |spec: &Spec| PlacementPreview {
+            waits: Some(format!("{} nodes", spec.node_count())),
+            ..PlacementPreview::default()
+        };
+        let cluster = Cluster {
+            smallest_gpu,
+            place: &place,
+        };
+        check(draft, &cluster).expect("one form")
+    }
+
     fn check_json(spec: Value) -> CheckedSpec {
         let draft = SpecDraft {
             spec: Some(spec),
             ..SpecDraft::default()
         };
-        check(draft, None).expect("one form")
+        check_with(draft, None)
     }
 
     fn check_toml(toml: &str) -> CheckedSpec {
@@ -137,7 +168,7 @@ mod tests {
             toml: Some(toml.to_owned()),
             ..SpecDraft::default()
         };
-        check(draft, None).expect("one form")
+        check_with(draft, None)
     }
 
     /// Returns `field line:column` of each problem.
@@ -287,14 +318,24 @@ mod tests {
             spec: Some(spec),
             ..SpecDraft::default()
         };
-        let checked = check(draft(json!({"recipe": "fsdp", "nodes": 2})), Some(gpu)).expect("one form");
+        let checked = check_with(draft(json!({"recipe": "fsdp", "nodes": 2})), Some(gpu));
         let memory = checked.memory.expect("a plan");
         assert_eq!(memory.gpus, 16);
         assert!(
             memory.fit.is_some() && memory.parts.iter().all(|part| part.bytes > 0),
             "{memory:?}"
         );
-        let checked = check(draft(json!({"script": "/srv/train.py"})), Some(gpu)).expect("one form");
+        let checked = check_with(draft(json!({"script": "/srv/train.py"})), Some(gpu));
         assert!(checked.memory.is_none() && checked.memory_unknown.is_some());
+    }
+
+    #[test]
+    fn a_draft_without_errors_has_its_placement() {
+        let waits = |checked: CheckedSpec| checked.placement.and_then(|placement| placement.waits);
+        let nodes = |nodes: Value| waits(check_json(json!({"recipe": "ddp", "nodes": nodes})));
+        assert_eq!(nodes(json!(3)).as_deref(), Some("3 nodes"));
+        assert_eq!(nodes(json!("three")), None, "not that of another number of nodes");
+        let toml = check_toml("recipe = \"ddp\"\nnodes = 2\n");
+        assert_eq!(waits(toml).as_deref(), Some("2 nodes"));
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! fields ─ kind ─▶ form ──┐                 ┌▶ problems ▶ field, summary
 //!                         ├ editor ─ check ─┼▶ settings of the program ▶ settings
-//!            text_view ───┘   │             └▶ memory plan ▶ memory
+//!            text_view ───┘   │             ├▶ memory plan ▶ memory
+//!                             │             └▶ placement now ▶ placement
 //!      secrets ───────────────┴▶ POST /api/runs
 //! ```
 
@@ -17,6 +18,7 @@ mod form;
 mod kind;
 mod lines;
 mod memory;
+mod placement;
 mod secrets;
 mod sections;
 mod settings;
@@ -34,6 +36,7 @@ use crate::ui::{ErrorMessage, Title, When, dynamic_view, text};
 use copied::CopyNotice;
 use editor::Editor;
 use memory::MemoryPlan;
+use placement::Placement;
 use sections::Sections;
 use summary::Summary;
 use text_view::{TextView, Views};
@@ -62,6 +65,7 @@ pub(crate) fn NewRun() -> impl IntoView {
             <When on=move || !is_text.get()><Sections editor /></When>
             <When on=is_text><TextView editor /></When>
             <MemoryPlan editor />
+            <Placement editor />
             <Hints editor />
             <ErrorMessage what=editor.check.failure />
             <Summary editor />

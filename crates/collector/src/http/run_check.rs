@@ -13,7 +13,8 @@ use super::table::needs;
 use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::live::Live;
-use crate::spec_draft;
+use crate::runs::Runs;
+use crate::spec_draft::{self, Cluster};
 
 /// Maximum size of a draft in bytes: twice the arguments, variables and settings that a run may have. A form sends one after each pause in
 /// typing, so the limit is smaller than that of other requests.
@@ -27,7 +28,15 @@ pub(super) fn routes() -> ApiRouter<App> {
 }
 
 /// A draft with errors is answered with 200: the errors are the result.
-async fn check(State(live): State<Arc<Live>>, Json(draft): Json<SpecDraft>) -> ApiResult<Json<CheckedSpec>> {
-    let checked = spec_draft::check(draft, live.smallest_gpu());
+async fn check(
+    State(live): State<Arc<Live>>,
+    State(runs): State<Arc<Runs>>,
+    Json(draft): Json<SpecDraft>,
+) -> ApiResult<Json<CheckedSpec>> {
+    let cluster = Cluster {
+        smallest_gpu: live.smallest_gpu(),
+        place: &|spec| runs.placement_preview(spec),
+    };
+    let checked = spec_draft::check(draft, &cluster);
     Ok(Json(checked.map_err(ApiError::bad_request)?))
 }

@@ -25,6 +25,7 @@ mod node_choice;
 mod owner;
 mod owners;
 mod placement;
+mod placement_preview;
 mod preview;
 mod publish;
 mod reports;

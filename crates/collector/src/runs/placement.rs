@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::ident::{AttemptNo, RunId};
-use domain::run::state::{Action, Event, Machine, Task};
+use domain::run::state::{Action, Event, Exclusion, Machine, Task};
 use domain::time::TimestampMs;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -165,6 +165,15 @@ impl Runs {
 
     /// Returns the nodes that may currently be chosen for a run.
     pub(super) fn candidates(&self, machine: &Machine, now_ms: TimestampMs) -> Vec<node_choice::Candidate> {
+        self.candidates_without(&machine.current().placement.excluded, now_ms)
+    }
+
+    /// Returns the nodes that may currently be chosen for a run that excludes some.
+    pub(super) fn candidates_without(
+        &self,
+        excluded: &[Exclusion],
+        now_ms: TimestampMs,
+    ) -> Vec<node_choice::Candidate> {
         let nodes = node_choice::Nodes {
             records: self.parts.live.records(),
             agents: &self.agents,
@@ -172,7 +181,7 @@ impl Runs {
             unknown: &self.unknown,
             critical: (self.parts.critical_nodes)(),
         };
-        nodes.candidates(&machine.current().placement.excluded, now_ms)
+        nodes.candidates(excluded, now_ms)
     }
 
     /// Chooses nodes and reports the result to the run. Returns true if there were enough.

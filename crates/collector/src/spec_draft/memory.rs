@@ -7,7 +7,7 @@ use domain::run::spec::Spec;
 /// Memory of the CUDA context, NCCL and loaded kernels, as in `lockstep plan memory`.
 const FRAMEWORK_BYTES: u64 = 2_000_000_000;
 /// Number of processes per node if neither the run nor a node says it. The agent's default on a node without GPUs.
-const NPROC_WITHOUT_GPUS: u32 = 2;
+pub(crate) const NPROC_WITHOUT_GPUS: u32 = 2;
 
 /// The smallest GPU of the nodes that accept runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

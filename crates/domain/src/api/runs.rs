@@ -8,7 +8,10 @@ mod logs;
 mod memory;
 
 pub use changes::{ChangePreview, ExcludeNode, KnobView, KnobsView, PreviewChange};
-pub use draft::{CheckedSpec, MemoryForecast, MemoryPart, SettingView, SpecDraft, SpecProblem};
+pub use draft::{
+    CheckedSpec, MemoryForecast, MemoryPart, NodePreview, PlacementPreview, SettingView, SpecDraft,
+    SpecProblem,
+};
 pub use logs::{LogMatch, LogMatches, LogPiece, LogSource};
 pub use memory::{MemoryComparison, PlannedPart, RunMemory, SavedTensors};
 

@@ -1,6 +1,6 @@
 //! The collector checks what is typed, after a pause in typing, and converts between the two views.
 
-use domain::api::runs::{MemoryForecast, SettingView, SpecProblem};
+use domain::api::runs::{MemoryForecast, PlacementPreview, SettingView, SpecProblem};
 use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
@@ -35,6 +35,7 @@ pub(super) struct Answer {
     pub(super) settings: Vec<SettingView>,
     pub(super) memory: Option<MemoryForecast>,
     pub(super) memory_unknown: Option<String>,
+    pub(super) placement: Option<PlacementPreview>,
 }
 
 /// The checks of this page. Cheap to copy.

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::plan::Fit;
 use crate::run::spec::Spec;
+use crate::time::TimestampMs;
 
 /// A specification that is being written. Exactly one of `spec` and `toml` is given.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +45,9 @@ pub struct CheckedSpec {
     /// Why the memory cannot be planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_unknown: Option<String>,
+    /// Where the run would be placed if it were submitted now. Absent if there are errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementPreview>,
 }
 
 /// An error in a draft.
@@ -104,4 +108,30 @@ pub struct MemoryPart {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
+}
+
+/// Where a run would be placed. Nothing is reserved, and the next check may have another result.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlacementPreview {
+    /// When the nodes were chosen.
+    pub at_ms: TimestampMs,
+    /// The nodes that the run would get, in the order of their node ranks; empty if it would wait.
+    pub nodes: Vec<NodePreview>,
+    /// Processes that each node would start, if PyTorch can use all its GPUs. Absent if the run would wait, or if it chooses its GPUs with
+    /// `CUDA_VISIBLE_DEVICES` and not the number of processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes_per_node: Option<u32>,
+    /// Why the run would wait for nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
+}
+
+/// A node that a run would get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodePreview {
+    /// Name of the node.
+    pub node: String,
+    /// Number of its GPUs that the processes would use, the first ones: each process uses the GPU with the number of its local rank, unless
+    /// the script chooses another. 0 if they use none, or if the run chooses its GPUs.
+    pub gpus: u32,
 }
