@@ -147,6 +147,23 @@ test("a new run", async (t) => {
     assert.equal(await byId(page, "set").inputValue(), "width=16000\nlayers=96");
   });
 
+  await t.test("the placement is that of now, or the reason why the run would wait", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    await open(page);
+    const [{ name }] = await lockstep.call("GET", "/api/nodes");
+    const placement = page.getByTestId("placement");
+    // Its GPUs are simulated, so the ranks train on the CPU.
+    await placement.getByText(/^Submitted at [\d:]+, the run would get these nodes:/).waitFor();
+    assert.deepEqual(await placement.locator("li").allInnerTexts(), [`${name}: processes: 2`]);
+    await byId(page, "nodes").fill("2");
+    await placement.getByText(/the run would wait for nodes: waits for 2 nodes: 1 are connected/).waitFor();
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await byId(page, "nodes").fill("0");
+    await page.getByTestId("error-summary").getByText(/nodes/i).first().waitFor();
+    await placement.waitFor({ state: "detached" });
+  });
+
   await t.test("an error leads to its field, also with the keyboard, and on a phone nothing is cut off", async (t) => {
     const page = await openPage(t, browser, PHONE);
     await logIn(page, lockstep);

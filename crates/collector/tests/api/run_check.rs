@@ -3,7 +3,8 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, answer};
+use crate::harness::{Server, answer, until};
+use crate::runs::{Control, credential};
 
 async fn check(server: &Server, draft: &Value) -> (StatusCode, Value) {
     answer(server.request(Method::POST, "/api/runs/check").json(draft)).await
@@ -28,6 +29,32 @@ async fn a_draft_is_converted_and_checked_and_nothing_starts() {
     assert_eq!(runs, json!([]));
     let (_, audit) = server.get("/api/audit").await;
     assert!(!audit.to_string().contains("run_check"), "{audit}");
+}
+
+#[tokio::test]
+async fn a_draft_without_errors_has_the_placement_of_now() {
+    let server = Server::start().await;
+    let spec = json!({"recipe": "ddp", "nproc_per_node": 3});
+    let (_, checked) = check(&server, &json!({ "spec": spec })).await;
+    let waits = checked["placement"]["waits"].as_str().unwrap();
+    assert!(
+        waits.starts_with("waits for 1 nodes: 0 are connected"),
+        "{checked}"
+    );
+    let credential = credential(&server).await;
+    let _agent = Control::connect(&server, &credential, &[]).await;
+    let placed = until("the node can be chosen", async || {
+        let (_, checked) = check(&server, &json!({ "spec": spec })).await;
+        let placement = checked["placement"].clone();
+        placement["waits"].is_null().then_some(placement)
+    })
+    .await;
+    assert_eq!(placed["nodes"], json!([{"node": "n1", "gpus": 0}]));
+    assert_eq!(placed["processes_per_node"], 3);
+    let (_, checked) = check(&server, &json!({"spec": {"recipe": "ddp", "nodes": 0}})).await;
+    assert!(checked["placement"].is_null(), "{checked}");
+    let (_, runs) = server.get("/api/runs").await;
+    assert_eq!(runs, json!([]), "nothing was reserved");
 }
 
 #[tokio::test]

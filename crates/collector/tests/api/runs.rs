@@ -640,3 +640,28 @@ async fn a_node_gets_no_run_before_its_ended_attempts_are_stopped() {
     let (prepare, asked) = agent.command().await;
     assert!(matches!(asked, NodeCommand::Prepare { .. }) && prepare.run == run);
 }
+
+#[tokio::test]
+async fn memory_is_beside_its_plan_only_if_both_are_known() {
+    async fn unknown(server: &Server, run: &str) -> String {
+        let (status, memory) = server.get(&format!("/api/runs/{run}/memory")).await;
+        assert_eq!(status, StatusCode::OK, "{memory}");
+        assert!(memory["compared"].is_null(), "{memory}");
+        memory["unknown"].as_str().unwrap().to_owned()
+    }
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    assert_eq!(
+        unknown(&server, &run).await,
+        "the number of ranks is not known yet"
+    );
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    start_ranks(&server, &mut agent, &run).await;
+    assert_eq!(
+        unknown(&server, &run).await,
+        "the attempt has not run for a minute"
+    );
+    let (status, _) = server.get("/api/runs/none/memory").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
