@@ -3,13 +3,16 @@
 //!
 //! ```text
 //! spec, knobs, nodes of the attempt ─▶ settings ─▶ plan without the framework ─┐
-//! series of the second half of the attempt ─▶ peaks of the worst rank ─────────┴▶ MemoryComparison
+//! series of the attempt ─▶ peaks of the worst rank since it started ───────────┴▶ MemoryComparison
 //! ```
+//! PyTorch's peaks are those since the process started, so they may be older than the first step. Attempts for which that cannot be ruled
+//! out are not compared.
 
 use domain::api::runs::{MemoryComparison, PlannedPart, RunMemory, SavedTensors};
 use domain::ident::{AttemptNo, Rank, RunId};
 use domain::plan::{Basis, Checkpointing, Plan, Settings, plan, saved_for_backward};
 use domain::run::knob::{How, InPlaceChange, place};
+use domain::run::recipe::Recipe;
 use domain::run::spec::Spec;
 use domain::run::state::{Attempt, AttemptKnobs, Machine};
 use domain::time::TimestampMs;
@@ -21,10 +24,14 @@ use crate::clock;
 
 /// Maximum length of the period that is read.
 const WINDOW_MS: i64 = 30 * 60_000;
-/// Minimum length of an attempt.
-const LASTED_MS: i64 = 60_000;
-/// Minimum number of steps in the period. The optimizer creates its states in the first step.
-const STEPS_MIN: f64 = 2.0;
+/// Minimum number of steps in the period. The optimizer creates its states in the first step, and the probe reads the peaks every ten steps.
+const STEPS_MIN: f64 = 20.0;
+/// Bytes of a parameter when the recipes create their model, before it is sharded.
+const PARAMETER_BYTES: u64 = 4;
+/// The setting of recipes that train with several strategies before they begin: then the peak is that of the largest.
+const COMPARE_STEPS: &str = "compare-steps";
+/// The setting of recipes that load a checkpoint.
+const RESUME: &str = "resume";
 
 /// Knobs that the probe applies and that do not change how much memory a step needs.
 const NEUTRAL: [&str; 5] = [
@@ -43,7 +50,7 @@ const LEFT_OUT: [&str; 2] = [
     "CUDA, NCCL and loaded kernels are outside of PyTorch's allocator, so both numbers leave them out.",
 ];
 
-/// What was measured in the period.
+/// What was measured.
 #[derive(Debug, Clone)]
 struct Measured {
     /// Allocated memory of the rank that has the most.
@@ -56,7 +63,7 @@ struct Measured {
     saved: Option<RankPeak>,
 }
 
-/// The highest value of a rank in the period.
+/// The highest value of a rank.
 #[derive(Debug, Clone)]
 struct RankPeak {
     rank: Rank,
@@ -90,8 +97,11 @@ impl Runs {
         let planned = plan(&settings, 0).map_err(|error| error.to_string())?;
         let begun_ms = attempt.placement.placed_ms.unwrap_or(attempt.started_ms);
         let to_ms = attempt.ended_ms.unwrap_or_else(clock::now_ms);
-        let window_ms = window_ms(to_ms - begun_ms).ok_or("the attempt has not run for a minute")?;
+        let window_ms = (to_ms - begun_ms).clamp(1, WINDOW_MS);
         let measured = self.measured(&machine.id, to_ms, window_ms).await?;
+        if !is_peak_of_step(&planned, &measured) {
+            return Err("the peak may be that of the creation of the model".to_owned());
+        }
         Ok(compared(attempt.no, &settings, &planned, &measured))
     }
 
@@ -156,6 +166,11 @@ impl Runs {
 
 /// Returns the settings of the plan for the ranks of an attempt, or why the plan would be for something else.
 fn settings(spec: &Spec, attempt: &Attempt) -> Result<Settings, String> {
+    if attempt.placement.resumed_from.is_some() || spec.set.contains_key(RESUME) {
+        return Err(
+            "the attempt resumed from a checkpoint, and the peak may be that of loading it".to_owned(),
+        );
+    }
     let nodes = u32::try_from(attempt.nodes.len()).unwrap_or(u32::MAX);
     let spec = Spec {
         nodes: Some(nodes.max(1)),
@@ -170,6 +185,11 @@ fn settings(spec: &Spec, attempt: &Attempt) -> Result<Settings, String> {
 fn planned_spec(spec: &Spec, knobs: &AttemptKnobs) -> Result<Spec, String> {
     if !spec.args.is_empty() || !spec.knobs.is_empty() {
         return Err("the run has arguments or knobs of its own, which the plan does not read".to_owned());
+    }
+    if compares_strategies(spec) {
+        return Err(format!(
+            "the recipe trains with several strategies before it begins; set {COMPARE_STEPS} to 0"
+        ));
     }
     let mut injected = knobs
         .values
@@ -201,10 +221,20 @@ fn changes_memory(live: &InPlaceChange) -> bool {
     live.is_made() && changed.any(|diff| !NEUTRAL.contains(&diff.knob.as_str()))
 }
 
-/// Returns the length of the period that is read: the second half of the attempt. In the first half, recipes compare strategies before they
-/// train.
-fn window_ms(lasted_ms: i64) -> Option<i64> {
-    (lasted_ms >= LASTED_MS).then(|| (lasted_ms / 2).min(WINDOW_MS))
+fn compares_strategies(spec: &Spec) -> bool {
+    let recipe = spec.recipe.as_deref().and_then(Recipe::named);
+    let settings = recipe.map_or(&[][..], Recipe::settings);
+    let mut given = spec.set.iter();
+    let given = given.rfind(|(name, _)| name.replace('_', "-") == COMPARE_STEPS);
+    settings.iter().any(|setting| setting.name == COMPARE_STEPS)
+        && given.is_none_or(|(_, value)| value.trim() != "0")
+}
+
+/// Returns true if the measured peak is that of a step. To create a model takes at most twice its size: the whole model, and its shards or
+/// the buffers with which DDP sends it.
+fn is_peak_of_step(planned: &Plan, measured: &Measured) -> bool {
+    let whole = planned.model_parameters.saturating_mul(PARAMETER_BYTES);
+    measured.allocated.bytes() > whole.saturating_mul(2)
 }
 
 fn worst(peaks: Vec<RankPeak>) -> Option<RankPeak> {
@@ -326,7 +356,10 @@ mod tests {
     #[test]
     fn the_plan_is_made_with_the_knobs_that_the_ranks_have() {
         let mut asked = spec("fsdp");
-        asked.set.insert("micro_batch".to_owned(), "2".to_owned());
+        let set = [("micro_batch", "2"), ("compare-steps", "0")];
+        asked
+            .set
+            .extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(
             planned(&asked, &knobs(&[("micro_batch", "6")], vec![])).micro_batch,
             6
@@ -374,7 +407,7 @@ mod tests {
                 knobs(&set, vec![answer(name, true), answer(name, false)]),
             ),
             (
-                spec("fsdp"),
+                spec("hsdp"),
                 knobs(
                     &[("fsdp_sharding", "no_shard")],
                     vec![answer("fsdp_sharding", true)],
@@ -389,13 +422,35 @@ mod tests {
     }
 
     #[test]
-    fn the_second_half_of_an_attempt_is_read() {
-        for (lasted_ms, expected) in [
-            (59_999, None),
-            (60_000, Some(30_000)),
-            (7 * 3_600_000, Some(30 * 60_000)),
+    fn a_recipe_that_compares_strategies_first_has_another_peak() {
+        let off = |name: &str, value: &str| {
+            let mut spec = spec("fsdp");
+            spec.set.insert(name.to_owned(), value.to_owned());
+            spec
+        };
+        for (spec, expected) in [
+            (spec("fsdp"), true),
+            (off("compare-steps", "2"), true),
+            (off("compare-steps", "0"), false),
+            (off("compare_steps", "0"), false),
+            (spec("ddp"), false),
         ] {
-            assert_eq!(window_ms(lasted_ms), expected, "{lasted_ms}");
+            assert_eq!(compares_strategies(&spec), expected, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn a_peak_that_may_be_older_than_the_first_step_is_not_compared() {
+        let planned = plan(&planned(&spec("ddp"), &knobs(&[], vec![])), 0).expect("a plan");
+        let whole = planned.model_parameters as f64 * 4.0;
+        for (allocated, expected) in [(whole * 1.9, false), (whole * 2.1, true)] {
+            let measured = Measured {
+                allocated: peak(allocated),
+                ranks: 1,
+                reserved: None,
+                saved: None,
+            };
+            assert_eq!(is_peak_of_step(&planned, &measured), expected, "{allocated}");
         }
     }
 

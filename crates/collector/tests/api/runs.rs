@@ -658,10 +658,7 @@ async fn memory_is_beside_its_plan_only_if_both_are_known() {
     );
     let mut agent = Control::connect(&server, &credential, &[]).await;
     start_ranks(&server, &mut agent, &run).await;
-    assert_eq!(
-        unknown(&server, &run).await,
-        "the attempt has not run for a minute"
-    );
+    assert_eq!(unknown(&server, &run).await, "no GPU memory was measured");
     let (status, _) = server.get("/api/runs/none/memory").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }

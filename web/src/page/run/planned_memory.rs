@@ -44,7 +44,7 @@ fn shown(compared: &MemoryComparison) -> AnyView {
         .collect();
     view! {
         <section class="min-w-0" data-testid="planned-memory">
-            <Heading text=tr("Plan and measurement") hint=tr("Memory of PyTorch's allocator in the second half of the attempt, at most in its last 30 minutes, and the plan for the same settings. The parts of the plan are not measured one by one.") />
+            <Heading text=tr("Plan and measurement") hint=tr("Peaks of PyTorch's allocator since the ranks started, and the plan of a step with the same settings. The parts of the plan are not measured one by one.") />
             <p class="text-sm mb-2">{worst}</p>
             <div class="overflow-x-auto" tabindex="0" role="region" aria-label=tr("Plan and measurement")>
                 <table class="rows narrow">

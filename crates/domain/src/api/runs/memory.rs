@@ -17,20 +17,20 @@ pub struct RunMemory {
     pub unknown: Option<String>,
 }
 
-/// What PyTorch's allocator handed out, beside the plan of the same. Memory outside of the allocator is in neither.
+/// What PyTorch's allocator handed out since the ranks started, beside the plan of a step. Memory outside of the allocator is in neither.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryComparison {
     /// The attempt.
     pub attempt: AttemptNo,
-    /// The rank with the highest peak of allocated memory in the second half of the attempt, at most in its last 30 minutes.
+    /// The rank with the highest peak of allocated memory.
     pub rank: Rank,
     /// The node of that rank.
     pub node: String,
     /// Number of ranks that were measured.
     pub ranks: u32,
-    /// Highest allocated memory of that rank in a step, in bytes.
+    /// Highest allocated memory of that rank, in bytes.
     pub allocated_bytes: u64,
-    /// Highest reserved memory of that rank in a step, in bytes. What it is above `allocated_bytes` is cache and fragments.
+    /// Highest reserved memory of that rank, in bytes. What it is above `allocated_bytes` is cache and fragments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_bytes: Option<u64>,
     /// Planned peak of allocated memory in bytes: the sum of `parts`.
