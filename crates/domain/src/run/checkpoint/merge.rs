@@ -29,7 +29,7 @@ pub(super) fn merge(
         match known.iter_mut().find(|checkpoint| checkpoint.path == told.path) {
             Some(checkpoint) => checkpoint.update(node, told, view),
             None => known.push(Checkpoint {
-                seen: [(node.to_owned(), view.clone())].into(),
+                seen: [(node.to_owned(), view.after(None))].into(),
                 ..told.clone()
             }),
         }
@@ -73,13 +73,7 @@ fn bound(known: &mut Vec<Checkpoint>) {
 impl Checkpoint {
     fn update(&mut self, node: &str, told: &Self, view: &CheckpointOnNode) {
         let mut seen = std::mem::take(&mut self.seen);
-        let mut now = view.clone();
-        // The node may not know the reason, because the collector dropped the order.
-        if now.not_removed.is_none()
-            && let Some(earlier) = seen.get(node).filter(|earlier| earlier.mark == view.mark)
-        {
-            now.not_removed.clone_from(&earlier.not_removed);
-        }
+        let now = view.after(seen.get(node));
         seen.insert(node.to_owned(), now);
         let before = std::mem::replace(self, told.clone());
         // A node without `.metadata`, or with a new agent, knows less.

@@ -16,6 +16,7 @@ mod merge;
 mod name;
 mod prune;
 mod report;
+mod requested;
 pub mod retention;
 mod run;
 mod split;
@@ -25,6 +26,7 @@ mod unusable;
 pub use name::step_of_name;
 pub use prune::Prune;
 pub use report::{CheckpointReport, PruneOrder, RemovalOrder, RequiredCheckpoint, SaveFailure};
+pub use requested::{LastComplete, RequestedRemoval};
 pub use retention::Keep;
 pub use run::PINS_MAX;
 pub use split::{PART_BYTES_MAX, fits_one_part, split};
@@ -175,6 +177,13 @@ pub struct CheckpointOnNode {
     /// finished, or until a person requests the removal again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_removed: Option<String>,
+    /// [`RemovalOrder::ordered_ms`] of the order to which `not_removed` is the answer. Absent in reports of older agents, and if the collector
+    /// gave no order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_removed_order_ms: Option<TimestampMs>,
+    /// The last time that its removal from this node's storage was requested. Only the collector sets it; it ignores that of a report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_removal: Option<RequestedRemoval>,
 }
 
 /// Maximum number of files without proof that a node names per checkpoint, as examples for a person.

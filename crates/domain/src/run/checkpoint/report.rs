@@ -1,5 +1,7 @@
 //! Reports of a node about its checkpoints, and orders to the node to remove some; inside `NodeReport` and `NodeCommand`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::run::checkpoint::Checkpoint;
@@ -100,6 +102,10 @@ pub struct RemovalOrder {
     pub folder: String,
     /// Paths of checkpoints in the folder or in its subfolders.
     pub remove: Vec<String>,
+    /// The mark that the node reported for each of them. A checkpoint with another mark is kept: another one may have been saved in its place.
+    /// Empty in orders of older collectors.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub marks: BTreeMap<String, String>,
     /// The checkpoint that must exist now; otherwise nothing is removed.
     pub remain: RequiredCheckpoint,
     /// When the collector gave the order, by its own clock. Absent in orders of older collectors.
@@ -115,13 +121,18 @@ impl RemovalOrder {
     /// How long an order is valid, in milliseconds, from the request until the node has carried it out. Meanwhile a person may pin a
     /// checkpoint, and a node may be away for days. After this time nothing is removed any more, and a person can request it again.
     pub const VALID_MS: i64 = 900_000;
+    /// How far a time by the same clock may be in the future, in milliseconds: clocks are corrected by seconds. An order of a later time has
+    /// an unknown age.
+    pub const CLOCK_TOLERANCE_MS: i64 = 60_000;
 
     /// Returns how long the order is still valid, in milliseconds; 0 if it has expired. An order of unknown age has: an older collector gave
-    /// it, or the clock was set back since.
+    /// it, or the clock was set back since. A clock that is set back by less than the age of the order is not noticed here.
     #[must_use]
     pub fn remaining_ms(&self, now_ms: TimestampMs) -> u64 {
         let age_ms = self.ordered_ms.map(|ordered| now_ms.saturating_sub(ordered));
-        let age_ms = age_ms.filter(|age| *age >= -Self::VALID_MS).unwrap_or(i64::MAX);
+        let age_ms = age_ms
+            .filter(|age| *age >= -Self::CLOCK_TOLERANCE_MS)
+            .unwrap_or(i64::MAX);
         u64::try_from(Self::VALID_MS - age_ms.max(0)).unwrap_or(0)
     }
 
@@ -161,7 +172,7 @@ mod tests {
             (Some(0), 0),
             // The clock was corrected by a second.
             (Some(now_ms + 1_000), 900_000),
-            (Some(now_ms + 2_000_000), 0),
+            (Some(now_ms + 60_001), 0),
             (None, 0),
         ] {
             let order = RemovalOrder {

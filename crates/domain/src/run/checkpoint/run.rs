@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::checkpoints::{PruneAnswer, PruneLine};
+use crate::run::checkpoint::requested::NO_ANSWER;
 use crate::run::checkpoint::retention::{Keep, Reason, Situation, Verdict, decide};
 use crate::run::checkpoint::{
-    Checkpoint, CheckpointReport, NodeStorage, Origin, Prune, RemovalOrder, RequiredCheckpoint, SaveFailure,
-    merge, resume_point,
+    Checkpoint, CheckpointReport, LastComplete, NodeStorage, Origin, Prune, RemovalOrder, RequiredCheckpoint,
+    SaveFailure, merge, resume_point,
 };
 use crate::run::state::{Event, Machine, NodeCommand, NodeReport, Transition};
 use crate::time::TimestampMs;
 
 /// Maximum number of pins of a run. A person sets each pin; further ones are refused.
 pub const PINS_MAX: usize = 1_000;
-/// Time after which a removal order without effect is sent again, in milliseconds.
+/// Minimum time between two automatic orders for the same checkpoint, in milliseconds. An order that may still be carried out, or that was
+/// refused, is not repeated even then: see [`requested`](super::requested).
 const RESEND_AFTER_MS: i64 = 60_000;
 /// Maximum number of checkpoints that one automatic order removes; the next report leads to the next order. After a prune by a person none
 /// follows, so its order contains all that the person has seen: at most the stored ones.
@@ -45,14 +47,21 @@ impl Machine {
     /// Records why an order is dropped that its node has not accepted, for each of its checkpoints.
     fn note_dropped(&mut self, node: &str, order: &RemovalOrder, now_ms: TimestampMs) {
         let verdicts = self.verdicts_on_ordered();
-        let has_expired = order.remaining_ms(now_ms) == 0;
+        let mut ordered = verdicts
+            .iter()
+            .filter(|verdict| order.remove.contains(&verdict.path));
+        // If the clock was set back, the order seems to be younger than it is.
+        let has_expired = order.remaining_ms(now_ms) == 0 || !ordered.any(must_be_kept);
         for (checkpoint, verdict) in self.checkpoints.iter_mut().zip(verdicts) {
             let Some(view) = checkpoint.seen.get_mut(node) else {
                 continue;
             };
-            if !order.remove.contains(&verdict.path) {
+            // A later request has an answer of its own.
+            let requested_ms = view.requested_removal.as_ref().map(|requested| requested.at_ms);
+            if !order.remove.contains(&verdict.path) || requested_ms > order.ordered_ms {
                 continue;
             }
+            view.not_removed_order_ms = order.ordered_ms;
             view.not_removed = Some(if has_expired {
                 EXPIRED.to_owned()
             } else if must_be_kept(&verdict) {
@@ -61,6 +70,22 @@ impl Machine {
                 "another checkpoint of the same order must be kept now, so the order was dropped; prune again"
                     .to_owned()
             });
+        }
+    }
+
+    /// Returns true if a node has not answered an order for too long: the event [`Tick`](Event::Tick) then records that.
+    #[must_use]
+    pub fn has_overdue_removal(&self, now_ms: TimestampMs) -> bool {
+        let mut views = self.checkpoints.iter().flat_map(|one| one.seen.values());
+        views.any(|view| view.is_answer_overdue(now_ms))
+    }
+
+    /// Records that nodes have not answered orders. An answer that comes later replaces this reason.
+    fn note_overdue_removals(&mut self, now_ms: TimestampMs) {
+        let views = self.checkpoints.iter_mut().flat_map(|one| one.seen.values_mut());
+        for view in views.filter(|view| view.is_answer_overdue(now_ms)) {
+            view.not_removed = Some(NO_ANSWER.to_owned());
+            view.not_removed_order_ms = view.requested_removal.as_ref().map(|requested| requested.at_ms);
         }
     }
 
@@ -189,12 +214,16 @@ impl Machine {
         })
     }
 
+    /// Returns the checkpoint that must remain.
+    fn last_complete(&self) -> Option<&Checkpoint> {
+        let anchor = resume_point(&self.checkpoints)?;
+        self.checkpoints.iter().find(|one| one.path == anchor.path)
+    }
+
     /// Returns an order without paths for each node that can carry one out. The node must see the checkpoint that is to remain, because it
     /// checks that before it removes anything. An agent that is too old to know what the run wrote gets no order.
     fn empty_orders(&self) -> BTreeMap<String, RemovalOrder> {
-        let anchor = resume_point(&self.checkpoints);
-        let anchor = anchor.and_then(|anchor| self.checkpoints.iter().find(|one| one.path == anchor.path));
-        let Some(anchor) = anchor else {
+        let Some(anchor) = self.last_complete() else {
             return BTreeMap::new();
         };
         let proving = self.storage.nodes.iter().filter(|(_, storage)| storage.proves);
@@ -265,6 +294,7 @@ impl Transition<'_> {
                 run.storage.pinned.remove(path);
             }
             Event::PinnedByOthers { paths } => run.storage.pinned_by_others.clone_from(paths),
+            Event::Tick => run.note_overdue_removals(self.now_ms),
             Event::RemovalDropped { node, order } => run.note_dropped(node.as_str(), order, self.now_ms),
             Event::PruneRequested { keep_last, seen } => {
                 let keep = run.keep_by_hand(*keep_last);
@@ -282,6 +312,7 @@ impl Transition<'_> {
         let by_hand = seen.is_some();
         let is_requested = |path: &String| seen.is_none_or(|seen| seen.contains(path));
         let mut orders = run.empty_orders();
+        let last = run.last_complete().map(LastComplete::from).unwrap_or_default();
         let verdicts = run.verdicts(keep, by_hand);
         for (at, verdict) in verdicts
             .iter()
@@ -291,23 +322,32 @@ impl Transition<'_> {
             if by_hand {
                 let reason = (!verdict.is_removed()).then(|| verdict.reason.to_string());
                 for view in run.checkpoints[at].seen.values_mut() {
-                    view.not_removed.clone_from(&reason);
+                    view.request_removal(now_ms, None);
+                    (view.not_removed, view.not_removed_order_ms) = (reason.clone(), None);
                 }
             }
             let told = run.checkpoints[at].prune_told_ms;
-            let is_told = told.is_some_and(|told| now_ms - told < RESEND_AFTER_MS) && !by_hand;
+            let is_recent = |told: TimestampMs| (0..RESEND_AFTER_MS).contains(&(now_ms - told));
+            let is_told = told.is_some_and(is_recent) && !by_hand;
             if !verdict.is_removed() || is_told {
                 continue;
             }
             for node in run.one_node_of_each_storage(&run.checkpoints[at], &orders) {
                 let checkpoint = &mut run.checkpoints[at];
+                let waits = !by_hand && checkpoint.awaits_change(&node, &last, now_ms);
+                let Some(view) = checkpoint.seen.get_mut(&node) else {
+                    continue;
+                };
                 if let Some(order) = orders.get_mut(&node) {
-                    if by_hand || order.remove.len() < ORDER_MAX {
+                    if !waits && (by_hand || order.remove.len() < ORDER_MAX) {
                         order.remove.push(verdict.path.clone());
+                        order.marks.insert(verdict.path.clone(), view.mark.clone());
+                        view.request_removal(now_ms, Some(last.clone()));
                         checkpoint.prune_told_ms = Some(now_ms);
                     }
-                } else if let Some(view) = checkpoint.seen.get_mut(&node) {
-                    view.not_removed = Some(Reason::NoNode.to_string());
+                } else {
+                    let reason = Reason::NoNode.to_string();
+                    (view.not_removed, view.not_removed_order_ms) = (Some(reason), None);
                 }
             }
         }

@@ -101,9 +101,11 @@ fn one_node_of_a_shared_storage_gets_an_order_once_and_again_later() {
 
     let (machine, actions) = advance(&machine, &report("b", &[1, 2]), 20);
     assert_eq!(orders(&actions), [], "b looks at the same storage");
-    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), RESEND_AFTER_MS + 30);
+    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), RemovalOrder::VALID_MS + 9);
+    assert_eq!(orders(&actions), [], "a may still carry out the order");
+    let (machine, actions) = advance(&machine, &report("b", &[1, 2]), RemovalOrder::VALID_MS + 10);
     assert_eq!(orders(&actions).len(), 1);
-    let (machine, _) = advance(&machine, &report("a", &[2]), RESEND_AFTER_MS + 40);
+    let (machine, _) = advance(&machine, &report("a", &[2]), RemovalOrder::VALID_MS + 40);
     assert_eq!(machine.checkpoints.len(), 1, "gone for both");
 }
 
@@ -190,8 +192,8 @@ fn a_later_order_repeats_an_earlier_one_if_it_removes_the_same() {
         (machine, order.expect("an order"))
     };
     let (machine, first) = order(&placed(Some(1)), "a", &[1, 2], 10);
-    let (machine, same) = order(&machine, "a", &[1, 2], RESEND_AFTER_MS + 10);
-    let (_, more) = order(&machine, "a", &[1, 2, 3], 2 * RESEND_AFTER_MS + 10);
+    let (machine, same) = order(&machine, "a", &[1, 2], RemovalOrder::VALID_MS + 10);
+    let (_, more) = order(&machine, "a", &[1, 2, 3], 2 * RemovalOrder::VALID_MS + 10);
     assert!(first.is_repeated_by(&same) && same.is_repeated_by(&more));
     assert!(!more.is_repeated_by(&same), "it removes step 2 too");
     let (_, other) = order(&placed(Some(1)), "b", &[1, 2], 10);
@@ -218,6 +220,101 @@ fn on_own_disk(mut event: Event) -> Event {
 fn not_removed(machine: &Machine, step: u64) -> Option<String> {
     let mut checkpoints = machine.checkpoints.iter();
     checkpoints.find(|one| one.step == Some(step))?.not_removed()
+}
+
+/// A report of node a: it has steps 1 to `last`, and did not remove step 1 by the order of this time.
+fn refused(last: u64, order_ms: Option<TimestampMs>) -> Event {
+    let steps: Vec<u64> = (1..=last).collect();
+    let mut event = report("a", &steps);
+    if let Event::Reported {
+        report: NodeReport::Checkpoints(report),
+        ..
+    } = &mut event
+    {
+        let view = report.checkpoints[0].seen.get_mut("a").expect("a view");
+        view.not_removed = Some("a file operation failed".to_owned());
+        view.not_removed_order_ms = order_ms;
+    }
+    event
+}
+
+/// A scan of the folder took more than a minute, so each report of a refusal led to the next order.
+#[test]
+fn an_automatic_order_that_a_node_refused_is_not_repeated_until_the_next_checkpoint() {
+    for with_order_ms in [true, false] {
+        let order_ms = |at_ms| with_order_ms.then_some(at_ms);
+        let (machine, actions) = advance(&placed(Some(1)), &report("a", &[1, 2]), 10);
+        assert_eq!(orders(&actions)[0].1.ordered_ms, Some(10));
+        let mut machine = machine;
+        for at_ms in [70_000, 140_000, 10_000_000] {
+            let (next, actions) = advance(&machine, &refused(2, order_ms(10)), at_ms);
+            assert_eq!(orders(&actions), [], "at {at_ms}");
+            machine = next;
+        }
+        let (machine, actions) = advance(&machine, &refused(3, order_ms(10)), 20_000_000);
+        assert_eq!(orders(&actions)[0].1.remove, ["/c/step-2", "/c/step-1"]);
+        let (machine, actions) = advance(&machine, &refused(3, order_ms(20_000_000)), 30_000_000);
+        let again: Vec<_> = orders(&actions).iter().map(|(_, order)| &order.remove).collect();
+        assert_eq!(again, [&["/c/step-2"]], "step 2 has no answer");
+        let (_, actions) = advance(&machine, &prune(Some(1), &[1]), 30_000_001);
+        assert_eq!(
+            orders(&actions)[0].1.remove,
+            ["/c/step-1"],
+            "a person requests it"
+        );
+    }
+}
+
+/// The node sent a report before it got the second order. The old reason was shown again.
+#[test]
+fn a_late_answer_to_an_earlier_order_does_not_replace_that_of_the_current_one() {
+    let (machine, _) = advance(&placed(None), &report("a", &[1, 2]), 10);
+    let (machine, _) = advance(&machine, &prune(Some(1), &[1]), 20);
+    let (machine, _) = advance(&machine, &refused(2, Some(20)), 30);
+    assert!(not_removed(&machine, 1).is_some());
+    let (machine, actions) = advance(&machine, &prune(Some(1), &[1]), 40);
+    let order = orders(&actions)[0].1.clone();
+    let (machine, _) = advance(&machine, &refused(2, Some(20)), 50);
+    assert_eq!(not_removed(&machine, 1), None, "the answer to the first order");
+    let earlier = Event::RemovalDropped {
+        node: node("a"),
+        order: RemovalOrder {
+            ordered_ms: Some(20),
+            ..order
+        },
+    };
+    let (machine, _) = advance(&machine, &earlier, 55);
+    assert_eq!(not_removed(&machine, 1), None, "only the first order is dropped");
+    let (machine, _) = advance(&machine, &refused(2, Some(40)), 60);
+    assert_eq!(
+        not_removed(&machine, 1).as_deref(),
+        Some("a file operation failed (on a)")
+    );
+}
+
+/// The disk of the agent was full, or the machine did not come back: the order had neither succeeded nor failed.
+#[test]
+fn an_order_that_its_node_accepted_and_never_answered_ends_with_a_reason() {
+    let (machine, _) = advance(&placed(None), &report("a", &[1, 2]), 10);
+    let (machine, _) = advance(&machine, &prune(Some(1), &[1]), 20);
+    let end_ms = 20 + 2 * RemovalOrder::VALID_MS;
+    let (machine, _) = advance(&machine, &Event::Tick, end_ms - 1);
+    assert!(!machine.has_overdue_removal(end_ms - 1) && not_removed(&machine, 1).is_none());
+    assert!(machine.has_overdue_removal(end_ms));
+    let (machine, _) = advance(&machine, &Event::Tick, end_ms);
+    let reason = not_removed(&machine, 1).expect("a reason");
+    assert!(reason.starts_with(NO_ANSWER), "{reason}");
+    assert!(!machine.has_overdue_removal(end_ms), "it is recorded once");
+    let (machine, _) = advance(&machine, &refused(2, Some(20)), end_ms + 1);
+    let reason = not_removed(&machine, 1).expect("a reason");
+    assert!(reason.starts_with("a file operation failed"), "{reason}");
+}
+
+#[test]
+fn an_order_names_the_checkpoints_as_the_node_has_reported_them() {
+    let (_, actions) = advance(&placed(Some(1)), &report("a", &[1, 2]), 10);
+    let marks: BTreeMap<String, String> = [("/c/step-1".to_owned(), "inode-1".to_owned())].into();
+    assert_eq!(orders(&actions)[0].1.marks, marks);
 }
 
 /// The run continued on another node with a disk of its own, so no node can remove the old checkpoint. The list must say so.
@@ -355,6 +452,9 @@ fn an_order_that_is_not_accepted_expires_with_a_reason() {
     };
     let (pinned, _) = advance(&machine, &pin, 30);
     assert!(!pinned.is_due(action, 30));
+    // The clock was set back: the order seems to be young.
+    let (early, _) = advance(&machine, &dropped, 25);
+    assert!(not_removed(&early, 1).is_some_and(|reason| reason.starts_with(EXPIRED)));
     let (pinned, _) = advance(&pinned, &dropped, 30);
     let reasons = [1, 2].map(|step| not_removed(&pinned, step).expect("a reason"));
     assert!(
