@@ -12,6 +12,7 @@ use domain::time::TimestampMs;
 
 use super::Runs;
 use super::error::RunError;
+use crate::clock;
 
 impl Runs {
     /// Returns the checkpoints of a run, with how many steps each is behind the last step.
@@ -19,7 +20,12 @@ impl Runs {
     /// # Errors
     /// Returns an error if the run is unknown or the store fails.
     pub async fn checkpoints(self: &Arc<Self>, run: &RunId) -> Result<CheckpointList, RunError> {
-        let machine = self.with_pins(run).await?;
+        let mut machine = self.with_pins(run).await?;
+        // A run that has ended gets no tick otherwise.
+        if machine.has_overdue_removal(clock::now_ms()) {
+            self.take(run, Event::Tick).await?;
+            machine = self.machine(run).await?;
+        }
         let view = self.view(run).await?;
         let attempts = view.attempts.iter();
         let ranks = attempts

@@ -135,7 +135,9 @@ impl Runs {
                 self.agents.send(node, attempt, n, &NodeCommand::Start(start));
             }
             NodeCommand::Remove(order) => {
-                let order = order.as_sent(clock::now_ms());
+                let mut order = order.as_sent(clock::now_ms());
+                let remaining_ms = self.removal_ages.remaining_ms(attempt, n);
+                order.valid_ms = order.valid_ms.map(|valid_ms| valid_ms.min(remaining_ms));
                 self.agents.send(node, attempt, n, &NodeCommand::Remove(order));
             }
             command => self.agents.send(node, attempt, n, command),

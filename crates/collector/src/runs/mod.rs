@@ -28,6 +28,7 @@ mod placement;
 mod placement_preview;
 mod preview;
 mod publish;
+mod removal_ages;
 mod reports;
 mod resume;
 mod secrets;
@@ -50,6 +51,7 @@ use tokio::sync::Semaphore;
 
 use self::owners::Owners;
 use self::placement::Placement;
+use self::removal_ages::RemovalAges;
 use self::secrets::Secrets;
 use self::stored::{new_id, read, record, stored_actions};
 use self::unknown_attempts::UnknownAttempts;
@@ -127,6 +129,8 @@ pub struct Runs {
     owners: Owners,
     /// Runs that wait for nodes.
     placement: Placement,
+    /// The ages of orders to remove checkpoints.
+    removal_ages: RemovalAges,
     /// Limits how many runs have all their ranks inspected at the same time.
     asking: Semaphore,
 }
@@ -143,6 +147,7 @@ impl Runs {
             unknown: UnknownAttempts::default(),
             owners: Owners::default(),
             placement: Placement::default(),
+            removal_ages: RemovalAges::default(),
             asking: Semaphore::new(inspect::QUESTIONS_MAX),
         }
     }

@@ -379,7 +379,7 @@ impl OwnerTask {
                 None
             };
             let now_ms = clock::now_ms();
-            let is_due = self.stored.borrow().is_due(command, now_ms);
+            let is_due = self.stored.borrow().is_due(command, now_ms) && !self.has_expired(command);
             if is_due && !self.is_repeated(command, &commands[at + 1..], now_ms) {
                 runs.send_commands(&self.run, std::slice::from_ref(command));
             } else if let Some((node, order)) = command.removal().filter(|_| !is_due) {
@@ -395,6 +395,12 @@ impl OwnerTask {
             }
         }
         Ok(())
+    }
+
+    /// Returns true for a removal that this process has held for too long, whatever the machine's clock says.
+    fn has_expired(&self, command: &Action) -> bool {
+        let attempt = AttemptId::new(self.run.clone(), command.attempt);
+        command.removal().is_some() && self.runs.removal_ages.remaining_ms(&attempt, command.n) == 0
     }
 
     fn is_repeated(&self, command: &Action, later: &[Action], now_ms: TimestampMs) -> bool {

@@ -299,6 +299,29 @@ async fn why_a_checkpoint_was_not_removed_is_in_its_list_and_in_the_event_log_on
     assert_eq!(not_removed(&server, &run).await, [], "it is requested again");
 }
 
+/// The run has ended, so nothing but the request for the list notices that the time is over.
+#[tokio::test]
+async fn an_order_that_its_node_never_answered_is_listed_with_a_reason() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    let run = run_with(&server, &mut agent, report(&[1, 2], Some(Origin::Proven))).await;
+    drop(agent);
+    let ordered_long_ago = |machine: &mut Value| {
+        let mut all = machine["checkpoints"].as_array_mut().unwrap().iter_mut();
+        let first = all.find(|one| one["path"] == "/c/step-1").unwrap();
+        first["seen"]["n1"]["requested_removal"] = json!({ "at_ms": 1, "remain": { "path": "/c/step-2" } });
+    };
+    let server = server.restarted_with(&run, &[], ordered_long_ago).await;
+    let reasons = not_removed(&server, &run).await;
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert!(
+        reasons[0].1.starts_with("the node did not report within 30 minutes"),
+        "{reasons:?}"
+    );
+    first_removal_line(&server, &run).await;
+}
+
 /// The node n2 has a disk of its own with a part of step 1, and does not see step 2.
 #[tokio::test]
 async fn a_prune_is_audited_with_what_it_cannot_remove() {
