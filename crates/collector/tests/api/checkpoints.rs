@@ -316,7 +316,9 @@ async fn an_order_that_its_node_never_answered_is_listed_with_a_reason() {
     let reasons = not_removed(&server, &run).await;
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert!(
-        reasons[0].1.starts_with("the node did not report within 30 minutes"),
+        reasons[0]
+            .1
+            .starts_with("the node did not report within 30 minutes"),
         "{reasons:?}"
     );
     first_removal_line(&server, &run).await;

@@ -1,16 +1,17 @@
-//! A removal order that an attempt has accepted: `removal.json` in its folder, until the order is executed.
+//! A removal order that an attempt has accepted: `removal.json` in its folder, until the result of the order is stored.
 
 use std::io;
-use std::time::{Duration, SystemTime};
 
 use domain::run::checkpoint::RemovalOrder;
 use domain::time::TimestampMs;
 use serde::{Deserialize, Serialize};
-use shim::{Folder, files};
+use shim::{Folder, boot_id, files};
 
-/// The longest time for which an accepted order is valid; that of an older collector is valid for so long. A person may pin a checkpoint
-/// meanwhile; if not, another order follows.
-const VALID_FOR: Duration = Duration::from_millis(RemovalOrder::VALID_MS.unsigned_abs());
+use crate::uplink::link::now_ms;
+
+/// The longest time for which an accepted order is valid, in milliseconds; that of an older collector is valid for so long. A person may pin
+/// a checkpoint meanwhile; if not, another order follows.
+const VALID_MS: u64 = RemovalOrder::VALID_MS.unsigned_abs();
 
 /// The content of the file. The time is part of it, because the time of the file may be by the clock of a file server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,13 +21,47 @@ pub(crate) struct AcceptedRemoval {
     /// When the agent accepted it. Absent in the files of older agents.
     #[serde(default)]
     accepted_ms: Option<TimestampMs>,
+    /// The same by the clock of the machine that cannot be set. Absent in the files of older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    accepted_uptime: Option<Uptime>,
+}
+
+/// The time since the machine was started, also while it was suspended. Nobody can set this clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Uptime {
+    /// The id of the boot.
+    pub(super) boot: String,
+    pub(super) ms: u64,
+}
+
+/// One moment by both clocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClockReading {
+    pub(super) wall_ms: TimestampMs,
+    /// `None` if the kernel does not report the id of the boot.
+    pub(super) uptime: Option<Uptime>,
+}
+
+impl ClockReading {
+    pub(crate) fn now() -> Self {
+        let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let since_boot_ms = since_boot.tv_sec.saturating_mul(1_000) + since_boot.tv_nsec / 1_000_000;
+        let boot = Some(boot_id()).filter(|boot| !boot.is_empty());
+        Self {
+            wall_ms: now_ms(),
+            uptime: boot
+                .zip(u64::try_from(since_boot_ms).ok())
+                .map(|(boot, ms)| Uptime { boot, ms }),
+        }
+    }
 }
 
 impl AcceptedRemoval {
-    pub(crate) fn new(order: RemovalOrder, now_ms: TimestampMs) -> Self {
+    pub(crate) fn new(order: RemovalOrder, now: ClockReading) -> Self {
         Self {
             order,
-            accepted_ms: Some(now_ms),
+            accepted_ms: Some(now.wall_ms),
+            accepted_uptime: now.uptime,
         }
     }
 
@@ -41,17 +76,23 @@ impl AcceptedRemoval {
         }
     }
 
-    /// Returns until when the order is valid: as long as it was still valid when the collector sent it. An order of unknown age is not: an
-    /// older agent stored it, or the clock was set back since.
-    pub(super) fn valid_until(&self, now: SystemTime) -> SystemTime {
-        let valid_for = self.order.valid_ms.map_or(VALID_FOR, Duration::from_millis);
-        let valid_for = valid_for.min(VALID_FOR);
-        let accepted = self.accepted_ms.and_then(|ms| u64::try_from(ms).ok());
-        let accepted = accepted.map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
-        match accepted.filter(|accepted| *accepted <= now + VALID_FOR) {
-            Some(accepted) => accepted + valid_for,
-            None => SystemTime::UNIX_EPOCH,
-        }
+    /// Returns true if the order is still valid: as long as it was when the collector sent it. One of unknown age is not: the machine was
+    /// restarted since, or an older agent stored it.
+    pub(super) fn is_valid(&self, now: &ClockReading) -> bool {
+        let valid_ms = self.order.valid_ms.map_or(VALID_MS, |ms| ms.min(VALID_MS));
+        let age_ms = match (&self.accepted_uptime, &now.uptime) {
+            (Some(accepted), Some(now)) if accepted.boot == now.boot => now.ms.checked_sub(accepted.ms),
+            (Some(_), Some(_)) => None,
+            _ => self.age_by_wall_clock(now.wall_ms),
+        };
+        age_ms.is_some_and(|age_ms| age_ms < valid_ms)
+    }
+
+    /// A clock that was set back by less than the age is not noticed.
+    fn age_by_wall_clock(&self, now_ms: TimestampMs) -> Option<u64> {
+        let age_ms = now_ms.saturating_sub(self.accepted_ms?);
+        let is_known = age_ms >= -RemovalOrder::CLOCK_TOLERANCE_MS;
+        is_known.then(|| u64::try_from(age_ms).unwrap_or(0))
     }
 }
 
@@ -61,39 +102,80 @@ mod tests {
 
     use super::*;
 
-    fn at(ms: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+    const NOW_MS: TimestampMs = 1_800_000_000_000;
+
+    fn uptime(boot: &str, ms: u64) -> Option<Uptime> {
+        let boot = boot.to_owned();
+        Some(Uptime { boot, ms })
+    }
+
+    fn accepted(
+        accepted_ms: Option<TimestampMs>,
+        uptime: Option<Uptime>,
+        valid_ms: Option<u64>,
+    ) -> AcceptedRemoval {
+        AcceptedRemoval {
+            order: RemovalOrder {
+                valid_ms,
+                ..RemovalOrder::default()
+            },
+            accepted_ms,
+            accepted_uptime: uptime,
+        }
     }
 
     #[test]
-    fn an_order_is_valid_for_15_minutes_from_its_request_and_one_of_unknown_age_is_not() {
-        let now_ms = 1_800_000_000_000;
-        let valid_ms: u64 = 900_000;
-        let later = now_ms + 2 * valid_ms;
-        let all = Some(valid_ms);
-        for (accepted_ms, valid_ms, until) in [
-            (Some(now_ms), all, at(now_ms + valid_ms)),
-            (Some(now_ms - valid_ms), all, at(now_ms)),
+    fn an_order_is_valid_for_15_minutes_whatever_the_wall_clock_says() {
+        let all = Some(900_000);
+        for (boot, up_ms, valid_ms, expected) in [
+            ("b", 1_000_000, all, true),
+            ("b", 1_899_999, all, true),
+            ("b", 1_900_000, all, false),
             // The node was away for ten minutes.
-            (Some(now_ms), Some(300_000), at(now_ms + 300_000)),
-            (Some(now_ms), Some(0), at(now_ms)),
-            (Some(now_ms), Some(u64::MAX), at(now_ms + valid_ms)),
+            ("b", 1_299_999, Some(300_000), true),
+            ("b", 1_300_000, Some(300_000), false),
+            ("b", 1_000_000, Some(0), false),
+            ("b", 1_900_000, Some(u64::MAX), false),
             // An older collector does not say how long.
-            (Some(now_ms), None, at(now_ms + valid_ms)),
-            // The clock was corrected by a second.
-            (Some(now_ms + 1_000), all, at(now_ms + 1_000 + valid_ms)),
-            (Some(later), all, SystemTime::UNIX_EPOCH),
-            (None, all, SystemTime::UNIX_EPOCH),
+            ("b", 1_899_999, None, true),
+            ("another", 1_000_001, all, false),
+            ("b", 999_999, all, false),
         ] {
-            let stored = AcceptedRemoval {
-                order: RemovalOrder {
-                    valid_ms,
-                    ..RemovalOrder::default()
-                },
-                accepted_ms: accepted_ms.map(|ms| i64::try_from(ms).unwrap()),
-            };
-            assert_eq!(stored.valid_until(at(now_ms)), until, "{stored:?}");
+            let order = accepted(Some(NOW_MS), uptime("b", 1_000_000), valid_ms);
+            for set_ms in [0, -840_000, 10_000_000] {
+                let now = ClockReading {
+                    wall_ms: NOW_MS + set_ms,
+                    uptime: uptime(boot, up_ms),
+                };
+                assert_eq!(order.is_valid(&now), expected, "{order:?} at {now:?}");
+            }
         }
+    }
+
+    #[test]
+    fn the_wall_clock_decides_about_the_order_of_an_older_agent() {
+        for (accepted_ms, expected) in [
+            (Some(NOW_MS), true),
+            (Some(NOW_MS - 899_999), true),
+            (Some(NOW_MS - 900_000), false),
+            // The clock was corrected by a second.
+            (Some(NOW_MS + 1_000), true),
+            (Some(NOW_MS + 60_001), false),
+            (None, false),
+        ] {
+            let now = ClockReading {
+                wall_ms: NOW_MS,
+                uptime: uptime("b", 5),
+            };
+            let order = accepted(accepted_ms, None, Some(900_000));
+            assert_eq!(order.is_valid(&now), expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn the_clock_of_the_machine_advances() {
+        let order = AcceptedRemoval::new(RemovalOrder::default(), ClockReading::now());
+        assert!(order.is_valid(&ClockReading::now()), "{order:?}");
     }
 
     #[test]
@@ -106,7 +188,7 @@ mod tests {
         let text = serde_json::to_string(&order).unwrap();
         let stored: AcceptedRemoval = serde_json::from_str(&text).unwrap();
         assert_eq!((&stored.order, stored.accepted_ms), (&order, None));
-        let stored = AcceptedRemoval::new(order, 7);
+        let stored = AcceptedRemoval::new(order, ClockReading::now());
         let text = serde_json::to_string(&stored).unwrap();
         assert_eq!(serde_json::from_str::<AcceptedRemoval>(&text).unwrap(), stored);
         let by_an_older_agent: RemovalOrder = serde_json::from_str(&text).unwrap();

@@ -23,5 +23,5 @@ mod sidecar;
 mod testing;
 mod watch;
 
-pub(crate) use accepted_removal::AcceptedRemoval;
+pub(crate) use accepted_removal::{AcceptedRemoval, ClockReading};
 pub(crate) use watch::{OLD_ORDER, Watch};

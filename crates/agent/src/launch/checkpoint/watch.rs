@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use domain::run::checkpoint::{Checkpoint, CheckpointReport, Origin, SaveFailure, fits_one_part};
+use domain::run::checkpoint::{
+    Checkpoint, CheckpointReport, Origin, RemovalOrder, SaveFailure, fits_one_part,
+};
 use domain::run::spec::Spec;
 use domain::run::state::Start;
 use domain::run::torchrun::Launch;
@@ -16,9 +18,9 @@ use domain::time::TimestampMs;
 use shim::{Folder, files};
 use tokio::sync::oneshot;
 
-use super::accepted_removal::AcceptedRemoval;
+use super::accepted_removal::{AcceptedRemoval, ClockReading};
 use super::records::{Records, RecordsFolder};
-use super::removal::carry_out;
+use super::removal::{RemovalError, carry_out};
 use super::scan::{Limits, ScanCache, ScanInput, scan};
 use crate::launch::probe::{Phase, Saving};
 use crate::launch::supervise::Attempt;
@@ -54,10 +56,15 @@ pub(crate) struct Watch {
     next_scan: Instant,
     saves: VecDeque<Saving>,
     failure: Option<SaveFailure>,
+    /// The last report that is stored.
     reported: Option<CheckpointReport>,
-    /// Why the last orders did not remove checkpoints, by path. An entry stays until its checkpoint is gone or another order for it is
-    /// finished.
-    not_removed: BTreeMap<String, String>,
+    /// A later report that could not be stored, because the disk is full or fails.
+    unstored: Option<CheckpointReport>,
+    /// The order that was carried out last. Its file stays until the report of its result is stored; this agent does not carry it out again.
+    finished: Option<AcceptedRemoval>,
+    /// Why the last orders did not remove checkpoints, by path. An entry stays until its checkpoint is gone, another one is saved in its
+    /// place, or another order for it arrives.
+    not_removed: BTreeMap<String, NotRemoved>,
     /// Why the order in the attempt's folder cannot be read.
     unreadable_order: Option<String>,
     series: RunSaves,
@@ -66,10 +73,19 @@ pub(crate) struct Watch {
 struct Done {
     cache: ScanCache,
     report: CheckpointReport,
-    not_removed: BTreeMap<String, String>,
-    /// An order was finished.
-    pruned: bool,
+    not_removed: BTreeMap<String, NotRemoved>,
+    /// The order that was carried out.
+    finished: Option<AcceptedRemoval>,
     took: Duration,
+}
+
+/// Why an order did not remove a checkpoint.
+struct NotRemoved {
+    reason: String,
+    /// [`RemovalOrder::ordered_ms`] of the order.
+    order_ms: Option<TimestampMs>,
+    /// The mark of the checkpoint; `None` until the scan after the order.
+    mark: Option<String>,
 }
 
 impl Watch {
@@ -96,6 +112,8 @@ impl Watch {
             saves: VecDeque::new(),
             failure: reported.as_ref().and_then(|reported| reported.failure.clone()),
             reported,
+            unstored: None,
+            finished: None,
             not_removed,
             unreadable_order: None,
             series: RunSaves::new(attempt.run().as_str(), samples),
@@ -138,6 +156,7 @@ impl Watch {
     pub(crate) fn tick(&mut self, attempt: &Attempt, in_use: impl FnOnce() -> BTreeSet<String>) {
         self.series.tick(now_ms());
         self.take_done(attempt);
+        let _the_next_tick_tries_again = self.settle(attempt);
         let ordered = self.order(attempt).is_some();
         let nothing_there = self.folder.is_none() && self.named.is_empty();
         if self.work.is_none() && (ordered || !nothing_there && Instant::now() >= self.next_scan) {
@@ -168,6 +187,44 @@ impl Watch {
         }
     }
 
+    /// Stores a report that could not be stored before, and closes the order whose result it contains. Returns false if that must be tried
+    /// again. An attempt that ends before leaves an order without an answer.
+    pub(crate) fn settle(&mut self, attempt: &Attempt) -> bool {
+        match self.unstored.clone() {
+            Some(report) => self.store(attempt, report),
+            None => self.close_order(attempt),
+        }
+        self.unstored.is_none() && self.finished.is_none()
+    }
+
+    fn store(&mut self, attempt: &Attempt, report: CheckpointReport) {
+        match attempt.set_checkpoint_report(report.clone()) {
+            Ok(()) => {
+                self.unstored = None;
+                self.reported = Some(report);
+                self.close_order(attempt);
+            }
+            Err(error) => {
+                if self.unstored.is_none() {
+                    tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full? Trying again");
+                }
+                self.unstored = Some(report);
+            }
+        }
+    }
+
+    /// Removes the file of the order that was carried out. Until then the attempt accepts no other order.
+    fn close_order(&mut self, attempt: &Attempt) {
+        let Some(finished) = &self.finished else { return };
+        let stored = AcceptedRemoval::read(attempt.folder());
+        let is_other = stored.is_ok_and(|stored| stored.as_ref() != Some(finished));
+        if !is_other && let Err(error) = attempt.folder().remove(files::REMOVAL) {
+            tracing::warn!(run = %attempt.run(), %error, "an order to remove checkpoints that is finished cannot be closed; trying again");
+            return;
+        }
+        self.finished = None;
+    }
+
     /// Drops an order that waits for a disk that does not answer, and reports that. Call it after [`Watch::finish`] has returned false.
     pub(crate) fn drop_order(&mut self, attempt: &Attempt) {
         let Some(dropped) = self.order(attempt) else {
@@ -175,25 +232,26 @@ impl Watch {
         };
         if let Err(error) = attempt.folder().remove(files::REMOVAL) {
             tracing::warn!(run = %attempt.run(), %error, "an order to remove checkpoints cannot be dropped");
+            return;
         }
         tracing::warn!(run = %attempt.run(), "{DROPPED_ORDER}");
-        self.report_problem(attempt, DROPPED_ORDER, &dropped.order.remove);
+        self.report_problem(attempt, DROPPED_ORDER, Some(&dropped.order));
     }
 
-    /// Returns the accepted order. One that cannot be read stays where it is, and is reported once. It counts as none: otherwise each tick would
-    /// begin a scan for it.
+    /// Returns the accepted order that is not carried out yet. One that cannot be read stays where it is, and is reported once. It counts as
+    /// none: otherwise each tick would begin a scan for it.
     fn order(&mut self, attempt: &Attempt) -> Option<AcceptedRemoval> {
         match AcceptedRemoval::read(attempt.folder()) {
             Ok(accepted) => {
                 self.unreadable_order = None;
-                accepted
+                accepted.filter(|accepted| self.finished.as_ref() != Some(accepted))
             }
             Err(error) => {
                 if self.unreadable_order.is_none() {
                     let problem = format!("{UNREADABLE_ORDER}: {error}. Prune again");
                     let file = attempt.folder().file(files::REMOVAL);
                     tracing::error!(run = %attempt.run(), file = %file.display(), "{problem}");
-                    self.report_problem(attempt, &problem, &[]);
+                    self.report_problem(attempt, &problem, None);
                     self.unreadable_order = Some(problem);
                 }
                 None
@@ -202,9 +260,10 @@ impl Watch {
     }
 
     /// Reports a problem with an order at once, and for each of its checkpoints. It does not read the checkpoint folder.
-    fn report_problem(&mut self, attempt: &Attempt, problem: &str, checkpoints: &[String]) {
+    fn report_problem(&mut self, attempt: &Attempt, problem: &str, order: Option<&RemovalOrder>) {
         // Without an earlier report, this one says nothing about what is in the folder.
-        let report = self.reported.get_or_insert_with(|| CheckpointReport {
+        let earlier = self.unstored.as_ref().or(self.reported.as_ref()).cloned();
+        let mut report = earlier.unwrap_or_else(|| CheckpointReport {
             folder: self.folder.as_deref().and_then(Path::to_str).map(str::to_owned),
             failure: self.failure.clone(),
             partial: true,
@@ -212,15 +271,15 @@ impl Watch {
             ..CheckpointReport::default()
         });
         report.problem = Some(problem.to_owned());
+        let is_ordered = |path: &String| order.is_some_and(|order| order.remove.contains(path));
         let all = report.checkpoints.iter_mut();
-        for checkpoint in all.filter(|one| checkpoints.contains(&one.path)) {
+        for checkpoint in all.filter(|one| is_ordered(&one.path)) {
             if let Some(view) = checkpoint.seen.get_mut(&self.node) {
                 view.not_removed = Some(problem.to_owned());
+                view.not_removed_order_ms = order.and_then(|order| order.ordered_ms);
             }
         }
-        if let Err(error) = attempt.set_checkpoint_report(report.clone()) {
-            tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full?");
-        }
+        self.store(attempt, report);
     }
 
     fn begin(&mut self, attempt: &Attempt, in_use: BTreeSet<String>, over: bool) {
@@ -242,14 +301,12 @@ impl Watch {
                 // If the disk did not answer for long, the order may have been dropped, and the file may contain another one.
                 let is_in_file = || attempt_folder.read::<AcceptedRemoval>(files::REMOVAL).ok() == accepted;
                 if let Some(accepted) = &accepted {
-                    let until = accepted.valid_until(SystemTime::now());
-                    let is_valid = || SystemTime::now() < until && is_in_file();
-                    let kept = carry_out(&accepted.order, &is_valid, &in_use, &node, &mut records);
-                    not_removed.retain(|path, _| !accepted.order.remove.contains(path));
-                    not_removed.extend(kept.into_iter().map(|(path, error)| (path, error.to_string())));
-                    if is_in_file() {
-                        let _the_next_scan_retries = attempt_folder.remove(files::REMOVAL);
-                    }
+                    let order = &accepted.order;
+                    let is_valid = || accepted.is_valid(&ClockReading::now()) && is_in_file();
+                    let kept = carry_out(order, &is_valid, &in_use, &node, &mut records);
+                    not_removed.retain(|path, _| !order.remove.contains(path));
+                    let kept = kept.into_iter();
+                    not_removed.extend(kept.map(|(path, error)| (path, NotRemoved::by(order, &error))));
                 }
                 not_removed.retain(|path, _| !is_gone(path));
                 let input = ScanInput {
@@ -269,7 +326,7 @@ impl Watch {
                 cache,
                 report: result.report,
                 not_removed,
-                pruned: accepted.is_some(),
+                finished: accepted,
                 took: begun.elapsed(),
             });
         });
@@ -293,6 +350,12 @@ impl Watch {
         let rest = done.took * REST_FACTOR;
         self.next_scan = Instant::now() + rest.clamp(SCAN_INTERVAL, SCAN_INTERVAL_MAX);
         self.not_removed = done.not_removed;
+        self.finished = done.finished.or_else(|| self.finished.take());
+        // An order that waits has an answer of its own.
+        if let Some(waiting) = self.order(attempt) {
+            self.not_removed
+                .retain(|path, _| !waiting.order.remove.contains(path));
+        }
         let mut report = done.report;
         self.add_not_removed(&mut report.checkpoints);
         report.failure.clone_from(&self.failure);
@@ -306,27 +369,31 @@ impl Watch {
         }
         self.series.saw(&report, now_ms());
         // The result of an order is reported also if it is the same as before: a person may have requested the removal again.
-        if done.pruned || self.has_changed(&report) {
-            match attempt.set_checkpoint_report(report.clone()) {
-                Ok(()) => self.reported = Some(report),
-                Err(error) => {
-                    tracing::warn!(run = %attempt.run(), %error, "the checkpoint report cannot be stored; is the disk full?")
-                }
-            }
+        if self.finished.is_some() || self.unstored.is_some() || self.has_changed(&report) {
+            self.store(attempt, report);
         }
     }
 
-    fn add_not_removed(&self, checkpoints: &mut [Checkpoint]) {
+    fn add_not_removed(&mut self, checkpoints: &mut [Checkpoint]) {
         for checkpoint in checkpoints {
-            if let Some(view) = checkpoint.seen.get_mut(&self.node) {
-                view.not_removed = self.not_removed.get(&checkpoint.path).cloned();
+            let Some(view) = checkpoint.seen.get_mut(&self.node) else {
+                continue;
+            };
+            let Some(known) = self.not_removed.get_mut(&checkpoint.path) else {
+                continue;
+            };
+            if *known.mark.get_or_insert_with(|| view.mark.clone()) == view.mark {
+                view.not_removed = Some(known.reason.clone());
+                view.not_removed_order_ms = known.order_ms;
+            } else {
+                self.not_removed.remove(&checkpoint.path);
             }
         }
     }
 
     /// Returns why a path was not removed, for older collectors, and for paths that are not in the list of checkpoints.
     fn removal_problem(&self) -> Option<String> {
-        let (path, reason) = self.not_removed.first_key_value()?;
+        let (path, NotRemoved { reason, .. }) = self.not_removed.first_key_value()?;
         let more = match self.not_removed.len() - 1 {
             0 => String::new(),
             more => format!("; {more} more were not removed"),
@@ -399,8 +466,8 @@ impl Watch {
 }
 
 /// Why an order is dropped at the end of an attempt.
-const DROPPED_ORDER: &str = "an order to remove checkpoints was dropped: the file system of the checkpoint folder does not answer. Prune again \
-     when it does";
+const DROPPED_ORDER: &str = "an order to remove checkpoints was dropped: the file system of the checkpoint folder does not answer, so it is not \
+     known whether they were removed. Prune again when it does";
 
 /// Why an order that cannot be read is not executed; the error follows.
 const UNREADABLE_ORDER: &str = "an order to remove checkpoints cannot be read, so nothing was removed";
@@ -420,18 +487,29 @@ fn same<'r>(report: &'r CheckpointReport, path: &str) -> Option<&'r Checkpoint> 
 }
 
 /// Returns the reasons in a report of an earlier agent.
-fn not_removed(report: &CheckpointReport) -> BTreeMap<String, String> {
+fn not_removed(report: &CheckpointReport) -> BTreeMap<String, NotRemoved> {
     let mut reasons = BTreeMap::new();
     for checkpoint in &report.checkpoints {
-        if let Some(reason) = checkpoint
-            .seen
-            .values()
-            .find_map(|view| view.not_removed.as_ref())
-        {
-            reasons.insert(checkpoint.path.clone(), reason.clone());
-        }
+        let known = checkpoint.seen.values().find_map(|view| {
+            Some(NotRemoved {
+                reason: view.not_removed.clone()?,
+                order_ms: view.not_removed_order_ms,
+                mark: Some(view.mark.clone()),
+            })
+        });
+        reasons.extend(known.map(|known| (checkpoint.path.clone(), known)));
     }
     reasons
+}
+
+impl NotRemoved {
+    fn by(order: &RemovalOrder, error: &RemovalError) -> Self {
+        Self {
+            reason: error.to_string(),
+            order_ms: order.ordered_ms,
+            mark: None,
+        }
+    }
 }
 
 fn is_gone(path: &str) -> bool {

@@ -32,7 +32,7 @@ use shim::files::{self, FileName};
 use shim::{Entry, Folder, LiveOrder, Reports, Secrets, StopOrder, read_from};
 use tokio::sync::mpsc;
 
-use crate::launch::checkpoint::{AcceptedRemoval, OLD_ORDER};
+use crate::launch::checkpoint::{AcceptedRemoval, ClockReading, OLD_ORDER};
 use crate::launch::preflight::request::PrepareRequest;
 use crate::uplink::link::now_ms;
 
@@ -172,7 +172,7 @@ impl Attempt {
             tracing::info!(run = %self.run, "an order to remove checkpoints waits: an earlier one is not finished");
             return None;
         }
-        let accepted = AcceptedRemoval::new(order, now_ms());
+        let accepted = AcceptedRemoval::new(order, ClockReading::now());
         let noted = self.folder.write_json(files::REMOVAL, &accepted);
         let entry = noted.and_then(|()| state.reports.add(now_ms(), NodeReport::Accepted { command: id }));
         entry

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::time::SystemTime;
+
 use domain::ident::{AttemptNo, RunId};
 use domain::run::checkpoint::{PruneOrder, RemovalOrder, RequiredCheckpoint};
 use domain::run::state::{NodeCommand, NodeReport};
@@ -263,7 +265,11 @@ async fn an_order_that_waited_for_too_long_is_dropped() {
     let node = Node::new();
     let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
     node.noted(&old);
-    let accepted = AcceptedRemoval::new(node.order(&[&old], &last), now_ms() - 1_800_000);
+    let long_ago = ClockReading {
+        wall_ms: now_ms() - 1_800_000,
+        uptime: None,
+    };
+    let accepted = AcceptedRemoval::new(node.order(&[&old], &last), long_ago);
     let folder = node.attempt.folder();
     folder.write_json(files::REMOVAL, &accepted).unwrap();
     let mut watch = node.watch();
@@ -326,6 +332,70 @@ async fn the_age_of_an_order_does_not_depend_on_the_time_of_its_file() {
     let mut watch = node.watch();
     assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
     assert!(!Path::new(&old).exists());
+}
+
+/// The disk of the agent was full, so nobody learned what the order had done.
+#[tokio::test]
+async fn the_result_of_an_order_is_reported_when_the_report_can_be_stored() {
+    let node = Node::new();
+    let [old, unproven, last] = ["step-1.pt", "step-2.pt", "step-3.pt"].map(|name| node.save(name, FULL));
+    node.noted(&old);
+    assert!(node.accepts(1, node.order(&[&old, &unproven], &last)));
+    // A report replaces the file by a rename, which a folder in its place prevents.
+    let report_file = node.attempt.folder().file(files::CHECKPOINTS);
+    std::fs::create_dir(&report_file).unwrap();
+    let mut watch = node.watch();
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(!Path::new(&old).exists());
+    assert!(!watch.settle(&node.attempt) && node.reported().is_none());
+    assert!(
+        node.attempt.folder().has(files::REMOVAL),
+        "the next agent finds it"
+    );
+    assert!(!node.accepts(2, node.order(&[&unproven], &last)));
+
+    // It is not carried out again.
+    node.noted(&node.save("step-1.pt", FULL));
+    watch.tick(&node.attempt, BTreeSet::new);
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(Path::new(&old).exists());
+
+    std::fs::remove_dir(&report_file).unwrap();
+    assert!(watch.settle(&node.attempt));
+    let (_, report) = node.reported().unwrap();
+    assert_eq!(report.checkpoints.len(), 3);
+    let reason = &same(&report, &unproven).unwrap().seen["n0"].not_removed;
+    assert!(
+        reason
+            .as_ref()
+            .is_some_and(|reason| reason.contains("not proven")),
+        "{report:?}"
+    );
+    assert!(!node.attempt.folder().has(files::REMOVAL));
+}
+
+#[tokio::test]
+async fn the_reason_is_that_of_the_order_and_not_of_a_checkpoint_that_was_saved_later() {
+    let node = Node::new();
+    let (unproven, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    let order = RemovalOrder {
+        ordered_ms: Some(77),
+        ..node.order(&[&unproven], &last)
+    };
+    assert!(node.accepts(1, order));
+    let mut watch = node.watch();
+    let view = || {
+        let (_, report) = node.reported().unwrap();
+        same(&report, &unproven).unwrap().seen["n0"].clone()
+    };
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(view().not_removed.is_some());
+    assert_eq!(view().not_removed_order_ms, Some(77));
+    std::fs::remove_file(&unproven).unwrap();
+    node.save("other.pt", FULL);
+    node.save("step-1.pt", &[FULL, &b"more"[..]].concat());
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert_eq!((view().not_removed, view().not_removed_order_ms), (None, None));
 }
 
 /// A later order replaced an earlier one that waited, or was removed together with one that was being executed.

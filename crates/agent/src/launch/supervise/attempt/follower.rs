@@ -16,10 +16,10 @@ use shim::files::{self, FileName};
 use shim::{Entry, Folder, Secrets, read_from};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Attempt;
 use super::rank_facts::RankFacts;
 use super::sockets::RankSockets;
 use super::usage::RankUsage;
+use super::{Attempt, TRY_AGAIN};
 use crate::launch::checkpoint;
 use crate::launch::checkpoint::records::{self, FolderListing};
 use crate::launch::container::{self, ContainerNeeds, StoredContainerCheck};
@@ -508,8 +508,15 @@ impl Follower {
         loop {
             let in_use = self.supervisor.resumed_from();
             let something = attempt.folder.has(files::LAUNCH) || attempt.folder.has(files::REMOVAL);
-            if something && !self.checkpoints().finish(&attempt, &in_use).await {
-                self.checkpoints().drop_order(&attempt);
+            if something {
+                let watch = self.checkpoints();
+                if !watch.finish(&attempt, &in_use).await {
+                    watch.drop_order(&attempt);
+                }
+                // Otherwise the result of an order would be lost.
+                while !watch.settle(&attempt) && attempt.folder.path().is_dir() {
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
             }
             if attempt.release_if_idle() {
                 return;
