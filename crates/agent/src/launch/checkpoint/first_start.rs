@@ -139,20 +139,22 @@ impl EarlierFiles {
         self.name_of(path).is_some_and(|name| self.names.contains(&name))
     }
 
+    /// Returns true if the run's declaration that the folder belongs to it has an effect on this node.
+    pub(super) fn applies(&self) -> bool {
+        self.list.is_mine && self.list.is_first && self.list.complete && self.is_same_folder
+    }
+
+    /// Returns true if an open folder is the one that was listed. The path may lead elsewhere since the list was read.
+    pub(super) fn is_listed_folder(&self, opened: &Identity) -> bool {
+        let real = self.list.real_folder.as_deref();
+        let real = real.and_then(|real| Identity::of(Path::new(real)).ok());
+        real.is_some_and(|real| real.is_same_folder(opened))
+    }
+
     /// Returns true if the declaration makes the current file at a path the run's own.
     pub(super) fn declares(&self, path: &Path, found: &Identity) -> bool {
-        let FirstStart {
-            is_first,
-            is_mine,
-            complete,
-            device,
-            ..
-        } = self.list;
-        is_mine
-            && is_first
-            && complete
-            && self.is_same_folder
-            && found.device == device
+        self.applies()
+            && found.device == self.list.device
             && self.name_of(path).is_some()
             && !self.had(path)
             && !self.inodes.contains_key(&found.inode)

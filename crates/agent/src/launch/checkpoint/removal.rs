@@ -6,6 +6,8 @@
 //!                                                                                                         ▼
 //!                                     each file: same inode, unchanged? ─▶ unlink ─▶ each folder: empty? ─▶ rmdir
 //! ```
+//! A checkpoint that changed since the order is kept too: see [`RemovalOrder::marks`].
+//!
 //! All operations use open folders, not paths: a folder that is renamed or replaced by a link has no effect. A file that is added in the
 //! meantime stays, and so does its folder. Linux cannot unlink by inode: between the last check of a file and its removal there are
 //! microseconds in which a rename could put another file under the name.
@@ -21,11 +23,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use domain::run::checkpoint::{RemovalOrder, RequiredCheckpoint, UNPROVEN_MAX};
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags};
 
 use super::identity::{Identity, Kind};
 use super::records::Records;
-use super::scan::{DEPTH_MAX, QUIET, names_below, scan_one};
+use super::scan::{DEPTH_MAX, QUIET, mark, names_below, scan_one};
 use super::sidecar;
 
 /// Maximum number of files in a checkpoint to remove: those of a save of ten thousand ranks.
@@ -56,6 +58,15 @@ pub(super) enum RemovalError {
     /// The removal would include what must remain.
     #[error("it contains the checkpoint to keep")]
     Holds,
+    /// Another checkpoint may have been saved in its place.
+    #[error("it has changed since the order to remove it; prune again")]
+    Replaced,
+    /// The declaration that the folder belongs to the run is about another folder.
+    #[error("the run's checkpoint folder leads elsewhere now, or another file system is mounted in it")]
+    Elsewhere,
+    /// A mounted file system may contain anything, also if it is a part of the same one.
+    #[error("another file system is mounted in it")]
+    Mounted,
     /// It may still be in writing.
     #[error("it is incomplete and changed a moment ago")]
     Writing,
@@ -122,23 +133,31 @@ fn remove(
 ) -> Result<(), RemovalError> {
     check_remaining(&order.remain, node)?;
     let names = check_path(order, path, in_use)?;
-    let removal = Removal { path, records };
-    let Some((above, name)) = open_above(Path::new(&order.folder), &names)? else {
+    let Some(parent) = open_parent(Path::new(&order.folder), &names)? else {
         // Another node has already removed it.
         return Ok(());
     };
-    let Some(found) = identity_of(&above, name)? else {
+    let Some(found) = identity_of(&parent.folder, parent.name)? else {
         return Ok(());
     };
     if found.kind == Kind::Link {
         return Err(RemovalError::Link);
+    }
+    let mark = mark(found.inode, found.changed_ns.into());
+    if order.marks.get(path).is_some_and(|ordered| *ordered != mark) {
+        return Err(RemovalError::Replaced);
+    }
+    if let Some(earlier) = records.earlier.as_ref().filter(|earlier| earlier.applies())
+        && (parent.crosses_mount || !earlier.is_listed_folder(&parent.run_folder))
+    {
+        return Err(RemovalError::Elsewhere);
     }
     check_quiet(path, node)?;
     // After the other checks: a file server may not have answered for hours.
     if !is_valid() {
         return Err(RemovalError::Late);
     }
-    removal.remove(&above, name, &found)
+    Removal { path, records }.remove(&parent.folder, parent.name, &found)
 }
 
 // === checks before the removal ===
@@ -184,9 +203,20 @@ fn check_path<'p>(
     // Real paths are compared too: several paths may lead to the same folder.
     let mut there = std::fs::canonicalize(folder).map_err(|_| outside())?;
     there.extend(&names);
+    // A bind mount shows the same folder at another real path. A hard link to a file is another checkpoint, which stays.
+    let target = Identity::of(&there).ok();
+    let is_target = |other: &Path| {
+        let both = target.zip(Identity::of(other).ok());
+        both.is_some_and(|(target, other)| {
+            (target.device, target.inode) == (other.device, other.inode)
+                && (target.kind == Kind::Folder || target.links <= 1)
+        })
+    };
     let holds = |other: &str| {
         let other_real = std::fs::canonicalize(other).unwrap_or_else(|_| PathBuf::from(other));
-        other_real.starts_with(&there) || Path::new(other).starts_with(path)
+        other_real.starts_with(&there)
+            || Path::new(other).starts_with(path)
+            || other_real.ancestors().any(&is_target)
     };
     if holds(&order.remain.path) {
         return Err(RemovalError::Holds);
@@ -283,7 +313,10 @@ impl Removal<'_> {
         summary: &mut TreeSummary,
     ) -> Result<Tree, RemovalError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(above, name, flags, Mode::empty()).map_err(file_error)?;
+        let folder = match open_on_same_mount(above, name, flags) {
+            Err(rustix::io::Errno::XDEV) => return Err(RemovalError::Mounted),
+            opened => opened.map_err(file_error)?,
+        };
         let mut tree = Tree {
             path: path.to_owned(),
             files: Vec::new(),
@@ -398,19 +431,44 @@ impl Removal<'_> {
     }
 }
 
+/// The folder that contains a checkpoint, held open.
+struct Parent<'n> {
+    folder: OwnedFd,
+    /// The name of the checkpoint in it.
+    name: &'n OsStr,
+    /// The identity of the run's checkpoint folder, through which it was opened.
+    run_folder: Identity,
+    /// A file system is mounted between the two.
+    crosses_mount: bool,
+}
+
 /// Opens the parent folder of the checkpoint; `None` if it does not exist. The run's folder itself may be a link, folders below it may
 /// not.
-fn open_above<'n>(folder: &Path, names: &[&'n OsStr]) -> Result<Option<(OwnedFd, &'n OsStr)>, RemovalError> {
+fn open_parent<'n>(folder: &Path, names: &[&'n OsStr]) -> Result<Option<Parent<'n>>, RemovalError> {
     let Some((last, between)) = names.split_last() else {
         return Err(RemovalError::Outside);
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut above = match rustix::fs::openat(CWD, folder, flags, Mode::empty()) {
+    let opened = match rustix::fs::openat(CWD, folder, flags, Mode::empty()) {
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         opened => opened.map_err(file_error)?,
     };
+    let mut parent = Parent {
+        run_folder: Identity::at(&opened, OsStr::new(".")).map_err(file_error)?,
+        folder: opened,
+        name: last,
+        crosses_mount: false,
+    };
+    let flags = flags | OFlags::NOFOLLOW;
     for name in between {
-        above = match rustix::fs::openat(&above, *name, flags | OFlags::NOFOLLOW, Mode::empty()) {
+        let opened = match open_on_same_mount(&parent.folder, name, flags) {
+            Err(rustix::io::Errno::XDEV) => {
+                parent.crosses_mount = true;
+                rustix::fs::openat(&parent.folder, *name, flags, Mode::empty())
+            }
+            opened => opened,
+        };
+        parent.folder = match opened {
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
                 return Err(RemovalError::Link);
@@ -418,7 +476,20 @@ fn open_above<'n>(folder: &Path, names: &[&'n OsStr]) -> Result<Option<(OwnedFd,
             opened => opened.map_err(file_error)?,
         };
     }
-    Ok(Some((above, last)))
+    Ok(Some(parent))
+}
+
+/// Opens a folder. Fails with `EXDEV` if a file system is mounted there, also if it is a part of the same one (a bind mount).
+fn open_on_same_mount(above: impl AsFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let above = above.as_fd();
+    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(above, name, flags, Mode::empty(), resolve) {
+        // An old kernel, or a sandbox that does not support the call.
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+            rustix::fs::openat(above, name, flags, Mode::empty())
+        }
+        opened => opened,
+    }
 }
 
 /// Returns the identity of a name, or `None` if it does not exist.

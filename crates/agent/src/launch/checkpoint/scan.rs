@@ -509,7 +509,7 @@ impl Scan<'_> {
             .finished_ms
             .or(checkpoint.changed_ms)
             .filter(|_| sight.complete);
-        sight.mark = format!("{:x}.{:x}", meta.ino(), changed_ns(&meta));
+        sight.mark = mark(meta.ino(), changed_ns(&meta));
         sight.bytes = files.iter().map(|file| file.bytes).sum();
         let stamp = ContentStamp {
             inode: meta.ino(),
@@ -535,6 +535,11 @@ impl Scan<'_> {
         }
         now.duration_since(*since) < QUIET
     }
+}
+
+/// Returns the mark of a checkpoint: the inode of its folder or file, and when that changed.
+pub(super) fn mark(inode: u64, changed_ns: i128) -> String {
+    format!("{inode:x}.{changed_ns:x}")
 }
 
 fn apply(sidecar: &sidecar::Sidecar, checkpoint: &mut Checkpoint) {

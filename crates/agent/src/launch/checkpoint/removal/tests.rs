@@ -61,6 +61,24 @@ impl Drop for Volume {
     }
 }
 
+/// A folder at a second place, if the test may mount one.
+struct BindMount(PathBuf);
+
+impl BindMount {
+    fn new(from: &Path, to: &Path) -> Option<Self> {
+        std::fs::create_dir(to).unwrap();
+        let mount = Command::new("mount").arg("--bind").args([from, to]).output();
+        let is_mounted = mount.is_ok_and(|output| output.status.success());
+        is_mounted.then(|| Self(to.to_owned()))
+    }
+}
+
+impl Drop for BindMount {
+    fn drop(&mut self) {
+        let _unmounted = Command::new("umount").arg(&self.0).output();
+    }
+}
+
 #[test]
 fn nothing_is_removed_if_the_remaining_checkpoint_is_no_longer_complete() {
     let disk = Disk::new();
@@ -116,6 +134,120 @@ fn what_is_in_use_or_in_writing_stays() {
         assert!(error.to_string().contains(says), "{error}");
     }
     assert_eq!(disk.names(), ["step-1.pt", "step-2.pt", "step-9.pt"]);
+}
+
+/// The run resumed from an older checkpoint, and saved this step again before its node carried out the order.
+#[test]
+fn a_checkpoint_that_was_saved_again_after_the_order_stays() {
+    let disk = Disk::new();
+    let run = disk.run("r");
+    let remain = run.save("step-9.pt", FULL, 10);
+    let old = run.save("step-1.pt", FULL, 100);
+    let order = || {
+        let report = run.scan();
+        let seen = report.checkpoints.iter().find(|one| one.path == old).unwrap();
+        RemovalOrder {
+            marks: [(old.clone(), seen.seen[NODE].mark.clone())].into(),
+            ..run.order(&remain, &[&old])
+        }
+    };
+    let earlier = order();
+    run.save("step-1.pt", FULL, 50);
+    let error = run.carry_out(&earlier).unwrap();
+    assert!(
+        error.to_string().contains("has changed since the order"),
+        "{error}"
+    );
+    assert_eq!(disk.names(), ["step-1.pt", "step-9.pt"]);
+    assert!(run.carry_out(&order()).is_none());
+    assert_eq!(disk.names(), ["step-9.pt"]);
+}
+
+/// The list of the earlier files was read, and then a person pointed the link to another folder.
+#[test]
+fn a_declared_folder_that_leads_elsewhere_during_an_order_is_not_touched() {
+    let disk = Disk::new();
+    let [first, other] = ["first", "other"].map(|name| disk.folder().with_file_name(name));
+    for folder in [&first, &other] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let link = disk.path("link");
+    symlink(&first, &link).unwrap();
+    let run = disk.run_in("r", link.clone());
+    run.first_start(true, true);
+    for folder in [&first, &other] {
+        for name in ["step-1.pt", "step-9.pt"] {
+            std::fs::write(folder.join(name), FULL).unwrap();
+        }
+    }
+    let [old, remain] = ["step-1.pt", "step-9.pt"].map(|name| link.join(name).display().to_string());
+    let order = run.order(&remain, &[&old]);
+    let mut records = run.records();
+    std::fs::remove_file(&link).unwrap();
+    symlink(&other, &link).unwrap();
+    let kept = carry_out(&order, &|| true, &BTreeSet::new(), NODE, &mut records);
+    assert!(matches!(kept[0].1, RemovalError::Elsewhere), "{kept:?}");
+    assert_eq!(names_in(&other), ["step-1.pt", "step-9.pt"]);
+    std::fs::remove_file(&link).unwrap();
+    symlink(&first, &link).unwrap();
+    let kept = carry_out(&order, &|| true, &BTreeSet::new(), NODE, &mut records);
+    assert!(kept.is_empty(), "{kept:?}");
+    assert_eq!(names_in(&first), ["step-9.pt"]);
+}
+
+/// A bind mount has the device number of its source. As a user who may not mount, this test does nothing.
+#[test]
+fn a_folder_that_is_mounted_in_a_checkpoint_is_not_touched() {
+    let disk = Disk::new();
+    let precious = disk.folder().with_file_name("precious");
+    std::fs::create_dir(&precious).unwrap();
+    let run = disk.run("r");
+    run.first_start(true, true);
+    let remain = run.save("step-9.pt", FULL, 10);
+    let old = disk.put("step-1/a.pt", FULL);
+    let step = old.parent().unwrap();
+    let Some(_mounted) = BindMount::new(&precious, &step.join("x")) else {
+        return;
+    };
+    std::fs::write(precious.join("data"), b"data").unwrap();
+    for path in [&old, &precious.join("data")] {
+        aged(path, Duration::from_secs(100));
+    }
+    let step = step.display().to_string();
+    let error = run.carry_out(&run.order(&remain, &[&step])).unwrap();
+    assert!(matches!(error, RemovalError::Mounted), "{error}");
+    assert_eq!(names_in(&precious), ["data"]);
+    assert!(old.exists());
+
+    let Some(_below) = BindMount::new(&precious, &disk.path("below")) else {
+        return;
+    };
+    std::fs::write(precious.join("step-2.pt"), FULL).unwrap();
+    let path = disk.path("below/step-2.pt").display().to_string();
+    let error = run.carry_out(&run.order(&remain, &[&path])).unwrap();
+    assert!(matches!(error, RemovalError::Elsewhere), "{error}");
+    assert_eq!(names_in(&precious), ["data", "step-2.pt"]);
+}
+
+/// Another run uses the folder at a second place. As a user who may not mount, this test does nothing.
+#[test]
+fn a_checkpoint_that_is_in_use_by_another_path_stays() {
+    let disk = Disk::new();
+    let run = disk.run("r");
+    let remain = run.save("step-9.pt", FULL, 10);
+    let folder = run.save("step-1/a.pt", FULL, 100);
+    let step = Path::new(&folder).parent().unwrap().display().to_string();
+    let file = run.save("step-2.pt", FULL, 100);
+    let alias = disk.folder().with_file_name("alias");
+    let Some(_mounted) = BindMount::new(&disk.folder(), &alias) else {
+        return;
+    };
+    for (path, used) in [(&step, "step-1"), (&step, "step-1/a.pt"), (&file, "step-2.pt")] {
+        let in_use = BTreeSet::from([alias.join(used).display().to_string()]);
+        let order = run.order(&remain, &[path]);
+        let kept = carry_out(&order, &|| true, &in_use, NODE, &mut run.records());
+        assert!(matches!(kept[0].1, RemovalError::InUse), "{used}: {kept:?}");
+    }
 }
 
 /// The file server did not answer after the order, and meanwhile a person pinned the checkpoint.
