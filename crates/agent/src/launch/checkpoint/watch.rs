@@ -227,6 +227,10 @@ impl Watch {
 
     /// Drops an order that waits for a disk that does not answer, and reports that. Call it after [`Watch::finish`] has returned false.
     pub(crate) fn drop_order(&mut self, attempt: &Attempt) {
+        self.drop_order_because(attempt, DROPPED_ORDER);
+    }
+
+    fn drop_order_because(&mut self, attempt: &Attempt, why: &str) {
         let Some(dropped) = self.order(attempt) else {
             return;
         };
@@ -234,8 +238,8 @@ impl Watch {
             tracing::warn!(run = %attempt.run(), %error, "an order to remove checkpoints cannot be dropped");
             return;
         }
-        tracing::warn!(run = %attempt.run(), "{DROPPED_ORDER}");
-        self.report_problem(attempt, DROPPED_ORDER, Some(&dropped.order));
+        tracing::warn!(run = %attempt.run(), "{why}");
+        self.report_problem(attempt, why, Some(&dropped.order));
     }
 
     /// Returns the accepted order that is not carried out yet. One that cannot be read stays where it is, and is reported once. It counts as
@@ -344,6 +348,9 @@ impl Watch {
     fn took(&mut self, attempt: &Attempt, done: Option<Done>) {
         let Some(done) = done else {
             tracing::error!(run = %attempt.run(), "the checkpoint folder could not be read");
+            self.next_scan = Instant::now() + SCAN_INTERVAL_MAX;
+            // Otherwise each tick would carry it out again, and fail again.
+            self.drop_order_because(attempt, FAILED_ORDER);
             return;
         };
         self.cache = done.cache;
@@ -468,6 +475,10 @@ impl Watch {
 /// Why an order is dropped at the end of an attempt.
 const DROPPED_ORDER: &str = "an order to remove checkpoints was dropped: the file system of the checkpoint folder does not answer, so it is not \
      known whether they were removed. Prune again when it does";
+
+/// Why an order is dropped when the thread that carries it out has panicked.
+const FAILED_ORDER: &str = "an order to remove checkpoints was dropped: a fault of the agent stopped it, so it is not known whether they were \
+     removed. See the log of the agent";
 
 /// Why an order that cannot be read is not executed; the error follows.
 const UNREADABLE_ORDER: &str = "an order to remove checkpoints cannot be read, so nothing was removed";

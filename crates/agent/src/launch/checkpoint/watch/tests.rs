@@ -438,6 +438,24 @@ async fn an_order_that_is_dropped_at_the_end_of_an_attempt_is_reported() {
     assert_eq!((reason(&old), reason(&last)), (Some(DROPPED_ORDER), None));
 }
 
+/// The thread panicked, so the order was carried out again at every tick.
+#[tokio::test]
+async fn an_order_that_makes_the_agent_fail_is_dropped_and_reported() {
+    let node = Node::new();
+    let (old, last) = (node.save("step-1.pt", FULL), node.save("step-2.pt", FULL));
+    let mut watch = node.watch();
+    assert!(watch.finish(&node.attempt, &BTreeSet::new()).await);
+    assert!(node.accepts(1, node.order(&[&old], &last)));
+    watch.took(&node.attempt, None);
+    assert!(!node.attempt.folder().has(files::REMOVAL));
+    let (_, report) = node.reported().unwrap();
+    assert_eq!(report.problem.as_deref(), Some(FAILED_ORDER));
+    let view = &same(&report, &old).unwrap().seen["n0"];
+    assert_eq!(view.not_removed.as_deref(), Some(FAILED_ORDER));
+    watch.tick(&node.attempt, BTreeSet::new);
+    assert!(watch.work.is_none(), "the next scan is not due yet");
+}
+
 /// The disk answered after the order was dropped, and the waiting thread removed the checkpoint all the same.
 #[tokio::test]
 async fn a_dropped_order_is_not_executed_when_the_disk_answers_again() {
