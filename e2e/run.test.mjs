@@ -1,4 +1,4 @@
-// Two runs from the form to the end: one trains during a crash of the collector, one has exploding gradients.
+// A run from the form to the end, which trains during a crash of the collector.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -14,16 +14,9 @@ import {
   startLockstep,
   waitFor,
 } from "./harness.mjs";
+import { LOSS, RANKS, TRAINING_MS, points, runOf, state, stop, submit } from "./training.mjs";
 
-/** Two interpreters that load PyTorch on two busy cores. */
-const TRAINING_MS = 60_000;
-/** From the first bad step to the diagnosis on the page. */
-const DIAGNOSED_MS = 10_000;
-/** A stop gives the ranks time to end by themselves. */
-const STOPPED_MS = 45_000;
-const RANKS = 2;
 const CHARTS = ["Step time", "Throughput", "Loss", "Gradient norm", "Waiting for gradient sync", "Compute share"];
-const LOSS = '[data-testid=chart][data-title="Loss"]';
 
 test("runs", async (t) => {
   const lockstep = await startLockstep(t);
@@ -194,66 +187,9 @@ test("runs", async (t) => {
     await page.getByTestId("span").selectOption({ label: "whole run" });
     await points(page, 10);
   });
-
-  await t.test("a learning rate of 1000 is diagnosed with evidence, within seconds of the first bad step", async () => {
-    await page.goto(`${lockstep.url}/runs/new`);
-    await submit(page, "steps=100000\nlr=1000\nstep-delay-ms=50\nlog-every=5");
-    const run = runOf(page);
-    const card = page.locator("[data-testid=diagnosis][data-rule=GradientExplosion]");
-    await card.waitFor({ timeout: TRAINING_MS + DIAGNOSED_MS });
-    const shownMs = Date.now();
-    const badMs = await firstBadStep(lockstep, run);
-    assert.ok(shownMs - badMs <= DIAGNOSED_MS, `the diagnosis came ${(shownMs - badMs) / 1000} s after the first bad step`);
-    await card.locator("summary").click();
-    await card.getByTestId("evidence").first().waitFor();
-    assert.match(await card.getByTestId("evidence").first().innerText(), /\d/);
-    await card.evaluate((element) => (element.dataset.marked = "yes"));
-    const before = await points(page, 1);
-    await points(page, before + 2);
-    assert.equal(await card.getAttribute("data-marked"), "yes", "the card was kept, not rebuilt");
-    assert.equal(await card.locator("details").getAttribute("open"), "", "its evidence stays open");
-    await card.scrollIntoViewIfNeeded();
-    await picture(page, "diagnosis");
-    assert.deepEqual(await accessibilityFaults(page), []);
-  });
-
-  await t.test("the diagnosis goes with the run, and the alert stays in the history", async () => {
-    const run = runOf(page);
-    await stop(page);
-    await page.getByTestId("diagnosis").waitFor({ state: "detached", timeout: 30_000 });
-    await page.getByRole("navigation").getByRole("link", { name: "Rules" }).click();
-    const alert = page.locator("[data-testid=alert][data-rule=GradientExplosion][data-state=resolved]");
-    await alert.filter({ hasText: run }).waitFor();
-  });
 });
 
-async function submit(page, settings) {
-  await page.goto(new URL("/runs/new", page.url()).href);
-  await page.locator("[name=set]").fill(settings);
-  await page.locator("[name=nproc_per_node]").fill(String(RANKS));
-  await page.getByTestId("submit-run").click();
-  await page.waitForURL(/\/runs\/ddp-/);
-}
-
-async function stop(page) {
-  await page.getByTestId("stop").click();
-  await page.getByTestId("confirm-stop").click();
-  await waitFor("the run has stopped", STOPPED_MS, async () => (await state(page)) === "stopped");
-}
-
 const tab = (page, name) => page.getByTestId("tabs").getByRole("button", { name, exact: true }).click();
-
-const state = (page) => page.locator("main [data-testid=run-state]").innerText();
-
-const runOf = (page) => new URL(page.url()).pathname.split("/").at(-1);
-
-/** Waits until the chart of the loss has this many points. Returns their number. */
-function points(page, atLeast, withinMs = 15_000) {
-  return waitFor(`${atLeast} points of the loss`, withinMs, async () => {
-    const now = Number(await page.locator(LOSS).getAttribute("data-points"));
-    return now >= atLeast && now;
-  });
-}
 
 /** Returns a hash of the coloured pixels of the chart of the loss; 0 if there are none. */
 function coloured(page) {
@@ -266,15 +202,4 @@ function coloured(page) {
     }
     return sum;
   });
-}
-
-/** Returns when the loss first exceeded three times its best, or was not finite; milliseconds since the epoch. */
-async function firstBadStep(lockstep, run) {
-  const now = Date.now() / 1000;
-  const bad = `max(train_loss{run="${run}"}) > 3 * min(train_loss_best{run="${run}"} > 0) or sum(train_nonfinite_steps_total{run="${run}"}) > 0`;
-  const path = `/api/v1/query_range?query=${encodeURIComponent(bad)}&start=${now - 120}&end=${now}&step=0.5`;
-  const { data } = await lockstep.call("GET", path);
-  const times = data.result.flatMap(({ values }) => values.map(([at]) => at));
-  assert.ok(times.length > 0, "there is a bad step");
-  return Math.min(...times) * 1000;
 }

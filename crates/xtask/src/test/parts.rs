@@ -1,8 +1,9 @@
 //! How each part is run and counted.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -28,8 +29,10 @@ const PYTHON: Duration = Duration::from_secs(30 * 60);
 const RUST: Duration = Duration::from_secs(50 * 60);
 /// Most tests of the agent wait for a sample, not for a core.
 const TESTS_PER_CORE: usize = 3;
+/// The end of the names of the files with browser tests.
+const BROWSER_TEST: &str = ".test.mjs";
 /// The browser test that measures how soon a diagnosis is shown.
-const MEASURES_IN_BROWSER: &str = "run.test.mjs";
+const MEASURES_IN_BROWSER: &str = "explosion.test.mjs";
 
 /// Runs one part. An error means that the part could not run; failed tests are counted and are not errors.
 pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Result<Count> {
@@ -233,33 +236,37 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
     }
     let folder = layout.root.join("e2e");
     let tests = fingerprint::files(&folder, &[folder.join("node_modules")])?;
-    let (measuring, waiting): (Vec<_>, Vec<_>) = tests
+    let (measuring, mut waiting): (Vec<_>, Vec<_>) = tests
         .into_iter()
-        .filter(|file| file.to_string_lossy().ends_with(".test.mjs"))
+        .filter(|file| file.to_string_lossy().ends_with(BROWSER_TEST))
         .partition(|file| file.ends_with(MEASURES_IN_BROWSER));
-    // Node would search for tests by itself if a lane had no file.
-    if measuring.is_empty() || waiting.len() < lanes::LANES {
-        bail!("a test is missing in {}", folder.display());
+    let [measuring] = &measuring[..] else {
+        bail!("there is no {MEASURES_IN_BROWSER} in {}", folder.display());
+    };
+    if waiting.is_empty() {
+        bail!("there are no other tests in {}", folder.display());
     }
+    // The largest first: they take longest, and beside the last file a lane has nothing to do.
+    waiting.sort_by_key(|file| Reverse(fs::metadata(file).map_or(0, |about| about.len())));
     let node = npm::node()?;
-    let run = |step: &str, files: &[PathBuf]| {
-        let ended = Child::new(layout, step, &node, MEDIUM)
+    let run = |file: &Path| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let step = format!("browser-{}", name.trim_end_matches(BROWSER_TEST));
+        let ended = Child::new(layout, &step, &node, MEDIUM)
             .args(["--test", "--test-reporter=tap"])
             .args(
                 filter
                     .into_iter()
                     .flat_map(|filter| ["--test-name-pattern", filter]),
             )
-            .args(files)
+            .args([file])
             .env("LOCKSTEP_TEST_BINARY", native.join("lockstep"))
             .envs(&setup.variables())
             .end()?;
         counted(&ended, count::node, slowest::node)
     };
-    let count = lanes::run(&lanes::dealt(&waiting), |lane, files| {
-        run(&format!("browser-{lane}"), files)
-    })?;
-    Ok(count.plus(run("browser", &measuring)?))
+    let count = lanes::run(&waiting, |_, file| run(file))?;
+    Ok(count.plus(run(measuring)?))
 }
 
 /// Runs a child that counts as one test.
