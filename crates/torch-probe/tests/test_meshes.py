@@ -1,6 +1,7 @@
 """The mesh of a script that does not report it."""
 
 import pytest
+import recipes
 from conftest import SCRIPTS
 
 WORLD = 4
@@ -14,7 +15,7 @@ WORLD = 4
         ("part", {}),
     ],
 )
-def test_a_mesh_over_all_ranks_is_told_by_each_of_them(ranks, kind, told):
+def test_a_mesh_over_all_ranks_is_told_by_each_of_them(ranks, tmp_path, kind, told):
     watched = ranks(SCRIPTS / "meshes.py", kind, count=WORLD)
     assert watched.code == 0, watched.output
     found = {}
@@ -22,5 +23,6 @@ def test_a_mesh_over_all_ranks_is_told_by_each_of_them(ranks, kind, told):
         found.setdefault(record["rank"], []).append((record.get("axes"), record["sizes"], record["coordinates"]))
     assert found == told
     assert not any("failed inside" in note for bye in watched.of("bye") for note in bye.get("notes", [])), watched.of("bye")
-    alone = ranks(SCRIPTS / "meshes.py", kind, count=WORLD, probe=False)
+    alone = recipes.run(tmp_path, SCRIPTS / "meshes.py", kind, ranks=WORLD)
+    assert alone.code == 0, alone.output
     assert sorted(alone.output.splitlines()) == sorted(watched.output.splitlines())

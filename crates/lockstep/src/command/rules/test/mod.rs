@@ -116,6 +116,7 @@ mod tests {
 
     use super::*;
 
+    /// The tests of the shipped rules. `cargo xtask test` runs this command with each of them, and here those that are wrong on purpose.
     const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../domain/rules/tests");
 
     fn files(pattern: &str) -> Vec<PathBuf> {
@@ -128,13 +129,6 @@ mod tests {
         Options {
             run: run.map(|text| Regex::new(text).unwrap()),
             debug: false,
-        }
-    }
-
-    #[test]
-    fn the_shipped_rules_pass_their_tests() {
-        for path in files("*.test.yaml") {
-            assert_eq!(tests(&path, &options(None)).unwrap(), 0, "{}", path.display());
         }
     }
 
