@@ -1,4 +1,4 @@
-//! A real run that keeps only its last checkpoint, in a folder that also contains files of others.
+//! A real run that keeps only its last checkpoint, in a folder that also contains files of others. It is stopped at once.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -16,6 +16,8 @@ const FOREIGN: [(&str, &[u8]); 4] = [
 ];
 /// A model with its optimizer, written by `torch.save`.
 const FULL: &[u8] = include_bytes!("../../../agent/testdata/checkpoint/full.pt");
+/// Number of steps from one checkpoint to the next: so many that the run hardly ever stops at one that it saves anyway.
+const SAVE_EVERY: u32 = 30;
 
 fn put(folder: &Path, name: &str, bytes: &[u8]) {
     let path = folder.join(name);
@@ -42,10 +44,29 @@ fn lines(list: &Value, part: &str, kind: &str) -> Vec<String> {
     of_kind.map(path).collect()
 }
 
+/// Stops a run of the recipe `resume` at once. Its ranks agree on a last step through the store that torchrun runs, on SIGTERM alone, and save
+/// it. Returns the folder name of that checkpoint.
+fn stop(cluster: &Cluster, run: &str) -> String {
+    let stopped = cluster.lockstep(&["run", "stop", run, "--wait"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    let log = cluster.get(&format!("/api/runs/{run}/logs?rank=0"));
+    let log = log["text"].as_str().unwrap();
+    let last = log
+        .split_once("stopped after step ")
+        .and_then(|(_, rest)| rest.split_once(", as asked for"));
+    let (step, _) = last.unwrap_or_else(|| panic!("{log}"));
+    let name = format!("step-{:06}", step.parse::<u32>().unwrap());
+    assert!(
+        log.contains(&format!("/{name} in ")),
+        "{name} was not saved: {log}"
+    );
+    name
+}
+
 /// Incident: a run of the recipe `resume` with `keep_checkpoints = 1` removed `best_model.pt` and `pretrained/base.pt` of another project;
 /// and the run would have resumed from another project's checkpoint of step 900.
 #[test]
-fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
+fn retention_removes_the_older_checkpoints_of_a_run_that_is_stopped_at_once_and_nothing_else() {
     let cluster = Cluster::start_without_gpus();
     let saved = cluster.data_dir().join("saved");
     for (name, bytes) in FOREIGN {
@@ -55,18 +76,18 @@ fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
     let spec = json!({
         "recipe": "resume", "nproc_per_node": 2, "backend": "gloo", "checkpoint_dir": saved, "keep_checkpoints": 1,
         "set": {
-            "steps": "40", "checkpoint-every": "5", "step-delay-ms": "100", "layers": "1", "width": "32", "context": "16",
-            "batch-size": "4",
+            "steps": "100000", "checkpoint-every": SAVE_EVERY.to_string(), "step-delay-ms": "60",
+            "layers": "1", "width": "32", "context": "16", "batch-size": "4",
         },
         "env": { "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1" },
     });
     std::fs::write(&file, spec.to_string()).unwrap();
-    let output = cluster.lockstep(&["run", "submit", file.to_str().unwrap(), "--wait"]);
-    assert!(output.status.success(), "{output:?}");
-    let run = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    let run = cluster.submit(&[file.to_str().unwrap()]);
+    cluster.wait_for_step(&run, f64::from(2 * SAVE_EVERY + 1));
+    let last = stop(&cluster, &run);
 
     cluster.wait_for("the older checkpoints of the run to be removed", || {
-        (steps(&saved) == ["step-000040", "step-000900"]).then_some(())
+        (steps(&saved) == [last.as_str(), "step-000900"]).then_some(())
     });
     for (name, bytes) in FOREIGN {
         assert_eq!(
@@ -88,7 +109,7 @@ fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
     assert_eq!(kept, foreign, "{list}");
     assert_eq!(
         lines(&list["retention"], "kept", "last_complete"),
-        [path("step-000040")],
+        [path(&last)],
         "{list}"
     );
     let dry = cluster.post(
@@ -107,7 +128,7 @@ fn retention_removes_the_runs_older_checkpoints_and_nothing_else() {
     let resumed = cluster.post(&format!("/api/runs/{run}/resume"), &json!({}));
     assert_eq!(
         resumed["attempts"][1]["resumed_from"]["path"],
-        path("step-000040"),
+        path(&last),
         "{resumed}"
     );
 }

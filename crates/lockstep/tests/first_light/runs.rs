@@ -92,35 +92,6 @@ fn a_killed_rank_ends_the_run_in_the_true_state_with_the_true_cause() {
     assert_eq!(again.status.code(), Some(1), "what has ended cannot be stopped");
 }
 
-/// The recipe's ranks agree through the store that torchrun runs, on SIGTERM alone.
-#[test]
-fn ranks_that_are_stopped_at_once_still_agree_on_a_last_step_and_save_it() {
-    let cluster = Cluster::start_without_gpus();
-    let saved = cluster.data_dir().join("saved");
-    let spec = cluster.data_dir().join("run.json");
-    let text = serde_json::json!({
-        "recipe": "resume", "nproc_per_node": 2, "backend": "gloo", "checkpoint_dir": saved,
-        "set": {
-            "steps": "100000", "checkpoint-every": "100000", "step-delay-ms": "20",
-            "layers": "1", "width": "32", "context": "16", "batch-size": "4",
-        },
-        "env": { "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1" },
-    });
-    std::fs::write(&spec, text.to_string()).unwrap();
-    let run = cluster.submit(&[spec.to_str().unwrap()]);
-    cluster.wait_for_step(&run, 2.0);
-    let stopped = cluster.lockstep(&["run", "stop", &run, "--wait"]);
-    assert!(stopped.status.success(), "{stopped:?}");
-    let log = cluster.get(&format!("/api/runs/{run}/logs?rank=0"));
-    let log = log["text"].as_str().unwrap();
-    assert!(log.contains("as asked for"), "{log}");
-    // The node checks the folder once more after the ranks have ended, possibly after the end of the run is reported.
-    cluster.wait_for("the last checkpoint to be complete", || {
-        let list = cluster.get(&format!("/api/runs/{run}/checkpoints"));
-        (list["checkpoints"][0]["complete"] == true).then_some(())
-    });
-}
-
 #[test]
 fn stop_ends_the_whole_process_tree() {
     let cluster = Cluster::start();
