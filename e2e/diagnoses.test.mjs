@@ -161,8 +161,7 @@ test("diagnoses", async (t) => {
 
   await t.test("the list of silences shows what each one hides, and a silence ends early after a confirmation", async (t) => {
     const other = await openPage(t, browser);
-    await logIn(other, lockstep);
-    await other.goto(`${lockstep.url}/diagnoses`);
+    await openAt(other, lockstep, "/diagnoses");
     const row = other.getByTestId("silence-row").filter({ hasText: "the vendor comes at noon" });
     await row.getByText("Hides 1 alert now.").waitFor();
     assert.match(await row.innerText(), /silenced[\s\S]*alertname="GpuLost"[\s\S]*By .+, until /);

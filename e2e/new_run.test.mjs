@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, openAt, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const SECRET = "hf_0123456789abcdef";
 const CHECK = "/api/runs/check";
@@ -14,13 +14,12 @@ test("a new run", async (t) => {
   const lockstep = await startLockstep(t);
   const browser = await startBrowser(t);
   const open = async (page) => {
-    await page.goto(`${lockstep.url}/runs/new`);
+    await openAt(page, lockstep, "/runs/new");
     await checked(page);
   };
 
   await t.test("all kinds of fields survive a change of the view, and reach the run; a secret is only in the last request", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
     const requests = [];
     page.on("request", (request) => requests.push({ path: new URL(request.url()).pathname, url: request.url(), body: request.postData() ?? "" }));
     await open(page);
@@ -116,7 +115,6 @@ test("a new run", async (t) => {
 
   await t.test("the value of a secret in the text is refused, and the text stays", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
     await open(page);
     await page.getByTestId("view-toml").click();
     const text = `recipe = "ddp"\n[secrets]\nHF_TOKEN = "${SECRET}"\n`;
@@ -128,7 +126,6 @@ test("a new run", async (t) => {
 
   await t.test("the settings and the memory plan are those of the program", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
     await open(page);
     const plan = page.getByTestId("memory-plan");
     await plan.getByText("fits").waitFor();
@@ -166,7 +163,6 @@ test("a new run", async (t) => {
 
   await t.test("an error leads to its field, also with the keyboard, and on a phone nothing is cut off", async (t) => {
     const page = await openPage(t, browser, PHONE);
-    await logIn(page, lockstep);
     await open(page);
     await byId(page, "env").fill("RANK=0");
     const link = page.getByTestId("error-summary").getByRole("button", { name: /Variables RANK/ });

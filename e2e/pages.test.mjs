@@ -250,8 +250,7 @@ test("pages", async (t) => {
     await ann.getByTestId("rule").first().waitFor();
     assert.equal(await ann.getByTestId("audit").count(), 0);
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/rules`);
+    await openAt(page, lockstep, "/rules");
     const log = page.getByTestId("audit");
     const lines = log.getByTestId("audit-line");
     await lines.filter({ hasText: `Ann (${id})` }).filter({ hasText: "log in" }).first().waitFor();
@@ -277,8 +276,7 @@ test("pages", async (t) => {
       const before = new URL(route.request().url()).searchParams.get("before_ms");
       return route.fulfill({ json: before ? [newest.at(-1), entry(newest.at(-1).at_ms, "at-once"), entry(1, "first")] : newest });
     });
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/rules`);
+    await openAt(page, lockstep, "/rules");
     const lines = page.getByTestId("audit-line");
     await page.getByTestId("audit-older").click();
     await lines.filter({ hasText: "first" }).waitFor();
@@ -486,8 +484,7 @@ test("pages", async (t) => {
   await t.test("a page whose file cannot be loaded offers to try again", async (t) => {
     const page = await openPage(t, browser, { expected: /split_|chunk_|ERR_FAILED|Failed to (fetch|load)/ });
     await page.route(/\/(split|chunk)_.*\.wasm$/, (route) => route.abort());
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/rules`);
+    await openAt(page, lockstep, "/rules");
     const alert = page.getByRole("alert").filter({ hasText: "This page could not be loaded" });
     await alert.waitFor();
     await page.unroute(/\/(split|chunk)_.*\.wasm$/);
@@ -497,8 +494,7 @@ test("pages", async (t) => {
 
   await t.test("unknown addresses and unknown runs say so", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
-    await page.goto(`${lockstep.url}/nowhere`);
+    await openAt(page, lockstep, "/nowhere");
     await page.getByRole("heading", { name: "Page not found" }).waitFor();
     await page.goto(`${lockstep.url}/runs/no-such-run`);
     await page.getByRole("alert").filter({ hasText: "no-such-run" }).waitFor();

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, logIn, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { accessibilityFaults, openAt, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const RUN = "mocked-2";
 const BEGAN_MS = Date.now() - 300_000;
@@ -218,8 +218,7 @@ async function openRun(t, browser, lockstep, { run = view(), tab = "summary", lo
     const { status = 200, body = now } = answers[path] ?? {};
     return reply(status, status === 200 ? body : { type: "about:blank", title: "refused", status, ...body });
   });
-  await logIn(page, lockstep);
-  await page.goto(`${lockstep.url}/runs/${RUN}?tab=${tab}`);
+  await openAt(page, lockstep, `/runs/${RUN}?tab=${tab}`);
   await page.getByRole("heading", { name: RUN }).waitFor();
   const set = (changed, ids) => {
     [now, revertible] = [changed, ids];

@@ -142,12 +142,11 @@ test("the table of runs and the comparison", async (t) => {
 
   await t.test("on a phone and in dark mode both pages are readable", async (t) => {
     const page = await openPage(t, browser, { width: 390, height: 844, dark: true });
-    await logIn(page, lockstep);
     for (const [path, shown] of [
       ["/runs", page.getByTestId("run-row").first()],
       [`/runs/compare?a=${own}&b=${other}`, chart(page, "Loss")],
     ]) {
-      await page.goto(lockstep.url + path);
+      await openAt(page, lockstep, path);
       await shown.scrollIntoViewIfNeeded();
       assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0, path);
       assert.deepEqual(await accessibilityFaults(page), [], path);
