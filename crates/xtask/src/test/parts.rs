@@ -1,6 +1,7 @@
 //! How each part is run and counted.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -246,7 +247,6 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
     if waiting.is_empty() {
         bail!("there are no other tests in {}", folder.display());
     }
-    // The largest first: they take longest, and beside the last file a lane has nothing to do.
     waiting.sort_by_key(|file| Reverse(fs::metadata(file).map_or(0, |about| about.len())));
     let node = npm::node()?;
     let run = |file: &Path| {
@@ -265,8 +265,20 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
             .end()?;
         counted(&ended, count::node, slowest::node)
     };
-    let count = lanes::run(&waiting, |_, file| run(file))?;
+    let count = lanes::run(&in_turn(waiting), |_, file| run(file))?;
     Ok(count.plus(run(measuring)?))
+}
+
+/// Returns the first, the last, the second, the last but one, and so on. Large files with browser tests compute, and the small ones wait for the
+/// faults of a demo: so in most cases one of each runs at the same time.
+fn in_turn(files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut rest = VecDeque::from(files);
+    let mut ordered = Vec::new();
+    while let Some(first) = rest.pop_front() {
+        ordered.push(first);
+        ordered.extend(rest.pop_back());
+    }
+    ordered
 }
 
 /// Runs a child that counts as one test.
@@ -291,4 +303,15 @@ fn counted(
         );
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_and_small_files_come_in_turn() {
+        let files = |names: &str| names.split(' ').map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(in_turn(files("a b c d e")), files("a e b d c"));
+    }
 }
