@@ -15,7 +15,7 @@ UNSEEN = {
     "compiled": "torch.compile: the first steps hold its own time",
     "raises": "a backward pass raised ArithmeticError: its loss does not count",
 }
-# Also started without the probe, not forked: torch's log of a compilation belongs to this process, and a new interpreter imports the script.
+# Started without the probe too, not forked: torch's log of a compilation belongs to this process, and a new interpreter imports the script.
 STARTED = {"compiled", "spawns"}
 
 

@@ -44,8 +44,8 @@ fn lines(list: &Value, part: &str, kind: &str) -> Vec<String> {
     of_kind.map(path).collect()
 }
 
-/// Stops a run of the recipe `resume` at once. Its ranks agree on a last step through the store that torchrun runs, on SIGTERM alone, and save
-/// it. Returns the folder name of that checkpoint.
+/// Stops a run of the recipe `resume` at once. Its ranks agree on a last step through the store that torchrun runs, on SIGTERM alone, and
+/// save it. Returns the folder name of that checkpoint.
 fn stop(cluster: &Cluster, run: &str) -> String {
     let stopped = cluster.lockstep(&["run", "stop", run, "--wait"]);
     assert!(stopped.status.success(), "{stopped:?}");
