@@ -269,8 +269,8 @@ fn browser(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count
     Ok(count.plus(run(measuring)?))
 }
 
-/// Returns the first, the last, the second, the last but one, and so on. Large files with browser tests compute, and the small ones wait for
-/// the faults of a demo: so in most cases one of each runs at the same time.
+/// Returns the first, the last, the second, the last but one, and so on. Large files with browser tests compute, and the small ones wait
+/// for the faults of a demo: so in most cases one of each runs at the same time.
 fn in_turn(files: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut rest = VecDeque::from(files);
     let mut ordered = Vec::new();
