@@ -1,9 +1,12 @@
 """Checksums of parameters that several ranks hold: equal on replicas until one bit of one replica flips, absent if replicas may differ on purpose."""
 
+import gc
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
 
 from lockstep_probe import replicas
 
@@ -11,12 +14,17 @@ EVERY, STEPS, FLIPPED_BEFORE = 2, 10, 6  # checks at 2, 4, 6, 8, 10
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
-def train(wrap, flips_on=None, steps=STEPS, local=False, optimizer=torch.optim.AdamW, hook=None):
-    """Returns a script that trains a small model of odd sizes. Rank `flips_on` flips one bit of its parameters before a step."""
+def train(wrap, flips_on=None, steps=STEPS, is_local=lambda step: False, optimizer=torch.optim.AdamW, hook=None, before=None, closure=False):
+    """Returns a script that trains a small model of odd sizes. Rank `flips_on` flips one bit of its parameters before a step.
+
+    `is_local`: the steps without synchronisation. `before`: called before the model is made. `closure`: `optimizer.step` runs the passes.
+    """
 
     def work():
         replicas.EVERY = EVERY
         dist.init_process_group("gloo")
+        if before is not None:
+            before()
         torch.manual_seed(0)
         model = wrap(nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(45, 7), nn.Linear(7, 3, bias=False)))
         if hook is not None:
@@ -25,10 +33,21 @@ def train(wrap, flips_on=None, steps=STEPS, local=False, optimizer=torch.optim.A
         generator = torch.Generator().manual_seed(dist.get_rank())  # other data on each rank
         for step in range(1, steps + 1):
             x = torch.randn(4, 3, 5, 5, generator=generator)
-            with model.no_sync() if local else torch.enable_grad():
-                model(x).square().mean().backward()
-            stepping.step()
-            stepping.zero_grad()
+
+            def passes():
+                stepping.zero_grad()
+                with model.no_sync() if is_local(step) else torch.enable_grad():
+                    loss = model(x).square().mean()
+                    loss.backward()
+                return loss
+
+            if closure:
+                with torch.no_grad():  # an evaluation
+                    model(x)
+                stepping.step(passes)
+            else:
+                passes()
+                stepping.step()
             if step == FLIPPED_BEFORE - 1 and dist.get_rank() == flips_on:
                 flip(list(model.parameters())[2])
         dist.destroy_process_group()
@@ -88,6 +107,12 @@ def test_under_hsdp_ranks_at_the_same_position_of_the_shards_are_replicas(knobbe
         assert (sums[1] == sums[3]) == (step < FLIPPED_BEFORE), step
 
 
+def test_steps_with_a_closure_are_checked_after_an_evaluation(knobbed):
+    found = checks(knobbed(train(ddp, steps=4, closure=True), count=2))
+    assert sorted(found) == [2, 4]
+    assert all(first == other for first, other in found.values())
+
+
 def local_sgd(state, bucket):
     future = torch.futures.Future()
     future.set_result(bucket.buffer())
@@ -98,10 +123,11 @@ def local_sgd(state, bucket):
     "work",
     [
         train(sharded((2,), ("shard",)), steps=4),
-        train(ddp, steps=4, local=True),
+        train(ddp, steps=4, is_local=lambda step: True),
+        train(ddp, steps=4, is_local=lambda step: step % EVERY),
         train(ddp, steps=4, hook=local_sgd),
     ],
-    ids=["fsdp", "no_sync", "own hook"],
+    ids=["fsdp", "no_sync", "no_sync between the checks", "own hook"],
 )
 def test_shards_and_replicas_that_may_differ_on_purpose_have_no_checksum(knobbed, work):
     assert checks(knobbed(work, count=2)) == {}
@@ -116,6 +142,32 @@ def test_parameters_that_a_wrapper_sends_after_the_step_are_equal(knobbed):
     found = checks(knobbed(train(ddp, steps=4, optimizer=zero), count=2))
     assert sorted(found) == [2, 4]
     assert all(first == other for first, other in found.values())
+
+
+def fit_small_model_on_rank_0():
+    if dist.get_rank() == 0:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(EVERY):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        del model, optimizer
+        gc.collect()  # so that the optimizer of the run leads from its first step
+
+
+def test_a_rank_whose_steps_have_other_numbers_than_those_of_its_replicas_has_no_checksum(knobbed):
+    trained = knobbed(train(ddp, steps=6, before=fit_small_model_on_rank_0), count=2)
+    assert trained.listener.of("step", 0)[-1]["step"] == 6 + EVERY
+    with_sum = [[record["step"] for record in trained.listener.of("step", rank) if "parameters_checksum" in record] for rank in (0, 1)]
+    assert with_sum == [[], [2, 4, 6]]
+
+
+def test_a_hook_equalises_gradients_only_if_the_hook_that_it_wraps_does():
+    half, short = default_hooks.fp16_compress_wrapper, default_hooks.bf16_compress_wrapper
+    for hook in (default_hooks.allreduce_hook, powerSGD_hook.powerSGD_hook, half(default_hooks.allreduce_hook), short(half(powerSGD_hook.powerSGD_hook))):
+        assert replicas.is_equalising(hook)
+    for hook in (post_localSGD_hook.post_localSGD_hook, half(post_localSGD_hook.post_localSGD_hook), short(half(local_sgd)), local_sgd):
+        assert not replicas.is_equalising(hook)
 
 
 # === sums ===

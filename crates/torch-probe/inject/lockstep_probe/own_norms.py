@@ -22,7 +22,7 @@ import weakref
 
 from . import compiler
 from .norms import Budget
-from .replicas import param_groups
+from .replicas import is_ddp, param_groups
 
 PARAMETERS_MAX = 8
 ELEMENTS_MAX = 1 << 24  # per parameter
@@ -154,10 +154,6 @@ class OwnNorms:
         """An unknown version of torch: the rest of the probe continues. Hooks are removed at the end of the pass."""
         self._models, self._chosen, self._places = [], [], {}
         self._probe.note(f"the norm of a rank's own gradients is not measured: {type(error).__name__}")
-
-
-def is_ddp(model):
-    return hasattr(model, "require_forward_param_sync")
 
 
 def of_ddp(model, world_size):

@@ -313,6 +313,7 @@ class Probe:
         if self.leader.is_leading(optimizer):
             if closure is not None:  # it computed the gradients, so they did not exist before the step
                 self._note_local_norm(optimizer)
+            self.replicas.stepped(optimizer)
             if not self.declared:
                 self._end_step()
 

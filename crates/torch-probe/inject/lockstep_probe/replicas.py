@@ -14,6 +14,12 @@ without an error. Every EVERY steps, each rank computes a checksum. The collecto
 
 One flipped bit changes the sum of its parameter by a power of two, so it changes the hash. The sums are computed on the device of the tensors, without a copy of
 them, and reach the host together with the other values of the step.
+
+A rank sends no more checksums after one of these, because its replicas may differ without any fault:
+
+    a step after a pass that did not synchronise (local SGD)     replicas differ until the script averages them, which the probe does not see
+    a step that trained no replicated parameter                  a rank may make it alone, as rank 0 does when it fits a small model for an
+                                                                  evaluation; from then on, its steps have other numbers than those of its replicas
 """
 
 import weakref
@@ -42,6 +48,10 @@ class Replicas:
     def __init__(self, probe):
         self._probe = probe
         self._models = []  # weak references, in the order in which the script made them
+        self._has_stopped = False
+        self._next_step = probe.steps + 1  # number of the next step if all steps so far trained replicated parameters
+        self._known = None  # what `_trained` was made from
+        self._trained = []  # weak references to the models with replicated parameters that the leading optimizer trains
 
     def add(self, model):
         """Adds a DistributedDataParallel, or the state that FSDP2 keeps for a module."""
@@ -53,13 +63,45 @@ class Replicas:
         The parameters are those before the optimizer's step. After it, a wrapper may still have to send them to other ranks (ZeRO).
         """
         probe = self._probe
-        if (probe.steps + 1) % EVERY or not self._models or probe.in_backward or probe.cycle.parameters is not None:
+        if (probe.steps + 1) % EVERY or self._has_stopped or not self._models or not self._counts_alike():
+            return
+        if probe.in_backward or probe.cycle.parameters is not None:
             return
         try:
             probe.cycle.parameters = self._sums(optimizer)
         except Exception as error:  # an unknown version of torch: the rest of the probe continues
-            self._models = []
-            probe.note(f"parameters of replicas are not compared: {type(error).__name__}")
+            self._give_up(error)
+
+    def stepped(self, optimizer):
+        """The leading optimizer has stepped, and the probe has not counted the step yet. A closure of the step has run its passes."""
+        if self._has_stopped or not self._models:
+            return
+        try:
+            self._trained = self._trained_by(optimizer)
+            trained = [model() for model in self._trained]
+            counts = self._counts_alike() and (self._probe.declared or bool(trained))
+            self._has_stopped = not counts or not all(synchronises(model) for model in trained if model is not None)
+            self._next_step += 1
+        except Exception as error:
+            self._give_up(error)
+
+    def _counts_alike(self):
+        """Returns True if a step has the same number on all ranks. A script that numbers its steps itself sees to that."""
+        return self._probe.declared or self._next_step == self._probe.steps + 1
+
+    def _trained_by(self, optimizer):
+        known = (id(optimizer), len(self._models), sum(len(group["params"]) for group in optimizer.param_groups))
+        if self._known == known:
+            return self._trained
+        self._known = known
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        alive = [(reference, reference()) for reference in self._models]
+        replicated = [(reference, replicated_of(model)) for reference, model in alive if model is not None]
+        return [reference for reference, groups in replicated if any(id(p) in trained for _, parameters in groups for p in parameters)]
+
+    def _give_up(self, error):
+        self._has_stopped = True
+        self._probe.note(f"parameters of replicas are not compared: {type(error).__name__}")
 
     def _sums(self, optimizer):
         torch, timeline = self._probe.torch, self._probe.cycle.timeline
@@ -77,12 +119,12 @@ class Replicas:
             return Sums(ranks[0], timeline, timeline.keep_whole([sum_of_bits(torch, local) for local in locals_]))
 
     def _replicated(self, trained):
-        """Returns the trained parameters by the ranks that hold them, in the order of the models. Empty if replicas may differ on purpose."""
+        """Returns the trained parameters by the ranks that hold them, in the order of the models. Empty if a hook may make replicas differ."""
         groups = {}
         for model in [model() for model in self._models]:
             if model is None:
                 continue
-            for process_group, parameters in of_ddp(model) if hasattr(model, "require_forward_param_sync") else of_fsdp2(model):
+            for process_group, parameters in replicated_of(model):
                 parameters = [p for p in parameters if id(p) in trained and p.requires_grad]
                 if not parameters:
                     continue
@@ -94,24 +136,42 @@ class Replicas:
         return groups
 
 
+def is_ddp(model):
+    return hasattr(model, "require_forward_param_sync")
+
+
+def replicated_of(model):
+    """Returns [(process group, parameters)] of a model. The group is None if a hook may give its ranks different gradients."""
+    return of_ddp(model) if is_ddp(model) else of_fsdp2(model)
+
+
 def of_ddp(model):
-    """Returns [(process group, parameters)]. The group is None if the last pass did not synchronise, or if a hook changes what is exchanged."""
     ignored = getattr(model, "parameters_to_ignore", ())
     parameters = [parameter for name, parameter in model.module.named_parameters() if name not in ignored]
-    hooks = [getattr(hook, "__module__", None) for hook, _ in getattr(model, "_comm_hooks", ())]
-    is_alike = model.require_forward_param_sync and model.require_backward_grad_sync and EQUALISING_HOOKS.issuperset(hooks)
+    is_alike = all(is_equalising(hook) for hook, _ in getattr(model, "_comm_hooks", ()))
     return [(model.process_group if is_alike else None, parameters)]
 
 
 def of_fsdp2(state):
-    """The same for each group of parameters that is replicated."""
     found = []
     for group in param_groups(state):
         process_group = getattr(group.mesh_info, "replicate_process_group", None)
         if process_group is not None:
-            is_alike = group.reduce_grads and group.all_reduce_grads
-            found.append((process_group if is_alike else None, [parameter.sharded_param for parameter in group.fsdp_params]))
+            found.append((process_group, [parameter.sharded_param for parameter in group.fsdp_params]))
     return found
+
+
+def synchronises(model):
+    """Returns True if the last pass synchronised the gradients of the replicas."""
+    if is_ddp(model):
+        return model.require_forward_param_sync and model.require_backward_grad_sync
+    return all(group.reduce_grads and group.all_reduce_grads for group in param_groups(model))
+
+
+def is_equalising(hook):
+    """Returns True if all ranks have the same gradients after a hook. The hook may wrap another one, which it keeps in its closure."""
+    inner = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+    return getattr(hook, "__module__", None) in EQUALISING_HOOKS and all(is_equalising(one) for one in inner if callable(one))
 
 
 def param_groups(state):
