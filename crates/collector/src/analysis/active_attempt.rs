@@ -73,7 +73,7 @@ impl ActiveAttempt {
                         .all(|(a, b)| is_same(a, b)))
     }
 
-    /// Updates the roles: the mesh is known some time after the ranks.
+    /// Updates the roles and data groups: the mesh is known some time after the ranks.
     pub(super) fn set_roles(&mut self, attempt: &Attempt) {
         if Arc::ptr_eq(&self.members, &attempt.members) {
             return;
@@ -84,6 +84,12 @@ impl ActiveAttempt {
             .map(|member| (member.rank, member.role.clone()))
             .collect();
         self.analysis.set_roles(&roles);
+        let groups: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| (member.rank, member.data_group.clone()))
+            .collect();
+        self.analysis.set_data_groups(&groups);
     }
 
     pub(super) fn is_on(&self, rank: Rank, node: &NodeName) -> bool {
@@ -211,6 +217,7 @@ mod tests {
             rank: Rank(rank),
             node: node(),
             role: None,
+            data_group: None,
         };
         ActiveAttempt::of(AttemptNo(1), (0..4).map(member).collect())
     }

@@ -10,6 +10,20 @@ use domain::run::state::{Machine, NodeTask};
 
 /// Names that scripts use for the pipeline axis. Along it, ranks have different layers and so different work.
 const PIPELINE_AXES: [&str; 5] = ["pp", "pipe", "pipeline", "stage", "pipeline_parallel"];
+/// Names that scripts and frameworks use for the axes along which the data are divided: ranks have the same layers and other samples.
+const DATA_AXES: [&str; 11] = [
+    "dp",
+    "ddp",
+    "data",
+    "data_parallel",
+    "batch",
+    "replicate",
+    "shard",
+    "fsdp",
+    "hsdp",
+    "dp_replicate",
+    "dp_shard",
+];
 
 /// The active attempts, by run.
 #[derive(Debug, Default)]
@@ -30,6 +44,9 @@ struct AttemptState {
     ranks: usize,
     /// Number of ranks whose pipeline stage is known.
     staged: usize,
+    /// Number of axes of the mesh, 0 if it is not known, and whether all ranks have reported it.
+    axes: usize,
+    is_mesh_complete: bool,
 }
 
 impl Attempts {
@@ -79,6 +96,8 @@ fn state(run: &Machine) -> Option<AttemptState> {
         staged: mesh
             .filter(|mesh| pipeline_axis(mesh).is_some())
             .map_or(0, |mesh| mesh.ranks.len()),
+        axes: mesh.map_or(0, |mesh| mesh.axes.len()),
+        is_mesh_complete: mesh.is_some_and(|mesh| mesh.ranks.len() >= ranks),
     })
 }
 
@@ -96,6 +115,7 @@ fn members(run: &Machine) -> Vec<Member> {
                     rank,
                     node: task.node.clone(),
                     role: mesh.and_then(|mesh| stage(mesh, rank)),
+                    data_group: mesh.and_then(|mesh| data_group(mesh, rank)),
                 }
             })
         })
@@ -114,6 +134,29 @@ fn pipeline_axis(mesh: &Mesh) -> Option<usize> {
     mesh.axes
         .iter()
         .position(|axis| PIPELINE_AXES.contains(&axis.to_lowercase().as_str()))
+}
+
+/// Returns the position of a rank on the axes along which the data are not divided, or `None` if there are no such axes. A rank that has not
+/// reported its position is compared with no other.
+fn data_group(mesh: &Mesh, rank: Rank) -> Option<String> {
+    let axes = || mesh.axes.iter().enumerate();
+    if axes().all(|(_, axis)| divides_data(mesh, axis)) {
+        return None;
+    }
+    let Some(position) = mesh.position(rank) else {
+        return Some(format!("rank {}", rank.0));
+    };
+    let beside = axes().filter(|(_, axis)| !divides_data(mesh, axis));
+    let at: Vec<String> = beside
+        .filter_map(|(at, axis)| Some(format!("{axis} {}", position.coordinates.get(at)?)))
+        .collect();
+    Some(at.join(", "))
+}
+
+/// Returns true if ranks along this axis have other samples. An axis with an unknown name may divide a sample, as context parallelism does.
+/// The only axis of a mesh without names is the one of plain data parallelism.
+fn divides_data(mesh: &Mesh, axis: &str) -> bool {
+    DATA_AXES.contains(&axis.to_lowercase().as_str()) || (mesh.axes.len() == 1 && axis == "axis 0")
 }
 
 #[cfg(test)]
@@ -144,5 +187,41 @@ mod tests {
             coordinates: vec![0],
         });
         assert_eq!(stage(&flat, Rank(0)), None);
+    }
+
+    /// Returns the data groups of ranks 0 to 4 on a mesh of 2 × 2, of which rank 4 is no member.
+    fn data_groups(axes: [&str; 2]) -> Vec<Option<String>> {
+        let mut mesh = Mesh::default();
+        for rank in 0..4 {
+            mesh.take(&RankMesh {
+                rank: Rank(rank),
+                axes: axes.map(str::to_owned).to_vec(),
+                sizes: vec![2, 2],
+                coordinates: vec![rank / 2, rank % 2],
+            });
+        }
+        (0..5).map(|rank| data_group(&mesh, Rank(rank))).collect()
+    }
+
+    #[test]
+    fn losses_are_compared_along_the_axes_that_divide_the_data() {
+        let names = |groups: [&str; 5]| groups.map(|group| Some(group.to_owned())).to_vec();
+        assert_eq!(data_groups(["replicate", "Shard"]), vec![None::<String>; 5]);
+        assert_eq!(
+            data_groups(["dp", "cp"]),
+            names(["cp 0", "cp 1", "cp 0", "cp 1", "rank 4"])
+        );
+        let apart = names(["a 0, b 0", "a 0, b 1", "a 1, b 0", "a 1, b 1", "rank 4"]);
+        assert_eq!(data_groups(["a", "b"]), apart, "unknown axes");
+        for (axis, expected) in [("", None), ("dp", None), ("cp", Some("cp 0".to_owned()))] {
+            let mut mesh = Mesh::default();
+            mesh.take(&RankMesh {
+                rank: Rank(0),
+                axes: vec![axis.to_owned()],
+                sizes: vec![2],
+                coordinates: vec![0],
+            });
+            assert_eq!(data_group(&mesh, Rank(0)), expected, "{axis:?}");
+        }
     }
 }

@@ -90,6 +90,14 @@ impl Analysis {
         }
     }
 
+    /// Replaces the data groups of ranks. If they change, what ranks have learned until now was compared with the wrong peers, and is
+    /// forgotten.
+    pub fn set_data_groups(&mut self, groups: &[(Rank, Option<String>)]) {
+        if self.members.set_data_groups(groups) {
+            self.uneven_learning = UnevenLearning::new(self.members.len());
+        }
+    }
+
     /// Takes one measurement. The measurements of one rank must come in order of their times. Measurements of ranks that are not members
     /// are dropped.
     pub fn take(&mut self, measurement: Measurement) {
@@ -216,7 +224,7 @@ impl Analysis {
                 self.straggler.take(&window, &role, &context);
                 self.rare_stall
                     .take(&window, &role, &self.straggler, median_step_s);
-                self.uneven_learning.take(&window, &role);
+                self.uneven_learning.take(&window, &role, &self.members);
                 self.gradient_outlier.take(&window, &role);
             }
         }

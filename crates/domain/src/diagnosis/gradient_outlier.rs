@@ -159,6 +159,7 @@ mod tests {
             rank: Rank(rank),
             node: NodeName::new("a").expect("a name"),
             role: None,
+            data_group: None,
         };
         let members = Members::new((0..4).map(member).collect());
         let mut outlier = GradientOutlier::new(4);

@@ -24,6 +24,7 @@ pub(super) struct Members {
     node_of: Vec<usize>,
     role_of: Vec<usize>,
     roles: usize,
+    data_group_of: Vec<usize>,
     nodes: Vec<Node>,
     node_places: BTreeMap<NodeName, usize>,
 }
@@ -88,15 +89,22 @@ impl Members {
         self.sort_roles();
     }
 
-    fn sort_roles(&mut self) {
-        let mut known: BTreeMap<Option<&str>, usize> = BTreeMap::new();
-        let mut role_of = Vec::with_capacity(self.list.len());
-        for member in &self.list {
-            let next = known.len();
-            role_of.push(*known.entry(member.role.as_deref()).or_insert(next));
+    /// Returns true if the group of at least one rank has changed.
+    pub(super) fn set_data_groups(&mut self, groups: &[(Rank, Option<String>)]) -> bool {
+        let mut has_changed = false;
+        for (rank, group) in groups {
+            let Some(place) = self.place(*rank) else { continue };
+            has_changed |= self.list[place].data_group != *group;
+            self.list[place].data_group.clone_from(group);
         }
-        self.roles = known.len();
-        self.role_of = role_of;
+        self.sort_roles();
+        has_changed
+    }
+
+    fn sort_roles(&mut self) {
+        self.role_of = numbered(self.list.iter().map(|member| &member.role));
+        self.roles = self.role_of.iter().max().map_or(0, |last| last + 1);
+        self.data_group_of = numbered(self.list.iter().map(|member| (&member.role, &member.data_group)));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -147,9 +155,22 @@ impl Members {
 
     /// Returns the other ranks with the same role.
     pub(super) fn peers(&self, place: usize) -> RankSet {
-        let of_role =
-            (0..self.len()).filter(|peer| *peer != place && self.role_of[*peer] == self.role_of[place]);
-        of_role.map(|peer| self.rank(peer)).collect()
+        self.others_in(&self.role_of, place)
+    }
+
+    /// Returns the number of the group of ranks whose data and losses are compared.
+    pub(super) fn data_group(&self, place: usize) -> usize {
+        self.data_group_of[place]
+    }
+
+    /// Returns the other ranks of this group.
+    pub(super) fn data_peers(&self, place: usize) -> RankSet {
+        self.others_in(&self.data_group_of, place)
+    }
+
+    fn others_in(&self, group_of: &[usize], place: usize) -> RankSet {
+        let others = (0..self.len()).filter(|other| *other != place && group_of[*other] == group_of[place]);
+        others.map(|other| self.rank(other)).collect()
     }
 
     // === Completeness of measurements ===
@@ -193,6 +214,16 @@ impl Members {
         let seeing = self.nodes.iter().filter(|node| !node.is_blind);
         seeing.filter_map(|node| node.complete_until_ms).min()
     }
+}
+
+/// Numbers the keys in the order in which they first occur.
+fn numbered<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<usize> {
+    let mut known = BTreeMap::new();
+    keys.map(|key| {
+        let next = known.len();
+        *known.entry(key).or_insert(next)
+    })
+    .collect()
 }
 
 pub(super) fn seconds(ms: i64) -> f64 {

@@ -15,6 +15,10 @@ pub struct Member {
     pub node: NodeName,
     /// Mesh coordinates or pipeline stage, if ranks have different work by design. Only ranks with the same role are compared.
     pub role: Option<String>,
+    /// Position on the axes of the mesh along which the data are not divided, if there are such axes. Ranks with different positions have
+    /// other parts of the same samples (context parallelism) or of the model. Only the data and losses of ranks with the same position are
+    /// compared.
+    pub data_group: Option<String>,
 }
 
 /// One measurement.

@@ -380,6 +380,7 @@ mod tests {
             rank: Rank(rank as u32),
             node: NodeName::new("a").expect("a name"),
             role: None,
+            data_group: None,
         };
         Members::new((0..ranks).map(member).collect())
     }

@@ -8,8 +8,12 @@
 //! Losses of small batches vary, but around those of the peers: of 64 windows of a healthy rank, about half are above and half below. A
 //! lasting difference with one sign comes from the data (an unbalanced shard, wrong labels, the same batch every time), or from the
 //! arithmetic of the rank.
+//!
+//! Data and losses are compared only between ranks with the same position on the axes along which the data are not divided. With context
+//! parallelism, ranks have other parts of the same samples, and their losses differ by design. If the losses of at least half of more than
+//! three ranks differ from those of their peers, none of them is the usual one, and nothing is reported.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness};
 use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
@@ -39,6 +43,8 @@ const FIRST_LOSS_RATIO: f64 = 0.02;
 const DATA_RATIO: f64 = 0.25;
 /// Minimum mean difference of the share of the most frequent class.
 const TOP_CLASS_RATIO: f64 = 0.25;
+/// With more ranks than this, the losses of fewer than half of them may differ from those of their peers.
+const FEW_RANKS: usize = 3;
 /// Number of consecutive windows in which the learning rate of a rank must differ from that of its peers.
 const RATE_WINDOWS: u32 = 16;
 const RATE_RATIO: f64 = 0.01;
@@ -53,7 +59,9 @@ pub(super) struct UnevenLearning {
 
 #[derive(Debug, Clone, Default)]
 struct Track {
-    of_two: bool,
+    /// True if its data and loss, or its learning rate, are compared with those of one rank only.
+    data_of_two: bool,
+    rate_of_two: bool,
     loss: DifferenceTrack,
     input: DifferenceTrack,
     label: DifferenceTrack,
@@ -93,7 +101,7 @@ struct DifferencePeriod {
 /// Value of a rank, value of its peers, and the unit in which they are compared.
 #[derive(Debug, Clone, Copy)]
 struct Compared {
-    at: usize,
+    place: usize,
     own: f64,
     of_peers: f64,
     unit: f64,
@@ -107,18 +115,43 @@ impl UnevenLearning {
         }
     }
 
-    pub(super) fn take(&mut self, window: &Window, role: &Role<'_>) {
+    pub(super) fn take(&mut self, window: &Window, role: &Role<'_>, members: &Members) {
         // Ranks that never wait for each other do not train the same model.
         if role.steps.iter().all(|steps| steps.mean[SYNC] <= 0.0) {
             return;
         }
-        let losses = compared(role, |steps| (steps.learning.loss, 1.0));
+        let ranks: Vec<(usize, &Steps)> = role
+            .places
+            .iter()
+            .copied()
+            .zip(role.steps.iter().copied())
+            .collect();
+        let mut groups: BTreeMap<usize, Vec<(usize, &Steps)>> = BTreeMap::new();
+        for rank in &ranks {
+            groups.entry(members.data_group(rank.0)).or_default().push(*rank);
+        }
+        for group in groups.values() {
+            self.take_data(window, group);
+        }
+        let rates = compared(&ranks, |steps| (steps.learning.rate, 1.0));
+        if rates.len() == ranks.len() {
+            for rate in &rates {
+                let track = &mut self.tracks[rate.place];
+                track.rate_of_two = rates.len() == 2;
+                track.take_rate(window, rate.own, rate.of_peers);
+            }
+        }
+    }
+
+    /// Compares the losses and the data of ranks that see samples of the same kind.
+    fn take_data(&mut self, window: &Window, ranks: &[(usize, &Steps)]) {
+        let losses = compared(ranks, |steps| (steps.learning.loss, 1.0));
         if !losses.is_empty() {
             let mut all: Vec<f64> = losses.iter().map(|loss| loss.own).collect();
             let first_loss = *self.first_loss.get_or_insert_with(|| median(&mut all).abs());
             for loss in &losses {
-                let track = &mut self.tracks[role.places[loss.at]];
-                track.of_two = losses.len() == 2;
+                let track = &mut self.tracks[loss.place];
+                track.data_of_two = losses.len() == 2;
                 track.loss.take(window, loss, |mean, of_peers| {
                     (mean > FIRST_LOSS_RATIO * first_loss && mean > LOSS_RATIO * of_peers.abs())
                         .then(|| mean / of_peers.abs())
@@ -126,50 +159,62 @@ impl UnevenLearning {
             }
         }
         let is_far = |mean: f64, _: f64| (mean > DATA_RATIO).then_some(mean);
-        let inputs = compared(role, |steps| steps.learning.input);
+        let inputs = compared(ranks, |steps| steps.learning.input);
         for input in &inputs {
-            let track = &mut self.tracks[role.places[input.at]];
-            track.of_two = inputs.len() == 2;
+            let track = &mut self.tracks[input.place];
+            track.data_of_two = inputs.len() == 2;
             track.input.take(window, input, is_far);
         }
-        for label in &compared(role, |steps| steps.learning.label) {
-            self.tracks[role.places[label.at]]
-                .label
-                .take(window, label, is_far);
+        for label in &compared(ranks, |steps| steps.learning.label) {
+            self.tracks[label.place].label.take(window, label, is_far);
         }
-        for top in &compared(role, |steps| (steps.learning.label_top, 1.0)) {
-            self.tracks[role.places[top.at]]
+        for top in &compared(ranks, |steps| (steps.learning.label_top, 1.0)) {
+            self.tracks[top.place]
                 .label_top
                 .take(window, top, |mean, _| (mean > TOP_CLASS_RATIO).then_some(mean));
-        }
-        let rates = compared(role, |steps| (steps.learning.rate, 1.0));
-        if rates.len() == role.places.len() {
-            for rate in &rates {
-                let track = &mut self.tracks[role.places[rate.at]];
-                track.of_two = rates.len() == 2;
-                track.take_rate(window, rate.own, rate.of_peers);
-            }
         }
     }
 
     pub(super) fn findings(&self, members: &Members) -> Vec<DraftFinding> {
-        let tracks = self.tracks.iter().enumerate();
+        let without_usual = self.groups_without_usual_rank(members);
+        let of_data = |(place, track): (usize, &Track)| {
+            let is_unknown = without_usual.contains(&members.data_group(place));
+            track.different_learning(place, members).filter(|_| !is_unknown)
+        };
+        let tracks = || self.tracks.iter().enumerate();
+        let of_rate = |(place, track): (usize, &Track)| track.different_learning_rate(place, members);
         one_of_each_pair(
-            tracks
-                .flat_map(|(place, track)| track.findings(place, members))
+            tracks()
+                .filter_map(of_data)
+                .chain(tracks().filter_map(of_rate))
                 .collect(),
         )
+    }
+
+    /// Returns the numbers of the groups in which the losses of at least half of the ranks differ from those of their peers.
+    fn groups_without_usual_rank(&self, members: &Members) -> BTreeSet<usize> {
+        let mut groups: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        for (place, track) in self.tracks.iter().enumerate() {
+            let (ranks, differing) = groups.entry(members.data_group(place)).or_default();
+            *ranks += 1;
+            *differing += usize::from(track.loss.long_period().is_some());
+        }
+        let has_no_usual =
+            |(_, (ranks, differing)): &(usize, (usize, usize))| *ranks > FEW_RANKS && differing * 2 >= *ranks;
+        groups
+            .into_iter()
+            .filter(has_no_usual)
+            .map(|(group, _)| group)
+            .collect()
     }
 }
 
 /// Returns for each rank with a known value that value and the median of its peers, if at least two ranks have one. The unit is the median
 /// of all units.
-fn compared(role: &Role<'_>, value: impl Fn(&Steps) -> (f64, f64)) -> Vec<Compared> {
-    let known: Vec<(usize, f64, f64)> = role
-        .steps
+fn compared(ranks: &[(usize, &Steps)], value: impl Fn(&Steps) -> (f64, f64)) -> Vec<Compared> {
+    let known: Vec<(usize, f64, f64)> = ranks
         .iter()
-        .enumerate()
-        .map(|(at, steps)| (at, value(steps).0, value(steps).1))
+        .map(|(place, steps)| (*place, value(steps).0, value(steps).1))
         .filter(|(_, own, unit)| own.is_finite() && *unit > 0.0)
         .collect();
     if known.len() < 2 {
@@ -180,8 +225,8 @@ fn compared(role: &Role<'_>, value: impl Fn(&Steps) -> (f64, f64)) -> Vec<Compar
     known
         .iter()
         .zip(of_peers)
-        .map(|(&(at, own, _), (of_peers, _))| Compared {
-            at,
+        .map(|(&(place, own, _), (of_peers, _))| Compared {
+            place,
             own,
             of_peers,
             unit,
@@ -270,16 +315,6 @@ impl Track {
         }
     }
 
-    fn findings(&self, place: usize, members: &Members) -> Vec<DraftFinding> {
-        [
-            self.different_learning(place, members),
-            self.different_learning_rate(place, members),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
-    }
-
     /// Returns the finding if the loss differs, or only the inputs or labels do.
     fn different_learning(&self, place: usize, members: &Members) -> Option<DraftFinding> {
         let (loss, label, top, input) = (
@@ -294,7 +329,7 @@ impl Track {
             (None, Some(_)) => Cause::OtherInputs,
             (None, None) => Cause::OtherLoss,
         };
-        let (rank, peers) = (members.rank(place), members.peers(place));
+        let (rank, peers) = (members.rank(place), members.data_peers(place));
         let measured = [
             (loss, &self.loss, Evidence::OwnLoss),
             (label, &self.label, Evidence::LabelMean),
@@ -312,10 +347,11 @@ impl Track {
         } else {
             Severity::Info
         };
+        let culprit = culprit(place, members, self.data_of_two.then_some(peers));
         Some(DraftFinding {
             severity,
             values: values.into_iter().collect(),
-            ..self.draft_finding(place, period, cause, witnesses, members)
+            ..draft_finding(culprit, period, cause, witnesses)
         })
     }
 
@@ -325,43 +361,48 @@ impl Track {
         let (own, of_peers) = self.rates;
         let witnesses = vec![
             witness(Source::Rank { rank }, Evidence::LearningRate, own).against(of_peers),
-            witness(Source::Peers { ranks }, Evidence::LearningRate, of_peers).against(own),
+            witness(
+                Source::Peers { ranks: ranks.clone() },
+                Evidence::LearningRate,
+                of_peers,
+            )
+            .against(own),
         ];
+        let culprit = culprit(place, members, self.rate_of_two.then_some(ranks));
         Some(DraftFinding {
             values: vec![("diagnosis_uneven_learning_rate_ratio", period.ratio)],
-            ..self.draft_finding(place, period, Cause::OtherLearningRate, witnesses, members)
+            ..draft_finding(culprit, period, Cause::OtherLearningRate, witnesses)
         })
     }
+}
 
-    fn draft_finding(
-        &self,
-        place: usize,
-        period: DifferencePeriod,
-        cause: Cause,
-        witnesses: Vec<Witness>,
-        members: &Members,
-    ) -> DraftFinding {
-        // If two ranks differ, neither of them is the usual one.
-        let culprit = if self.of_two {
-            let own: RankSet = [members.rank(place)].into_iter().collect();
-            DraftCulprit::Sides(vec![own, members.peers(place)])
-        } else {
-            DraftCulprit::Ranks(vec![place])
-        };
-        DraftFinding {
-            kind: FindingKind::UnevenLearning,
-            culprit,
-            phase: None,
-            cause,
-            since_ms: period.since_ms,
-            since_step: Some(period.since_step),
-            witnesses,
-            severity: Severity::Warning,
-            lost_seconds: 0.0,
-            values: Vec::new(),
-            is_symptom: false,
-            is_kept: false,
-        }
+/// Returns the culprit. If two ranks differ, neither of them is the usual one; `other` is then the other one.
+fn culprit(place: usize, members: &Members, other: Option<RankSet>) -> DraftCulprit {
+    match other {
+        Some(other) => DraftCulprit::Sides(vec![[members.rank(place)].into_iter().collect(), other]),
+        None => DraftCulprit::Ranks(vec![place]),
+    }
+}
+
+fn draft_finding(
+    culprit: DraftCulprit,
+    period: DifferencePeriod,
+    cause: Cause,
+    witnesses: Vec<Witness>,
+) -> DraftFinding {
+    DraftFinding {
+        kind: FindingKind::UnevenLearning,
+        culprit,
+        phase: None,
+        cause,
+        since_ms: period.since_ms,
+        since_step: Some(period.since_step),
+        witnesses,
+        severity: Severity::Warning,
+        lost_seconds: 0.0,
+        values: Vec::new(),
+        is_symptom: false,
+        is_kept: false,
     }
 }
 

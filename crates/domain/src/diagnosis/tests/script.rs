@@ -12,6 +12,7 @@ pub(super) struct Case {
     pub(super) ranks: u32,
     pub(super) nodes: Vec<String>,
     pub(super) roles: Vec<(RankSet, String)>,
+    pub(super) data_groups: Vec<(RankSet, String)>,
     /// Seconds of data, forward, backward, optimizer, host and sync in a step.
     pub(super) parts: [f64; 6],
     pub(super) noise: f64,
@@ -149,6 +150,7 @@ impl Case {
             ranks: 4,
             nodes: vec!["a".to_owned()],
             roles: Vec::new(),
+            data_groups: Vec::new(),
             parts: [0.010, 0.060, 0.090, 0.020, 0.010, 0.010],
             noise: 0.03,
             startup_s: 2.0,
@@ -188,6 +190,7 @@ impl Case {
                 self.nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
             }
             ["role", ranks, role] => self.roles.push((set(ranks)?, (*role).to_owned())),
+            ["data", "group", ranks, group] => self.data_groups.push((set(ranks)?, (*group).to_owned())),
             ["step", parts @ ..] => {
                 for pair in parts.chunks(2) {
                     self.parts[part(pair[0])?] = seconds(pair.get(1)?)?;

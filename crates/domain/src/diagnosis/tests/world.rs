@@ -594,6 +594,11 @@ fn members(case: &Case) -> Vec<Member> {
             .iter()
             .find(|(ranks, _)| holds(ranks, rank))
             .map(|(_, role)| role.clone()),
+        data_group: case
+            .data_groups
+            .iter()
+            .find(|(ranks, _)| holds(ranks, rank))
+            .map(|(_, group)| group.clone()),
     };
     (0..case.ranks).map(member).collect()
 }
