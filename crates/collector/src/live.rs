@@ -134,6 +134,17 @@ impl Live {
         nodes.get(node).is_some_and(|node| node.is_heard(now_ms))
     }
 
+    /// Returns the connected nodes whose clocks differed from the collector's by at least `least_ms` when their agents connected, with the
+    /// difference in milliseconds.
+    pub(crate) fn clocks_off(&self, least_ms: u64, now_ms: TimestampMs) -> Vec<(NodeName, i64)> {
+        let nodes = self.nodes.read().expect("nothing panics while holding it");
+        let off = nodes
+            .values()
+            .filter(|node| node.is_heard(now_ms) && node.record.clock_offset_ms.unsigned_abs() >= least_ms);
+        off.map(|node| (node.record.name.clone(), node.record.clock_offset_ms))
+            .collect()
+    }
+
     /// Returns the records of all nodes, ordered by name.
     #[must_use]
     pub fn records(&self) -> Vec<NodeRecord> {

@@ -34,6 +34,8 @@ const ENDED_SHOWN_MAX: usize = 1_000;
 const UNCERTAIN_FOR: Duration = Duration::from_secs(90);
 /// An agent that reports that it stops while its node holds ranks, for example for an upgrade, is back within this time.
 const PLANNED_STOP_MAX_MS: i64 = 60_000;
+/// Minimum clock offset with a series. A smaller one may be the time that the hello took to arrive, and the agent measures it better.
+const CLOCK_OFF_MS: u64 = 30_000;
 /// If two ticks are further apart than this, by either clock, this process or its machine was suspended, or the clock was set.
 const TICKS_APART_MAX: Duration = Duration::from_secs(5);
 
@@ -132,8 +134,24 @@ pub(crate) async fn write(
         let certainty = clocks.tick(Instant::now(), now_ms);
         let mut series = state.of_runs(now_ms, started_ms);
         series.extend(node_series((&state, &live), now_ms, certainty, &mut nodes));
+        series.extend(clock_series(&live, now_ms));
         publisher.publish(&store, series, now_ms).await;
     }
+}
+
+/// Returns `node_clock_offset_seconds` of the nodes whose clocks are far off. Rules may not see the samples of such a node, including the
+/// offset that its agent measures, because they have other times.
+fn clock_series(live: &Live, now_ms: TimestampMs) -> Vec<(Labels, f64)> {
+    let series = live.clocks_off(CLOCK_OFF_MS, now_ms).into_iter();
+    let of_node = |(node, offset_ms): (NodeName, i64)| {
+        let names = [
+            (METRIC_NAME, "node_clock_offset_seconds"),
+            ("node", node.as_str()),
+        ];
+        let labels = Labels::new(names).expect("well-formed names");
+        (labels, offset_ms as f64 / 1e3)
+    };
+    series.map(of_node).collect()
 }
 
 /// The last known state of each node.
@@ -223,6 +241,9 @@ impl Clocks {
 
 #[cfg(test)]
 mod tests {
+    use domain::topology::Inventory;
+    use store::state::nodes::NodeRecord;
+
     use super::*;
 
     const CERTAIN: Certainty = Certainty {
@@ -295,6 +316,30 @@ mod tests {
         assert_eq!(run.series(101_000, 50_000), with_stall);
         run.stalls_before = None;
         assert_eq!(run.series(101_000, 50_000), with_stall);
+    }
+
+    #[test]
+    fn only_a_clock_that_is_far_off_has_a_series() {
+        let live = Live::from_records(Vec::new());
+        for (name, clock_offset_ms) in [("a", -29_999), ("b", -720_000), ("c", 30_000), ("d", i64::MIN)] {
+            let record = NodeRecord {
+                name: NodeName::new(name).expect("a good name"),
+                agent_version: "1".into(),
+                clock_offset_ms,
+                inventory: Inventory::default(),
+                seen_ms: 0,
+            };
+            live.hello(record, 1_000_000);
+        }
+        let series = |now_ms| -> Vec<(String, f64)> {
+            let of_node =
+                |(labels, value): (Labels, f64)| (labels.get("node").unwrap_or_default().to_owned(), value);
+            clock_series(&live, now_ms).into_iter().map(of_node).collect()
+        };
+        let far = i64::MIN as f64 / 1e3;
+        let expected = [("b", -720.0), ("c", 30.0), ("d", far)].map(|(node, value)| (node.to_owned(), value));
+        assert_eq!(series(1_000_000), expected);
+        assert_eq!(series(2_000_000), [], "none is connected");
     }
 
     #[test]

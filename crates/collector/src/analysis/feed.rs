@@ -35,10 +35,10 @@ pub(crate) struct FedFrame {
 }
 
 impl FedFrame {
-    /// Copies the rows out of a frame. Returns `None` if the frame has none or is too old.
-    pub(crate) fn of(columns: &Arc<[FedColumn]>, frame: &Frame, now_ms: TimestampMs) -> Option<Self> {
+    /// Copies the rows out of a frame. Returns `None` if the frame has none or is too old. `node_now_ms` is the time by the clock of the node.
+    pub(crate) fn of(columns: &Arc<[FedColumn]>, frame: &Frame, node_now_ms: TimestampMs) -> Option<Self> {
         let last = *frame.times_ms.last()?;
-        if columns.is_empty() || last < now_ms - AGE_MAX_MS {
+        if columns.is_empty() || last < node_now_ms - AGE_MAX_MS {
             return None;
         }
         let rows = columns.iter().flat_map(|column| frame.row(column.row));

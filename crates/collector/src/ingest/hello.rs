@@ -45,6 +45,8 @@ pub(super) struct AgentSession {
     pub(super) heartbeat: Heartbeat,
     /// The protocol version that both sides use.
     pub(super) protocol: u32,
+    /// By how much the node's clock was behind when the agent connected, in milliseconds.
+    pub(super) clock_behind_ms: i64,
 }
 
 /// A stream that may send its hello.
@@ -149,6 +151,7 @@ pub(super) async fn greet(
             process: process(&hello),
             heartbeat,
             protocol,
+            clock_behind_ms: clock_behind_ms(&hello, now_ms),
         },
         HelloAck {
             protocol,
@@ -231,6 +234,12 @@ fn record(name: NodeName, hello: &Hello, now_ms: TimestampMs) -> Result<NodeReco
     })
 }
 
+/// Returns by how much the node's clock is behind the collector's, including the time that the hello took to arrive. Returns 0 if it is ahead:
+/// if it is set right later, its samples must not look old.
+pub(super) fn clock_behind_ms(hello: &Hello, now_ms: TimestampMs) -> i64 {
+    now_ms.saturating_sub(hello.now_ms).max(0)
+}
+
 fn process(hello: &Hello) -> AgentProcess {
     AgentProcess {
         instance: shortened(&hello.instance),
@@ -256,4 +265,24 @@ fn shortened(text: &str) -> String {
 fn failed(error: &StateError) -> Status {
     tracing::error!(%error, "an agent could not be admitted");
     Status::unavailable("the collector cannot read its state right now; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clock_that_is_behind_shifts_the_age_of_samples() {
+        let behind_ms = |hello_ms| {
+            let hello = Hello {
+                now_ms: hello_ms,
+                ..Hello::default()
+            };
+            clock_behind_ms(&hello, 1_000_000)
+        };
+        assert_eq!(behind_ms(400_000), 600_000);
+        assert_eq!(behind_ms(1_000_000), 0);
+        assert_eq!(behind_ms(1_600_000), 0);
+        assert_eq!(behind_ms(i64::MIN), i64::MAX, "an agent may send anything");
+    }
 }

@@ -48,13 +48,19 @@ const EVENTS_A_MINUTE: u32 = 600;
 
 /// Serves one agent's samples until either side ends the stream.
 async fn serve(ingest: &Ingest, session: &AgentSession, up: &mut Up, down: &mut Down) -> Result<(), Status> {
-    let AgentSession { node, heartbeat, .. } = session;
+    let AgentSession {
+        node,
+        heartbeat,
+        clock_behind_ms,
+        ..
+    } = session;
     let (queue, waiting) = mpsc::channel(BATCHES_MAX);
     let writing = writer::write(ingest, node, waiting, down);
     let mut reader = Reader {
         ingest,
         node,
         heartbeat,
+        clock_behind_ms: *clock_behind_ms,
         names: Dictionaries::default(),
         mappings: RowMappings::default(),
         queue,
@@ -69,6 +75,7 @@ struct Reader<'a> {
     ingest: &'a Ingest,
     node: &'a NodeName,
     heartbeat: &'a Heartbeat,
+    clock_behind_ms: i64,
     names: Dictionaries,
     mappings: RowMappings,
     queue: mpsc::Sender<WriterRequest>,
@@ -117,6 +124,7 @@ impl Reader<'_> {
                 }
                 telemetry_up::Message::Hello(hello) => {
                     drop(turn);
+                    self.clock_behind_ms = hello::clock_behind_ms(&hello, clock::now_ms());
                     hello::again(self.ingest, self.node, hello).await?;
                 }
             }
@@ -189,11 +197,13 @@ impl Reader<'_> {
         }
         self.names.note_use(&batch.segment);
         let (mut blocks, mut left_out, mut last) = (Vec::with_capacity(frames.len()), 0, None);
-        let (mut fed, mut until_ms, now_ms) = (Vec::new(), TimestampMs::MIN, clock::now_ms());
+        let (mut fed, mut until_ms) = (Vec::new(), TimestampMs::MIN);
+        // The samples of a node whose clock is behind are as current as those of the others.
+        let node_now_ms = clock::now_ms().saturating_sub(self.clock_behind_ms);
         for frame in frames {
             let mapping = self.mapping(&batch.segment, &frame.series)?;
             last = mapping.refused.as_ref().map(|(_, reason)| *reason).or(last);
-            fed.extend(FedFrame::of(&mapping.fed, &frame, now_ms));
+            fed.extend(FedFrame::of(&mapping.fed, &frame, node_now_ms));
             until_ms = frame.times_ms.last().map_or(until_ms, |last| until_ms.max(*last));
             let (block, without) = mapping.block(frame);
             blocks.extend(block);

@@ -171,7 +171,11 @@ impl Windows {
 
     fn close_at(&mut self, last_step: u64) -> Option<Window> {
         let end_ms = self.ends.get(&last_step)?.first_ms;
-        if self.closed_ms.is_some_and(|closed| end_ms - closed < WINDOW_MS) {
+        // If the first pools of the two ends are of nodes with different clocks, this is not a duration. Then the window ends.
+        if self
+            .closed_ms
+            .is_some_and(|closed| (end_ms - closed).abs() < WINDOW_MS)
+        {
             return None;
         }
         (self.closed, self.closed_ms) = (Some(last_step), Some(end_ms));
@@ -353,4 +357,54 @@ pub(super) fn largest(value: impl Fn(usize) -> f64) -> (usize, f64) {
         .map(|part| (*part, value(*part)))
         .filter(|(_, value)| value.is_finite());
     known.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((HOST, 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::messages::Member;
+    use crate::ident::{NodeName, Rank};
+
+    const NODES: [&str; 2] = ["a", "b"];
+
+    fn node(place: usize) -> NodeName {
+        NodeName::new(NODES[place]).expect("a name")
+    }
+
+    fn pool(place: usize, step: u64, at_ms: TimestampMs) -> Pool {
+        Pool {
+            rank: Rank(place as u32),
+            node: node(place),
+            first_step: step,
+            last_step: step,
+            at_ms,
+            mean: StepParts::default(),
+            max: StepParts::default(),
+            micro_batch: None,
+            learning: input::Learning::default(),
+            parameters: None,
+        }
+    }
+
+    #[test]
+    fn windows_end_although_the_clock_of_one_node_is_ten_minutes_behind() {
+        let member = |place: usize| Member {
+            rank: Rank(place as u32),
+            node: node(place),
+            role: None,
+            data_group: None,
+        };
+        let mut members = Members::new((0..2).map(member).collect());
+        let (mut windows, mut ended) = (Windows::new(2), Vec::new());
+        for step in 1..=6_u64 {
+            // In turn, the pool of one rank and of the other arrives first.
+            for place in [step % 2, (step + 1) % 2].map(|place| place as usize) {
+                let at_ms = 1_000_000_000 + step as i64 * 1_000 - place as i64 * 600_000;
+                windows.take(place, &pool(place, step, at_ms));
+                members.set_complete_until(place, at_ms);
+            }
+            ended.extend(windows.close(&members).iter().map(|window| window.last_step));
+        }
+        assert_eq!(ended, [2, 3, 4, 5, 6]);
+    }
 }

@@ -224,6 +224,8 @@ pub const CATALOGUE: &[Metric] = &[
     counter("node_cpu_seconds_total", Seconds, &["mode"], "CPU time by mode, summed over CPUs."),
     gauge("node_up", Flag, &[],
         "1 while the node's agent is connected, 0 while it is not; absent after a planned stop. Written by the collector."),
+    gauge("node_clock_offset_seconds", Seconds, &[],
+        "The node's clock minus the collector's when the agent connected, if they differ by 30 s or more. Written by the collector."),
     gauge("node_cpus", Count, &[], "Logical processors."),
     gauge("node_load1", Number, &[], "Load average of the last minute."),
     gauge("node_memory_total_bytes", Bytes, &[], "Host memory."),
