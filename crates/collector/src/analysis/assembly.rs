@@ -27,8 +27,24 @@ struct Reading<'a> {
 pub(super) struct NodeMemory {
     /// Which throttle reasons of each GPU are active.
     throttle: BTreeMap<String, BTreeMap<String, bool>>,
+    /// PCIe lanes of each GPU.
+    pcie: BTreeMap<String, PcieLanes>,
     /// The GPU of each rank.
     gpus: BTreeMap<(RunId, Rank), String>,
+}
+
+/// PCIe lanes of a GPU now, and the highest number that GPU and slot both support.
+#[derive(Debug, Clone, Copy, Default)]
+struct PcieLanes {
+    now: Option<f64>,
+    max: Option<f64>,
+}
+
+impl PcieLanes {
+    fn ratio(self) -> Option<f64> {
+        let max = self.max.filter(|max| *max > 0.0)?;
+        Some(self.now? / max)
+    }
 }
 
 impl NodeMemory {
@@ -74,6 +90,12 @@ pub(super) fn assemble(
                 let reasons = memory.throttle.entry(gpu.clone()).or_default();
                 reasons.insert(reason.clone(), value > 0.0);
             }
+            (Subject::Gpu(gpu), Field::PcieWidth) => {
+                memory.pcie.entry(gpu.clone()).or_default().now = Some(value);
+            }
+            (Subject::Gpu(gpu), Field::PcieWidthMax) => {
+                memory.pcie.entry(gpu.clone()).or_default().max = Some(value);
+            }
             (Subject::Node, field) => {
                 let own = own.get_or_insert_with(|| NodeResources {
                     node: node.clone(),
@@ -110,6 +132,7 @@ pub(super) fn assemble(
                     .filter(|(_, is)| **is)
                     .map(|(reason, _)| reason.clone())
                     .collect(),
+                pcie_width_ratio: memory.pcie.get(gpu).and_then(|lanes| lanes.ratio()),
                 ..GpuCondition::default()
             })
         };
@@ -180,7 +203,12 @@ impl Draft {
             Field::MajorFaults => &mut self.major_faults,
             Field::HostMemory => &mut self.memory,
             Field::PipelineBubble => return self.is_stage = true,
-            Field::Gpu(_) | Field::Throttle(_) | Field::Cpus | Field::StealSeconds => return,
+            Field::Gpu(_)
+            | Field::Throttle(_)
+            | Field::PcieWidth
+            | Field::PcieWidthMax
+            | Field::Cpus
+            | Field::StealSeconds => return,
         };
         *place = Some(value);
     }
@@ -385,14 +413,22 @@ mod tests {
     }
 
     #[test]
-    fn a_throttled_gpu_is_reported_with_its_rank() {
+    fn a_gpu_is_reported_with_its_rank() {
         let mut memory = NodeMemory::default();
         let assignment: &[(&str, &str)] = &[("gpu", "G1"), ("run", "r"), ("rank", "0")];
+        let gpu: &[(&str, &str)] = &[("gpu", "G1")];
         let throttle: &[(&str, &str)] = &[("gpu", "G1"), ("reason", "hw_thermal_slowdown")];
         let rank: &[(&str, &str)] = &[("run", "r"), ("rank", "0")];
         let frames = [
             frame(&[1_000], &[("gpu_assignment_info", assignment, &[1.0])]),
             frame(&[1_000], &[("gpu_throttle", throttle, &[1.0])]),
+            frame(
+                &[1_000],
+                &[
+                    ("gpu_pcie_width", gpu, &[4.0]),
+                    ("gpu_pcie_width_max", gpu, &[16.0]),
+                ],
+            ),
         ];
         assert_eq!(assembled(&mut memory, &frames), []);
         let used = frame(&[2_000], &[("train_cpu_seconds_total", rank, &[5.0])]);
@@ -402,5 +438,7 @@ mod tests {
         };
         let reasons = resources.gpu.as_ref().map(|gpu| gpu.throttle_reasons.clone());
         assert_eq!(reasons, Some(vec!["hw_thermal_slowdown".to_owned()]));
+        let lanes = resources.gpu.as_ref().and_then(|gpu| gpu.pcie_width_ratio);
+        assert_eq!(lanes, Some(0.25));
     }
 }

@@ -72,6 +72,9 @@ pub(super) enum Field {
     Gpu(String),
     /// The GPU throttles for this reason.
     Throttle(String),
+    /// PCIe lanes of the GPU, and the highest number that GPU and slot both support.
+    PcieWidth,
+    PcieWidthMax,
     Cpus,
     StealSeconds,
 }
@@ -132,22 +135,27 @@ fn of_rank(metric: &str, labels: &Labels) -> Option<Column> {
 
 fn of_gpu(metric: &str, labels: &Labels) -> Option<Column> {
     let gpu = labels.get("gpu")?.to_owned();
-    match metric {
-        "gpu_assignment_info" => Some(Column {
-            subject: rank(labels)?,
-            field: Field::Gpu(gpu),
-        }),
+    let field = match metric {
+        "gpu_assignment_info" => {
+            return Some(Column {
+                subject: rank(labels)?,
+                field: Field::Gpu(gpu),
+            });
+        }
         "gpu_throttle" => {
             let reason = labels
                 .get("reason")
                 .filter(|reason| !HARMLESS_THROTTLE.contains(reason))?;
-            Some(Column {
-                subject: Subject::Gpu(gpu),
-                field: Field::Throttle(reason.to_owned()),
-            })
+            Field::Throttle(reason.to_owned())
         }
-        _ => None,
-    }
+        "gpu_pcie_width" => Field::PcieWidth,
+        "gpu_pcie_width_max" => Field::PcieWidthMax,
+        _ => return None,
+    };
+    Some(Column {
+        subject: Subject::Gpu(gpu),
+        field,
+    })
 }
 
 fn of_node(metric: &str, labels: &Labels) -> Option<Column> {
@@ -225,6 +233,12 @@ mod tests {
             field("gpu_throttle", &[("gpu", "0"), ("reason", "hw_thermal_slowdown")]),
             Some(Field::Throttle("hw_thermal_slowdown".into()))
         );
+        assert_eq!(field("gpu_pcie_width", &[("gpu", "0")]), Some(Field::PcieWidth));
+        assert_eq!(
+            field("gpu_pcie_width_max", &[("gpu", "0")]),
+            Some(Field::PcieWidthMax)
+        );
+        assert_eq!(field("gpu_pcie_generation", &[("gpu", "0")]), None);
         assert_eq!(
             field(
                 "gpu_assignment_info",

@@ -70,13 +70,14 @@ pub enum WitnessKind {
 }
 
 /// Kind of source of the metrics with each prefix.
-const KINDS_BY_PREFIX: [(&str, WitnessKind); 9] = [
+const KINDS_BY_PREFIX: [(&str, WitnessKind); 10] = [
     ("train_", WitnessKind::Rank),
     ("nccl_", WitnessKind::Rank),
     ("gpu_", WitnessKind::Driver),
     ("nvswitch_", WitnessKind::Driver),
     ("link_", WitnessKind::Nic),
     ("node_up", WitnessKind::Agent),
+    ("node_clock_", WitnessKind::Agent),
     ("node_", WitnessKind::Kernel),
     ("run_", WitnessKind::Agent),
     ("lockstep_", WitnessKind::Collector),
@@ -158,7 +159,7 @@ mod tests {
         );
         let two = Confidence::of_metrics(["train_step_seconds", "gpu_throttled"]);
         assert_eq!((two.level, two.witnesses), (ConfidenceLevel::High, 2));
-        let agent = Confidence::of_metrics(["node_up"]);
+        let agent = Confidence::of_metrics(["node_up", "node_clock_offset_seconds"]);
         assert_eq!(agent.kinds, [WitnessKind::Agent]);
         let site = Confidence::of_metrics(["power"]);
         assert_eq!((site.level, site.witnesses), (ConfidenceLevel::Medium, 0));

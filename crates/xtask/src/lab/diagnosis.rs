@@ -33,7 +33,8 @@ change to be watched.
 - *wrong rank named*: any alert names another rank or node of the run, or any rank before the fault.
 - *unknown*: detected, but not every culprit is named. This counts as a miss.
 - *p50*, *p95*: seconds from the fault until the culprit was named, by the clock of the machine. A trial in which it was not named counts as infinite. Some rules
-  wait on purpose: `LearningRateZero` for three minutes, `DataUneven` and `LossRises` for one, `ReplicasDiffer` for three checks of 256 steps each.
+  wait on purpose: `LearningRateZero` for five minutes, but for three in these trials, whose rate is 0 from the first step; `DataUneven` and
+  `LossRises` for one, `ReplicasDiffer` for three checks of 256 steps each.
 - *named by `run why`*: `lockstep run why RUN` names the culprit at the end of the trial.
 - *TraceML*: TraceML on the same script with the same seed, for stragglers; three lines of the script are enabled for it. It is right if its summary at the end of the run
   names exactly the culprits as stragglers.
