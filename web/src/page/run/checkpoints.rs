@@ -41,6 +41,7 @@ pub(super) fn Checkpoints(
             tr_with("Problem: {problem}", &[("problem", &problem)])
         })
     });
+    let has_problem = move || checkpoints.problem.with(Option::is_some);
     let there = Memo::new(move |_| checkpoints.list.is_known() && !checkpoints.list.is_empty());
     let path = StoredValue::new(id);
     let row = move |row| {
@@ -55,8 +56,8 @@ pub(super) fn Checkpoints(
             <p class="text-sm break-all" data-testid="checkpoint-folder">{folder}</p>
             <ErrorMessage what=pin.problem />
             <When on=move || checkpoints.list.is_empty()><p class="opacity-70">{tr("No checkpoints yet.")}</p></When>
-            <p class="text-sm break-words empty:hidden" data-testid="checkpoint-trouble">{problem}</p>
-            <When on=move || !checkpoints.list.is_known() && checkpoints.problem.with(Option::is_none)><p class="opacity-70">{tr("Loading…")}</p></When>
+            <When on=has_problem><p class="text-sm break-words" data-testid="checkpoint-trouble"><span class="state state-warning">{tr("warning")}</span> " " {problem}</p></When>
+            <When on=move || !checkpoints.list.is_known() && !has_problem()><p class="opacity-70">{tr("Loading…")}</p></When>
             <When on=move || there.get()>
                 <div class="overflow-x-auto" tabindex="0" role="region" aria-label=tr("Table of checkpoints")>
                     <table class="rows">
@@ -110,7 +111,7 @@ fn Saving(
     let label = text(move || tr_with("Keep {checkpoint}", &[("checkpoint", &one.with(name))]));
     view! {
         <tr data-testid="checkpoint">
-            <td title=row.key.clone()>{of(name)} " " <span class="badge badge-sm badge-info" hidden=move || !one.with(|one| one.in_use)>{tr("in use")}</span></td>
+            <td title=row.key.clone()>{of(name)} " " <span class="state state-info" hidden=move || !one.with(|one| one.in_use)>{tr("in use")}</span></td>
             <td>{of(content)}</td>
             <td class="whitespace-nowrap">{of(size)}</td>
             <td>{of(|one| one.duration_ms.map_or("–".to_owned(), took))}</td>
@@ -182,9 +183,9 @@ fn state(one: &CheckpointView) -> String {
 
 fn badge(one: &CheckpointView) -> &'static str {
     match (one.complete, one.writing) {
-        (true, _) => "badge badge-sm badge-success",
-        (false, true) => "badge badge-sm badge-info",
-        (false, false) => "badge badge-sm badge-warning",
+        (true, _) => "state state-ok",
+        (false, true) => "state state-info",
+        (false, false) => "state state-warning",
     }
 }
 

@@ -76,7 +76,7 @@ fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
             <td>{of(|rank| rank.pid.map(u64::from))}</td>
             <td>{of(|rank| rank.step.or(rank.exit.as_ref().and_then(|exit| exit.last_step)))}</td>
             <td class="break-words">
-                <span class="badge badge-xs badge-error" hidden=move || !is_root.get()>{tr("failed first")}</span>
+                <span class="state state-critical" hidden=move || !is_root.get()>{tr("failed first")}</span>
                 <span class="badge badge-xs badge-ghost" hidden=move || !fell.get()>{tr("secondary failure")}</span>
                 " " {text(move || rank.with(end))}
                 {dynamic_view(move || traceback.get().map_or_else(empty_view, folded))}

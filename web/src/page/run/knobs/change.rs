@@ -120,9 +120,9 @@ pub(super) fn shown(made: &MadeChange) -> AnyView {
 /// Renders how far the ranks have applied a change in place.
 fn in_place(live: &InPlaceChange, ranks: &[Rank]) -> AnyView {
     let class = match live.state {
-        InPlaceState::Taken => "badge badge-sm badge-success",
-        InPlaceState::Refused => "badge badge-sm badge-error",
-        InPlaceState::Asked | InPlaceState::Left => "badge badge-sm badge-neutral",
+        InPlaceState::Taken => "state state-ok",
+        InPlaceState::Refused => "state state-critical",
+        InPlaceState::Asked | InPlaceState::Left => "state state-unknown",
     };
     let at = live.step.map_or(String::new(), |step| {
         tr_with(" after step {step}", &[("step", &step)])
@@ -200,11 +200,11 @@ fn answer(answer: &KnobAnswer) -> AnyView {
 
 fn verdict(verdict: &Verdict) -> AnyView {
     let class = match verdict.decision {
-        Decision::Kept | Decision::Better | Decision::Recovered => "badge badge-sm badge-success",
+        Decision::Kept | Decision::Better | Decision::Recovered => "state state-ok",
         Decision::Rejected | Decision::Worse | Decision::NotApplied | Decision::NotRecovered => {
-            "badge badge-sm badge-error"
+            "state state-critical"
         }
-        _ => "badge badge-sm badge-neutral",
+        _ => "state state-unknown",
     };
     view! {
         <p class="text-sm break-words" data-testid="verdict">
