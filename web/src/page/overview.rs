@@ -32,8 +32,8 @@ pub(crate) fn Overview() -> impl IntoView {
         <div class="grid grid-cols-1 gap-4">
             <Sentence />
             <Goodput />
-            <FirstSteps />
             <Attention />
+            <FirstSteps />
             <Runs />
             <GpuGrid />
             <Indicators />

@@ -40,7 +40,7 @@ fn Line(row: Row<Diagnosis>) -> impl IntoView {
             <details>
                 <summary class="cursor-pointer flex flex-wrap gap-x-3 items-center min-h-(--row)">
                     <span class=text(move || severity().0)>{text(move || severity().1)}</span>
-                    <span class="min-w-0 grow break-words" lang="en">{of(|diagnosis| &diagnosis.summary)}</span>
+                    <span class="min-w-0 break-words" lang="en">{of(|diagnosis| &diagnosis.summary)}</span>
                     <span class="text-muted" lang="en">{of(|diagnosis| &diagnosis.culprit)}</span>
                     <span class="text-muted"><Ago at_ms=since_ms /></span>
                 </summary>
