@@ -24,6 +24,7 @@ test("an exploding run", async (t) => {
     const shownMs = Date.now();
     const badMs = await firstBadStep(lockstep, run);
     assert.ok(shownMs - badMs <= DIAGNOSED_MS, `the diagnosis came ${(shownMs - badMs) / 1000} s after the first bad step`);
+    await card.getByRole("link", { name: "Evidence and actions" }).waitFor();
     await card.locator("summary").click();
     await card.getByTestId("evidence").first().waitFor();
     assert.match(await card.getByTestId("evidence").first().innerText(), /\d/);

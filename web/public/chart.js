@@ -343,7 +343,6 @@ class Chart {
     const ratio = devicePixelRatio;
     ctx.save();
     ctx.font = `${11 * ratio}px sans-serif`;
-    ctx.textAlign = "left";
     ctx.fillStyle = ctx.strokeStyle = getComputedStyle(this.element).color;
     ctx.lineWidth = ratio;
     ctx.setLineDash([4 * ratio, 4 * ratio]);
@@ -354,8 +353,13 @@ class Chart {
       ctx.globalAlpha = isThin ? 0.5 : 1;
       line(ctx, [x, bbox.top], [x, bbox.top + bbox.height]);
       ctx.globalAlpha = 1;
-      ctx.fillText(isThin ? word[0] : word, x + 3 * ratio, bbox.top + (isThin ? 22 : 11) * ratio);
+      const label = isThin ? word[0] : word;
+      // A label that the right edge would cut off is on the left of its line.
+      const isLeft = x + 3 * ratio + ctx.measureText(label).width > ctx.canvas.width;
+      ctx.textAlign = isLeft ? "right" : "left";
+      ctx.fillText(label, x + (isLeft ? -3 : 3) * ratio, bbox.top + (isThin ? 22 : 11) * ratio);
     }
+    ctx.textAlign = "left";
     ctx.fillStyle = ctx.strokeStyle = dark.matches ? CRITICAL.dark : CRITICAL.light;
     for (const [value, word] of this.levels) {
       const y = Math.round(valToPos(value, "y", true));

@@ -1,5 +1,5 @@
-//! The page of one diagnosis: summary, culprit, start, confidence, reasons, advice, changes before it; then the evidence, with the stacks of a
-//! hang, its history, and a file with all of it.
+//! The page of one diagnosis: summary, culprit, start, confidence, reasons, advice, what people did, changes before it; then the evidence, with
+//! the stacks of a hang, similar diagnoses, and a file with all of it.
 
 mod actions;
 mod bundle;
@@ -41,13 +41,15 @@ pub(crate) fn OneDiagnosis(
             <When on=move || !is_known.get() && state.problem.with(Option::is_none)><p class="opacity-70">{tr("Loading…")}</p></When>
             <When on=move || is_known.get()>
                 <Facts state />
-                <Actions state />
-                <HandlingButtons state />
+                <div class="flex flex-wrap gap-2 items-start">
+                    <Actions state />
+                    <HandlingButtons state />
+                </div>
+                <Timeline state />
                 <ChangedBefore state />
                 <EvidenceCharts state />
                 <RankStacks state />
                 <Similar state />
-                <Timeline state />
                 <Bundle state />
             </When>
         </div>

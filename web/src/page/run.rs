@@ -177,6 +177,6 @@ fn RunDiagnoses(id: String, run: RunSignal) -> impl IntoView {
         rows
     };
     view! {
-        <section class="grid gap-3 empty:hidden" aria-label=tr("Diagnoses of this run")>{each(ours, |row| view! { <DiagnosisCard row linked=false /> }.into_any())}</section>
+        <section class="grid gap-3 empty:hidden" aria-label=tr("Diagnoses of this run")>{each(ours, |row| view! { <DiagnosisCard row /> }.into_any())}</section>
     }
 }

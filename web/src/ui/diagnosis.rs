@@ -13,8 +13,6 @@ use crate::live::Row;
 pub(crate) fn DiagnosisCard(
     /// The diagnosis.
     row: Row<Diagnosis>,
-    /// Whether to link to its run; not needed on the run's page.
-    linked: bool,
 ) -> impl IntoView {
     let diagnosis = row.signal();
     let of = move |part: fn(&Diagnosis) -> &str| {
@@ -25,9 +23,6 @@ pub(crate) fn DiagnosisCard(
     let since_ms = Signal::derive(move || {
         diagnosis.with(|diagnosis| diagnosis.alert.fired_ms.unwrap_or(diagnosis.alert.active_ms))
     });
-    let run = row
-        .peek(|diagnosis| diagnosis.alert.labels.get("run").map(str::to_owned))
-        .filter(|_| linked);
     let (rule, page) = row.peek(|diagnosis| {
         (
             diagnosis.alert.rule.clone(),
@@ -47,10 +42,11 @@ pub(crate) fn DiagnosisCard(
                 <span class="opacity-80" lang="en">{of(|diagnosis| &diagnosis.culprit)}</span>
                 <span class="opacity-80">{since} <Ago at_ms=since_ms /> {ago}</span>
             </p>
-            <h3 class="font-bold mt-1 break-words"><a class="link" lang="en" href=page>{of(|diagnosis| &diagnosis.summary)}</a></h3>
+            <h3 class="font-bold mt-1 break-words"><a class="link" lang="en" href=page.clone()>{of(|diagnosis| &diagnosis.summary)}</a></h3>
             <p class="mt-1"><b>{tr("Why: ")}</b>{english(of(|diagnosis| &diagnosis.cause))}</p>
             <p class="mt-1"><b>{tr("What to do: ")}</b>{english(of(|diagnosis| &diagnosis.advice))}</p>
-            <div class="flex flex-wrap gap-4 mt-2 items-start">
+            <div class="flex flex-wrap gap-x-4 gap-y-2 mt-2 items-start">
+                <a class="btn btn-sm" href=page>{tr("Evidence and actions")}</a>
                 <details class="grow min-w-0">
                     <summary class="cursor-pointer">{tr("Evidence: what was measured")}</summary>
                     {dynamic_view(move || {
@@ -58,7 +54,6 @@ pub(crate) fn DiagnosisCard(
                         all.into_any()
                     })}
                 </details>
-                {run.map(|run| view! { <a href=format!("/runs/{run}") class="link">{tr("Show the run")}</a> })}
             </div>
         </article>
     }

@@ -101,7 +101,7 @@ pub(super) fn Actions(state: DiagnosisState) -> impl IntoView {
     let offered = move || state.actions.rows();
     view! {
         <When on=move || session.may(Role::Operator) && !offered().is_empty()>
-            <section class="grid gap-2" aria-label=tr("Actions") data-testid="actions">
+            <section class="grid gap-2 min-w-0" aria-label=tr("Actions") data-testid="actions">
                 <div class="flex flex-wrap gap-2">{each(offered, move |row| button(state, confirmation, &row))}</div>
             </section>
         </When>

@@ -44,17 +44,23 @@ pub(super) fn HandlingButtons(state: DiagnosisState) -> impl IntoView {
             tr("Acknowledge")
         }
     });
-    // An action against the cause is the one button that stands out.
+    // An action against the cause is the one button that stands out, and a diagnosis that has ended needs no owner.
     let has_actions = Memo::new(move |_| !state.actions.rows().is_empty());
+    let has_ended = Memo::new(move |_| {
+        state.view.with(|view| {
+            view.as_ref()
+                .is_some_and(|view| view.diagnosis.alert.resolved_ms.is_some())
+        })
+    });
     let class = text(move || {
-        if is_acknowledged.get() || has_actions.get() {
+        if is_acknowledged.get() || has_actions.get() || has_ended.get() {
             BUTTON.to_owned()
         } else {
             format!("{BUTTON} btn-primary")
         }
     });
     view! {
-        <section class="grid gap-2" aria-label=tr("Handling") data-testid="handling">
+        <section class="grid gap-2 min-w-0" aria-label=tr("Handling") data-testid="handling">
             <div class="flex flex-wrap gap-2">
                 <When on=move || session.may(Role::Operator)>
                     <button class=class disabled=request.busy on:click=acknowledge data-testid="acknowledge">{words}</button>

@@ -182,7 +182,7 @@ pub(super) fn Charts(
     let charts: Vec<AnyView> = charts.map(chart).collect();
     view! {
         <section class="min-w-0">
-            <Heading text=tr("Charts") hint=tr("One line per rank; with more than 16 ranks the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag to zoom in on a period in all charts; double-click to reset.")>
+            <Heading text=tr("Charts") hint=tr("One line per rank; over 16 ranks: the median, a band with 80 % of them, and the ranks that a diagnosis names. Drag to zoom in; double-click to reset.")>
                 <div class="flex flex-wrap gap-x-4 gap-y-2 items-center"><ChooseMarks view /> <ChooseSpan view /></div>
             </Heading>
             <div class="grid grid-cols-1 gap-3 lg:grid-cols-2">{charts}</div>
