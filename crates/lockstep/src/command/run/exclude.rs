@@ -53,7 +53,8 @@ impl Exclude {
         let wanted = PreviewChange::Exclude(asked.clone());
         let preview: ChangePreview = client.post(&format!("{path}/preview"), &wanted).await?;
         if preview.change.is_none() {
-            return self.in_progress(&before);
+            self.in_progress(&before)?;
+            return self.wait_if_requested(client, &before).await;
         }
         for line in preview_lines(&self.run, &self.node, &preview) {
             say!("{}", printable(&line));
@@ -65,14 +66,11 @@ impl Exclude {
             return Err(Failure::Failed(anyhow::anyhow!("nothing was changed")));
         }
         let view: RunView = client.post(&format!("{path}/exclude"), &asked).await?;
-        let Some(line) = result_line(&self.node, &view) else {
-            return self.in_progress(&view);
-        };
-        eprintln!("{}", printable(&line));
-        if self.wait {
-            self.wait_for_attempt(client, apply::next_attempt(&view)).await?;
+        match result_line(&self.node, &view) {
+            Some(line) => eprintln!("{}", printable(&line)),
+            None => self.in_progress(&view)?,
         }
-        Ok(())
+        self.wait_if_requested(client, &view).await
     }
 
     /// Returns the result of a request that changed nothing: a change already waits for the end of the attempt.
@@ -87,9 +85,10 @@ impl Exclude {
         )))
     }
 
-    async fn wait_for_attempt(&self, client: &Client, attempt: AttemptNo) -> Result<(), Failure> {
-        let run = &self.run;
-        if follow::until_attempt_runs(client, run, attempt).await? {
+    /// With `--wait`, waits until the attempt without the node runs.
+    async fn wait_if_requested(&self, client: &Client, view: &RunView) -> Result<(), Failure> {
+        let (run, attempt) = (&self.run, apply::next_attempt(view));
+        if !self.wait || follow::until_attempt_runs(client, run, attempt).await? {
             return Ok(());
         }
         Err(Failure::Failed(anyhow::anyhow!(
