@@ -91,6 +91,13 @@ fn draft(path: &Path, text: &str) -> Result<Draft, SpecProblem> {
     } else {
         toml::from_str(text).map_err(|error| syntax_problem(text, &error))?
     };
+    // The collector would read `null` as a draft that is missing.
+    if document.is_null() {
+        return Err(SpecProblem {
+            message: "a specification is an object".to_owned(),
+            ..SpecProblem::default()
+        });
+    }
     let spec = serde_json::from_value(document.clone()).ok();
     let request = if redact(&mut document) || is_json {
         SpecDraft {
@@ -305,6 +312,11 @@ mod tests {
             "{line}"
         );
         assert!(draft(Path::new("a.json"), "{").is_err());
+        let null = draft(Path::new("a.json"), "null").expect_err("not an object");
+        assert_eq!(
+            problem_line("a.json", &null),
+            "a.json: a specification is an object"
+        );
     }
 
     #[test]
