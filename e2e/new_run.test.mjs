@@ -146,7 +146,6 @@ test("a new run", async (t) => {
 
   await t.test("the placement is that of now, or the reason why the run would wait", async (t) => {
     const page = await openPage(t, browser);
-    await logIn(page, lockstep);
     await open(page);
     const [{ name }] = await lockstep.call("GET", "/api/nodes");
     const placement = page.getByTestId("placement");

@@ -26,7 +26,8 @@ test("runs", async (t) => {
   await logIn(page, lockstep);
 
   await t.test("the form starts a run whose charts move, one line per rank", async () => {
-    await submit(page, "steps=100000\nstep-delay-ms=50\nlog-every=5");
+    // A small model, because another test may run beside this one: a step waits most of the time.
+    await submit(page, "steps=100000\nstep-delay-ms=50\nlog-every=5\nlayers=1\nwidth=64\nbatch-size=8");
     await points(page, 3, TRAINING_MS);
     assert.equal(await state(page), "running");
     await page.getByTestId("state-since").getByText(/ago|just now/).waitFor();
