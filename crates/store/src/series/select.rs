@@ -21,8 +21,8 @@ use super::reading::Reading;
 use super::shared_samples::read_each;
 use super::{SeriesStore, read};
 
-/// The results of some selections. The result of one may have more samples than it needs, also of other series: those that were read for
-/// another selection with the same matchers.
+/// The results of some selections. A result may have samples outside of its range, also of series that have no others: those that were read
+/// for another selection with the same matchers.
 #[derive(Debug, Default)]
 pub struct Prefetched {
     sets: HashMap<Selection, SeriesSet>,

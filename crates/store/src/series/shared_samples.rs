@@ -5,11 +5,12 @@
 //! x               |── lookback ─────── newest sample of each step ────────|
 //! read            |───────────────────── all samples ─────────────────────|
 //! ```
-//! A query finds the samples of a step by their times, so more samples than needed do not change its result.
+//! A query finds the samples of a step by their times, so more samples than needed do not change its result. Series that have none of the
+//! needed samples are left out: a query charges the values of each series to its budget, and the longer selection may have many more.
 
 use std::collections::HashMap;
 
-use domain::series::{Selection, SeriesSet};
+use domain::series::{Selection, Series, SeriesSet};
 use domain::time::TimestampMs;
 
 /// Returns the results of all selections. Reads each once, or takes the samples that were read for another one.
@@ -39,7 +40,7 @@ pub(crate) fn read_each<E>(
         let provided = providers.get(selection).and_then(|provider| sets.get(*provider));
         // A roll-up has another value for each function.
         let set = match provided.filter(|set| set.resolution_ms.is_none()) {
-            Some(set) => set.clone(),
+            Some(set) => within_range(set, selection),
             None => {
                 let start_ms = starts_ms.get(selection).copied();
                 read(&Selection {
@@ -51,6 +52,21 @@ pub(crate) fn read_each<E>(
         sets.insert(selection.clone(), set);
     }
     Ok(sets)
+}
+
+/// Returns the series that have times within the range of a selection.
+fn within_range(set: &SeriesSet, selection: &Selection) -> SeriesSet {
+    let has_times = |series: &&Series| {
+        let times_ms = &series.times_ms;
+        let first = times_ms.partition_point(|time_ms| *time_ms < selection.start_ms);
+        times_ms
+            .get(first)
+            .is_some_and(|time_ms| *time_ms <= selection.end_ms)
+    };
+    SeriesSet {
+        series: set.series.iter().filter(has_times).cloned().collect(),
+        resolution_ms: set.resolution_ms,
+    }
 }
 
 /// Returns the selection for a function whose samples are, or can be with some older ones, all that an instant selector needs.
@@ -73,7 +89,7 @@ fn provider<'a>(instant: &Selection, selections: &'a [Selection]) -> Option<&'a 
 mod tests {
     use std::convert::Infallible;
 
-    use domain::series::{MatchOp, Matcher};
+    use domain::series::{Labels, MatchOp, Matcher};
 
     use super::*;
 
@@ -133,6 +149,27 @@ mod tests {
             selection("x", 88_000, 3_700_000, None),
         ];
         check("a longer function", &long, None, &[(10_000, Some("rate"))]);
+    }
+
+    #[test]
+    fn a_series_that_ended_before_a_shorter_selection_is_left_out() {
+        let series = |name: &str, times_ms: &[i64]| Series {
+            labels: Labels::new([("n", name)]).expect("good labels"),
+            times_ms: times_ms.into(),
+            values: times_ms.iter().map(|_| 1.0).collect(),
+        };
+        let selections = [
+            selection("x", 10_000, 3_700_000, Some("rate")),
+            selection("x", 88_000, 3_700_000, None),
+        ];
+        let Ok(sets) = read_each(&selections, |_| {
+            Ok::<_, Infallible>(SeriesSet {
+                series: vec![series("ended", &[20_000]), series("goes on", &[20_000, 90_000])],
+                resolution_ms: None,
+            })
+        });
+        let counts = selections.each_ref().map(|of| sets[of].series.len());
+        assert_eq!(counts, [2, 1]);
     }
 
     #[test]
