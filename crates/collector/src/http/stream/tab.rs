@@ -329,7 +329,8 @@ impl Tab {
     }
 
     fn evaluate_due(&mut self) -> Result<(), CloseReason> {
-        for due in self.watches.due(clock::now_ms()) {
+        let now_ms = clock::now_ms();
+        for due in self.watches.due(now_ms) {
             let Due {
                 id,
                 serial,
@@ -352,6 +353,9 @@ impl Tab {
                     .boxed(),
             );
         }
+        for (id, message) in self.watches.failures_to_repeat(now_ms) {
+            self.push(&Push::Failed { id, message })?;
+        }
         Ok(())
     }
 
@@ -369,12 +373,14 @@ impl Tab {
         let Kind::Query(query) = &mut watch.kind else {
             return Ok(());
         };
-        query.done(&when);
         let made = answer.map_err(|error| error.to_string()).and_then(|evaluated| {
             let made = frame(reset, &when, &evaluated)?;
-            query.note_extremes(reset, evaluated.extremes.is_some());
+            query.sent(&when, reset, evaluated.extremes.is_some());
             Ok(made)
         });
+        if let Err(message) = &made {
+            query.failed(&when, reset, message);
+        }
         match (made, self.encoding) {
             (Ok(frame), FrameEncoding::Binary) => {
                 let message = query.encoder.encode(id, &frame);

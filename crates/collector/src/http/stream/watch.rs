@@ -15,6 +15,9 @@ use super::coalesce::WantedExtremes;
 pub(super) const SETTLE_MS: i64 = 300;
 /// How often a range is evaluated from its start again, so that late samples appear, for example of a node that was disconnected.
 const REFRESH_MS: i64 = 60_000;
+/// Minimum time between the first two evaluations of a whole range that fails. It doubles with each further failure, up to [`REFRESH_MS`],
+/// because such a query is often expensive.
+const RETRY_MS: i64 = 5_000;
 /// Minimum time between two views of a run, in milliseconds: at most four per second. During a start each rank changes the view several
 /// times, and the view of a large run is hundreds of kilobytes.
 const VIEW_EVERY_MS: i64 = 250;
@@ -73,12 +76,24 @@ pub(super) struct QueryWatch {
     has_extremes: bool,
     /// End of a past range; `None` for a range that moves with the clock.
     end_ms: Option<TimestampMs>,
-    /// The last step that was sent.
+    /// The last step that was evaluated, with or without success.
+    evaluated_ms: Option<TimestampMs>,
+    /// The last step that was sent. `None` if the next frame must have the whole range.
     sent_ms: Option<TimestampMs>,
+    /// When the last evaluation of the whole range began.
     refreshed_ms: TimestampMs,
+    /// The failure of that evaluation.
+    failure: Option<Failure>,
     busy: bool,
     /// What a tab with binary frames knows of the series.
     pub(super) encoder: Encoder,
+}
+
+/// Why the whole range could not be sent.
+struct Failure {
+    message: String,
+    /// Number of failures since the whole range was last sent.
+    count: u32,
 }
 
 /// A query to evaluate now.
@@ -190,6 +205,18 @@ impl Watches {
         };
         self.iter_mut().filter_map(due).collect()
     }
+
+    /// Returns the messages of the failed queries that are evaluated again later, with the ids of the watches. They are repeated with each
+    /// step, because a tab that gets nothing assumes that the connection is lost.
+    pub(super) fn failures_to_repeat(&mut self, now_ms: TimestampMs) -> Vec<(u32, String)> {
+        let failed = |(id, watch): (u32, &mut Watch)| {
+            let Kind::Query(query) = &mut watch.kind else {
+                return None;
+            };
+            Some((id, query.failure_to_repeat(now_ms)?))
+        };
+        self.iter_mut().filter_map(failed).collect()
+    }
 }
 
 impl RunWatch {
@@ -225,8 +252,10 @@ impl QueryWatch {
             extremes: false,
             has_extremes: false,
             end_ms: None,
+            evaluated_ms: None,
             sent_ms: None,
             refreshed_ms: 0,
+            failure: None,
             busy: false,
             encoder: Encoder::default(),
         }
@@ -258,8 +287,10 @@ impl QueryWatch {
             extremes: extremes && step_ms > STEP_MS_MIN,
             has_extremes: false,
             end_ms,
+            evaluated_ms: None,
             sent_ms: None,
             refreshed_ms: 0,
+            failure: None,
             busy: false,
             encoder: Encoder::default(),
         })
@@ -269,29 +300,71 @@ impl QueryWatch {
     /// times. Those of a past range begin with its start.
     fn begin(&mut self, now_ms: TimestampMs) -> Option<(Params, bool)> {
         if let (Some(end_ms), Some(range_ms)) = (self.end_ms, self.range_ms) {
-            if self.busy || self.sent_ms.is_some() {
+            if self.busy || self.evaluated_ms.is_some() {
                 return None;
             }
             self.busy = true;
             return Some((self.params(end_ms - range_ms, end_ms), true));
         }
-        let last_ms = (now_ms - SETTLE_MS).div_euclid(self.step_ms) * self.step_ms;
-        if self.busy || self.sent_ms.is_some_and(|sent_ms| sent_ms >= last_ms) {
-            return None;
-        }
-        self.busy = true;
+        let last_ms = self.due_step(now_ms)?;
         let Some(range_ms) = self.range_ms else {
+            self.busy = true;
             return Some((Params::instant(last_ms), true));
         };
         let first_ms = last_ms - range_ms.div_euclid(self.step_ms) * self.step_ms;
-        let next_ms = self.sent_ms.map_or(first_ms, |sent_ms| sent_ms + self.step_ms);
         // A tab that slept longer than its range starts from the beginning.
-        let reset = self.sent_ms.is_none() || next_ms < first_ms || now_ms - self.refreshed_ms >= REFRESH_MS;
+        self.sent_ms = self.sent_ms.filter(|sent_ms| sent_ms + self.step_ms >= first_ms);
+        if self.is_waiting(now_ms) {
+            return None;
+        }
+        let is_old = now_ms - self.refreshed_ms >= REFRESH_MS;
+        // A step that could not be evaluated is sent with the next one.
+        let next_ms = self
+            .sent_ms
+            .filter(|_| !is_old)
+            .map(|sent_ms| sent_ms + self.step_ms);
+        let reset = next_ms.is_none();
         if reset {
             self.refreshed_ms = now_ms;
         }
-        let start_ms = if reset { first_ms } else { next_ms };
-        Some((self.params(start_ms, last_ms), reset))
+        self.busy = true;
+        Some((self.params(next_ms.unwrap_or(first_ms), last_ms), reset))
+    }
+
+    /// Returns the newest step whose samples have arrived, unless an evaluation is in progress, or this step was evaluated. A whole range
+    /// that has failed does not wait for the next step, which may be an hour away.
+    fn due_step(&self, now_ms: TimestampMs) -> Option<TimestampMs> {
+        let last_ms = (now_ms - SETTLE_MS).div_euclid(self.step_ms) * self.step_ms;
+        let is_evaluated = self
+            .evaluated_ms
+            .is_some_and(|evaluated_ms| evaluated_ms >= last_ms);
+        let is_retry = self.range_ms.is_some() && self.needs_retry() && !self.is_waiting(now_ms);
+        (!self.busy && (!is_evaluated || is_retry)).then_some(last_ms)
+    }
+
+    /// Returns true if the whole range must be sent, but could not be evaluated. Frames of single steps would continue nothing.
+    fn needs_retry(&self) -> bool {
+        self.failure.is_some() && self.sent_ms.is_none()
+    }
+
+    /// Returns true if the whole range is evaluated again, but not yet.
+    fn is_waiting(&self, now_ms: TimestampMs) -> bool {
+        let Some(Failure { count, .. }) = &self.failure else {
+            return false;
+        };
+        let doublings = count.saturating_sub(1).min(8);
+        let pause_ms = (RETRY_MS << doublings).min(REFRESH_MS);
+        // If the clock was set back, it does not wait, so that it is not delayed for long.
+        self.needs_retry() && (0..pause_ms).contains(&(now_ms - self.refreshed_ms))
+    }
+
+    /// Returns the message of a query that waits after a failure, once per step.
+    fn failure_to_repeat(&mut self, now_ms: TimestampMs) -> Option<String> {
+        if !self.is_waiting(now_ms) {
+            return None;
+        }
+        self.evaluated_ms = Some(self.due_step(now_ms)?);
+        self.failure.as_ref().map(|failure| failure.message.clone())
     }
 
     /// Returns the parameters of a range.
@@ -312,17 +385,31 @@ impl QueryWatch {
         }
     }
 
-    /// Records whether a frame that is sent has extremes. One with `reset` decides for the frames after it.
-    pub(super) fn note_extremes(&mut self, reset: bool, has_extremes: bool) {
+    /// Records that the result of an evaluation is sent. One with `reset` decides whether the frames after it have extremes.
+    pub(super) fn sent(&mut self, when: &Params, reset: bool, has_extremes: bool) {
+        self.finished(when);
+        self.sent_ms = Some(when.end_ms);
         if reset {
             self.has_extremes = has_extremes;
+            self.failure = None;
         }
     }
 
-    /// Records the end of an evaluation.
-    pub(super) fn done(&mut self, when: &Params) {
+    /// Records that an evaluation has no result that can be sent.
+    pub(super) fn failed(&mut self, when: &Params, reset: bool, message: &str) {
+        self.finished(when);
+        if reset {
+            let before = self.failure.as_ref().map_or(0, |failure| failure.count);
+            self.failure = Some(Failure {
+                message: message.to_owned(),
+                count: before.saturating_add(1),
+            });
+        }
+    }
+
+    fn finished(&mut self, when: &Params) {
         self.busy = false;
-        self.sent_ms = Some(when.end_ms);
+        self.evaluated_ms = Some(when.end_ms);
     }
 }
 
@@ -334,7 +421,7 @@ mod tests {
 
     fn begin(watch: &mut QueryWatch, now_ms: i64) -> Option<(i64, i64, bool)> {
         let (when, reset) = watch.begin(now_ms)?;
-        watch.done(&when);
+        watch.sent(&when, reset, false);
         Some((when.start_ms, when.end_ms, reset))
     }
 
@@ -385,6 +472,89 @@ mod tests {
         assert_eq!(begin(&mut watch, T + REFRESH_MS), None);
     }
 
+    /// Begins an evaluation that fails, and returns what it would have evaluated.
+    fn fail(watch: &mut QueryWatch, now_ms: i64) -> Option<(i64, i64, bool)> {
+        let (when, reset) = watch.begin(now_ms)?;
+        watch.failed(&when, reset, "too expensive");
+        Some((when.start_ms, when.end_ms, reset))
+    }
+
+    /// Regression: a chart whose first frame failed showed only the steps after it, for up to a minute.
+    #[test]
+    fn a_range_that_fails_is_evaluated_whole_again_less_and_less_often() {
+        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000, false, None).expect("a good range");
+        let now = T + SETTLE_MS;
+        let (mut evaluated_at, mut repeated) = (Vec::new(), 0);
+        for second in 0..=180 {
+            let now_ms = now + second * 1_000;
+            if let Some((start_ms, end_ms, reset)) = fail(&mut watch, now_ms) {
+                assert!(reset && end_ms - start_ms == 10_000, "{second}");
+                evaluated_at.push(second);
+            }
+            if let Some(message) = watch.failure_to_repeat(now_ms) {
+                assert_eq!(message, "too expensive");
+                repeated += 1;
+            }
+        }
+        assert_eq!(evaluated_at, [0, 5, 15, 35, 75, 135]);
+        assert_eq!(repeated, 90, "each step");
+        let now = now + 196_000;
+        assert_eq!(begin(&mut watch, now), Some((T + 186_000, T + 196_000, true)));
+        assert_eq!(watch.failure_to_repeat(now + 2_000), None);
+        assert_eq!(
+            begin(&mut watch, now + 2_000),
+            Some((T + 198_000, T + 198_000, false))
+        );
+    }
+
+    #[test]
+    fn a_range_of_long_steps_that_fails_does_not_wait_for_the_next_step() {
+        const HOUR_MS: i64 = 3_600_000;
+        let range = QueryWatch::range("up".into(), 10 * HOUR_MS, HOUR_MS, false, None);
+        let mut watch = range.expect("a good range");
+        let whole = Some((-10 * HOUR_MS, 0, true));
+        assert_eq!(fail(&mut watch, T), whole);
+        assert_eq!(begin(&mut watch, T + RETRY_MS - 1), None);
+        assert_eq!(begin(&mut watch, T + RETRY_MS), whole);
+        assert_eq!(begin(&mut watch, T + 2 * RETRY_MS), None);
+        // A past range is evaluated once, and an instant query once per step.
+        let past = QueryWatch::range("up".into(), 10_000, 2_000, false, Some(T));
+        for mut watch in [past.expect("a good range"), QueryWatch::instant("up".into())] {
+            let now = T + SETTLE_MS;
+            assert!(fail(&mut watch, now).is_some());
+            assert_eq!(begin(&mut watch, now + 999), None);
+            assert_eq!(watch.failure_to_repeat(now + 999), None);
+        }
+    }
+
+    /// Regression: a chart had a gap of one step, for up to a minute, after a query had failed once.
+    #[test]
+    fn a_step_that_fails_is_sent_with_the_next_one() {
+        let mut watch = QueryWatch::range("up".into(), 10_000, 2_000, false, None).expect("a good range");
+        let now = T + SETTLE_MS;
+        assert_eq!(begin(&mut watch, now), Some((T - 10_000, T, true)));
+        assert_eq!(fail(&mut watch, now + 2_000), Some((T + 2_000, T + 2_000, false)));
+        assert_eq!(begin(&mut watch, now + 3_000), None, "it waits for the next step");
+        assert_eq!(
+            begin(&mut watch, now + 4_000),
+            Some((T + 2_000, T + 4_000, false))
+        );
+        // The values that the tab has stay valid.
+        let refreshed = now + REFRESH_MS;
+        for second in (6..60).step_by(2) {
+            assert!(begin(&mut watch, now + second * 1_000).is_some());
+        }
+        assert_eq!(
+            fail(&mut watch, refreshed),
+            Some((T + REFRESH_MS - 10_000, T + REFRESH_MS, true))
+        );
+        assert_eq!(watch.failure_to_repeat(refreshed + 2_000), None);
+        assert_eq!(
+            begin(&mut watch, refreshed + 2_000),
+            Some((T + REFRESH_MS, T + REFRESH_MS + 2_000, false))
+        );
+    }
+
     /// Regression: a chart of many lines showed spikes only in its newest minute, because few steps of them had room for their extremes.
     #[test]
     fn the_last_reset_decides_whether_frames_have_extremes() {
@@ -410,8 +580,7 @@ mod tests {
                 let Kind::Query(query) = &mut watch.kind else {
                     panic!("it is a query");
                 };
-                query.done(&due.when);
-                query.note_extremes(due.reset, has_extremes);
+                query.sent(&due.when, due.reset, has_extremes);
                 (due.reset, due.extremes)
             };
             assert_eq!(next(now), (true, of_reset));
