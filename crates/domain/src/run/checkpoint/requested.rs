@@ -1,6 +1,6 @@
-//! What the collector remembers of the last order to remove a checkpoint: when it was given, and which checkpoint was to remain. So
-//! automatic retention does not repeat an order that a node has refused, until something changes; a late answer to an earlier order does not
-//! hide the current one; and an order without any answer ends with a reason.
+//! What the collector remembers of the last order to remove a checkpoint: when it was given, and which saves had succeeded and failed by
+//! then. So automatic retention does not repeat an order that a node has refused, until something changes; a late answer to an earlier order
+//! does not hide the current one; and an order without any answer ends with a reason.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,10 @@ use crate::time::TimestampMs;
 /// Time after which a node has not answered an order, in milliseconds. An order that was accepted at the end of its validity is carried out
 /// after it, and a scan of a slow disk takes minutes.
 const ANSWER_WITHIN_MS: i64 = 2 * RemovalOrder::VALID_MS;
-/// Why a checkpoint is still there after that time.
+/// Time after which automatic retention repeats an order that was refused, in milliseconds, although no save has succeeded or failed since.
+/// The reason may have been temporary, and a run whose disk is full saves no further checkpoint.
+pub(super) const RETRY_AFTER_MS: i64 = 3_600_000;
+/// Why a checkpoint is still there after [`ANSWER_WITHIN_MS`].
 pub(super) const NO_ANSWER: &str =
     "the node did not report within 30 minutes whether it carried out the order to remove it; prune again";
 
@@ -23,6 +26,9 @@ pub struct RequestedRemoval {
     /// The checkpoint that was to remain; `None` if no order was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remain: Option<LastComplete>,
+    /// When the last save failed before the order, by the node's clock; the latest one of all nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_ms: Option<TimestampMs>,
 }
 
 /// The last complete checkpoint of a run at one moment. A script may save to the same path again.
@@ -46,37 +52,32 @@ impl From<&Checkpoint> for LastComplete {
 }
 
 impl Checkpoint {
-    /// Returns true if automatic retention must not give an order now for the storage that a node sees: an earlier order may still be carried
-    /// out, or it was refused and no checkpoint has been saved since. Clocks can be set back, so a time in the future is not recent.
-    pub(super) fn awaits_change(&self, node: &str, last: &LastComplete, now_ms: TimestampMs) -> bool {
+    /// Returns true if automatic retention must not give the order `next` for the storage that a node sees: an earlier order may still be
+    /// carried out, or it was refused a short time ago, and no save has succeeded or failed since. Clocks can be set back, so a time in the
+    /// future is not recent.
+    pub(super) fn awaits_change(&self, node: &str, next: &RequestedRemoval) -> bool {
         let Some(mark) = self.seen.get(node).map(|view| view.mark.as_str()) else {
             return false;
         };
         let mut views = self.seen.values().filter(|view| view.mark == mark);
         views.any(|view| {
             let requested = view.requested_removal.as_ref();
-            let Some((requested, remain)) = requested.and_then(|one| Some((one, one.remain.as_ref()?)))
-            else {
+            let Some(last) = requested.filter(|last| last.remain.is_some()) else {
                 return false;
             };
-            if view.is_answered() {
-                remain == last
+            let wait_ms = if !view.is_answered() {
+                RemovalOrder::VALID_MS
+            } else if last.remain == next.remain && last.failed_ms >= next.failed_ms {
+                RETRY_AFTER_MS
             } else {
-                (0..RemovalOrder::VALID_MS).contains(&(now_ms - requested.at_ms))
-            }
+                return false;
+            };
+            (0..wait_ms).contains(&(next.at_ms - last.at_ms))
         })
     }
 }
 
 impl CheckpointOnNode {
-    /// Records that its removal is requested now. `remain` is the checkpoint that must remain, if its node gets an order.
-    pub(super) fn request_removal(&mut self, now_ms: TimestampMs, remain: Option<LastComplete>) {
-        self.requested_removal = Some(RequestedRemoval {
-            at_ms: now_ms,
-            remain,
-        });
-    }
-
     /// Returns true if it is known why the last order did not remove it.
     fn is_answered(&self) -> bool {
         let requested_ms = self.requested_removal.as_ref().map(|requested| requested.at_ms);

@@ -6,8 +6,8 @@ use crate::api::checkpoints::{PruneAnswer, PruneLine};
 use crate::run::checkpoint::requested::NO_ANSWER;
 use crate::run::checkpoint::retention::{Keep, Reason, Situation, Verdict, decide};
 use crate::run::checkpoint::{
-    Checkpoint, CheckpointReport, LastComplete, NodeStorage, Origin, Prune, RemovalOrder, RequiredCheckpoint,
-    SaveFailure, merge, resume_point,
+    Checkpoint, CheckpointReport, LastComplete, NodeStorage, Origin, Prune, RemovalOrder, RequestedRemoval,
+    RequiredCheckpoint, SaveFailure, merge, resume_point,
 };
 use crate::run::state::{Event, Machine, NodeCommand, NodeReport, Transition};
 use crate::time::TimestampMs;
@@ -15,7 +15,7 @@ use crate::time::TimestampMs;
 /// Maximum number of pins of a run. A person sets each pin; further ones are refused.
 pub const PINS_MAX: usize = 1_000;
 /// Minimum time between two automatic orders for the same checkpoint, in milliseconds. An order that may still be carried out, or that was
-/// refused, is not repeated even then: see [`requested`](super::requested).
+/// refused, is usually repeated later: see [`requested`](super::requested).
 const RESEND_AFTER_MS: i64 = 60_000;
 /// Maximum number of checkpoints that one automatic order removes; the next report leads to the next order. After a prune by a person none
 /// follows, so its order contains all that the person has seen: at most the stored ones.
@@ -220,6 +220,17 @@ impl Machine {
         self.checkpoints.iter().find(|one| one.path == anchor.path)
     }
 
+    /// Returns what is recorded for each checkpoint that is ordered to be removed now.
+    fn requested_removal(&self, now_ms: TimestampMs) -> RequestedRemoval {
+        let nodes = self.storage.nodes.values();
+        let failures = nodes.filter_map(|node| node.failure.as_ref());
+        RequestedRemoval {
+            at_ms: now_ms,
+            remain: self.last_complete().map(LastComplete::from),
+            failed_ms: failures.map(|failure| failure.at_ms).max(),
+        }
+    }
+
     /// Returns an order without paths for each node that can carry one out. The node must see the checkpoint that is to remain, because it
     /// checks that before it removes anything. An agent that is too old to know what the run wrote gets no order.
     fn empty_orders(&self) -> BTreeMap<String, RemovalOrder> {
@@ -312,7 +323,7 @@ impl Transition<'_> {
         let by_hand = seen.is_some();
         let is_requested = |path: &String| seen.is_none_or(|seen| seen.contains(path));
         let mut orders = run.empty_orders();
-        let last = run.last_complete().map(LastComplete::from).unwrap_or_default();
+        let request = run.requested_removal(now_ms);
         let verdicts = run.verdicts(keep, by_hand);
         for (at, verdict) in verdicts
             .iter()
@@ -322,7 +333,11 @@ impl Transition<'_> {
             if by_hand {
                 let reason = (!verdict.is_removed()).then(|| verdict.reason.to_string());
                 for view in run.checkpoints[at].seen.values_mut() {
-                    view.request_removal(now_ms, None);
+                    // Without an order, until a node gets one below.
+                    view.requested_removal = Some(RequestedRemoval {
+                        at_ms: now_ms,
+                        ..RequestedRemoval::default()
+                    });
                     (view.not_removed, view.not_removed_order_ms) = (reason.clone(), None);
                 }
             }
@@ -334,7 +349,7 @@ impl Transition<'_> {
             }
             for node in run.one_node_of_each_storage(&run.checkpoints[at], &orders) {
                 let checkpoint = &mut run.checkpoints[at];
-                let waits = !by_hand && checkpoint.awaits_change(&node, &last, now_ms);
+                let waits = !by_hand && checkpoint.awaits_change(&node, &request);
                 let Some(view) = checkpoint.seen.get_mut(&node) else {
                     continue;
                 };
@@ -342,7 +357,7 @@ impl Transition<'_> {
                     if !waits && (by_hand || order.remove.len() < ORDER_MAX) {
                         order.remove.push(verdict.path.clone());
                         order.marks.insert(verdict.path.clone(), view.mark.clone());
-                        view.request_removal(now_ms, Some(last.clone()));
+                        view.requested_removal = Some(request.clone());
                         checkpoint.prune_told_ms = Some(now_ms);
                     }
                 } else {

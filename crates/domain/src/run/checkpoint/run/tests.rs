@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ident::{AttemptNo, NodeName, Rank, RunId};
+use crate::run::checkpoint::requested::RETRY_AFTER_MS;
 use crate::run::checkpoint::{Checkpoint, CheckpointOnNode, Origin};
 use crate::run::knob::{Decision, Recovery};
 use crate::run::spec::Spec;
@@ -246,22 +247,57 @@ fn an_automatic_order_that_a_node_refused_is_not_repeated_until_the_next_checkpo
         let (machine, actions) = advance(&placed(Some(1)), &report("a", &[1, 2]), 10);
         assert_eq!(orders(&actions)[0].1.ordered_ms, Some(10));
         let mut machine = machine;
-        for at_ms in [70_000, 140_000, 10_000_000] {
+        for at_ms in [70_000, 140_000, 3_000_000] {
             let (next, actions) = advance(&machine, &refused(2, order_ms(10)), at_ms);
             assert_eq!(orders(&actions), [], "at {at_ms}");
             machine = next;
         }
         let (machine, actions) = advance(&machine, &refused(3, order_ms(10)), 20_000_000);
         assert_eq!(orders(&actions)[0].1.remove, ["/c/step-2", "/c/step-1"]);
-        let (machine, actions) = advance(&machine, &refused(3, order_ms(20_000_000)), 30_000_000);
+        let (machine, actions) = advance(&machine, &refused(3, order_ms(20_000_000)), 22_000_000);
         let again: Vec<_> = orders(&actions).iter().map(|(_, order)| &order.remove).collect();
         assert_eq!(again, [&["/c/step-2"]], "step 2 has no answer");
-        let (_, actions) = advance(&machine, &prune(Some(1), &[1]), 30_000_001);
+        let (_, actions) = advance(&machine, &prune(Some(1), &[1]), 22_000_001);
         assert_eq!(
             orders(&actions)[0].1.remove,
             ["/c/step-1"],
             "a person requests it"
         );
+    }
+}
+
+/// The order was refused because a file server did not answer, and then the disk became full: no later checkpoint was complete, so the order
+/// was never repeated.
+#[test]
+fn an_automatic_order_that_a_node_refused_is_repeated_after_a_failed_save_and_after_an_hour() {
+    let refused_with = |failed_ms: Option<TimestampMs>, order_ms| {
+        let mut event = refused(2, Some(order_ms));
+        if let Event::Reported {
+            report: NodeReport::Checkpoints(report),
+            ..
+        } = &mut event
+        {
+            report.failure = failed_ms.map(|at_ms| SaveFailure {
+                at_ms,
+                ..SaveFailure::default()
+            });
+        }
+        event
+    };
+    let (mut machine, _) = advance(&placed(Some(1)), &report("a", &[1, 2]), 10);
+    for (failed_ms, order_ms, at_ms, is_repeated) in [
+        (None, 10, 70_000, false),
+        (Some(5), 10, 140_000, true),
+        (Some(5), 140_000, 210_000, false),
+        // The next attempt has not failed to save yet.
+        (None, 140_000, 280_000, false),
+        (Some(9), 140_000, 290_000, true),
+        (Some(9), 290_000, 289_999 + RETRY_AFTER_MS, false),
+        (Some(9), 290_000, 290_000 + RETRY_AFTER_MS, true),
+    ] {
+        let (next, actions) = advance(&machine, &refused_with(failed_ms, order_ms), at_ms);
+        assert_eq!(orders(&actions).len(), usize::from(is_repeated), "at {at_ms}");
+        machine = next;
     }
 }
 
