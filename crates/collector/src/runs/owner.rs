@@ -363,8 +363,7 @@ impl OwnerTask {
     }
 
     /// Sends commands again that were never accepted. Drops those that are no longer needed; for a removal, the run records why. A removal is
-    /// not sent if a later one repeats it: while a node removes checkpoints, or its file server does not answer, automatic retention gives an
-    /// order every minute.
+    /// not sent if a later one repeats it: a person may request it again, and automatic retention does if the node has not answered.
     async fn send_again(&mut self, commands: &[Action]) -> Result<(), RunError> {
         let runs = Arc::clone(&self.runs);
         for (at, command) in commands.iter().enumerate() {

@@ -76,14 +76,19 @@ impl AcceptedRemoval {
         }
     }
 
-    /// Returns true if the order is still valid: as long as it was when the collector sent it. One of unknown age is not: the machine was
-    /// restarted since, or an older agent stored it.
+    /// Returns true if the order is still valid by both clocks: as long as it was when the collector sent it. One of unknown age is not: the
+    /// machine was restarted since, or an older agent stored it.
     pub(super) fn is_valid(&self, now: &ClockReading) -> bool {
         let valid_ms = self.order.valid_ms.map_or(VALID_MS, |ms| ms.min(VALID_MS));
+        let by_wall_clock = self.age_by_wall_clock(now.wall_ms);
         let age_ms = match (&self.accepted_uptime, &now.uptime) {
-            (Some(accepted), Some(now)) if accepted.boot == now.boot => now.ms.checked_sub(accepted.ms),
+            (Some(accepted), Some(now)) if accepted.boot == now.boot => {
+                let by_uptime = now.ms.checked_sub(accepted.ms);
+                // The uptime stands still while a virtual machine is paused.
+                by_uptime.map(|age_ms| age_ms.max(by_wall_clock.unwrap_or(0)))
+            }
             (Some(_), Some(_)) => None,
-            _ => self.age_by_wall_clock(now.wall_ms),
+            _ => by_wall_clock,
         };
         age_ms.is_some_and(|age_ms| age_ms < valid_ms)
     }
@@ -125,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_valid_for_15_minutes_whatever_the_wall_clock_says() {
+    fn an_order_is_valid_for_15_minutes_although_the_wall_clock_is_set_back() {
         let all = Some(900_000);
         for (boot, up_ms, valid_ms, expected) in [
             ("b", 1_000_000, all, true),
@@ -142,11 +147,13 @@ mod tests {
             ("b", 999_999, all, false),
         ] {
             let order = accepted(Some(NOW_MS), uptime("b", 1_000_000), valid_ms);
-            for set_ms in [0, -840_000, 10_000_000] {
+            // The last one: a paused virtual machine, whose wall clock was corrected when it continued.
+            for (set_ms, may_be_valid) in [(0, true), (-840_000, true), (10_000_000, false)] {
                 let now = ClockReading {
                     wall_ms: NOW_MS + set_ms,
                     uptime: uptime(boot, up_ms),
                 };
+                let expected = expected && may_be_valid;
                 assert_eq!(order.is_valid(&now), expected, "{order:?} at {now:?}");
             }
         }

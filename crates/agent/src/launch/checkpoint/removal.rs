@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -486,10 +486,31 @@ fn open_on_same_mount(above: impl AsFd, name: &OsStr, flags: OFlags) -> rustix::
     match rustix::fs::openat2(above, name, flags, Mode::empty(), resolve) {
         // An old kernel, or a sandbox that does not support the call.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
-            rustix::fs::openat(above, name, flags, Mode::empty())
+            open_and_compare_mounts(above, name, flags)
         }
         opened => opened,
     }
+}
+
+/// Does the same without `openat2`. A mounted file system of the same device is not noticed if `/proc` does not show the ids of mounts.
+fn open_and_compare_mounts(
+    above: BorrowedFd<'_>,
+    name: &OsStr,
+    flags: OFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let opened = rustix::fs::openat(above, name, flags, Mode::empty())?;
+    let mounts = mount_id(above).zip(mount_id(opened.as_fd()));
+    if mounts.is_some_and(|(above, below)| above != below) {
+        return Err(rustix::io::Errno::XDEV);
+    }
+    Ok(opened)
+}
+
+/// Returns the id of the mount through which a folder was opened.
+fn mount_id(folder: BorrowedFd<'_>) -> Option<u64> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", folder.as_raw_fd())).ok()?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    id.trim().parse().ok()
 }
 
 /// Returns the identity of a name, or `None` if it does not exist.

@@ -229,6 +229,22 @@ fn a_folder_that_is_mounted_in_a_checkpoint_is_not_touched() {
     assert_eq!(names_in(&precious), ["data", "step-2.pt"]);
 }
 
+/// Kernels before 5.6 have no `openat2`. As a user who may not mount, this test does nothing.
+#[test]
+fn a_mounted_folder_is_noticed_without_openat2() {
+    let disk = Disk::new();
+    let source = disk.path("source");
+    std::fs::create_dir(&source).unwrap();
+    let Some(_mounted) = BindMount::new(&source, &disk.path("mounted")) else {
+        return;
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(CWD, &disk.folder(), flags, Mode::empty()).unwrap();
+    let open = |name: &str| open_and_compare_mounts(folder.as_fd(), OsStr::new(name), flags);
+    assert!(open("source").is_ok());
+    assert!(matches!(open("mounted"), Err(rustix::io::Errno::XDEV)));
+}
+
 /// Another run uses the folder at a second place. As a user who may not mount, this test does nothing.
 #[test]
 fn a_checkpoint_that_is_in_use_by_another_path_stays() {
