@@ -239,7 +239,7 @@ fn a_mounted_folder_is_noticed_without_openat2() {
         return;
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::openat(CWD, &disk.folder(), flags, Mode::empty()).unwrap();
+    let folder = rustix::fs::openat(CWD, disk.folder(), flags, Mode::empty()).unwrap();
     let open = |name: &str| open_and_compare_mounts(folder.as_fd(), OsStr::new(name), flags);
     assert!(open("source").is_ok());
     assert!(matches!(open("mounted"), Err(rustix::io::Errno::XDEV)));
