@@ -35,19 +35,19 @@ pub(super) fn Memory(
     let charts = [
         (
             tr("GPU memory by component"),
-            tr("Of the rank with the most in use. The sum is the size of its GPU."),
+            tr("Of the rank with the most in use, at its peaks since it started. The sum is the size of its GPU."),
             components(&id),
             STACK,
         ),
         (
             tr("Allocated"),
-            tr("Peak per step, in use by tensors."),
+            tr("In use by tensors: the peak since the rank started."),
             of("train_memory_allocated_bytes"),
             RANKS,
         ),
         (
             tr("Reserved"),
-            tr("Peak per step, held by the allocator."),
+            tr("Held by the allocator: the peak since the rank started."),
             of("train_memory_reserved_bytes"),
             RANKS,
         ),
@@ -99,7 +99,11 @@ fn components(id: &str) -> String {
         (allocated.clone(), PARTS[0]),
         (format!("({reserved} - {allocated})"), PARTS[1]),
         (format!("clamp_min({used} - {reserved}, 0)"), PARTS[2]),
-        (format!("clamp_min({total} - {used}, 0)"), PARTS[3]),
+        // The peak of the reserved memory can be above what is used now.
+        (
+            format!("clamp_min({total} - ({used} > {reserved} or {reserved} or {used}), 0)"),
+            PARTS[3],
+        ),
     ];
     let named =
         parts.map(|(query, name)| format!("label_replace({query}, \"part\", \"{name}\", \"\", \"\")"));
