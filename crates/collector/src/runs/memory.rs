@@ -11,6 +11,7 @@
 use domain::api::runs::{MemoryComparison, PlannedPart, RunMemory, SavedTensors};
 use domain::ident::{AttemptNo, Rank, RunId};
 use domain::plan::{Basis, Checkpointing, Plan, Settings, plan, saved_for_backward};
+use domain::run::checkpoint::Checkpoint;
 use domain::run::knob::{How, InPlaceChange, place};
 use domain::run::recipe::Recipe;
 use domain::run::spec::Spec;
@@ -43,6 +44,9 @@ const NEUTRAL: [&str; 5] = [
 ];
 /// Knobs that the probe applies and that the plan contains.
 const PLANNED: [&str; 2] = ["activation_checkpointing", "reshard_after_forward"];
+
+/// Why an attempt that loaded a checkpoint is not compared.
+const LOADED: &str = "the attempt may have loaded a checkpoint, and the peak may be that of loading it";
 
 /// What is measured and not planned, and what is neither.
 const LEFT_OUT: [&str; 2] = [
@@ -92,6 +96,9 @@ impl Runs {
 
     async fn compared_memory(&self, machine: &Machine) -> Result<MemoryComparison, String> {
         let attempt = machine.current();
+        if may_have_loaded(machine) {
+            return Err(LOADED.to_owned());
+        }
         let settings = settings(&machine.spec, attempt)?;
         self.check_gpus(attempt)?;
         let planned = plan(&settings, 0).map_err(|error| error.to_string())?;
@@ -164,12 +171,20 @@ impl Runs {
     }
 }
 
+/// Returns true if the program may have found a checkpoint without being told to resume: recipes load the newest one in their folder.
+fn may_have_loaded(machine: &Machine) -> bool {
+    let started_ms = machine.current().started_ms;
+    let is_older = |checkpoint: &Checkpoint| {
+        checkpoint.foreign || checkpoint.finished_ms.is_some_and(|at_ms| at_ms < started_ms)
+    };
+    let is_restarted = machine.attempts.len() > 1 && !machine.checkpoints.is_empty();
+    is_restarted || machine.checkpoints.iter().any(is_older)
+}
+
 /// Returns the settings of the plan for the ranks of an attempt, or why the plan would be for something else.
 fn settings(spec: &Spec, attempt: &Attempt) -> Result<Settings, String> {
     if attempt.placement.resumed_from.is_some() || spec.set.contains_key(RESUME) {
-        return Err(
-            "the attempt resumed from a checkpoint, and the peak may be that of loading it".to_owned(),
-        );
+        return Err(LOADED.to_owned());
     }
     let nodes = u32::try_from(attempt.nodes.len()).unwrap_or(u32::MAX);
     let spec = Spec {
@@ -418,6 +433,30 @@ mod tests {
             (with_knobs, AttemptKnobs::default()),
         ] {
             assert!(planned_spec(&spec, &knobs).is_err(), "{spec:?} {knobs:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_may_have_loaded_a_checkpoint_is_not_compared() {
+        let checkpoint = |finished_ms, foreign| Checkpoint {
+            finished_ms,
+            foreign,
+            ..Checkpoint::default()
+        };
+        for (checkpoints, attempts, expected) in [
+            (vec![], 1, false),
+            (vec![], 2, false),
+            (vec![checkpoint(Some(2_000), false)], 1, false),
+            (vec![checkpoint(Some(2_000), false)], 2, true),
+            (vec![checkpoint(Some(500), false)], 1, true),
+            (vec![checkpoint(None, true)], 1, true),
+        ] {
+            let id = RunId::new("r").expect("a name");
+            let (mut machine, _) = Machine::submit(id, spec("ddp"), 1_000);
+            machine.checkpoints = checkpoints;
+            let first = machine.attempts[0].clone();
+            machine.attempts = vec![first; attempts];
+            assert_eq!(may_have_loaded(&machine), expected, "{machine:?}");
         }
     }
 

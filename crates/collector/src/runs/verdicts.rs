@@ -147,6 +147,11 @@ impl Runs {
                 out_of_memory: since.attempts.iter().any(ran_out_of_memory),
                 ..self.trace(machine, &since.earliest(now_ms)).await
             };
+            let (before, after) = if this.is_in_place() {
+                (without_process_peak(before), without_process_peak(after))
+            } else {
+                (before, after)
+            };
             let verdict = judge(this.change, &answers, &before, &after);
             let known = this.change.verdict.as_ref();
             if known.is_some_and(|known| is_same(known, &verdict)) {
@@ -285,6 +290,15 @@ const MEMORY: [(&str, MemoryKind); 2] = [
     ("train_saved_tensor_bytes", MemoryKind::SavedTensors),
 ];
 
+/// Returns the trace without the peak of PyTorch's allocator. It is the peak since the process began, so after a change in place it cannot be
+/// lower than before.
+fn without_process_peak(trace: Trace) -> Trace {
+    let memory = trace
+        .memory
+        .filter(|memory| memory.kind != MemoryKind::CudaAllocated);
+    Trace { memory, ..trace }
+}
+
 fn ran_out_of_memory(attempt: &Attempt) -> bool {
     let outcome = attempt.outcome.as_ref();
     outcome.is_some_and(|outcome| outcome.cause == Cause::OutOfMemory)
@@ -305,6 +319,24 @@ fn is_same(known: &Verdict, new: &Verdict) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peak_of_the_process_is_not_compared_within_the_process() {
+        let kept = |kind| {
+            let trace = Trace {
+                memory: Some(Memory { kind, bytes: 4e9 }),
+                ended: true,
+                ..Trace::default()
+            };
+            let kept = without_process_peak(trace);
+            (kept.memory.map(|memory| memory.kind), kept.ended)
+        };
+        assert_eq!(kept(MemoryKind::CudaAllocated), (None, true));
+        assert_eq!(
+            kept(MemoryKind::SavedTensors),
+            (Some(MemoryKind::SavedTensors), true)
+        );
+    }
 
     #[test]
     fn a_verdict_is_final_when_no_further_step_can_change_it() {

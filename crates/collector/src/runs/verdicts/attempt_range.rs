@@ -54,7 +54,8 @@ pub(super) struct AppliedChange<'a> {
 }
 
 impl AppliedChange<'_> {
-    fn is_in_place(&self) -> bool {
+    /// Returns true if the change was made in running ranks.
+    pub(super) fn is_in_place(&self) -> bool {
         self.live.is_some()
     }
 
