@@ -38,7 +38,7 @@ pub(crate) use order::{highest_first, map_of, order, quantile, sorted};
 pub(crate) use pending_request::PendingRequest;
 pub(crate) use polling::count_every;
 pub(crate) use shade::{UNMEASURED, shade};
-pub(crate) use state::{StateBadge, alert_badge, severity_class, severity_word};
+pub(crate) use state::{StateBadge, alert_badge, run_state_word, severity_class, severity_word};
 pub(crate) use time::{Ago, clock};
 pub(crate) use unknown::UnknownAttempts;
 pub(crate) use when::{ErrorMessage, When, dynamic_view, effect, empty_view, text, track};

@@ -20,7 +20,7 @@ pub(crate) fn StateBadge(
 }
 
 /// Returns the word of a run's state.
-fn run_state_word(state: RunState) -> &'static str {
+pub(crate) fn run_state_word(state: RunState) -> &'static str {
     match state {
         RunState::Draft => tr("draft"),
         RunState::Queued => tr("queued"),

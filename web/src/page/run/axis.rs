@@ -164,12 +164,15 @@ fn title(placed: &Placed) -> String {
     format!("{} {}", when(&placed.item), placed.words())
 }
 
-/// Returns the accessible name of a mark. It contains the visible text: for several entries, their number.
+/// Returns the accessible name of a mark. It contains the visible text: for several entries, their number, and a state in the language of the
+/// page.
 fn name(placed: &Placed) -> String {
-    match placed.more {
-        0 => title(placed),
-        _ => format!("{} {}", placed.label(), title(placed)),
+    let (label, title) = (placed.label(), title(placed));
+    let is_state = placed.item.lane == Lane::States;
+    if placed.more > 0 || (is_state && !title.contains(&label)) {
+        return format!("{label} {title}");
     }
+    title
 }
 
 /// Returns when an entry began and ended.

@@ -35,7 +35,9 @@ pub(super) fn Memory(
     let charts = [
         (
             tr("GPU memory by component"),
-            tr("Of the rank with the most in use, at its peaks since it started. The sum is the size of its GPU."),
+            tr(
+                "Of the rank with the most in use, at its peaks since it started. The sum is the size of its GPU.",
+            ),
             components(&id),
             STACK,
         ),

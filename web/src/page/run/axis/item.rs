@@ -4,6 +4,7 @@ use domain::api::checkpoints::CheckpointView;
 use domain::api::runs::{AttemptView, RunAction};
 use domain::event::{Event, Severity};
 use domain::run::knob::Change;
+use domain::run::state::RunState;
 use domain::time::TimestampMs;
 
 use super::super::address::{attempt_at, of_log, of_tab};
@@ -12,7 +13,7 @@ use super::super::checkpoint_list::name;
 use super::super::tabs::Tab;
 use super::history::{RunDiagnosis, RunHistory};
 use crate::language::{tr, tr_with};
-use crate::ui::bytes;
+use crate::ui::{bytes, run_state_word};
 
 /// The lanes of the axis, from top to bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +70,20 @@ impl Lane {
 
 /// The collector writes in English.
 const ENGLISH: Option<&str> = Some("en");
+
+/// The states that events can name.
+const STATES: [RunState; 10] = [
+    RunState::Queued,
+    RunState::Preparing,
+    RunState::Starting,
+    RunState::Running,
+    RunState::Stopping,
+    RunState::Stopped,
+    RunState::Restarting,
+    RunState::Succeeded,
+    RunState::Failed,
+    RunState::Lost,
+];
 
 /// When an entry ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,7 +194,7 @@ impl Sources<'_> {
                 start_ms: event.at_ms,
                 end,
                 lang: ENGLISH,
-                label: event.message.clone(),
+                label: state_label(self.run, &event.message),
                 text: event.message.clone(),
                 href: self.log_at(event.at_ms),
                 severity: Some(event.severity).filter(|severity| *severity != Severity::Info),
@@ -262,6 +277,18 @@ impl Sources<'_> {
     /// Returns the address of the log of the attempt that ran at a time.
     fn log_at(&self, at_ms: TimestampMs) -> String {
         of_log(self.run, attempt_at(self.attempts, at_ms), None)
+    }
+}
+
+/// Returns the state alone, because marks can be short: the whole message is in the title. If it names no known state, returns the message.
+fn state_label(run: &str, message: &str) -> String {
+    let rest = message
+        .strip_prefix("run ")
+        .and_then(|rest| rest.strip_prefix(run)?.strip_prefix(" is "));
+    let word = rest.and_then(|rest| rest.split(':').next());
+    match word.and_then(|word| STATES.into_iter().find(|state| state.as_str() == word)) {
+        Some(state) => run_state_word(state).to_owned(),
+        None => message.to_owned(),
     }
 }
 
@@ -367,6 +394,22 @@ mod tests {
         let second = of(Lane::States, &items)[1];
         assert_eq!(second.href, "/runs/r-1?tab=log&attempt=1");
         assert_eq!(second.severity, Some(Severity::Warning));
+        assert_eq!(
+            (second.label.as_str(), second.text.as_str()),
+            ("restarting", "run r-1 is restarting")
+        );
+    }
+
+    #[test]
+    fn a_mark_of_a_state_has_the_state_alone() {
+        for (message, expected) in [
+            ("run r-1 is running", "running"),
+            ("run r-1 is failed: rank 3: exit code 1", "failed"),
+            ("run r-12 is running", "run r-12 is running"),
+            ("run r-1 is asleep", "run r-1 is asleep"),
+        ] {
+            assert_eq!(state_label("r-1", message), expected);
+        }
     }
 
     #[test]
