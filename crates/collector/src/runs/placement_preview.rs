@@ -51,7 +51,7 @@ fn placed(spec: &Spec, nodes: Vec<NodeName>, gpus: &BTreeMap<NodeName, u32>) -> 
         Backend::Gloo => 0,
         Backend::Auto | Backend::Nccl => gpus.get(node).copied().unwrap_or_default(),
     };
-    let chooses_gpus = spec.env.contains_key(CHOSEN_GPUS);
+    let chooses_gpus = spec.env.contains_key(CHOSEN_GPUS) || spec.secrets.contains_key(CHOSEN_GPUS);
     let default_of = |node: &NodeName| match of_node(node) {
         0 => NPROC_WITHOUT_GPUS,
         gpus => gpus,
@@ -59,7 +59,11 @@ fn placed(spec: &Spec, nodes: Vec<NodeName>, gpus: &BTreeMap<NodeName, u32>) -> 
     // As `Attempt::nproc`: what the smallest node would start.
     let default = nodes.iter().map(default_of).min().filter(|_| !chooses_gpus);
     let processes = spec.nproc_per_node.or(default);
-    let used = |node: &NodeName| processes.unwrap_or_default().min(of_node(node));
+    // With more processes than GPUs, some have none: what they do is up to the program.
+    let used = |node: &NodeName| {
+        let processes = processes.unwrap_or_default();
+        if processes <= of_node(node) { processes } else { 0 }
+    };
     let preview = |node: NodeName| NodePreview {
         gpus: if chooses_gpus { 0 } else { used(&node) },
         node: node.to_string(),
@@ -102,7 +106,7 @@ mod tests {
             (&usual, &[8, 4][..], (Some(4), vec![4, 4])),
             (&usual, &[8, 0][..], (Some(2), vec![2, 0])),
             (&with(1), &[8][..], (Some(1), vec![1])),
-            (&with(16), &[8][..], (Some(16), vec![8])),
+            (&with(16), &[8][..], (Some(16), vec![0])),
             (&on_cpus, &[8][..], (Some(2), vec![0])),
         ] {
             assert_eq!(preview(spec, gpus), expected, "{gpus:?}");

@@ -13,8 +13,14 @@ const NODES_MAX: usize = 16;
 /// The placement of the run as it was typed at the last check.
 #[component]
 pub(super) fn Placement(editor: Editor) -> impl IntoView {
-    let answer = editor.check.answer;
-    let placement = Memo::new(move |_| answer.with(|answer| answer.placement.clone()));
+    let check = editor.check;
+    let placement = Memo::new(move |_| {
+        // After a failed check, the last answer is about an earlier draft.
+        if check.failure.with(Option::is_some) {
+            return None;
+        }
+        check.answer.with(|answer| answer.placement.clone())
+    });
     dynamic_view(move || placement.with(|placement| placement.as_ref().map_or_else(empty_view, shown)))
 }
 

@@ -132,6 +132,6 @@ pub struct NodePreview {
     /// Name of the node.
     pub node: String,
     /// Number of its GPUs that the processes would use, the first ones: each process uses the GPU with the number of its local rank, unless
-    /// the script chooses another. 0 if they use none, or if the run chooses its GPUs.
+    /// the script chooses another. 0 if they use none, if there are more processes than GPUs, or if the run chooses its GPUs.
     pub gpus: u32,
 }
