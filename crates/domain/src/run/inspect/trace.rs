@@ -1,12 +1,13 @@
 //! Reads a trace of Kineto, PyTorch's profiler, into lanes. It reads the following parts of the JSON:
 //!
 //! ```text
-//! traceEvents[]    ph "X": an interval; ts, dur: start and length in microseconds with three decimals; pid, tid: process and thread, or
-//!                  GPU and stream
+//! traceEvents[]    ph "X": an interval; ts, dur: start and length in microseconds with three decimals, the start since a time at most
+//!                  three months ago; pid, tid: process and thread, or GPU and stream
 //!   cat                    name
 //!   kernel                 ncclDevKernel_AllGather_RING_LL(…), ncclKernel_ReduceScatter_RING_LL_Sum_float(…), any other name: compute
 //!   gpu_user_annotation    Optimizer.step#AdamW.step: from the first to the last kernel that the optimizer started in a stream
-//!   user_annotation        Optimizer.step#AdamW.step; gloo:all_gather, from the call until the collective is complete
+//!   user_annotation        Optimizer.step#AdamW.step; gloo:all_gather, while a thread of Gloo carries it out; nccl:all_gather
+//!   cuda_runtime           cudaLaunchKernel, also in cuda_driver: only to notice that the kernels are missing
 //!   cpu_op                 aten::mm, c10d::_allgather_base_, autograd::engine::evaluate_function: AddmmBackward0
 //! ```
 //! The file may have hundreds of MiB. It is read event by event, and only intervals are kept: no text of it is part of an answer.
@@ -23,7 +24,7 @@ use super::lanes::{LaneKind, LaneSource, TraceLanes, Work, divide};
 use super::spans::{Span, SpanSet};
 
 /// Maximum number of intervals in memory, 16 bytes each. When it is reached, intervals that overlap are merged, which changes no result.
-const SPANS_MAX: usize = 1 << 20;
+const SPANS_MAX: usize = 1 << 19;
 /// Larger values are no times of a trace, in microseconds. The sum of two such values fits in 63 bits of nanoseconds.
 const TIME_US_MAX: f64 = 4e15;
 
@@ -36,6 +37,8 @@ const OTHER_TRANSPORTS: [&str; 6] = [
     "two_shot_all_reduce_kernel",
     "multimem_",
 ];
+/// Parts of the names of the functions of CUDA that launch kernels.
+const LAUNCHES: [&str; 2] = ["LaunchKernel", "GraphLaunch"];
 /// Namespaces of operators that wait for other ranks.
 const COMMUNICATION_NAMESPACES: [&str; 3] = ["c10d", "_c10d_functional", "c10d_functional"];
 /// Namespaces of ranges that contain other work, such as hooks that wait for other ranks.
@@ -72,6 +75,11 @@ pub enum LanesError {
         "the rank computes on a GPU and communicates with Gloo on the CPU; these times cannot be compared"
     )]
     Mixed,
+    /// A GPU is used, but its kernels are missing.
+    #[error(
+        "the rank uses a GPU, but its trace has no GPU kernels; PyTorch's profiler needs CUPTI to record them"
+    )]
+    NoKernels,
     /// The operators on the CPU are compiled.
     #[error("the rank runs code of torch.compile on the CPU, whose operators are not in the trace")]
     Compiled,
@@ -250,6 +258,8 @@ struct Intervals {
     gpu_steps: HashMap<(Thread, String), Vec<Span>>,
     /// Steps of optimizers on the CPU, by thread and name.
     cpu_steps: HashMap<(Thread, String), Vec<Span>>,
+    /// True if the rank launches kernels or uses NCCL.
+    uses_gpu: bool,
     /// True if the trace contains code of `torch.compile`.
     is_compiled: bool,
     /// Number of intervals and of lists of them, at least: it grows until [`compact`](Self::compact) counts them again.
@@ -277,6 +287,7 @@ impl Intervals {
             threads: HashMap::new(),
             gpu_steps: HashMap::new(),
             cpu_steps: HashMap::new(),
+            uses_gpu: false,
             is_compiled: false,
             count: 0,
             spans_max,
@@ -299,6 +310,10 @@ impl Intervals {
                 add_step(&mut self.gpu_steps, event, span)
             }
             "user_annotation" | "cpu_op" => self.take_range(event, span),
+            "cuda_runtime" | "cuda_driver" => {
+                self.uses_gpu |= LAUNCHES.iter().any(|part| event.name.contains(part));
+                false
+            }
             _ => false,
         };
         if is_kept {
@@ -319,6 +334,7 @@ impl Intervals {
         if is_optimizer_step(name) {
             return add_step(&mut self.cpu_steps, event, span);
         }
+        self.uses_gpu |= name.starts_with("nccl:");
         self.is_compiled |= COMPILED.iter().any(|start| name.starts_with(start));
         let Some(thread) = event.thread().filter(|_| !self.has_kernels()) else {
             return false;
@@ -370,6 +386,10 @@ impl Intervals {
             }
             let steps = main_optimizer(self.gpu_steps);
             return divide(LaneSource::GpuKernels, &work, steps).ok_or(LanesError::NoWork);
+        }
+        if self.uses_gpu {
+            // The operators on the CPU only launch the work.
+            return Err(LanesError::NoKernels);
         }
         if !has_gloo {
             return Err(LanesError::NoWork);
@@ -640,12 +660,16 @@ mod tests {
         let backward = event("cpu_op", "autograd::engine::evaluate_function: X", 1, (1, 5));
         let compiled = event("cpu_op", "Torch-Compiled Region: 0/0", 1, (1, 5));
         let kernel = event("kernel", "gemm", 7, (1, 5));
+        let nccl = event("user_annotation", "nccl:all_reduce", 1, (5, 9));
+        let launch = event("cuda_runtime", "cudaLaunchKernel", 1, (5, 6));
         for (events, expected) in [
             (&[][..], LanesError::NoWork),
             (&[backward.clone()], LanesError::NoWork),
             (&[gloo.clone()], LanesError::NoTraining),
             (&[gloo.clone(), backward.clone(), compiled], LanesError::Compiled),
             (&[gloo.clone(), kernel], LanesError::Mixed),
+            (&[gloo.clone(), backward.clone(), nccl], LanesError::NoKernels),
+            (&[gloo.clone(), backward.clone(), launch], LanesError::NoKernels),
         ] {
             let mut all = vec![event("cpu_op", "aten::mm", 3, (0, 1))];
             all.extend_from_slice(events);
@@ -653,6 +677,17 @@ mod tests {
         }
         let lanes = read(&[gloo, backward]).unwrap();
         assert!(lanes.steps[0].whole_trace, "{lanes:?}");
+    }
+
+    #[test]
+    fn a_time_three_months_after_the_base_time_is_exact_to_the_nanosecond() {
+        for start in [1_001_i64, (1 << 52) + 1, 7_889_237_999_999_999] {
+            let (us, ns) = (start / 1_000, start % 1_000);
+            let json = format!(r#"{{"ph": "X", "ts": {us}.{ns:03}, "dur": 1.001}}"#);
+            let event: Event = serde_json::from_str(&json).unwrap();
+            let end = start + 1_001;
+            assert_eq!(event.span(), Some(Span { start, end }), "{json}");
+        }
     }
 
     #[test]
