@@ -10,8 +10,9 @@ mod process;
 mod server;
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use server::AskError;
 /// Maximum number of questions at the same time. Further questions are rejected.
 const QUESTIONS_MAX: usize = 8;
 static QUESTION_SLOTS: Semaphore = Semaphore::const_new(QUESTIONS_MAX);
-/// Only one trace is read into lanes at the same time: a large one takes some seconds of a CPU, which the ranks need, and up to 32 MiB.
+/// Only one trace is read into lanes at the same time: a large one takes some seconds of a CPU, which the ranks need, and up to 64 MiB.
 static LANES_SLOT: Semaphore = Semaphore::const_new(1);
 /// Maximum number of ranks whose Flight Recorders are in memory at the same time. Other answers are small.
 const FLIGHTS_AT_ONCE: usize = 4;
@@ -289,8 +290,16 @@ fn dumps(answer: &mut RankAnswer, bodies: Vec<Body>, secrets: &Secrets) -> Vec<R
 /// Opens a trace, and returns its length in bytes. A larger one was not written by a recording of this agent.
 fn open_trace(folder: &Folder, file: &str) -> io::Result<(File, u64)> {
     let path = kineto::path_of(folder, file)?;
-    let file = File::open(path)?;
-    let length = file.metadata()?.len();
+    // The rank's script may write into the folder: no link is followed, and opening a pipe does not wait for a writer.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let length = metadata.len();
     if length > TRACE_BYTES_MAX {
         return Err(io::Error::other(format!(
             "it has {length} bytes, more than the {TRACE_BYTES_MAX} that can be fetched; record fewer steps or seconds, or copy it from the node"

@@ -669,6 +669,24 @@ async fn lanes_of_a_trace_are_read_on_the_node_also_when_its_secrets_are_no_long
 }
 
 #[test]
+fn only_a_regular_file_is_read_as_a_trace() {
+    let scene = Scene::new();
+    let traces = scene.folder.file(files::TRACES);
+    std::fs::create_dir(&traces).unwrap();
+    let elsewhere = scene.data.path().join("elsewhere.json");
+    std::fs::write(&elsewhere, "{}").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, traces.join("rank-0-1_7.json")).unwrap();
+    std::fs::create_dir(traces.join("rank-0-2_7.json")).unwrap();
+    let pipe = traces.join("rank-0-3_7.json");
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    for file in ["rank-0-1_7.json", "rank-0-2_7.json", "rank-0-3_7.json"] {
+        assert!(open_trace(&scene.folder, file).is_err(), "{file}");
+    }
+    std::fs::rename(&elsewhere, traces.join("rank-0-4_7.json")).unwrap();
+    assert_eq!(open_trace(&scene.folder, "rank-0-4_7.json").unwrap().1, 2);
+}
+
+#[test]
 fn no_name_leads_out_of_the_folder_of_traces() {
     let scene = Scene::new();
     for name in [
