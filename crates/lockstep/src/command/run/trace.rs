@@ -87,12 +87,11 @@ impl Trace {
                 );
             }
             if self.lanes {
-                let lanes: LanesView = client.get(&format!("{path}/lanes"), &query).await?;
-                match &lanes.lanes {
-                    Some(lanes) => say!("{}", table(of.rank, lanes)),
-                    None => {
+                match lanes(client, &path, &query).await? {
+                    Ok(lanes) => say!("{}", table(of.rank, &lanes)),
+                    Err(problem) => {
                         without_lanes += 1;
-                        say!("rank {}: no lanes: {}", of.rank.0, printable(&lanes.problem));
+                        say!("rank {}: no lanes: {}", of.rank.0, printable(&problem));
                     }
                 }
             }
@@ -110,6 +109,19 @@ impl Trace {
             )));
         }
         Ok(())
+    }
+}
+
+/// Requests the lanes of a trace. Returns the reason as text if its node has none, or does not answer: other nodes may have theirs.
+async fn lanes(
+    client: &Client,
+    path: &str,
+    query: &[(&str, String)],
+) -> Result<Result<TraceLanes, String>, Failure> {
+    match client.get::<LanesView>(&format!("{path}/lanes"), query).await {
+        Ok(view) => Ok(view.lanes.ok_or(view.problem)),
+        Err(Failure::Failed(error)) => Ok(Err(format!("{error:#}"))),
+        Err(error) => Err(error),
     }
 }
 
