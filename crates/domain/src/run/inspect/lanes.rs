@@ -196,6 +196,8 @@ fn drawn(spans: &SpanSet, window: Span) -> Vec<[u64; 2]> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
     use super::*;
 
     fn spans(pairs: &[(i64, i64)]) -> Vec<Span> {

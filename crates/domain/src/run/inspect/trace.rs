@@ -476,6 +476,8 @@ fn gloo_kind(collective: &str) -> LaneKind {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
     use super::*;
 
     /// A trace as Kineto writes it, with events that are not read before these.
@@ -664,8 +666,8 @@ mod tests {
         let launch = event("cuda_runtime", "cudaLaunchKernel", 1, (5, 6));
         for (events, expected) in [
             (&[][..], LanesError::NoWork),
-            (&[backward.clone()], LanesError::NoWork),
-            (&[gloo.clone()], LanesError::NoTraining),
+            (std::slice::from_ref(&backward), LanesError::NoWork),
+            (std::slice::from_ref(&gloo), LanesError::NoTraining),
             (&[gloo.clone(), backward.clone(), compiled], LanesError::Compiled),
             (&[gloo.clone(), kernel], LanesError::Mixed),
             (&[gloo.clone(), backward.clone(), nccl], LanesError::NoKernels),
