@@ -82,6 +82,16 @@ impl Publisher {
         self.earlier = Some((Instant::now(), series.into_iter().collect()));
     }
 
+    /// Ends those series of the process before whose current state is known, unless the next samples contain them.
+    pub(crate) fn end_earlier(&mut self, is_known: impl Fn(&Labels) -> bool) {
+        if let Some((_, earlier)) = &mut self.earlier {
+            let (known, unknown): (HashSet<Labels>, HashSet<Labels>) =
+                std::mem::take(earlier).into_iter().partition(is_known);
+            *earlier = unknown;
+            self.written.extend(known);
+        }
+    }
+
     /// Stores the current samples. A failure is logged once, until a store succeeds again. The staleness markers are then written with the
     /// next samples.
     pub(crate) async fn publish(
@@ -191,6 +201,30 @@ mod tests {
         *started = started.checked_sub(EARLIER_KEPT).unwrap();
         publisher.publish(&store.series, samples, now_ms).await;
         assert_eq!(count(&evaluator, now_ms + 1).await, 1);
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn series_of_the_process_before_end_at_once_if_their_state_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(StoreConfig::new(folder.path())).await.unwrap();
+        let evaluator = Evaluator::new(store.series.clone(), &SelfMetrics::default());
+        let samples = ["over", "same", "away"].map(|run| {
+            let labels = Labels::new([(METRIC_NAME, "run_stalled"), ("run", run)]).unwrap();
+            (labels, 1.0)
+        });
+        let now_ms = clock::now_ms();
+        let mut before = Publisher::new("stalls");
+        before
+            .publish(&store.series, samples.to_vec(), now_ms - 2_000)
+            .await;
+
+        let mut publisher = Publisher::continuing("stalls", &evaluator, "run_stalled").await;
+        publisher.end_earlier(|labels| labels.get("run") != Some("away"));
+        publisher
+            .publish(&store.series, samples[1..2].to_vec(), now_ms - 1_000)
+            .await;
+        assert_eq!(count(&evaluator, now_ms).await, 2);
         store.close().await;
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ident::{NodeName, RunId};
-use domain::run::state::{Machine, StallsBefore};
+use domain::run::state::{Machine, NodePhase, NodeTask, StallsBefore};
 use domain::series::{Labels, METRIC_NAME};
 use domain::time::TimestampMs;
 use store::SeriesStore;
@@ -50,6 +50,8 @@ struct ShownRun {
     series: Vec<(Labels, f64)>,
     /// The stalls of ranks whose agents are away.
     stalls_before: Option<StallsBefore>,
+    /// True if no agent of its nodes is away, so that all stalls are known.
+    has_all_agents: bool,
     busy_nodes: BTreeSet<NodeName>,
     ended_ms: Option<TimestampMs>,
 }
@@ -60,6 +62,7 @@ impl StateSeries {
         let shown = ShownRun {
             series: run.series(),
             stalls_before: run.stalls_before(),
+            has_all_agents: !run.current().nodes.iter().any(is_away),
             busy_nodes: run.busy_nodes().cloned().collect(),
             ended_ms: run.ended_ms.filter(|_| run.state.is_final()),
         };
@@ -84,6 +87,12 @@ impl StateSeries {
             .collect()
     }
 
+    /// Returns true if all stalls of the run in these labels are known.
+    fn knows_stalls(&self, labels: &Labels) -> bool {
+        let run = labels.get("run").and_then(|run| RunId::new(run).ok());
+        run.is_some_and(|run| self.lock().get(&run).is_some_and(|run| run.has_all_agents))
+    }
+
     fn busy_nodes(&self) -> BTreeSet<NodeName> {
         self.lock()
             .values()
@@ -94,6 +103,10 @@ impl StateSeries {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<RunId, ShownRun>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_away(task: &NodeTask) -> bool {
+    task.phase != NodePhase::Ended && task.away_since_ms.is_some()
 }
 
 impl ShownRun {
@@ -132,6 +145,8 @@ pub(crate) async fn write(
         ticks.tick().await;
         let now_ms = clock::now_ms();
         let certainty = clocks.tick(Instant::now(), now_ms);
+        // Before the current series are read: a stall that becomes known after this must not end before it is among them.
+        publisher.end_earlier(|labels| state.knows_stalls(labels));
         let mut series = state.of_runs(now_ms, started_ms);
         series.extend(node_series((&state, &live), now_ms, certainty, &mut nodes));
         series.extend(clock_series(&live, now_ms));
@@ -299,6 +314,7 @@ mod tests {
                 series: vec![stalled.clone()],
                 away_since_ms: 100_000,
             }),
+            has_all_agents: false,
             busy_nodes: BTreeSet::new(),
             ended_ms: None,
         };
@@ -316,6 +332,23 @@ mod tests {
         assert_eq!(run.series(101_000, 50_000), with_stall);
         run.stalls_before = None;
         assert_eq!(run.series(101_000, 50_000), with_stall);
+    }
+
+    #[test]
+    fn stalls_of_a_run_are_known_once_all_its_agents_are_connected() {
+        let state = StateSeries::default();
+        for (id, has_all_agents) in [("back", true), ("away", false)] {
+            let run = ShownRun {
+                series: Vec::new(),
+                stalls_before: None,
+                has_all_agents,
+                busy_nodes: BTreeSet::new(),
+                ended_ms: None,
+            };
+            state.lock().insert(RunId::new(id).expect("an id"), run);
+        }
+        let knows = |run| state.knows_stalls(&Labels::new([("run", run)]).expect("well-formed names"));
+        assert_eq!(["back", "away", "other"].map(knows), [true, false, false]);
     }
 
     #[test]
