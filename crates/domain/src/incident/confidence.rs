@@ -77,7 +77,7 @@ const KINDS_BY_PREFIX: [(&str, WitnessKind); 10] = [
     ("nvswitch_", WitnessKind::Driver),
     ("link_", WitnessKind::Nic),
     ("node_up", WitnessKind::Agent),
-    ("node_clock_", WitnessKind::Agent),
+    ("node_clock_", WitnessKind::Collector),
     ("node_", WitnessKind::Kernel),
     ("run_", WitnessKind::Agent),
     ("lockstep_", WitnessKind::Collector),
@@ -159,8 +159,14 @@ mod tests {
         );
         let two = Confidence::of_metrics(["train_step_seconds", "gpu_throttled"]);
         assert_eq!((two.level, two.witnesses), (ConfidenceLevel::High, 2));
-        let agent = Confidence::of_metrics(["node_up", "node_clock_offset_seconds"]);
+        let agent = Confidence::of_metrics(["node_up"]);
         assert_eq!(agent.kinds, [WitnessKind::Agent]);
+        let clock =
+            Confidence::of_metrics(["lockstep_agent_clock_offset_seconds", "node_clock_offset_seconds"]);
+        assert_eq!(
+            (clock.level, clock.kinds),
+            (ConfidenceLevel::Medium, vec![WitnessKind::Collector])
+        );
         let site = Confidence::of_metrics(["power"]);
         assert_eq!((site.level, site.witnesses), (ConfidenceLevel::Medium, 0));
     }
