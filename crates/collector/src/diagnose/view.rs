@@ -1,6 +1,7 @@
 //! The views of alerts.
 
 use domain::api::alerts::{AlertView, Diagnosis};
+use domain::diagnosis::finding::Finding;
 use domain::event::Severity;
 use domain::incident::{Context, DiagnosisId, Handling, NamedCulprit, handling};
 use domain::series::Labels;
@@ -27,9 +28,10 @@ pub(crate) fn diagnosis(incident: &Incident) -> Diagnosis {
 /// Returns an alert that has fired as a diagnosis, with its annotations in the fields that pages show.
 pub(super) fn shown(alert: AlertView, context: &Context, handling: Handling) -> Diagnosis {
     let text = |name: &str| alert.annotations.get(name).unwrap_or_default().to_owned();
+    let of_finding = context.finding.as_ref().and_then(Finding::cause_sentence);
     Diagnosis {
         summary: text("summary"),
-        cause: text("cause"),
+        cause: of_finding.unwrap_or_else(|| text("cause")),
         advice: text("advice"),
         culprit: culprit(&alert.labels),
         id: DiagnosisId::of(&alert).to_string(),
@@ -57,7 +59,51 @@ fn culprit(labels: &Labels) -> String {
 
 #[cfg(test)]
 mod tests {
+    use domain::api::alerts::AlertState;
+    use domain::diagnosis::finding::{Cause, Culprit, FindingKind};
+
     use super::*;
+
+    #[test]
+    fn the_known_cause_of_a_straggler_replaces_the_text_of_the_rule() {
+        let alert = AlertView {
+            fingerprint: "1".to_owned(),
+            rule: "StragglerRank".to_owned(),
+            state: AlertState::Firing,
+            severity: Severity::Warning,
+            labels: Labels::new([("run", "r"), ("rank", "3")]).expect("well formed"),
+            annotations: Labels::new([("cause", "One of many.")]).expect("well formed"),
+            value: "0.3".to_owned(),
+            active_ms: 5,
+            fired_ms: Some(5),
+            resolved_ms: None,
+            evidence: Vec::new(),
+        };
+        for (cause, expected) in [
+            (Cause::Throttled, "Its GPU throttles."),
+            (Cause::Unknown, "One of many."),
+        ] {
+            let finding = Finding {
+                kind: FindingKind::Straggler,
+                culprit: Culprit::Unknown,
+                phase: None,
+                cause,
+                since_ms: 1,
+                since_step: None,
+                witnesses: Vec::new(),
+                is_suspect: false,
+                is_symptom: false,
+                severity: Severity::Warning,
+                lost_seconds: 7.0,
+            };
+            let context = Context {
+                finding: Some(finding),
+                ..Context::default()
+            };
+            let shown = shown(alert.clone(), &context, Handling::default());
+            assert_eq!(shown.cause, expected);
+        }
+    }
 
     #[test]
     fn a_diagnosis_names_its_culprit_from_the_narrowest_label_up() {

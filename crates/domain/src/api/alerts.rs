@@ -111,7 +111,7 @@ pub struct Diagnosis {
     pub alert: AlertView,
     /// What is wrong, in one sentence (annotation `summary`).
     pub summary: String,
-    /// Why Lockstep concludes this (annotation `cause`).
+    /// Why Lockstep concludes this: the cause of a straggler if it is known, otherwise the annotation `cause`.
     pub cause: String,
     /// What to do (annotation `advice`).
     pub advice: String,

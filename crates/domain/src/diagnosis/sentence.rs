@@ -49,6 +49,16 @@ impl Finding {
         };
         format!("{who} {does}{phase}{cause}{suspect}.")
     }
+
+    /// Returns the cause of a straggler as a sentence, if it is known. The text of the rule can only list the possible causes.
+    #[must_use]
+    pub fn cause_sentence(&self) -> Option<String> {
+        let is_unknown = matches!(self.cause, Cause::Computing | Cause::Unknown | Cause::Other(_));
+        if self.kind != FindingKind::Straggler || self.is_suspect || is_unknown {
+            return None;
+        }
+        Some(format!("{}.", capitalised(self.cause.words()?)))
+    }
 }
 
 impl Culprit {
@@ -297,5 +307,22 @@ mod tests {
             unknown.sentence(),
             "The run makes no progress, and no culprit is known."
         );
+    }
+
+    #[test]
+    fn the_cause_of_a_straggler_is_a_sentence_if_it_is_known() {
+        let cause = |cause| finding(FindingKind::Straggler, Culprit::Unknown, None, cause).cause_sentence();
+        assert_eq!(cause(Cause::Throttled).as_deref(), Some("Its GPU throttles."));
+        assert_eq!(cause(Cause::Data).as_deref(), Some("Its data loader is slow."));
+        for unknown in [Cause::Computing, Cause::Unknown, Cause::Other("newer".into())] {
+            assert_eq!(cause(unknown), None);
+        }
+        let throttled = |kind| finding(kind, Culprit::Unknown, None, Cause::Throttled);
+        assert_eq!(throttled(FindingKind::Hang).cause_sentence(), None);
+        let suspect = Finding {
+            is_suspect: true,
+            ..throttled(FindingKind::Straggler)
+        };
+        assert_eq!(suspect.cause_sentence(), None);
     }
 }
