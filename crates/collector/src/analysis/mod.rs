@@ -9,6 +9,7 @@
 //! Nothing here waits for the analysers: if the queue is full, values are dropped and counted.
 
 mod active_attempt;
+mod alone_before;
 mod assembly;
 mod attempts;
 mod column;

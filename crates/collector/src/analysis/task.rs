@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::active_attempt::ActiveAttempt;
+use super::alone_before::longest_alone;
 use super::assembly::{NodeMemory, assemble};
 use super::attempts::{Attempt, Attempts};
 use super::feed::{Fed, FedQueue};
@@ -50,6 +51,7 @@ pub(crate) struct AnalysisParts {
 /// Feeds the analysers and publishes their findings, until the collector stops.
 pub(crate) async fn run(parts: AnalysisParts, mut queue: FedQueue) {
     let (answers, mut answered) = mpsc::channel(ANSWERS_MAX);
+    let longest_alone = longest_alone(&parts.evaluator).await;
     // The process before could not end the series that it wrote.
     let publisher = Publisher::continuing("the scores of the analysers", &parts.evaluator, STANDSTILL).await;
     let mut all = AnalysisTask {
@@ -57,6 +59,7 @@ pub(crate) async fn run(parts: AnalysisParts, mut queue: FedQueue) {
         runs: HashMap::new(),
         nodes: HashMap::new(),
         memories: HashMap::new(),
+        longest_alone,
         publisher,
         asking: Arc::new(Semaphore::new(RUNS_AT_ONCE)),
         answers,
@@ -96,6 +99,8 @@ struct AnalysisTask {
     /// The runs of each node.
     nodes: HashMap<NodeName, Vec<RunId>>,
     memories: HashMap<NodeName, NodeMemory>,
+    /// How long ranks worked alone before the start, for runs whose analysis has not begun yet.
+    longest_alone: HashMap<RunId, f64>,
     publisher: Publisher,
     asking: Arc<Semaphore>,
     answers: mpsc::Sender<Answered>,
@@ -182,7 +187,11 @@ impl AnalysisTask {
             } else {
                 let hang = self.parts.hangs.remove(run).filter(|(no, _)| *no == attempt.no);
                 let hang = hang.map(|(_, hang)| hang);
-                self.runs.insert(run.clone(), ActiveAttempt::new(attempt, hang));
+                let mut of_run = ActiveAttempt::new(attempt, hang);
+                if let Some(seconds) = self.longest_alone.remove(run) {
+                    of_run.analysis.set_longest_alone(seconds);
+                }
+                self.runs.insert(run.clone(), of_run);
                 has_changed = true;
             }
         }

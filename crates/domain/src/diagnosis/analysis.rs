@@ -90,6 +90,11 @@ impl Analysis {
         }
     }
 
+    /// Sets the longest time for which a rank worked alone before the start of the collector, in seconds.
+    pub fn set_longest_alone(&mut self, seconds: f64) {
+        self.hang.set_longest_alone(seconds);
+    }
+
     /// Replaces the data groups of ranks. If they change, what ranks have learned until now was compared with the wrong peers, and is
     /// forgotten.
     pub fn set_data_groups(&mut self, groups: &[(Rank, Option<String>)]) {

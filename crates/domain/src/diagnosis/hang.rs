@@ -87,6 +87,11 @@ impl Hang {
         });
     }
 
+    /// Sets the longest time for which a rank worked alone before the start of the collector.
+    pub(super) fn set_longest_alone(&mut self, seconds: f64) {
+        self.longest_alone_s = seconds;
+    }
+
     pub(super) fn take_flight(&mut self, view: &View<'_>, answers: &[FlightAnswer]) {
         let Some(suspicion) = &mut self.suspicion else {
             return;

@@ -337,6 +337,24 @@ fn a_hang_from_before_a_restart_ends_when_a_rank_has_moved_or_its_node_stays_sil
 }
 
 #[test]
+fn a_save_of_the_usual_length_is_not_reported_after_a_restart_of_the_collector() {
+    let text = "case x\nhalt 0 in save at 30s uninterruptible\nwatch 130s\n";
+    let case = parse(text).remove(0);
+    for (longest_s, expected) in [(0.0, Severity::Warning), (30.0, Severity::Info)] {
+        let mut world = World::new(&case);
+        world.set_longest_alone(longest_s);
+        let mut severity = None;
+        for tick in 0..200 {
+            let findings = world.tick(tick).map(|output| output.findings);
+            let mut alone = findings.into_iter().flatten();
+            let alone = alone.find(|found| found.kind == FindingKind::WorksAlone);
+            severity = alone.map(|found| found.severity).or(severity);
+        }
+        assert_eq!(severity, Some(expected), "after 70 s, before {longest_s} s");
+    }
+}
+
+#[test]
 fn findings_read_back_as_they_were_written() {
     let case = parse("case x\nhalt 2 in forward at 20s stopped\nwatch 40s\n").remove(0);
     let mut world = World::new(&case);

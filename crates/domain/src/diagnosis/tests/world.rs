@@ -526,6 +526,11 @@ impl<'a> World<'a> {
         self.answers.clear();
     }
 
+    /// Passes on how long a rank worked alone before a restart of the collector.
+    pub(super) fn set_longest_alone(&mut self, seconds: f64) {
+        self.analysis.set_longest_alone(seconds);
+    }
+
     /// Passes on that a rank has moved, whatever the case says.
     pub(super) fn show_move(&mut self, rank: u32, tick: i64) {
         let now_s = (tick * TICK_MS) as f64 / 1e3;
