@@ -20,7 +20,7 @@ const ENDS_MAX: usize = 256;
 /// How long to wait for missing pools after the first pool, if nearly all ranks have sent theirs.
 const LATE_MS: i64 = 2_000;
 /// Minimum duration of a window: a few short steps are too little for a comparison.
-const WINDOW_MS: i64 = 500;
+const WINDOW_MS: u64 = 500;
 /// A rank that has sent no pool for this long is no longer expected.
 const NO_POOL_MS: i64 = 10_000;
 
@@ -85,13 +85,15 @@ pub(super) struct Windows {
     newest_ms: Vec<Option<TimestampMs>>,
     ends: BTreeMap<u64, End>,
     closed: Option<u64>,
-    /// When the last window ended; before the first window, when the first pool ended.
-    closed_ms: Option<TimestampMs>,
+    /// When the last window ended for each rank, by the clock of its node; before its first window, when its first pool ended.
+    closed_ms: Vec<Option<TimestampMs>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct End {
     ranks: usize,
+    /// The rank whose pool arrived first, and the end of that pool.
+    first_place: usize,
     first_ms: TimestampMs,
 }
 
@@ -100,13 +102,14 @@ impl Windows {
         Self {
             queues: vec![VecDeque::new(); ranks],
             newest_ms: vec![None; ranks],
+            closed_ms: vec![None; ranks],
             ..Self::default()
         }
     }
 
     pub(super) fn take(&mut self, place: usize, pool: &Pool) {
         self.newest_ms[place] = Some(pool.at_ms);
-        self.closed_ms.get_or_insert(pool.at_ms);
+        self.closed_ms[place].get_or_insert(pool.at_ms);
         let queue = &mut self.queues[place];
         let is_late = self.closed.is_some_and(|closed| pool.last_step <= closed);
         let is_known = queue
@@ -129,6 +132,7 @@ impl Windows {
         });
         let end = self.ends.entry(pool.last_step).or_insert(End {
             ranks: 0,
+            first_place: place,
             first_ms: pool.at_ms,
         });
         end.ranks += 1;
@@ -170,24 +174,24 @@ impl Windows {
     }
 
     fn close_at(&mut self, last_step: u64) -> Option<Window> {
-        let end_ms = self.ends.get(&last_step)?.first_ms;
-        // If the first pools of the two ends are of nodes with different clocks, this is not a duration. Then the window ends.
-        if self
-            .closed_ms
-            .is_some_and(|closed| (end_ms - closed).abs() < WINDOW_MS)
-        {
+        let end = self.ends.get(&last_step)?;
+        // The clocks of nodes may differ, so both times are of the same rank. If its clock was set back, the window ends.
+        let closed_ms = self.closed_ms[end.first_place].unwrap_or(end.first_ms);
+        if end.first_ms.abs_diff(closed_ms) < WINDOW_MS {
             return None;
         }
-        (self.closed, self.closed_ms) = (Some(last_step), Some(end_ms));
+        self.closed = Some(last_step);
         self.ends = self.ends.split_off(&(last_step + 1));
         let ranks: Vec<Option<Steps>> = self
             .queues
             .iter_mut()
-            .map(|queue| {
+            .zip(&mut self.closed_ms)
+            .map(|(queue, closed_ms)| {
                 let mut together: Option<Steps> = None;
                 while let Some(steps) = queue.pop_front_if(|steps| steps.last_step <= last_step) {
                     together = Some(together.map_or(steps, |known| known.and(&steps)));
                 }
+                *closed_ms = together.map(|steps| steps.at_ms).or(*closed_ms);
                 together
             })
             .collect();
@@ -386,8 +390,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn windows_end_although_the_clock_of_one_node_is_ten_minutes_behind() {
+    /// Returns the steps at which windows end if the clock of the second node is ten minutes behind.
+    fn ends_of_windows(steps: u64, step_ms: i64) -> Vec<u64> {
         let member = |place: usize| Member {
             rank: Rank(place as u32),
             node: node(place),
@@ -396,15 +400,25 @@ mod tests {
         };
         let mut members = Members::new((0..2).map(member).collect());
         let (mut windows, mut ended) = (Windows::new(2), Vec::new());
-        for step in 1..=6_u64 {
+        for step in 1..=steps {
             // In turn, the pool of one rank and of the other arrives first.
             for place in [step % 2, (step + 1) % 2].map(|place| place as usize) {
-                let at_ms = 1_000_000_000 + step as i64 * 1_000 - place as i64 * 600_000;
+                let at_ms = 1_000_000_000 + step as i64 * step_ms - place as i64 * 600_000;
                 windows.take(place, &pool(place, step, at_ms));
                 members.set_complete_until(place, at_ms);
             }
             ended.extend(windows.close(&members).iter().map(|window| window.last_step));
         }
-        assert_eq!(ended, [2, 3, 4, 5, 6]);
+        ended
+    }
+
+    #[test]
+    fn windows_end_although_the_clock_of_one_node_is_ten_minutes_behind() {
+        assert_eq!(ends_of_windows(6, 1_000), [2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn windows_are_not_too_short_if_the_clocks_of_nodes_differ() {
+        assert_eq!(ends_of_windows(13, 100), [6, 11]);
     }
 }
