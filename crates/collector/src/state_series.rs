@@ -347,7 +347,7 @@ mod tests {
             };
             state.lock().insert(RunId::new(id).expect("an id"), run);
         }
-        let knows = |run| state.knows_stalls(&Labels::new([("run", run)]).expect("well-formed names"));
+        let knows = |run: &str| state.knows_stalls(&Labels::new([("run", run)]).expect("well-formed names"));
         assert_eq!(["back", "away", "other"].map(knows), [true, false, false]);
     }
 
