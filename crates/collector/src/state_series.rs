@@ -308,8 +308,9 @@ mod tests {
             (labels, 1.0)
         };
         let (of_state, stalled) = (series("run_state"), series("run_stalled"));
+        let without_stall = vec![of_state.clone()];
         let mut run = ShownRun {
-            series: vec![of_state.clone()],
+            series: without_stall.clone(),
             stalls_before: Some(StallsBefore {
                 series: vec![stalled.clone()],
                 away_since_ms: 100_000,
@@ -318,13 +319,13 @@ mod tests {
             busy_nodes: BTreeSet::new(),
             ended_ms: None,
         };
-        let with_stall = vec![of_state.clone(), stalled.clone()];
+        let with_stall = vec![of_state, stalled.clone()];
         assert_eq!(run.series(101_000, 50_000), with_stall);
         assert_eq!(run.series(159_000, 50_000), with_stall);
-        assert_eq!(run.series(160_000, 50_000), [of_state.clone()], "it is lost");
+        assert_eq!(run.series(160_000, 50_000), without_stall, "it is lost");
         assert_eq!(
             run.series(101_000, 100_500),
-            [of_state.clone()],
+            without_stall,
             "the collector restarted: no agent is back yet"
         );
         // Another rank has reported its stall, and the culprit is still the one that was known before.
