@@ -251,13 +251,7 @@ fn goodput(
     };
     let mut times: Vec<(String, RunTime)> = runs.iter().map(time).collect();
     times.retain(|(_, time)| time.breakdown.allocated_s() > 0.0);
-    let (mut gpus, mut ranks) = (Breakdown::default(), Breakdown::default());
-    for (_, time) in &times {
-        match time.counted {
-            Counted::Gpus => gpus.merge(&time.breakdown),
-            Counted::Ranks => ranks.merge(&time.breakdown),
-        }
-    }
+    let (gpus, ranks) = (total(&times, Counted::Gpus), total(&times, Counted::Ranks));
     let lost_s = |time: &RunTime| time.breakdown.total_lost_s();
     times.sort_by(|(_, a), (_, b)| lost_s(b).total_cmp(&lost_s(a)));
     let listed = times.iter().take(LISTED_MAX).map(|(run, time)| RunGoodput {
@@ -265,15 +259,28 @@ fn goodput(
         counted: time.counted,
         time: (&time.breakdown).into(),
     });
+    let sentence = |time: &RunTime| time.breakdown.sentence(time.counted, time.held_s);
     Goodput {
         start_ms: within.from_ms,
         end_ms: within.to_ms,
-        sentence: gpus
-            .sentence(Counted::Gpus)
-            .or_else(|| ranks.sentence(Counted::Ranks)),
-        gpus: TimeUse::from(&gpus),
-        ranks: TimeUse::from(&ranks),
+        sentence: sentence(&gpus).or_else(|| sentence(&ranks)),
+        gpus: TimeUse::from(&gpus.breakdown),
+        ranks: TimeUse::from(&ranks.breakdown),
         runs: listed.collect(),
         truncated: false,
+    }
+}
+
+/// Returns the time of all runs that are counted like this, and for how long one of them held nodes at most.
+fn total(times: &[(String, RunTime)], counted: Counted) -> RunTime {
+    let (mut breakdown, mut held_s) = (Breakdown::default(), 0.0_f64);
+    for (_, time) in times.iter().filter(|(_, time)| time.counted == counted) {
+        breakdown.merge(&time.breakdown);
+        held_s = held_s.max(time.held_s);
+    }
+    RunTime {
+        counted,
+        held_s,
+        breakdown,
     }
 }

@@ -103,7 +103,7 @@ async fn the_steps_after_the_checkpoint_of_a_failed_attempt_are_lost() {
     assert!(allocated_s <= 2.0 * life_ms as f64 / 1e3, "{goodput}");
     assert_eq!(goodput["gpus"]["allocated_seconds"], 0.0, "{goodput}");
     let sentence = goodput["sentence"].as_str().unwrap();
-    assert!(sentence.contains(" %"), "{sentence}");
+    assert!(sentence.starts_with("too early to say"), "{sentence}");
 
     let (_, of_all) = server.get("/api/goodput").await;
     assert_eq!(of_all["runs"][0]["run"], run.as_str(), "{of_all}");

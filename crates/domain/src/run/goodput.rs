@@ -41,6 +41,8 @@ pub struct Span {
 pub struct RunTime {
     /// What the time is counted for.
     pub counted: Counted,
+    /// For how long its attempts held nodes, however many GPUs or ranks they had.
+    pub held_s: f64,
     /// The time, by what became of it.
     pub breakdown: Breakdown,
 }
@@ -49,12 +51,14 @@ pub struct RunTime {
 #[must_use]
 pub fn split(run: &Machine, samples: &RunSamples, within: Span, now_ms: TimestampMs) -> RunTime {
     let seen = Observed::new(samples);
-    let mut breakdown = Breakdown::default();
+    let (mut breakdown, mut held_s) = (Breakdown::default(), 0.0);
     for attempt in AttemptTime::of_run(run, &seen, now_ms) {
         breakdown.merge(&attempt.split(&seen, within));
+        held_s += attempt.held.common(within).map_or(0.0, Span::seconds);
     }
     RunTime {
         counted: counted(run, samples),
+        held_s,
         breakdown,
     }
 }

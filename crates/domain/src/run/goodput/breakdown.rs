@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Number of causes in a sentence.
 const CAUSES_SHOWN: usize = 3;
+/// The sentence has a share only if a run held nodes for so long. The share of a shorter time is mostly that of the start-up.
+const HELD_MIN_S: f64 = 600.0;
 
 /// What time was lost to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -116,8 +118,9 @@ impl Breakdown {
     }
 
     /// Returns the productive share, the lost time with its largest causes, and the time without data. Returns `None` if there is no time.
+    /// `held_s`: for how long the run held nodes; of several runs, the longest time.
     #[must_use]
-    pub fn sentence(&self, counted: Counted) -> Option<String> {
+    pub fn sentence(&self, counted: Counted, held_s: f64) -> Option<String> {
         if self.allocated_s() <= 0.0 {
             return None;
         }
@@ -128,8 +131,11 @@ impl Breakdown {
             ("h", 3_600.0)
         };
         let unit = format!("{}-{unit}", counted.word());
-        let share = self.ratio().map(|ratio| format!("{:.1} %", ratio * 100.0));
-        let mut parts = vec![share.unwrap_or_else(|| "unknown".to_owned())];
+        let mut parts = vec![match self.ratio() {
+            None => "unknown".to_owned(),
+            Some(_) if held_s < HELD_MIN_S => "too early to say".to_owned(),
+            Some(ratio) => format!("{:.1} %", ratio * 100.0),
+        }];
         if let Some(lost) = amount(lost_s / unit_s) {
             parts.push(format!("lost {lost} {unit}{}", self.largest_causes(unit_s)));
         }

@@ -413,6 +413,7 @@ fn a_run_that_failed_and_resumed_loses_the_steps_after_the_checkpoint() {
     ] {
         let time = split(&resumed_run(from), &resumed_samples(), within, 240_000);
         assert_eq!(time.counted, Counted::Ranks);
+        assert!((time.held_s - 140.0).abs() < 1e-6, "not once per rank: {}", time.held_s);
         check_breakdown(&time.breakdown, expected);
     }
 }
@@ -454,9 +455,16 @@ fn the_sentence_has_the_share_and_the_largest_causes() {
         lost_s: lost.iter().copied().collect(),
     };
     let hour = 3_600.0;
-    for (breakdown, counted, expected) in [
-        (Breakdown::default(), Counted::Gpus, None),
-        (breakdown(60.0, 0.0, &[]), Counted::Gpus, Some("100.0 %")),
+    for (breakdown, counted, held_s, expected) in [
+        (Breakdown::default(), Counted::Gpus, hour, None),
+        (breakdown(60.0, 0.0, &[]), Counted::Gpus, 600.0, Some("100.0 %")),
+        // 64 GPUs that start for 27 s.
+        (
+            breakdown(0.0, 0.0, &[(LossCause::StartUp, 64.0 * 27.0)]),
+            Counted::Gpus,
+            27.0,
+            Some("too early to say · lost 28.8 GPU-min: start-up 28.8"),
+        ),
         (
             breakdown(
                 80.0 * hour,
@@ -469,6 +477,7 @@ fn the_sentence_has_the_share_and_the_largest_causes() {
                 ],
             ),
             Counted::Gpus,
+            hour,
             Some(
                 "80.0 % · lost 20.0 GPU-h: repeated steps 12.5, checkpoints 6.0, start-up 1.0 \
                  · no data for 2.0 GPU-h",
@@ -477,15 +486,17 @@ fn the_sentence_has_the_share_and_the_largest_causes() {
         (
             breakdown(90.0, 0.0, &[(LossCause::StartUp, 30.0), (LossCause::Data, 1.0)]),
             Counted::Ranks,
+            hour,
             Some("74.4 % · lost 0.5 rank-min: start-up 0.5"),
         ),
         (
             breakdown(0.0, 120.0, &[]),
             Counted::Ranks,
+            hour,
             Some("unknown · no data for 2.0 rank-min"),
         ),
     ] {
-        assert_eq!(breakdown.sentence(counted).as_deref(), expected);
+        assert_eq!(breakdown.sentence(counted, held_s).as_deref(), expected);
     }
 }
 
