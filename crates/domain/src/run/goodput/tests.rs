@@ -413,7 +413,11 @@ fn a_run_that_failed_and_resumed_loses_the_steps_after_the_checkpoint() {
     ] {
         let time = split(&resumed_run(from), &resumed_samples(), within, 240_000);
         assert_eq!(time.counted, Counted::Ranks);
-        assert!((time.held_s - 140.0).abs() < 1e-6, "not once per rank: {}", time.held_s);
+        assert!(
+            (time.held_s - 140.0).abs() < 1e-6,
+            "not once per rank: {}",
+            time.held_s
+        );
         check_breakdown(&time.breakdown, expected);
     }
 }

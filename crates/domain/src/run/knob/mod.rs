@@ -36,7 +36,7 @@ pub use place::{LOCKSTEP_KNOBS, current, place, spec_with};
 pub use symptom::{Recovery, Symptom};
 pub use target::KnobTarget;
 pub use value::Values;
-pub use verdict::{Decision, Losses, Ratio, STEPS_MIN, Verdict, judge};
+pub use verdict::{Decision, Losses, Ratio, STEPS_MIN, Verdict, judge, percent_change};
 
 /// A knob.
 #[derive(Debug, Clone, Copy)]

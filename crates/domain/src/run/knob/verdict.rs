@@ -13,7 +13,7 @@
 mod evidence;
 mod recovery;
 
-use evidence::percent;
+pub use evidence::percent_change;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -210,12 +210,12 @@ impl Verdict {
         let rule = format!(
             "memory saved {:.1} % (required: more than 50 %), step time {} (required: less than +30 %)",
             saved * 100.0,
-            percent(step_time.value)
+            percent_change(step_time.value)
         );
         let loss = if losses {
             ""
         } else {
-            ", and the losses are not what they were"
+            ", and the losses are not the same"
         };
         let decision = if kept { Decision::Kept } else { Decision::Rejected };
         (decision, format!("{rule}{loss}: {evidence}"))
@@ -232,7 +232,7 @@ impl Verdict {
         let decision = if risen { Decision::Kept } else { Decision::Rejected };
         let rule = format!(
             "samples per second {} (required: a certain increase of at least 2 %)",
-            percent(samples.value)
+            percent_change(samples.value)
         );
         (decision, format!("{rule}: {evidence}"))
     }

@@ -1,7 +1,8 @@
 //! `lockstep run compare A B`: compares two runs or two attempts.
 
 use clap::Args;
-use domain::run::knob::{ComparedAttempt, Comparison, MemoryKind, PerformanceSummary, Ratio};
+use domain::bytes::DisplayBytes;
+use domain::run::knob::{ComparedAttempt, Comparison, MemoryKind, PerformanceSummary, Ratio, percent_change};
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -73,10 +74,7 @@ fn print(found: &Comparison) {
         memory_name(before, after),
         memory(before),
         memory(after),
-        found
-            .figures
-            .memory
-            .map_or(String::new(), |ratio| format!("{:+.1} %", (ratio - 1.0) * 100.0)),
+        found.figures.memory.map_or(String::new(), percent_change),
     ]);
     rows.push(vec![
         "final loss".to_owned(),
@@ -97,9 +95,7 @@ fn name(side: &ComparedAttempt) -> String {
 }
 
 fn percent(ratio: Option<Ratio>) -> String {
-    ratio.map_or(String::new(), |ratio| {
-        format!("{:+.1} %", (ratio.value - 1.0) * 100.0)
-    })
+    ratio.map_or(String::new(), |ratio| percent_change(ratio.value))
 }
 
 fn memory_name(before: &PerformanceSummary, after: &PerformanceSummary) -> String {
@@ -109,7 +105,8 @@ fn memory_name(before: &PerformanceSummary, after: &PerformanceSummary) -> Strin
 
 fn memory(figures: &PerformanceSummary) -> String {
     figures.memory.map_or("-".to_owned(), |memory| {
-        format!("{:.1} MiB", memory.bytes / f64::from(1 << 20))
+        // A saturating cast of a count.
+        DisplayBytes(memory.bytes as u64).to_string()
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Losses, Ratio, Verdict};
+use crate::bytes::DisplayBytes;
 use crate::run::knob::performance::{Median, MemoryKind, PerformanceSummary, Trace};
 
 /// Smallest relative difference that matters to anyone.
@@ -43,12 +44,12 @@ impl Verdict {
             (self.before.step_seconds, self.after.step_seconds, self.step_time)
         {
             parts.push(format!(
-                "step time {} → {} ({}, 95 % between {} and {})",
+                "step time {} → {} ({}, 95 % interval {} to {})",
                 seconds(was.value),
                 seconds(is.value),
-                percent(ratio.value),
-                percent(ratio.low),
-                percent(ratio.high)
+                percent_change(ratio.value),
+                percent_change(ratio.low),
+                percent_change(ratio.high)
             ));
         }
         if let (Some(was), Some(is), Some(ratio)) = (
@@ -60,16 +61,16 @@ impl Verdict {
                 "samples per second per rank {:.1} → {:.1} ({})",
                 was.value,
                 is.value,
-                percent(ratio.value)
+                percent_change(ratio.value)
             ));
         }
         if let (Some(was), Some(is), Some(ratio)) = (self.before.memory, self.after.memory, self.memory) {
             parts.push(format!(
                 "{} {} → {} ({})",
                 was.kind.words(),
-                mebibytes(was.bytes),
-                mebibytes(is.bytes),
-                percent(ratio)
+                size(was.bytes),
+                size(is.bytes),
+                percent_change(ratio)
             ));
         }
         parts.extend(self.losses.map(Losses::words));
@@ -125,15 +126,21 @@ impl Losses {
     }
 
     fn words(self) -> String {
-        let steps = match self.steps {
-            1 => "1 step".to_owned(),
-            steps => format!("{steps} steps"),
-        };
-        let how = if self.equal { "the same" } else { "not the same" };
-        format!(
-            "losses at the same {steps} {how} (largest difference {:.2e})",
-            self.largest_difference
-        )
+        let difference = self.largest_difference * 100.0;
+        match (self.steps, self.equal) {
+            (1, true) => {
+                format!("the loss of the step that both have is the same (difference {difference:.2} %)")
+            }
+            (1, false) => format!("the loss of the step that both have differs by {difference:.1} %"),
+            (steps, true) => {
+                format!(
+                    "the losses of {steps} compared steps are the same (largest difference {difference:.2} %)"
+                )
+            }
+            (steps, false) => {
+                format!("the losses of {steps} compared steps differ by up to {difference:.1} %")
+            }
+        }
     }
 }
 
@@ -157,19 +164,24 @@ impl MemoryKind {
     }
 }
 
-/// Returns a ratio as a percentage: `+25.0 %`.
-pub(super) fn percent(ratio: f64) -> String {
-    format!("{:+.1} %", (ratio - 1.0) * 100.0)
+/// Returns the relative change of a ratio of two values: `+25.0 %`, `−3.0 %`.
+#[must_use]
+pub fn percent_change(ratio: f64) -> String {
+    // `+ 0.0` removes the sign of a negative zero.
+    let percent = ((ratio - 1.0) * 1_000.0).round() / 10.0 + 0.0;
+    format!("{percent:+.1} %").replace('-', "−")
 }
 
+/// Returns a time as the dashboard shows it.
 fn seconds(value: f64) -> String {
     if value < 1.0 {
-        format!("{:.2} ms", value * 1_000.0)
+        format!("{:.1} ms", value * 1_000.0)
     } else {
-        format!("{value:.3} s")
+        format!("{value:.2} s")
     }
 }
 
-fn mebibytes(bytes: f64) -> String {
-    format!("{:.1} MiB", bytes / f64::from(1 << 20))
+fn size(bytes: f64) -> DisplayBytes {
+    // A saturating cast of a count.
+    DisplayBytes(bytes as u64)
 }

@@ -68,7 +68,7 @@ fn activation_checkpointing_is_held_to_its_rule() {
     let verdict = judge(&on, &[], &before, &other_losses);
     assert_eq!(verdict.decision, Decision::Rejected);
     assert!(
-        verdict.summary.contains("losses are not what they were"),
+        verdict.summary.contains("the losses are not the same"),
         "{}",
         verdict.summary
     );
@@ -358,4 +358,45 @@ fn a_run_that_diverged_has_recovered_when_its_loss_stays_good() {
         "{}",
         verdict.summary
     );
+}
+
+#[test]
+fn the_evidence_is_in_plain_words_with_the_units_of_the_dashboard() {
+    let side = |step_ms: f64, memory: f64, loss: f64| {
+        let mut side = trace(1, 40, step_ms, Some(memory));
+        for sample in &mut side.samples {
+            sample.loss = Some(loss);
+        }
+        side
+    };
+    let gib = f64::from(1 << 30);
+    let before = side(400.0, 50.2 * gib, 0.5);
+    for (after, expected) in [
+        (
+            side(300.0, 48.1 * gib, 0.4),
+            &[
+                "step time 401.2 ms → 300.9 ms (−25.0 %, 95 % interval −",
+                "tensors kept for the backward pass 50.2 GiB → 48.1 GiB (−4.2 %)",
+                "the losses of 20 compared steps differ by up to 20.0 %",
+            ][..],
+        ),
+        (
+            side(2_000.0, 102.0 * gib, 0.501),
+            &[
+                "step time 401.2 ms → 2.01 s (+400.0 %",
+                "50.2 GiB → 102 GiB (+103.2 %)",
+                "the losses of 20 compared steps are the same (largest difference 0.20 %)",
+            ],
+        ),
+    ] {
+        let evidence = Verdict::measured(&before, &after).evidence();
+        for part in expected {
+            assert!(evidence.contains(part), "{part}: {evidence}");
+        }
+        assert!(
+            !evidence.contains('-'),
+            "a minus sign is not a hyphen: {evidence}"
+        );
+    }
+    assert_eq!(percent_change(0.9999), "+0.0 %");
 }
