@@ -139,7 +139,7 @@ test("a run from inside", async (t) => {
       ["Allocated, peak", "10.0 GiB", "11.0 GiB", "+10.0 %"],
       ["Reserved, peak", "–", "14.0 GiB", ""],
       ["Fragmentation: reserved − allocated", "–", "3.0 GiB", ""],
-      ["Kept for the backward pass, highest of any rank", "4.0 GiB", "3.0 GiB", "-25.0 %"],
+      ["Kept for the backward pass, highest of any rank", "4.0 GiB", "3.0 GiB", "−25.0 %"],
     ]);
     assert.deepEqual(await table.locator("li").allInnerTexts(), ["The batch is not planned."]);
     assert.deepEqual(await accessibilityFaults(page), []);

@@ -66,7 +66,7 @@ test("actions on a run", async (t) => {
     const change = page.getByTestId("change");
     await change.getByTestId("verdict").getByText("better").waitFor();
     assert.match(await change.innerText(), /Attempt 2 \(knob applied\)/);
-    assert.match(await change.getByTestId("change-figures").innerText(), /Step time\s+400\.0 ms\s+300\.0 ms\s+-25\.0 %/);
+    assert.match(await change.getByTestId("change-figures").innerText(), /Step time\s+400\.0 ms\s+300\.0 ms\s+−25\.0 %/);
     await picture(page, "knob-verdict");
     assert.deepEqual(await accessibilityFaults(page), []);
 
@@ -240,7 +240,7 @@ function view() {
 function afterChange(diff) {
   const median = (value) => ({ value, low: value, high: value });
   const side = (seconds) => ({ steps: 25, step_seconds: median(seconds), samples_per_second: median(8 / seconds), memory: { kind: "cuda_allocated", bytes: 2 ** 30 }, last_loss: [120, 0.5] });
-  const summary = "step time -25.0 %, samples per second +33.3 %";
+  const summary = "step time −25.0 %, samples per second +33.3 %";
   const verdict = { decision: "better", summary, before: side(0.4), after: side(0.3), step_time: { value: 0.75, low: 0.7, high: 0.8 }, throughput: { value: 4 / 3, low: 1.2, high: 1.4 }, memory: 1 };
   const [first] = view().attempts;
   const second = { ...first, attempt: 2, cause: "knob applied", knobs: { num_workers: "4" }, change: { set: [diff], auto_revert: true, verdict } };

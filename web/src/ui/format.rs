@@ -51,6 +51,16 @@ pub(crate) fn fixed(value: f64, digits: u32) -> String {
     }
 }
 
+/// Formats the relative change of a ratio of two values: `+25.0 %`, `−3.0 %`.
+pub(crate) fn percent_change(ratio: f64) -> String {
+    let change = fixed((ratio - 1.0) * 100.0, 1);
+    match change.strip_prefix('-') {
+        Some(less) => format!("−{less} %"),
+        None if ratio > 1.0 => format!("+{change} %"),
+        None => format!("{change} %"),
+    }
+}
+
 /// Parses a number in Prometheus' notation.
 pub(crate) fn number(text: &str) -> Option<f64> {
     match text {
@@ -151,6 +161,18 @@ mod tests {
             (99.5, 0, "100"),
         ] {
             assert_eq!(fixed(value, digits), expected);
+        }
+    }
+
+    #[test]
+    fn a_change_has_a_sign_that_is_no_hyphen() {
+        for (ratio, expected) in [
+            (1.25, "+25.0 %"),
+            (0.75, "−25.0 %"),
+            (1.0, "0.0 %"),
+            (0.9999, "0.0 %"),
+        ] {
+            assert_eq!(percent_change(ratio), expected);
         }
     }
 

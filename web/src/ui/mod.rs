@@ -30,7 +30,7 @@ pub(crate) use diagnosis_link::diagnosis_href;
 pub(crate) use dialog::{Dialog, Modal, choice};
 pub(crate) use english::english;
 pub(crate) use focus::{focus, focus_when_shown};
-pub(crate) use format::{bytes, chart_unit, fixed, number, show};
+pub(crate) use format::{bytes, chart_unit, fixed, number, percent_change, show};
 pub(crate) use heading::{Heading, Title};
 pub(crate) use language_choice::LanguageChoice;
 pub(crate) use memory::{keep, recall};

@@ -7,14 +7,14 @@ use leptos::prelude::*;
 use super::differences::name;
 use super::state::State;
 use crate::language::{tr, tr_with};
-use crate::ui::{Heading, bytes, fixed, show};
+use crate::ui::{Heading, bytes, percent_change, show};
 
 /// The text for a value that was not measured.
 const NONE: &str = "–";
 
 type MedianOf = fn(&PerformanceSummary) -> Option<Median>;
 
-/// The table of figures, and the collector's summary.
+/// The collector's summary, and the table of figures.
 #[component]
 pub(super) fn Figures(state: State) -> impl IntoView {
     view! {
@@ -31,13 +31,13 @@ fn table(comparison: &Comparison) -> AnyView {
     };
     let rows: Vec<AnyView> = rows(comparison).into_iter().map(row).collect();
     view! {
+        <p class="mb-1 break-words" lang="en" data-testid="figures-summary">{comparison.figures.summary.clone()}</p>
         <div class="overflow-x-auto" tabindex="0" role="region" aria-label=tr("Results")>
             <table class="rows">
                 <thead><tr><th>{tr("Value")}</th><th>{name(&comparison.a)}</th><th>{name(&comparison.b)}</th><th>{tr("Change")}</th></tr></thead>
                 <tbody>{rows}</tbody>
             </table>
         </div>
-        <p class="text-sm mt-1 break-words" data-testid="figures-summary">{comparison.figures.summary.clone()}</p>
     }
     .into_any()
 }
@@ -92,7 +92,7 @@ fn rows(comparison: &Comparison) -> Vec<[String; 4]> {
             what.to_owned(),
             cell(a),
             cell(b),
-            ratio.map_or_else(String::new, percent),
+            ratio.map_or_else(String::new, percent_change),
         ]);
     }
     rows.push([
@@ -121,18 +121,11 @@ fn change(ratio: Ratio) -> String {
     tr_with(
         "{value} ({low} to {high})",
         &[
-            ("value", &percent(value)),
-            ("low", &percent(low)),
-            ("high", &percent(high)),
+            ("value", &percent_change(value)),
+            ("low", &percent_change(low)),
+            ("high", &percent_change(high)),
         ],
     )
-}
-
-/// Returns the relative change of a ratio of two values.
-fn percent(ratio: f64) -> String {
-    let change = (ratio - 1.0) * 100.0;
-    let sign = if change > 0.0 { "+" } else { "" };
-    format!("{sign}{} %", fixed(change, 1))
 }
 
 fn last_loss(side: &PerformanceSummary) -> String {

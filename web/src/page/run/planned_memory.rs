@@ -9,7 +9,7 @@ use super::run_signal::RunSignal;
 use crate::language::{tr, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{Heading, bytes, count_every, dynamic_view, effect, empty_view, fixed, track};
+use crate::ui::{Heading, bytes, count_every, dynamic_view, effect, empty_view, percent_change, track};
 
 /// Interval between requests. The peaks of minutes change slowly.
 const AGAIN_MS: u32 = 30_000;
@@ -105,9 +105,7 @@ fn row(name: String, planned: Option<u64>, measured: Option<u64>) -> AnyView {
 /// Returns how far the measured size is from the planned one.
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
 fn difference(planned: u64, measured: u64) -> String {
-    let percent = (measured as f64 / planned.max(1) as f64 - 1.0) * 100.0;
-    let sign = if percent > 0.0 { "+" } else { "" };
-    format!("{sign}{} %", fixed(percent, 1))
+    percent_change(measured as f64 / planned.max(1) as f64)
 }
 
 /// Requests the comparison while the page is open and the run can change.
@@ -148,7 +146,7 @@ mod tests {
     #[test]
     fn a_difference_is_relative_to_the_plan() {
         for (planned, measured, expected) in
-            [(100, 103, "+3.0 %"), (1_000, 985, "-1.5 %"), (100, 100, "0.0 %")]
+            [(100, 103, "+3.0 %"), (1_000, 985, "−1.5 %"), (100, 100, "0.0 %")]
         {
             assert_eq!(difference(planned, measured), expected);
         }

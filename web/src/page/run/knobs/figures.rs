@@ -5,7 +5,7 @@ use domain::run::knob::{Median, Memory, PerformanceSummary, Verdict};
 use leptos::prelude::*;
 
 use crate::language::{tr, tr_with};
-use crate::ui::{bytes, empty_view, fixed, show};
+use crate::ui::{bytes, empty_view, percent_change, show};
 
 /// The text for a value that was not measured.
 const NONE: &str = "–";
@@ -34,7 +34,7 @@ pub(super) fn shown(verdict: &Verdict) -> AnyView {
 fn rows(verdict: &Verdict) -> [[String; 4]; 5] {
     let (before, after) = (&verdict.before, &verdict.after);
     let row = |what: &str, cell: &dyn Fn(&PerformanceSummary) -> String, ratio: Option<f64>| {
-        let change = ratio.map_or_else(String::new, percent);
+        let change = ratio.map_or_else(String::new, percent_change);
         [what.to_owned(), cell(before), cell(after), change]
     };
     let median = |median: Option<Median>, unit: Unit| {
@@ -63,13 +63,6 @@ fn rows(verdict: &Verdict) -> [[String; 4]; 5] {
             None,
         ),
     ]
-}
-
-/// Returns the relative change of a ratio of two values.
-fn percent(ratio: f64) -> String {
-    let change = (ratio - 1.0) * 100.0;
-    let sign = if change > 0.0 { "+" } else { "" };
-    format!("{sign}{} %", fixed(change, 1))
 }
 
 fn memory(memory: Option<Memory>) -> String {
@@ -134,7 +127,7 @@ mod tests {
         assert_eq!(
             rows(&verdict),
             [
-                ["Step time", "400.0 ms", "300.0 ms", "-25.0 %"],
+                ["Step time", "400.0 ms", "300.0 ms", "−25.0 %"],
                 ["Samples per second", "–", "–", ""],
                 ["Memory, peak", "2.0 KiB", "2.0 KiB", "0.0 %"],
                 ["Last loss", "0.5000 at step 40", "–", ""],
