@@ -11,6 +11,7 @@ mod overview;
 mod polled;
 mod rules;
 mod run;
+mod run_figures;
 mod runs;
 
 pub(crate) use login::Login;

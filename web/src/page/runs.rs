@@ -1,10 +1,11 @@
-//! All runs as a table: filtered, sorted and grouped by the address, and the choice of two runs to compare.
+//! All runs as a table with their health: filtered, sorted and grouped by the address, and the choice of two runs to compare.
 
 mod all;
 mod arrange;
 mod choices;
 mod compared;
 mod filter;
+mod health;
 mod table;
 
 use leptos::prelude::*;

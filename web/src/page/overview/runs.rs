@@ -8,17 +8,15 @@ use domain::metric::Unit;
 use domain::run::state::RunState;
 use leptos::prelude::*;
 
-use super::newest::{ByRun, newest_by_run};
 use crate::language::{tr, tr_with};
 use crate::live::{Live, Row, each};
+use crate::page::run_figures::{ByRun, STEP, STEP_TIME, figure, newest_by_run};
 use crate::ui::{Ago, StateBadge, When, dynamic_view, empty_view, fixed, show, text};
 use spark::{Sparks, spark};
 
 /// Number of rows shown at first; one click shows the rest.
 const ROWS: usize = 20;
 
-const STEP: &str = "max by (run) (train_step unless on (node) node_up == 0)";
-const STEP_TIME: &str = "quantile by (run) (0.5, train_step_seconds)";
 const SYNC_SHARE: &str = "quantile by (run) (0.5, train_sync_seconds / train_step_seconds)";
 const MFU: &str = "quantile by (run) (0.5, train_mfu_ratio)";
 
@@ -143,12 +141,6 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
         0 => "–".to_owned(),
         known => known.to_string(),
     });
-    let figure = move |of: RwSignal<ByRun>, written: fn(f64) -> String| {
-        text(move || {
-            let value = of.with(|values| id.with_value(|id| values.get(id).copied()));
-            value.map_or_else(|| "–".to_owned(), written)
-        })
-    };
     let owner = text(move || {
         run.with(|run| run.owner.clone())
             .unwrap_or_else(|| "–".to_owned())
@@ -169,11 +161,11 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
                 <a href=path class="link font-mono break-all">{row.key.clone()}</a>
                 <span class="block text-xs text-muted truncate empty:hidden" title=why>{why}</span>
             </td>
-            <td class="number hidden sm:table-cell">{figure(figures.step, |step| fixed(step, 0))}</td>
-            <td class="number">{figure(figures.step_time, |time| show(time, Unit::Seconds))}</td>
+            <td class="number hidden sm:table-cell">{figure(id, figures.step, |step| fixed(step, 0))}</td>
+            <td class="number">{figure(id, figures.step_time, |time| show(time, Unit::Seconds))}</td>
             <td class="hidden md:table-cell w-28">{line}</td>
-            <td class="number hidden sm:table-cell">{figure(figures.sync_share, |share| show(share, Unit::Ratio))}</td>
-            <td class="number hidden lg:table-cell">{figure(figures.mfu, |share| show(share, Unit::Ratio))}</td>
+            <td class="number hidden sm:table-cell">{figure(id, figures.sync_share, |share| show(share, Unit::Ratio))}</td>
+            <td class="number hidden lg:table-cell">{figure(id, figures.mfu, |share| show(share, Unit::Ratio))}</td>
             <td class="hidden lg:table-cell max-w-32 truncate" title=owner data-testid="run-owner">{owner}</td>
             <td class="number hidden xl:table-cell">{ranks}</td>
             <td class="hidden 2xl:table-cell max-w-72 truncate">{text(move || run.with(|run| run.nodes.join(", ")))}</td>

@@ -1,13 +1,22 @@
-//! One sentence: how many runs need attention, the summary of the worst diagnosis, and the next step.
+//! One sentence: how many runs need attention, the summary of the worst diagnosis, and the next step. Without a diagnosis: the runs that
+//! failed lately or are lost.
 
 use domain::api::alerts::Diagnosis;
+use domain::api::runs::RunSummary;
 use domain::event::Severity;
+use domain::run::state::RunState;
+use domain::time::TimestampMs;
 use leptos::prelude::*;
 
 use super::next_action::NextAction;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, Row};
 use crate::ui::{When, diagnosis_href, english, focus_when_shown, severity_word, text};
+
+/// How long the sentence counts a failed run. Its diagnosis ends after one hour, when people may be away.
+const FAILED_SHOWN_MS: i64 = 12 * 3_600_000;
+/// The table with these runs.
+const FAILED_OR_LOST: &str = "/runs?state=failed,lost";
 
 /// The data of the sentence.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,6 +25,9 @@ struct StatusSummary {
     /// Active runs with a diagnosis of severity warning or higher.
     affected_runs: usize,
     diagnoses: usize,
+    /// Runs that failed lately.
+    failed_runs: usize,
+    lost_runs: usize,
     worst: Option<Worst>,
 }
 
@@ -33,6 +45,7 @@ struct Worst {
 pub(super) fn Sentence() -> impl IntoView {
     let live = expect_context::<Live>();
     let known = move || live.runs.is_known() && live.diagnoses.is_known();
+    let minute = Memo::new(move |_| live.now_ms.get() / 60_000);
     let status = move || {
         let active: Vec<String> = live
             .runs
@@ -42,17 +55,18 @@ pub(super) fn Sentence() -> impl IntoView {
             .map(|row| row.key.clone())
             .collect();
         let diagnoses: Vec<Diagnosis> = live.diagnoses.rows().iter().map(Row::get).collect();
-        known().then(|| StatusSummary::of(&active, &diagnoses))
+        let since_ms = minute.get() * 60_000 - FAILED_SHOWN_MS;
+        known().then(|| StatusSummary {
+            failed_runs: live.runs.count(|run| has_failed(run, since_ms)),
+            lost_runs: live.runs.count(|run| run.state == RunState::Lost),
+            ..StatusSummary::of(&active, &diagnoses)
+        })
     };
     let worst = move || status().and_then(|status| status.worst);
-    let class = text(move || match status().map(|status| status.worst) {
-        Some(Some(worst)) => severity_word(worst.severity).0,
-        Some(None) => "state state-ok",
-        None => "",
-    });
+    let class = text(move || status().map_or("", |status| status.class()));
     let count = text(move || status().map_or(tr("Loading…").to_owned(), |status| status.count()));
     let summary = text(move || worst().map(|worst| worst.summary).unwrap_or_default());
-    let href = text(move || worst().map(|worst| worst.href).unwrap_or_default());
+    let href = text(move || status().map(StatusSummary::href).unwrap_or_default());
     let next = NextAction::of_worst();
     // The action of another diagnosis is never shown.
     let has_action = move || worst().is_some_and(|worst| worst.href == next.href.get());
@@ -63,7 +77,7 @@ pub(super) fn Sentence() -> impl IntoView {
             <span class=class style:white-space="normal" aria-live="polite">
                 <span>{count} " " {english(summary)}</span>
             </span>
-            <a class="off-wall btn btn-sm" href=href hidden=move || worst().is_none()>{tr("Open")}</a>
+            <a class="off-wall btn btn-sm" href=href hidden=move || href.with(String::is_empty)>{tr("Open")}</a>
             <When on=has_action>
                 <a class="off-wall btn btn-primary btn-sm h-auto min-h-(--row) max-w-full" href=href lang="en" on:click=go_to_action data-testid="next-action">{next.title} "…"</a>
             </When>
@@ -85,6 +99,8 @@ impl StatusSummary {
             active_runs: active.len(),
             affected_runs: affected.len(),
             diagnoses: diagnoses.len(),
+            failed_runs: 0,
+            lost_runs: 0,
             worst: diagnoses.first().map(|worst| Worst {
                 severity: worst.alert.severity,
                 summary: with_full_stop(worst.summary.trim()),
@@ -93,9 +109,53 @@ impl StatusSummary {
         }
     }
 
+    fn has_failed_or_lost(&self) -> bool {
+        self.failed_runs + self.lost_runs > 0
+    }
+
+    fn class(&self) -> &'static str {
+        match &self.worst {
+            Some(worst) => severity_word(worst.severity).0,
+            None if self.has_failed_or_lost() => "state state-warning",
+            None => "state state-ok",
+        }
+    }
+
+    /// Returns the address of what the sentence names; empty if it names nothing.
+    fn href(self) -> String {
+        let runs = if self.has_failed_or_lost() {
+            FAILED_OR_LOST
+        } else {
+            ""
+        };
+        self.worst.map_or_else(|| runs.to_owned(), |worst| worst.href)
+    }
+
+    /// Returns the sentences about runs that failed or are lost, without an open diagnosis.
+    fn failed_or_lost(&self) -> String {
+        let mut sentences = vec![tr("No open diagnoses.").to_owned()];
+        match self.failed_runs {
+            0 => {}
+            1 => sentences.push(tr("1 run failed in the last 12 hours.").to_owned()),
+            many => sentences.push(tr_with(
+                "{count} runs failed in the last 12 hours.",
+                &[("count", &many)],
+            )),
+        }
+        match self.lost_runs {
+            0 => {}
+            1 => sentences.push(tr("1 run is lost.").to_owned()),
+            many => sentences.push(tr_with("{count} runs are lost.", &[("count", &many)])),
+        }
+        sentences.join(" ")
+    }
+
     /// Says how many runs need attention.
     fn count(&self) -> String {
         if self.worst.is_none() {
+            if self.has_failed_or_lost() {
+                return self.failed_or_lost();
+            }
             return match self.active_runs {
                 0 => tr("No problems found. No runs are active.").to_owned(),
                 1 => tr("No problems found. 1 run is active.").to_owned(),
@@ -115,6 +175,11 @@ impl StatusSummary {
     }
 }
 
+/// Returns true if the run has failed, at this time or later.
+fn has_failed(run: &RunSummary, since_ms: TimestampMs) -> bool {
+    run.state == RunState::Failed && run.ended_ms.is_some_and(|ended_ms| ended_ms >= since_ms)
+}
+
 fn with_full_stop(sentence: &str) -> String {
     let end = if sentence.ends_with(['.', '!', '?']) {
         ""
@@ -126,6 +191,10 @@ fn with_full_stop(sentence: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use domain::ident::AttemptNo;
+
     use super::*;
 
     #[test]
@@ -142,6 +211,8 @@ mod tests {
                 active_runs,
                 affected_runs,
                 diagnoses: usize::from(has_worst),
+                failed_runs: 0,
+                lost_runs: 0,
                 worst: has_worst.then(|| Worst {
                     severity: Severity::Warning,
                     summary: "rank 3 is late.".to_owned(),
@@ -149,6 +220,64 @@ mod tests {
                 }),
             };
             assert_eq!(status.count(), expected);
+        }
+    }
+
+    #[test]
+    fn without_a_diagnosis_failed_and_lost_runs_are_named() {
+        let status = |failed_runs, lost_runs| StatusSummary {
+            active_runs: 2,
+            failed_runs,
+            lost_runs,
+            ..StatusSummary::default()
+        };
+        for (failed, lost, class, expected) in [
+            (0, 0, "state state-ok", "No problems found. 2 runs are active."),
+            (
+                1,
+                1,
+                "state state-warning",
+                "No open diagnoses. 1 run failed in the last 12 hours. 1 run is lost.",
+            ),
+            (
+                3,
+                0,
+                "state state-warning",
+                "No open diagnoses. 3 runs failed in the last 12 hours.",
+            ),
+            (0, 2, "state state-warning", "No open diagnoses. 2 runs are lost."),
+        ] {
+            let status = status(failed, lost);
+            assert_eq!((status.class(), status.count().as_str()), (class, expected));
+            let href = if failed + lost > 0 { FAILED_OR_LOST } else { "" };
+            assert_eq!(status.href(), href);
+        }
+    }
+
+    #[test]
+    fn a_run_that_failed_long_ago_is_not_named() {
+        let run = |state, ended_ms| RunSummary {
+            id: "ddp-1".to_owned(),
+            name: "ddp".to_owned(),
+            program: "ddp".to_owned(),
+            state,
+            outcome: None,
+            attempt: AttemptNo(1),
+            nodes: vec![],
+            world_size: 2,
+            owner: None,
+            labels: BTreeMap::new(),
+            submitted_ms: 0,
+            started_ms: None,
+            ended_ms,
+        };
+        for (state, ended_ms, expected) in [
+            (RunState::Failed, Some(100), true),
+            (RunState::Failed, Some(99), false),
+            (RunState::Failed, None, false),
+            (RunState::Stopped, Some(100), false),
+        ] {
+            assert_eq!(has_failed(&run(state, ended_ms), 100), expected);
         }
     }
 

@@ -163,7 +163,7 @@ impl Grouping {
 pub(super) struct Arrangement {
     /// Words that id, name, program, owner, nodes or labels must all contain.
     pub(super) words: String,
-    /// The word of a state, or [`ACTIVE`].
+    /// The word of a state, several with commas between them, or [`ACTIVE`].
     pub(super) state: String,
     /// The owner.
     pub(super) owner: String,
@@ -223,7 +223,7 @@ fn takes(wanted: &Arrangement, words: &str, run: &RunSummary) -> bool {
     let is_state = match wanted.state.as_str() {
         "" => true,
         ACTIVE => !run.state.is_final(),
-        word => run.state.as_str() == word,
+        words => words.split(',').any(|word| run.state.as_str() == word),
     };
     let has_label = || {
         let mut labels = run.labels.iter();
@@ -317,6 +317,7 @@ pub(super) mod tests {
             ("node-07", "", "", "", vec!["llama-1"]),
             ("", ACTIVE, "", "", vec!["vit-1", "asr-1"]),
             ("", "failed", "", "", vec!["llama-1"]),
+            ("", "failed,running", "", "", vec!["vit-1", "llama-1"]),
             ("", "", "admin", "", vec!["vit-1"]),
             ("", "", "", "team=speech", vec!["llama-1"]),
             ("", "running", "speech team", "", vec![]),

@@ -7,6 +7,7 @@ use leptos::prelude::*;
 use super::all::AllRuns;
 use super::arrange::{Column, Grouping, RunGroup, arranged, duration_ms, label_text};
 use super::choices::Choices;
+use super::health::Health;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, Row, each};
 use crate::ui::{Ago, StateBadge, When, dynamic_view, empty_view, text};
@@ -14,12 +15,13 @@ use crate::ui::{Ago, StateBadge, When, dynamic_view, empty_view, text};
 /// Number of rows shown at first; one click shows the rest.
 const ROWS: usize = 200;
 /// Number of columns, for the headings of groups.
-const COLUMNS: &str = "11";
+const COLUMNS: &str = "13";
 
 /// The table.
 #[component]
 pub(super) fn Table(all: AllRuns, choices: Choices) -> impl IntoView {
     let live = expect_context::<Live>();
+    let health = Health::of();
     let shows_all = RwSignal::new(false);
     let groups = Memo::new(move |_| {
         let runs: Vec<RunSummary> = all.list.rows().iter().map(|row| row.get()).collect();
@@ -54,7 +56,9 @@ pub(super) fn Table(all: AllRuns, choices: Choices) -> impl IntoView {
             } else {
                 empty_view()
             };
-            let rows = each(rows, move |row| view! { <RunRow row choices /> }.into_any());
+            let rows = each(rows, move |row| {
+                view! { <RunRow row choices health /> }.into_any()
+            });
             view! { <tbody>{heading} {rows}</tbody> }.into_any()
         };
         let bodies: Vec<AnyView> = names.get().into_iter().map(body).collect();
@@ -74,6 +78,8 @@ pub(super) fn Table(all: AllRuns, choices: Choices) -> impl IntoView {
                         <th><span class="sr-only">{tr("Compare")}</span></th>
                         {head(choices, Column::State, tr("State"), "")}
                         {head(choices, Column::Run, tr("Run"), "")}
+                        <th class="number hidden sm:table-cell">{tr("Step")}</th>
+                        <th class="number hidden sm:table-cell">{tr("Step time")}</th>
                         {head(choices, Column::Owner, tr("Owner"), "hidden sm:table-cell")}
                         {head(choices, Column::Program, tr("Program"), "hidden sm:table-cell")}
                         <th class="hidden md:table-cell">{tr("Labels")}</th>
@@ -148,7 +154,7 @@ fn head(choices: Choices, column: Column, title: &'static str, class: &'static s
 }
 
 #[component]
-fn RunRow(row: Row<RunSummary>, choices: Choices) -> impl IntoView {
+fn RunRow(row: Row<RunSummary>, choices: Choices, health: Health) -> impl IntoView {
     let live = expect_context::<Live>();
     let run = row.signal();
     let id = StoredValue::new(row.key.clone());
@@ -194,7 +200,10 @@ fn RunRow(row: Row<RunSummary>, choices: Choices) -> impl IntoView {
             <td class="max-w-40 sm:max-w-96">
                 <a href=href class="link font-mono break-all">{row.key.clone()}</a>
                 <span class="block text-xs text-muted truncate empty:hidden" title=why>{why}</span>
+                {health.mark(id)}
             </td>
+            <td class="number hidden sm:table-cell">{health.step(id)}</td>
+            <td class="number hidden sm:table-cell">{health.step_time(id)}</td>
             <td class="hidden sm:table-cell max-w-48 truncate">{of(|run| run.owner.clone().unwrap_or_else(|| "–".to_owned()))}</td>
             <td class="hidden sm:table-cell">{of(|run| run.program.clone())}</td>
             <td class="hidden md:table-cell">{labels}</td>

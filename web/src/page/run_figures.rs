@@ -1,4 +1,4 @@
-//! The newest value per run of a query.
+//! The newest values of runs, for tables of runs.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,12 @@ use domain::api::stream::Request;
 use leptos::prelude::*;
 
 use crate::live::{Live, StreamMessage};
+use crate::ui::text;
+
+/// The step of each run. Ranks of a node that is down have none.
+pub(super) const STEP: &str = "max by (run) (train_step unless on (node) node_up == 0)";
+/// The step time of each run.
+pub(super) const STEP_TIME: &str = "quantile by (run) (0.5, train_step_seconds)";
 
 /// Values by run.
 pub(super) type ByRun = BTreeMap<String, f64>;
@@ -30,4 +36,16 @@ pub(super) fn newest_by_run(query: &str) -> RwSignal<ByRun> {
         },
     );
     newest
+}
+
+/// Returns the value of one run as text; a dash if it has none.
+pub(super) fn figure(
+    id: StoredValue<String>,
+    of: RwSignal<ByRun>,
+    written: fn(f64) -> String,
+) -> Signal<String> {
+    text(move || {
+        let value = of.with(|values| id.with_value(|id| values.get(id).copied()));
+        value.map_or_else(|| "–".to_owned(), written)
+    })
 }
