@@ -19,7 +19,7 @@ const OUTLINE = "rgba(128,128,128,0.65)";
 const DAY_S = 86_400;
 const MINUTE_S = 60;
 // Marks whose words begin with a symbol are thin, and only the symbol is drawn: there may be many of them. The pointer shows their words.
-const THIN = /^[▲▾]/;
+const THIN = /^[▲◆●▾]/;
 // The distance in pixels at which the pointer is on a mark.
 const ON_MARK = 4;
 // Charts this far outside the window are not drawn.

@@ -26,7 +26,7 @@ pub(super) fn all_marks(
     });
     let diagnoses = diagnoses.iter().map(|diagnosis| {
         let start_ms = diagnosis.fired_ms.unwrap_or(diagnosis.active_ms);
-        (start_ms, format!("▲ {}", diagnosis.summary))
+        (start_ms, diagnosis.label())
     });
     let own = checkpoints.iter().filter(|one| one.complete && !one.foreign);
     let saved = own.filter_map(|one| {
@@ -59,10 +59,10 @@ mod tests {
 
     #[test]
     fn diagnoses_and_own_complete_checkpoints_are_marked_in_the_order_of_time() {
-        let diagnosis = |active_ms, fired_ms| RunDiagnosis {
+        let diagnosis = |severity, active_ms, fired_ms| RunDiagnosis {
             id: "d-1".to_owned(),
             summary: "rank 17 is late".to_owned(),
-            severity: Severity::Warning,
+            severity,
             active_ms,
             fired_ms,
             resolved_ms: None,
@@ -87,11 +87,14 @@ mod tests {
         };
         let found = all_marks(
             &[],
-            &[diagnosis(4_000, None), diagnosis(1_000, Some(2_000))],
+            &[
+                diagnosis(Severity::Critical, 4_000, None),
+                diagnosis(Severity::Warning, 1_000, Some(2_000)),
+            ],
             &[saved, foreign, incomplete, unfinished],
         );
         let expected = [
-            (2_000, "▲ rank 17 is late"),
+            (2_000, "◆ rank 17 is late"),
             (3_000, "▾ Checkpoint step 1200"),
             (4_000, "▲ rank 17 is late"),
         ];

@@ -46,6 +46,18 @@ pub(in super::super) struct RunDiagnosis {
     pub(in super::super) resolved_ms: Option<TimestampMs>,
 }
 
+impl RunDiagnosis {
+    /// Returns the summary with the symbol of its severity.
+    pub(in super::super) fn label(&self) -> String {
+        let symbol = match self.severity {
+            Severity::Critical => "▲",
+            Severity::Warning => "◆",
+            Severity::Info => "●",
+        };
+        format!("{symbol} {}", self.summary)
+    }
+}
+
 /// Requests the history while the current owner lives and the run can change.
 pub(in super::super) fn run_history(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
     let (history, request_count) = (RwSignal::new(RunHistory::default()), RwSignal::new(0_u32));

@@ -298,7 +298,7 @@ fn diagnosis(diagnosis: &RunDiagnosis) -> Item {
         start_ms: diagnosis.fired_ms.unwrap_or(diagnosis.active_ms),
         end: diagnosis.resolved_ms.map_or(End::Open, End::At),
         lang: ENGLISH,
-        label: format!("▲ {}", diagnosis.summary),
+        label: diagnosis.label(),
         text: diagnosis.summary.clone(),
         href: format!("/diagnoses/{}", diagnosis.id),
         severity: Some(diagnosis.severity),
@@ -471,6 +471,7 @@ mod tests {
             told(Lane::Diagnoses),
             [(2_500, "rank 17 is late", "/diagnoses/d-1")]
         );
+        assert_eq!(of(Lane::Diagnoses, &items)[0].label, "◆ rank 17 is late");
         let marked = items.iter().filter(|item| item.lang.is_some());
         let marked: Vec<Lane> = marked.map(|item| item.lane).collect();
         assert_eq!(marked, [Lane::Diagnoses, Lane::GpuErrors, Lane::Actions]);
