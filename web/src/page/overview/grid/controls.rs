@@ -61,8 +61,8 @@ pub(super) fn Legend(choices: Choices) -> impl IntoView {
         let (class, low, high) = match choices.shows() {
             Shows::Difference => (
                 "from-(--below) via-(--level) to-(--above)",
-                measure.short_difference(-measure.span),
-                measure.short_difference(measure.span),
+                measure.difference(-measure.span),
+                measure.difference(measure.span),
             ),
             Shows::Value => (
                 "from-[#00224e] via-[#7c7b78] to-[#fee838]",

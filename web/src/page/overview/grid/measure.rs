@@ -56,16 +56,6 @@ impl Measure {
         };
         tr_with(text, &[("size", &size)])
     }
-
-    /// Returns a difference as short text for a cell.
-    pub(super) fn short_difference(&self, difference: f64) -> String {
-        let sign = if difference < 0.0 { "−" } else { "+" };
-        let size = difference.abs();
-        match self.unit {
-            Unit::Ratio => format!("{sign}{}", fixed(size * 100.0, 0)),
-            unit => format!("{sign}{}", show(size, unit)),
-        }
-    }
 }
 
 /// Returns the measure with this name, else the default.
@@ -159,7 +149,5 @@ mod tests {
         let temperature = measure(Some("temperature"));
         assert_eq!(compute.difference(-0.38), "38.0 points below");
         assert_eq!(temperature.difference(12.4), "12 °C above");
-        assert_eq!(compute.short_difference(-0.38), "−38");
-        assert_eq!(temperature.short_difference(12.4), "+12 °C");
     }
 }
