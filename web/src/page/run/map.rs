@@ -41,7 +41,12 @@ pub(super) fn RankMap(
     view: View,
 ) -> impl IntoView {
     let chosen = expect_context::<Route>().param("map");
-    let measure = Memo::new(move |_| chosen.with(|name| Measure::of(name.as_deref())));
+    let opening = opening_measure(id.clone());
+    let measure = Memo::new(move |_| {
+        chosen
+            .with(|name| Measure::of(name.as_deref()))
+            .or_else(|| opening.get())
+    });
     let map = RankMapState::new(id, run);
     map.follow(measure, view.window);
     let ranks = Memo::new(move |_| {
@@ -70,18 +75,35 @@ pub(super) fn RankMap(
     }
 }
 
+/// Returns the measure with which the map of a run opens: one that shows the rank that an open diagnosis names as late, else the step time.
+/// `None` until the diagnoses are known. It does not change later, while somebody looks at the map.
+fn opening_measure(run: String) -> Memo<Option<Measure>> {
+    let all = expect_context::<Live>().diagnoses;
+    Memo::new(move |before: Option<&Option<Measure>>| {
+        if let Some(opened) = before.copied().flatten() {
+            return Some(opened);
+        }
+        let rows = all.rows();
+        let late = rows
+            .iter()
+            .filter_map(|row| row.peek(|diagnosis| Measure::of_late_rank(&diagnosis.alert, &run)));
+        // A diagnosis that names the phase says more.
+        let late = late.min_by_key(|measure| *measure == Measure::Own);
+        all.is_known().then_some(late.unwrap_or(Measure::Step))
+    })
+}
+
 /// The choice of the measure, stored in the address.
-fn choice(measure: Memo<Measure>) -> AnyView {
+fn choice(measure: Memo<Option<Measure>>) -> AnyView {
     let route = expect_context::<Route>();
     let option = |one: Measure| {
-        let selected = Signal::derive(move || measure.get() == one);
+        let selected = Signal::derive(move || measure.get() == Some(one));
         view! { <option value=one.name() prop:selected=selected>{one.title()}</option> }.into_any()
     };
     let options: Vec<AnyView> = Measure::ALL.into_iter().map(option).collect();
     let choose = move |event| {
         let name = event_target_value(&event);
-        let name = Some(name.as_str()).filter(|name| *name != Measure::Step.name());
-        route.set_param("map", name);
+        route.set_param("map", Some(name.as_str()));
     };
     view! {
         <select class="select select-sm w-auto max-w-full" aria-label=tr("Measure") on:change=choose data-testid="map-measure">{options}</select>
@@ -121,18 +143,22 @@ impl RankMapState {
     }
 
     /// Requests the values of the period, and again whenever the measure or the period changes. The means are requested as soon as a cell
-    /// was selected.
-    fn follow(self, measure: Memo<Measure>, window: Memo<Window>) {
+    /// was selected. Requests nothing while the measure is unknown.
+    fn follow(self, measure: Memo<Option<Measure>>, window: Memo<Window>) {
         let live = expect_context::<Live>();
         // One owner per request: the next one ends the watch of this one.
         effect(move || {
             self.expect_answer();
-            self.watch(live, measure.get(), window.get(), Measure::query, Self::take);
+            if let Some(measure) = measure.get() {
+                self.watch(live, measure, window.get(), Measure::query, Self::take);
+            }
         });
         effect(move || {
             self.means.set_value(Matrix::default());
-            if self.needs_means.get() {
-                self.watch(live, measure.get(), window.get(), Measure::mean, Self::take_means);
+            if self.needs_means.get()
+                && let Some(measure) = measure.get()
+            {
+                self.watch(live, measure, window.get(), Measure::mean, Self::take_means);
             }
         });
     }
@@ -172,8 +198,10 @@ impl RankMapState {
                 series,
                 ..
             } => {
-                self.matrix
-                    .update_value(|matrix| matrix.take(reset, &times_ms, &series));
+                self.matrix.update_value(|matrix| {
+                    matrix.take(reset, &times_ms, &series);
+                    matrix.hide_before_start(|at_ms| self.start_of(at_ms));
+                });
                 self.problem.set(None);
                 if !self.answered.get_untracked() {
                     self.answered.set(true);
@@ -208,6 +236,16 @@ impl RankMapState {
     fn expect_answer(self) {
         self.problem.set(None);
         self.answered.set(false);
+    }
+
+    /// Returns the start of the attempt that ran at a time, or of the first rank of the run if that is later.
+    fn start_of(self, at_ms: TimestampMs) -> Option<TimestampMs> {
+        self.run.with_untracked(|run| {
+            let run = run.as_ref()?;
+            let mut begun = run.more.attempts.iter().map(|attempt| attempt.started_ms);
+            let attempt_ms = begun.rfind(|started_ms| *started_ms <= at_ms);
+            attempt_ms.max(run.summary.started_ms)
+        })
     }
 
     /// Returns the address of a rank's log in the attempt that ran at a time.

@@ -38,6 +38,8 @@ pub(super) struct Moment {
 pub(super) struct Matrix {
     ranks: Vec<u32>,
     moments: Vec<Moment>,
+    /// Number of the oldest columns that are not shown, because the run or the attempt had not begun.
+    hidden: usize,
     /// The series since the last reset by rank and node, and when each began.
     series: BTreeMap<String, usize>,
     begins_ms: Vec<TimestampMs>,
@@ -89,6 +91,15 @@ impl Matrix {
         }
     }
 
+    /// Hides the columns before the start of the attempt that was measured first: `start_of` returns the start of the attempt that ran at a
+    /// time. A column with a value is never hidden.
+    pub(super) fn hide_before_start(&mut self, start_of: impl FnOnce(TimestampMs) -> Option<TimestampMs>) {
+        let first = self.moments.iter().position(Moment::is_measured);
+        let start_ms = first.and_then(|at| start_of(self.moments[at].at_ms));
+        let is_before = |moment: &Moment| start_ms.is_some_and(|start_ms| moment.at_ms < start_ms);
+        self.hidden = self.moments.partition_point(is_before).min(first.unwrap_or(0));
+    }
+
     /// Returns the number of ranks.
     pub(super) fn ranks(&self) -> usize {
         self.ranks.len()
@@ -99,14 +110,14 @@ impl Matrix {
         Some((*self.ranks.first()?, *self.ranks.last()?))
     }
 
-    /// Returns the columns, oldest first.
+    /// Returns the columns that are shown, oldest first.
     pub(super) fn moments(&self) -> &[Moment] {
-        &self.moments
+        &self.moments[self.hidden..]
     }
 
     /// Returns the column of a time.
     pub(super) fn column(&self, at_ms: TimestampMs) -> Option<usize> {
-        self.moments
+        self.moments()
             .binary_search_by_key(&at_ms, |moment| moment.at_ms)
             .ok()
     }
@@ -118,8 +129,7 @@ impl Matrix {
 
     /// Returns the number of columns in which a rank has a value.
     pub(super) fn measured(&self) -> usize {
-        let has_value = |moment: &&Moment| moment.values.iter().any(|value| !value.is_nan());
-        self.moments.iter().filter(has_value).count()
+        self.moments.iter().filter(|moment| moment.is_measured()).count()
     }
 
     /// Returns the colour numbers of the last `columns` columns, column by column.
@@ -141,7 +151,7 @@ impl Matrix {
 
     /// Returns the rank that a cell shows and its value, which is NaN if no rank of the row has one.
     pub(super) fn shown(&self, column: usize, ranks: Range<usize>) -> Option<(u32, f64)> {
-        let moment = self.moments.get(column)?;
+        let moment = self.moments().get(column)?;
         let at = moment.odd_one_out(ranks.clone()).unwrap_or(ranks.start);
         Some((*self.ranks.get(at)?, *moment.values.get(at)?))
     }
@@ -149,7 +159,7 @@ impl Matrix {
     /// Returns the value of a rank at a time.
     pub(super) fn value(&self, rank: u32, at_ms: TimestampMs) -> Option<f64> {
         let row = self.ranks.binary_search(&rank).ok()?;
-        let value = self.moments.get(self.column(at_ms)?)?.values.get(row)?;
+        let value = self.moments().get(self.column(at_ms)?)?.values.get(row)?;
         (!value.is_nan()).then_some(*value)
     }
 
@@ -209,6 +219,10 @@ impl Moment {
             typical_s: f64::NAN,
             values: vec![f64::NAN; ranks],
         }
+    }
+
+    fn is_measured(&self) -> bool {
+        self.values.iter().any(|value| !value.is_nan())
     }
 
     /// Sets the median.
@@ -334,6 +348,45 @@ pub(super) mod tests {
         );
         assert_eq!(matrix.shown(1, 2..3), Some((2, 2.0)));
         assert_eq!(matrix.first_and_last(), Some((0, 3)));
+    }
+
+    #[test]
+    fn the_map_begins_at_the_start_of_the_attempt_and_hides_no_value() {
+        let values = |values: &[Option<f64>]| [0, 1, 2].map(|n| rank(n, "a", values));
+        let times: Vec<TimestampMs> = (1..=5).map(|n| n * 1_000).collect();
+        for (first, start_ms, hidden) in [
+            (3, Some(2_500), 2),
+            (3, Some(3_000), 2),
+            (3, Some(0), 0),
+            (3, None, 0),
+            (1, Some(3_000), 1),
+            (5, Some(3_000), 0),
+        ] {
+            let measured: Vec<_> = (0..5).map(|n| (n >= first).then_some(1.0)).collect();
+            let mut matrix = Matrix::default();
+            matrix.take(true, &times, &values(&measured));
+            matrix.hide_before_start(|at_ms| {
+                assert_eq!(Some(&at_ms), times.get(first), "the first measured column");
+                start_ms
+            });
+            let shown: Vec<_> = matrix.moments().iter().map(|moment| moment.at_ms).collect();
+            assert_eq!(shown, times[hidden..], "{first} {start_ms:?}");
+        }
+        let mut matrix = Matrix::default();
+        matrix.take(true, &times, &values(&[None, None, None, Some(1.0), Some(2.0)]));
+        matrix.hide_before_start(|_| Some(3_000));
+        assert_eq!(matrix.column(3_000), Some(0));
+        assert_eq!(matrix.column(2_000), None);
+        assert_eq!(matrix.shown(2, 1..2), Some((1, 2.0)));
+        assert_eq!(matrix.value(1, 5_000), Some(2.0));
+        assert_eq!(colours(&matrix, 3).len(), 9);
+        matrix.take(false, &[6_000], &values(&[Some(3.0)]));
+        matrix.hide_before_start(|_| Some(3_000));
+        assert_eq!(matrix.moments().len(), 4, "there is room for a column more");
+        matrix.take(false, &[7_000, 8_000], &values(&[Some(4.0), Some(4.0)]));
+        matrix.hide_before_start(|_| Some(3_000));
+        assert_eq!(matrix.moments().len(), 5, "the period moves on");
+        assert_eq!(matrix.column(4_000), Some(0));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the map can show: the time of a step, or of a part of it, all in seconds.
 
+use domain::api::alerts::{AlertView, RankState};
+
 use crate::language::tr;
 
 /// The share of a step in forward, backward and optimizer.
@@ -30,10 +32,25 @@ impl Measure {
     /// All measures, the default first.
     pub(super) const ALL: [Self; 5] = [Self::Step, Self::Compute, Self::Data, Self::Sync, Self::Own];
 
-    /// Returns the measure with this name; the default for no name or an unknown one.
-    pub(super) fn of(name: Option<&str>) -> Self {
-        let named = Self::ALL.into_iter().find(|measure| Some(measure.name()) == name);
-        named.unwrap_or(Self::Step)
+    /// Returns the measure with this name.
+    pub(super) fn of(name: Option<&str>) -> Option<Self> {
+        Self::ALL.into_iter().find(|measure| Some(measure.name()) == name)
+    }
+
+    /// Returns the measure that shows the culprit of an alert; `None` if no rank of this run is late. Ranks that wait for a late one have the
+    /// same step time as it.
+    pub(super) fn of_late_rank(alert: &AlertView, run: &str) -> Option<Self> {
+        if alert.labels.get("run") != Some(run) || alert.rank_state() != Some(RankState::Late) {
+            return None;
+        }
+        Some(match alert.labels.get("phase") {
+            Some("data") => Self::Data,
+            Some("forward" | "backward" | "optimizer") => Self::Compute,
+            // The others wait for it, and it does not wait.
+            Some(_) => Self::Sync,
+            // Found by its compute or by its clock.
+            None => Self::Own,
+        })
     }
 
     /// Returns the name in the address.
@@ -113,15 +130,60 @@ fn over_column(function: &str, metric: &str, run: &str, step_ms: i64) -> String 
 
 #[cfg(test)]
 mod tests {
+    use domain::api::alerts::AlertState;
+    use domain::event::Severity;
+    use domain::series::Labels;
+
     use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        Labels::new(pairs.iter().copied()).expect("valid labels")
+    }
 
     #[test]
     fn an_address_names_a_measure() {
         for measure in Measure::ALL {
-            assert_eq!(Measure::of(Some(measure.name())), measure);
+            assert_eq!(Measure::of(Some(measure.name())), Some(measure));
         }
-        assert_eq!(Measure::of(None), Measure::Step);
-        assert_eq!(Measure::of(Some("nothing")), Measure::Step);
+        assert_eq!(Measure::of(None), None);
+        assert_eq!(Measure::of(Some("nothing")), None);
+    }
+
+    #[test]
+    fn the_phase_of_a_late_rank_names_the_measure_that_shows_it() {
+        let alert = |labels, annotations| AlertView {
+            fingerprint: "f".to_owned(),
+            rule: "StragglerRank".to_owned(),
+            state: AlertState::Firing,
+            severity: Severity::Warning,
+            labels,
+            annotations,
+            value: "0.2".to_owned(),
+            active_ms: 0,
+            fired_ms: None,
+            resolved_ms: None,
+            evidence: vec![],
+        };
+        let of = |phase: Option<&str>, state: &str| {
+            let mut pairs = vec![("run", "r"), ("rank", "17")];
+            pairs.extend(phase.map(|phase| ("phase", phase)));
+            alert(labels(&pairs), labels(&[("rank_state", state)]))
+        };
+        for (phase, expected) in [
+            (Some("data"), Measure::Data),
+            (Some("forward"), Measure::Compute),
+            (Some("backward"), Measure::Compute),
+            (Some("optimizer"), Measure::Compute),
+            (Some("host"), Measure::Sync),
+            (None, Measure::Own),
+        ] {
+            let late = of(phase, "late");
+            assert_eq!(Measure::of_late_rank(&late, "r"), Some(expected), "{phase:?}");
+            assert_eq!(Measure::of_late_rank(&late, "other"), None);
+        }
+        assert_eq!(Measure::of_late_rank(&of(Some("data"), "stuck"), "r"), None);
+        let of_gpu = alert(labels(&[("run", "r")]), Labels::empty());
+        assert_eq!(Measure::of_late_rank(&of_gpu, "r"), None);
     }
 
     #[test]
