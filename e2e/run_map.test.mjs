@@ -43,7 +43,8 @@ test("a run over time", async (t) => {
     await marks("states").first().waitFor();
     await axis.getByTestId("axis-as-list").click();
     await axis.getByTestId("axis-list").getByRole("link", { name: /Rank 17/ }).first().waitFor({ timeout: DIAGNOSED_MS });
-    const isMarked = async () => (await page.getByTestId("marks-text").textContent()).includes("▲ ");
+    // A warning has another symbol than a critical diagnosis.
+    const isMarked = async () => (await page.getByTestId("marks-text").textContent()).includes("◆ Rank 17");
     await waitFor("the diagnosis is marked in the charts", SHOWN_MS, isMarked);
     await page.getByTestId("marks").uncheck();
     await waitFor("only attempts are marked", SHOWN_MS, async () => !(await isMarked()));
@@ -87,8 +88,21 @@ test("a run over time", async (t) => {
     await waitFor("columns arrived", SHOWN_MS, () => frames.length > 2);
     assert.deepEqual(frames[0], { reset: true, columns: COLUMNS });
     for (const frame of frames.slice(1, 3)) assert.ok(!frame.reset && frame.columns < 10, JSON.stringify(frame));
+    assert.notEqual(await page.getByTestId("map-measure").inputValue(), "step", "ranks that wait for the late one have its step time");
     const words = page.getByTestId("map-words");
-    await page.getByTestId("map-cells").focus();
+    const cells = page.getByTestId("map-cells");
+    const { width, height } = await cells.boundingBox();
+    const row = height / Number(await map.getAttribute("data-ranks"));
+    let tries = 0;
+    await waitFor("the rank that the diagnosis names stands out", SHOWN_MS, async () => {
+      await cells.hover({ position: { x: width - 3 - 10 * (tries++ % 5), y: 17.5 * row } });
+      const [, worst, unit, more, unitOfMore] = /^rank 17 · .* · worst ([\d.]+) (m?s) · .*?([\d.]+) (m?s) above the median of the ranks$/.exec(await words.innerText()) ?? [];
+      const seconds = (size, unit) => Number(size) * (unit === "s" ? 1 : 0.001);
+      return seconds(more, unitOfMore) > 0.1 * seconds(worst, unit);
+    });
+    await page.mouse.move(0, 0);
+    await waitFor("no value is selected", SHOWN_MS, async () => (await words.innerText()) === "");
+    await cells.focus();
     await page.keyboard.press("ArrowLeft");
     await page.keyboard.press("ArrowDown");
     await waitFor("a value is described", SHOWN_MS, async () => {
