@@ -7,6 +7,7 @@
 pub mod analysis;
 pub mod arrival;
 mod causes;
+pub(crate) mod clock_reasons;
 mod draft_finding;
 pub mod finding;
 mod gradient_outlier;

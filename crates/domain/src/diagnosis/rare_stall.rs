@@ -1,7 +1,7 @@
 //! Finds ranks that stall intermittently while their peers wait, by the seconds lost per minute.
 
 use crate::diagnosis::causes::{of_phase, phase_of};
-use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness, word};
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, witness};
 use crate::diagnosis::finding::{Evidence, FindingKind, Source};
 use crate::diagnosis::members::{Members, seconds};
 use crate::diagnosis::straggler::Straggler;
@@ -187,7 +187,10 @@ impl RareStall {
                 .detail(format!("{} stalls", loss.stalls)),
             witness(Source::Rank { rank }, Evidence::PhaseSeconds, track.longest_s)
                 .in_seconds()
-                .detail(format!("longest stall, in {}", word(&phase_of(loss.part)))),
+                .detail(format!(
+                    "longest stall, in the phase {}",
+                    phase_of(loss.part).words()
+                )),
         ];
         DraftFinding {
             kind: FindingKind::RareStalls,

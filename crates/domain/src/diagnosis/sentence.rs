@@ -1,5 +1,6 @@
 //! Findings as text, for terminals, logs and pages.
 
+use crate::diagnosis::clock_reasons;
 use crate::diagnosis::finding::{Cause, Culprit, Evidence, Finding, FindingKind, Source, Witness};
 use crate::diagnosis::input::Phase;
 
@@ -59,6 +60,21 @@ impl Finding {
         }
         Some(format!("{}.", capitalised(self.cause.words()?)))
     }
+
+    /// Returns true if the sentence is about this finding: the same culprit and problem, whatever was known of the phase and the cause.
+    #[must_use]
+    pub fn is_described_by(&self, sentence: &str) -> bool {
+        let bare = Self {
+            phase: None,
+            cause: Cause::Unknown,
+            is_suspect: false,
+            witnesses: Vec::new(),
+            ..self.clone()
+        };
+        let bare = bare.sentence();
+        let rest = sentence.strip_prefix(bare.trim_end_matches('.'));
+        rest.is_some_and(|rest| rest.starts_with([' ', ':', '.']))
+    }
 }
 
 impl Culprit {
@@ -94,35 +110,150 @@ impl Culprit {
 }
 
 impl Witness {
-    /// Returns the witness as text: `rank 2: waits in a collective 7.21 s, its peers 0.02 s (all_reduce)`.
+    /// Returns the witness as text: `rank 2: time per step in the phase optimizer step 395 ms, its peers 180 ms`.
     #[must_use]
     pub fn words(&self) -> String {
-        let unit = if self.unit.is_empty() {
-            String::new()
+        let measured = if self.what == Evidence::Throttled {
+            self.throttling()
         } else {
-            format!(" {}", self.unit)
+            self.measurement()
+        };
+        format!("{}: {measured}", self.source.words())
+    }
+
+    fn throttling(&self) -> String {
+        let share = || format!("{} % of the time", significant(self.value * 100.0, 3));
+        let does = yes_or_no(self.value).map_or_else(share, str::to_owned);
+        let reasons: String = self
+            .detail
+            .split(", ")
+            .filter(|reason| !reason.is_empty())
+            .map(|reason| format!(", {}", clock_reasons::words(reason)))
+            .collect();
+        // The value of the peers is their median. It is `yes` or `no` only if that is true for most of them.
+        let peers = self
+            .compared_with
+            .and_then(yes_or_no)
+            .map(|peers| format!("; most of its peers: {peers}"))
+            .unwrap_or_default();
+        format!("{}: {does}{reasons}{peers}", self.what.words())
+    }
+
+    fn measurement(&self) -> String {
+        let phase = self.phase();
+        let what = match (&self.what, phase) {
+            (Evidence::PhaseSeconds, Some(phase)) => {
+                format!("time per step in the phase {}", phase.words())
+            }
+            (what, Some(phase)) => format!("{} in the phase {}", what.words(), phase.words()),
+            (what, None) => what.words().to_owned(),
         };
         let compared = self
             .compared_with
-            .map(|with| format!(", compared with {}{unit}", short(with)))
+            .map(|value| self.compared(&self.value_words(value)))
             .unwrap_or_default();
-        let detail = if self.detail.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", self.detail)
+        let detail = match phase {
+            None if !self.detail.is_empty() => format!(" ({})", self.detail),
+            _ => String::new(),
         };
-        format!(
-            "{}: {} {}{unit}{compared}{detail}",
-            self.source.words(),
-            self.what.words(),
-            short(self.value)
-        )
+        format!("{what}{}{compared}{detail}", self.value_words(self.value))
+    }
+
+    /// Returns the phase, if the detail is one.
+    fn phase(&self) -> Option<Phase> {
+        match self.what {
+            Evidence::PhaseSeconds | Evidence::OwnUsualSeconds => {
+                serde_json::from_value(self.detail.as_str().into()).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns a value with its unit and the space before it; nothing if it is unknown or says nothing.
+    fn value_words(&self, value: f64) -> String {
+        match (&self.what, self.unit.as_str()) {
+            (Evidence::PipeWithoutWriter, _) => String::new(),
+            (Evidence::ProcessState, _) => format!(": {}", process_state(value)),
+            (Evidence::KernelStarted, _) => format!(": {}", yes_or_no(value).unwrap_or("unknown")),
+            (_, "seconds") if !value.is_finite() => String::new(),
+            (_, "seconds") => format!(" {}", duration(value)),
+            // The number of CPUs that a rank uses can be greater than 1.
+            (Evidence::CpuShare, _) | (_, "") => format!(" {}", number(value)),
+            (_, "ratio") => format!(" {} %", significant(value * 100.0, 3)),
+            (_, unit) => format!(" {} {unit}", number(value)),
+        }
+    }
+
+    /// Returns the part of the text that has the value to compare with.
+    fn compared(&self, value: &str) -> String {
+        match self.what {
+            Evidence::PeersWait => format!(", the slow rank{value}"),
+            Evidence::OwnUsualSeconds => format!(", now{value}"),
+            Evidence::LastEnqueued => format!(", its peers wait in{value}"),
+            Evidence::DifferentStacks => format!(" of{value} samples"),
+            Evidence::PhaseSeconds
+            | Evidence::ClockRatio
+            | Evidence::RunDelay
+            | Evidence::Steal
+            | Evidence::OtherProcesses
+            | Evidence::PcieWidthRatio
+            | Evidence::MajorFaults
+            | Evidence::MicroBatch => format!(", its peers{value}"),
+            _ => format!(", compared with{value}"),
+        }
     }
 }
 
-/// Prints at most three decimals, without trailing zeros.
-fn short(value: f64) -> String {
-    let text = format!("{value:.3}");
+/// Returns the state of a process for a value of `train_process_state`.
+fn process_state(value: f64) -> String {
+    match value as i64 {
+        1 => "stopped by a signal or a debugger".to_owned(),
+        2 => "uninterruptible sleep".to_owned(),
+        3 => "ended".to_owned(),
+        _ => number(value),
+    }
+}
+
+fn yes_or_no(value: f64) -> Option<&'static str> {
+    if value == 1.0 {
+        Some("yes")
+    } else if value == 0.0 {
+        Some("no")
+    } else {
+        None
+    }
+}
+
+/// Prints a duration: below one second in milliseconds.
+fn duration(seconds: f64) -> String {
+    // A value that is rounded to 1000 ms is printed as seconds.
+    if seconds.abs() < 0.999_5 {
+        format!("{} ms", significant(seconds * 1e3, 3))
+    } else {
+        format!("{} s", significant(seconds, 3))
+    }
+}
+
+/// Prints a number without a unit. Sequence numbers and checksums keep all their digits.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 {
+        format!("{value:.0}")
+    } else {
+        significant(value, 4)
+    }
+}
+
+/// Prints a number with at least this many significant digits, without trailing zeros after the point.
+fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let exponent = value.abs().log10().floor();
+    let decimals = (f64::from(digits) - 1.0 - exponent).clamp(0.0, 12.0) as usize;
+    let text = format!("{value:.decimals$}");
+    if decimals == 0 {
+        return text;
+    }
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -154,8 +285,8 @@ impl Evidence {
             Self::DifferentStacks => "different stacks",
             Self::CpuShare => "CPUs used",
             Self::PipeWithoutWriter => "it reads a pipe that no other process has open",
-            Self::PeersWait => "wait of the peers per step in addition to its own",
-            Self::PhaseSeconds => "time per step in this phase",
+            Self::PeersWait => "wait for other ranks per step",
+            Self::PhaseSeconds => "time in a step",
             Self::OwnUsualSeconds => "its usual time per step",
             Self::LostPerMinute => "time lost per minute",
             Self::Throttled => "GPU throttles",
@@ -324,5 +455,152 @@ mod tests {
             ..throttled(FindingKind::Straggler)
         };
         assert_eq!(suspect.cause_sentence(), None);
+    }
+
+    #[test]
+    fn an_event_describes_the_finding_whatever_phase_and_cause_it_names() {
+        let rank = |rank| Culprit::Ranks {
+            ranks: [Rank(rank)].into_iter().collect(),
+            nodes: vec!["b".into()],
+        };
+        let slow = |of, phase, cause| finding(FindingKind::Straggler, rank(of), phase, cause);
+        let now = slow(3, Some(Phase::Optimizer), Cause::Throttled);
+        for (other, expected) in [
+            (slow(3, None, Cause::Unknown), true),
+            (slow(3, Some(Phase::Data), Cause::Data), true),
+            (slow(30, Some(Phase::Optimizer), Cause::Throttled), false),
+            (finding(FindingKind::Hang, rank(3), None, Cause::Stopped), false),
+        ] {
+            let sentence = other.sentence();
+            assert_eq!(now.is_described_by(&sentence), expected, "{sentence}");
+        }
+        let unknown = |cause| finding(FindingKind::Hang, Culprit::Unknown, None, cause);
+        assert!(unknown(Cause::Unknown).is_described_by(&unknown(Cause::Network).sentence()));
+    }
+
+    fn witness(
+        source: Source,
+        what: Evidence,
+        (value, unit): (f64, &str),
+        compared_with: Option<f64>,
+    ) -> Witness {
+        Witness {
+            source,
+            what,
+            value,
+            unit: unit.into(),
+            compared_with,
+            detail: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_witness_has_values_with_units_and_words_for_signals() {
+        let rank = || Source::Rank { rank: Rank(17) };
+        let ranks = [Rank(0), Rank(1), Rank(2)].into_iter().collect();
+        let peers = Source::Peers { ranks };
+        let kernel = || Source::Kernel { node: "a".into() };
+        let driver = || Source::Driver { node: "a".into() };
+        let (s, ratio) = ("seconds", "ratio");
+        for (witness, detail, expected) in [
+            (
+                witness(rank(), Evidence::PhaseSeconds, (0.3952, s), Some(0.18)),
+                "optimizer",
+                "rank 17: time per step in the phase optimizer step 395 ms, its peers 180 ms",
+            ),
+            (
+                witness(rank(), Evidence::OwnUsualSeconds, (0.0176, s), Some(1.25)),
+                "data",
+                "rank 17: its usual time per step in the phase data loading 17.6 ms, now 1.25 s",
+            ),
+            (
+                witness(rank(), Evidence::PhaseSeconds, (3.2, s), None),
+                "longest stall, in the phase data loading",
+                "rank 17: time in a step 3.2 s (longest stall, in the phase data loading)",
+            ),
+            (
+                witness(peers.clone(), Evidence::PeersWait, (0.2153, s), Some(0.0012)),
+                "",
+                "ranks 0–2: wait for other ranks per step 215 ms, the slow rank 1.2 ms",
+            ),
+            (
+                witness(peers.clone(), Evidence::WaitsInCollective, (754.3, s), None),
+                "all_reduce",
+                "ranks 0–2: wait in a collective 754 s (all_reduce)",
+            ),
+            (
+                witness(peers, Evidence::WaitsInCollective, (f64::NAN, s), None),
+                "",
+                "ranks 0–2: wait in a collective",
+            ),
+            (
+                witness(driver(), Evidence::Throttled, (1.0, ""), Some(0.0)),
+                "hw_slowdown, hw_power_brake",
+                "GPU driver of a: GPU throttles: yes, hardware slowdown (temperature or power), \
+                 hardware power brake (external power supply); most of its peers: no",
+            ),
+            (
+                witness(driver(), Evidence::Throttled, (1.0, ""), Some(0.5)),
+                "",
+                "GPU driver of a: GPU throttles: yes",
+            ),
+            (
+                witness(driver(), Evidence::ClockRatio, (0.625, ratio), Some(1.0)),
+                "",
+                "GPU driver of a: GPU clock as a share of its maximum 62.5 %, its peers 100 %",
+            ),
+            (
+                witness(kernel(), Evidence::ProcessState, (1.0, ""), None),
+                "rank 3",
+                "kernel of a: state of the process: stopped by a signal or a debugger (rank 3)",
+            ),
+            (
+                witness(kernel(), Evidence::PipeWithoutWriter, (1.0, ""), None),
+                "rank 3, pipe:[7]",
+                "kernel of a: it reads a pipe that no other process has open (rank 3, pipe:[7])",
+            ),
+            (
+                witness(kernel(), Evidence::CpuShare, (1.98, ratio), None),
+                "",
+                "kernel of a: CPUs used 1.98",
+            ),
+            (
+                witness(rank(), Evidence::DifferentStacks, (1.0, ""), Some(6.0)),
+                "",
+                "rank 17: different stacks 1 of 6 samples",
+            ),
+            (
+                witness(rank(), Evidence::LastEnqueued, (120.0, ""), Some(121.0)),
+                "group 0",
+                "rank 17: last operation enqueued 120, its peers wait in 121 (group 0)",
+            ),
+            (
+                witness(rank(), Evidence::LearningRate, (0.000_03, ""), Some(0.0003)),
+                "",
+                "rank 17: learning rate 0.00003, compared with 0.0003",
+            ),
+            (
+                witness(rank(), Evidence::ParametersChecksum, (4_123_456_789.0, ""), None),
+                "",
+                "rank 17: checksum of the parameters 4123456789",
+            ),
+        ] {
+            let detail = detail.to_owned();
+            assert_eq!(Witness { detail, ..witness }.words(), expected);
+        }
+    }
+
+    #[test]
+    fn a_duration_has_three_digits_and_changes_its_unit_at_one_second() {
+        for (seconds, expected) in [
+            (0.0, "0 ms"),
+            (0.000_21, "0.21 ms"),
+            (0.999_4, "999 ms"),
+            (0.9996, "1 s"),
+            (100.0, "100 s"),
+            (1_234.4, "1234 s"),
+        ] {
+            assert_eq!(duration(seconds), expected);
+        }
     }
 }

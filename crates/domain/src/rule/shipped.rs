@@ -32,6 +32,7 @@ pub fn alerts() -> impl Iterator<Item = Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::clock_reasons;
     use crate::event::Severity;
     use crate::incident::action::{ACTIONS_ANNOTATION, Hint};
 
@@ -50,6 +51,24 @@ mod tests {
             let read = Hint::read(actions.map_or("", String::as_str));
             assert!(read.is_ok(), "{}: {read:?}", rule.name);
             assert!(names.insert(rule.name.clone()), "{} twice", rule.name);
+        }
+    }
+
+    #[test]
+    fn a_throttled_gpu_has_the_same_words_for_its_reason_as_a_finding() {
+        let rule = alerts()
+            .find(|rule| rule.name == "GpuThrottled")
+            .expect("shipped");
+        let reasons = [
+            "hw_thermal_slowdown",
+            "sw_thermal_slowdown",
+            "hw_power_brake",
+            "hw_slowdown",
+        ];
+        for reason in reasons {
+            assert!(rule.expr.contains(reason), "{reason}");
+            let written = format!("\"{reason}\" }}}}{}{{{{", clock_reasons::words(reason));
+            assert!(rule.annotations["summary"].contains(&written), "{written}");
         }
     }
 }
