@@ -230,6 +230,7 @@ impl RuleState {
                 Err(error) => warn!(rule = self.rule.name, query, %error, "an evidence query failed"),
             }
         }
+        evidence::select_phase(&mut all, &active.labels);
         if self
             .rule
             .annotations

@@ -12,7 +12,7 @@ use super::engine::Engine;
 
 /// The annotation with which a rule requests them.
 pub(super) const ANNOTATION: &str = "log_tail";
-const TITLE: &str = "last log lines";
+const TITLE: &str = "Last log lines";
 /// Maximum number of bytes read from the end of a log.
 const BYTES_MAX: u64 = 4 << 10;
 const LINES_MAX: usize = 10;

@@ -54,8 +54,11 @@ fn own_series(evidence: &Evidence, culprit: &NamedCulprit) -> Vec<Labels> {
 }
 
 fn threshold(alert: &AlertView, evidence: &Evidence) -> Option<f64> {
+    // A title is the name of the annotation, with capital letters.
     let name = format!("{THRESHOLD_PREFIX}{}", evidence.title.replace(' ', "_"));
-    let value: f64 = alert.annotations.get(&name)?.trim().parse().ok()?;
+    let mut annotations = alert.annotations.iter();
+    let annotation = annotations.find(|annotation| annotation.name.eq_ignore_ascii_case(&name))?;
+    let value: f64 = annotation.value.trim().parse().ok()?;
     value.is_finite().then_some(value)
 }
 
@@ -71,7 +74,7 @@ mod tests {
             "labels": {"run": "r", "rank": "1"}, "annotations": {"threshold_step_time": "0.5"}, "active_ms": active_ms,
             "resolved_ms": resolved_ms,
             "evidence": [
-                {"title": "step time", "query": "x", "values": [
+                {"title": "Step time", "query": "x", "values": [
                     {"labels": {"rank": "0"}, "value": "1"}, {"labels": {"rank": "1"}, "value": "9"}]},
                 {"title": "last lines of the log", "query": "", "values": [], "lines": ["oops"]},
             ],

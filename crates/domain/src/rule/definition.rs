@@ -11,6 +11,10 @@ use crate::series::Labels;
 
 /// Prefix of annotations that contain evidence queries.
 pub const EVIDENCE_PREFIX: &str = "evidence_";
+/// Words of titles that are not written in lower case.
+const TITLE_WORDS: [&str; 11] = [
+    "CPU", "ECC", "GPU", "GPUs", "NCCL", "NVLink", "NVLinks", "PCIe", "RDMA", "SXid", "Xid",
+];
 /// Label names and values, sorted by name.
 pub type Texts = BTreeMap<String, String>;
 
@@ -86,12 +90,11 @@ impl Rule {
         matches!(self.kind, Kind::Alert(_))
     }
 
-    /// Returns the evidence queries as `(title, query template)`. The title of `evidence_gradient_norm` is "gradient norm".
+    /// Returns the evidence queries as `(title, query template)`. The title of `evidence_gpu_clock` is "GPU clock".
     pub fn evidence(&self) -> impl Iterator<Item = (String, &str)> {
-        self.annotations.iter().filter_map(|(name, query)| {
-            let title = name.strip_prefix(EVIDENCE_PREFIX)?.replace('_', " ");
-            Some((title, query.as_str()))
-        })
+        self.annotations
+            .iter()
+            .filter_map(|(name, query)| Some((title(name.strip_prefix(EVIDENCE_PREFIX)?), query.as_str())))
     }
 
     /// Returns all queries of the rule as `(expr or the annotation's title, query)`, for a caller that parses them. Templates of evidence
@@ -116,6 +119,20 @@ impl Rule {
         let has = |(name, value): (&str, &str)| alert.get(name).unwrap_or_default() == value;
         self.is_alert() && alert.get("alertname") == Some(&self.name) && self.fixed_labels().all(has)
     }
+}
+
+/// Returns the name of evidence as a title. It differs from the name only in the case of letters and by spaces.
+fn title(name: &str) -> String {
+    let words = name.split('_').map(|word| {
+        let known = TITLE_WORDS.iter().find(|known| known.eq_ignore_ascii_case(word));
+        known.copied().unwrap_or(word)
+    });
+    let title = words.collect::<Vec<_>>().join(" ");
+    let mut letters = title.chars();
+    letters
+        .next()
+        .map(|first| first.to_uppercase().chain(letters).collect())
+        .unwrap_or_default()
 }
 
 /// Returns the rules with equal name and labels, each once with its number of occurrences. Series or alerts of such rules cannot be told
@@ -148,6 +165,19 @@ mod tests {
             expr: "x".into(),
             labels: texts.collect(),
             annotations: Texts::default(),
+        }
+    }
+
+    #[test]
+    fn a_title_has_the_usual_case_of_its_words() {
+        for (name, expected) in [
+            ("gpus_answering", "GPUs answering"),
+            ("xid_errors_within_a_week", "Xid errors within a week"),
+            ("pcie_width", "PCIe width"),
+            ("backward_pass_by_rank", "Backward pass by rank"),
+            ("", ""),
+        ] {
+            assert_eq!(title(name), expected);
         }
     }
 

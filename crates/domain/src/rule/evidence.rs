@@ -3,8 +3,14 @@
 //! Only `{{ $labels.NAME }}` and `{{ $value }}` are supported. A label is allowed only inside a quoted string, and its value is escaped.
 //! Therefore no label value can change the query.
 
+use crate::api::alerts::Evidence;
 use crate::api::prometheus::float;
 use crate::series::Labels;
+
+/// Label that names the phase of a step in which a rank loses time.
+const PHASE_LABEL: &str = "phase";
+/// Values of that label for which the series `train_PHASE_seconds` always exists.
+const PHASES: [&str; 5] = ["data", "forward", "backward", "optimizer", "host"];
 
 /// Why the template of a query is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +60,27 @@ pub fn expand(text: &str, labels: &Labels, value: f64) -> Result<String, Evidenc
         }
     }
     Ok(out)
+}
+
+/// Puts the evidence about the alert's phase first, and removes the evidence about other phases. Does nothing if the alert names no phase,
+/// or if there are no values of this phase.
+pub fn select_phase(all: &mut Vec<Evidence>, labels: &Labels) {
+    let Some(phase) = labels.get(PHASE_LABEL) else {
+        return;
+    };
+    let is_own = |one: &Evidence| phase_of(&one.query) == Some(phase) && !one.values.is_empty();
+    let Some(at) = all.iter().position(is_own) else {
+        return;
+    };
+    let own = all.remove(at);
+    all.retain(|one| phase_of(&one.query).is_none());
+    all.insert(0, own);
+}
+
+/// Returns the phase whose time a query reads: `forward` for `train_forward_seconds{run="r"}`.
+fn phase_of(query: &str) -> Option<&str> {
+    let (phase, _) = query.strip_prefix("train_")?.split_once("_seconds{")?;
+    PHASES.contains(&phase).then_some(phase)
 }
 
 /// Position in a query.
@@ -160,6 +187,46 @@ fn action_piece(source: &str) -> Result<Piece<'_>, EvidenceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::alerts::EvidenceValue;
+
+    #[test]
+    fn the_evidence_of_a_slow_rank_begins_with_its_phase() {
+        let evidence = |metric: &str| Evidence {
+            title: metric.to_owned(),
+            query: format!("{metric}{{run=\"r\"}}"),
+            values: vec![EvidenceValue {
+                labels: Labels::empty(),
+                value: "1".to_owned(),
+            }],
+            lines: Vec::new(),
+        };
+        let metrics = [
+            "train_backward_seconds",
+            "train_forward_seconds",
+            "train_optimizer_seconds",
+            "diagnosis_straggler_ratio",
+            "train_sync_seconds",
+        ];
+        let all: Vec<Evidence> = metrics.into_iter().map(evidence).collect();
+        let selected = |phase: &str, mut all: Vec<Evidence>| {
+            let labels = Labels::new([("run", "r"), ("phase", phase)]).expect("well formed");
+            select_phase(&mut all, &labels);
+            all.into_iter().map(|one| one.title).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            selected("optimizer", all.clone()),
+            [
+                "train_optimizer_seconds",
+                "diagnosis_straggler_ratio",
+                "train_sync_seconds"
+            ]
+        );
+        assert_eq!(selected("save", all.clone()), metrics);
+        assert_eq!(selected("", all.clone()), metrics);
+        let mut empty = all;
+        empty[2].values.clear();
+        assert_eq!(selected("optimizer", empty), metrics);
+    }
 
     #[test]
     fn what_is_not_known_is_refused() {

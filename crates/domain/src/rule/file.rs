@@ -317,7 +317,7 @@ groups:
         );
         assert_eq!(
             alert.evidence().next().map(|(title, _)| title).as_deref(),
-            Some("gpu temperature")
+            Some("GPU temperature")
         );
     }
 

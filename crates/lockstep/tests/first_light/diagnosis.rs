@@ -36,7 +36,7 @@ fn an_explosion_is_diagnosed_notified_and_resolved() {
     assert!(
         evidence
             .iter()
-            .any(|e| e["title"] == "loss by rank" && e["values"].as_array().unwrap().len() == 2),
+            .any(|e| e["title"] == "Loss by rank" && e["values"].as_array().unwrap().len() == 2),
         "{evidence:?}"
     );
     let why = cluster.lockstep(&["run", "why", &run]);
