@@ -105,7 +105,7 @@ pub(super) async fn view(app: &App, id: &str) -> ApiResult<Json<DiagnosisView>> 
     Ok(Json(DiagnosisView {
         why: why.collect(),
         charts: charts(&shown.alert, &shown.who, now_ms),
-        changed_before: changed_before(state, &shown).await?,
+        changed_before: changed_before(state, &shown, incident.context.finding.as_ref()).await?,
         similar: similar(state, &app.runs, &shown.alert).await?,
         actions: actions::possible(&app.runs, &incident).await?,
         timeline: timeline(&app.runs, &incident.entries).await,

@@ -39,7 +39,8 @@ pub struct DiagnosisView {
     /// Charts of the evidence queries over time. `evidence` of the diagnosis contains the values at the time it fired.
     #[serde(default)]
     pub charts: Vec<EvidenceChart>,
-    /// Events and actions on its run and node in the hour before, newest first.
+    /// Events and actions on its run and node in the hour before: changes first, then observations, each newest first. The diagnosis itself
+    /// and routine states of the run are left out.
     #[serde(default)]
     pub changed_before: Vec<ChangeBefore>,
     /// Diagnoses of the same rule in the 30 days before, newest first.
