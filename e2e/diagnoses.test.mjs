@@ -122,7 +122,7 @@ test("diagnoses", async (t) => {
   });
 
   await t.test("its evidence is a chart in which the culprit stands out from its peers", async () => {
-    const chart = page.locator('[data-testid=chart][data-title="gpus answering"]');
+    const chart = page.locator('[data-testid=chart][data-title="GPUs answering"]');
     await waitFor("the chart has points", FIRED_MS, async () => Number(await chart.getAttribute("data-points")) > 0);
     await chart.scrollIntoViewIfNeeded();
     const legend = chart.getByTestId("chart-legend");
@@ -296,12 +296,13 @@ test("diagnoses", async (t) => {
     await phone.route(({ pathname }) => pathname === `/api/diagnoses/${id}`, async (route) => {
       const response = await route.fetch();
       const { diagnosis, ...answer } = await response.json();
-      const changed = { ...diagnosis, summary: long, advice: long, who: { ...diagnosis.who, node: long } };
+      const changed = { ...diagnosis, summary: long, advice: `\`${long}\``, who: { ...diagnosis.who, node: long } };
       const context = { why: [long], changed_before: [{ at_ms, kind: "event", text: long }], timeline: [{ at_ms, who: "me", kind: "note", note: long }] };
       await route.fulfill({ response, json: { ...answer, ...context, similar: [{ id: "other", summary: long, fired_ms: at_ms }], diagnosis: changed } });
     });
     await openAt(phone, lockstep, `/diagnoses/${id}`);
     for (const part of ["what", "changed-before", "similar", "timeline"]) await phone.getByTestId(part).filter({ hasText: long }).waitFor();
+    assert.equal(await phone.getByTestId("what-to-do").innerText(), long, "a command is shown without backticks");
     assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
     await phone.unrouteAll({ behavior: "wait" });
   });

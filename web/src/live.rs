@@ -33,7 +33,7 @@ use watches::Watches;
 
 pub(crate) use freshness::{Freshness, Stream};
 pub(crate) use list::{Keyed, List, Row, each};
-pub(crate) use message::{Run, StreamMessage, read_diagnoses, read_diagnosis};
+pub(crate) use message::{Run, StreamMessage, read_diagnoses, read_diagnosis, without_backticks};
 
 /// First and longest pause before a reconnect.
 const PAUSE_MS: (u32, u32) = (500, 8_000);

@@ -180,8 +180,8 @@ pub(crate) fn read_diagnoses(all: &JsValue) -> Result<Vec<Diagnosis>, Unreadable
 pub(crate) fn read_diagnosis(diagnosis: &JsValue) -> Result<Diagnosis, Unreadable> {
     Ok(Diagnosis {
         summary: read_field(diagnosis, "summary")?,
-        cause: read_field(diagnosis, "cause")?,
-        advice: read_field(diagnosis, "advice")?,
+        cause: without_backticks(read_field(diagnosis, "cause")?),
+        advice: without_backticks(read_field(diagnosis, "advice")?),
         culprit: read_field(diagnosis, "culprit")?,
         id: read_field(diagnosis, "id")?,
         who: read_field(diagnosis, "who")?,
@@ -191,4 +191,24 @@ pub(crate) fn read_diagnosis(diagnosis: &JsValue) -> Result<Diagnosis, Unreadabl
         handling: read_field(diagnosis, "handling")?,
         alert: read(diagnosis)?,
     })
+}
+
+/// Removes the backticks around commands: pages show plain text, not Markdown.
+pub(crate) fn without_backticks(mut sentence: String) -> String {
+    sentence.retain(|letter| letter != '`');
+    sentence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_without_backticks() {
+        let advice = "`lockstep run why r` shows the evidence.".to_owned();
+        assert_eq!(
+            without_backticks(advice),
+            "lockstep run why r shows the evidence."
+        );
+    }
 }

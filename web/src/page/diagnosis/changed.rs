@@ -7,7 +7,7 @@ use super::diagnosis_state::DiagnosisState;
 use crate::language::{tr, tr_with};
 use crate::ui::{Heading, clock, severity_word};
 
-/// The changes, newest first; a sentence if none are known.
+/// The changes, in the order of the answer; a sentence if none are known.
 #[component]
 pub(super) fn ChangedBefore(state: DiagnosisState) -> AnyView {
     state.shown(|view| {

@@ -6,6 +6,7 @@ use leptos::prelude::*;
 use super::diagnosis_state::DiagnosisState;
 use super::text::{confidence, culprit, duration, since_ms};
 use crate::language::{tr, tr_parts, tr_with};
+use crate::live::without_backticks;
 use crate::ui::{Ago, alert_badge, clock, severity_class, severity_word};
 
 /// The facts, in the order in which users need them.
@@ -32,7 +33,9 @@ fn facts(view: &DiagnosisView) -> AnyView {
     let attempt = diagnosis
         .attempt
         .map(|attempt| tr_with(", attempt {attempt}", &[("attempt", &attempt)]));
-    let reason = |sentence: &String| view! { <li class="break-words">{sentence.clone()}</li> }.into_any();
+    let reason = |sentence: &String| {
+        view! { <li class="break-words">{without_backticks(sentence.clone())}</li> }.into_any()
+    };
     let reasons: Vec<AnyView> = view.why.iter().map(reason).collect();
     view! {
         <article class=class data-testid="incident">
