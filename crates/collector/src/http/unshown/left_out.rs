@@ -79,7 +79,6 @@ pub(super) static FIELDS: [Fields; 15] = [
     fields(
         "Memory",
         &[
-            "allocated_bytes",
             "device",
             "inactive_split_bytes",
             "largest_free_bytes",
