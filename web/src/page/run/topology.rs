@@ -216,7 +216,7 @@ fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
     view! {
         <div class="min-w-0">
             {(!title.is_empty()).then(|| view! { <h3 class="text-sm font-semibold mb-1">{title}</h3> })}
-            <div class="overflow-x-auto p-0.5 fades-right" tabindex="0" role="group" aria-label=label>
+            <div class="overflow-x-auto p-0.5" tabindex="0" role="group" aria-label=label>
                 <div class=class style=style>{all}</div>
             </div>
         </div>
