@@ -12,7 +12,7 @@ use crate::language::{tr, tr_with};
 use crate::live::{Live, Row, each};
 use crate::page::run_figures::{ByRun, STEP, STEP_TIME, figure, newest_by_run};
 use crate::ui::{Ago, StateBadge, When, dynamic_view, empty_view, fixed, show, text};
-use spark::{Sparks, points_since, spark};
+use spark::{Sparks, spark};
 
 /// Number of rows shown at first; one click shows the rest.
 const ROWS: usize = 20;
@@ -145,14 +145,10 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
         run.with(|run| run.owner.clone())
             .unwrap_or_else(|| "–".to_owned())
     });
-    let now_ms = expect_context::<Live>().now_ms;
     let line = dynamic_view(move || {
-        let started_ms = run.with_untracked(|run| run.started_ms);
-        let points = points_since(started_ms, now_ms.get_untracked());
-        let line = |values: &[f64]| spark(values, points);
         figures
             .sparks
-            .with(|sparks| id.with_value(|id| sparks.get(id).map_or_else(empty_view, line)))
+            .with(|sparks| id.with_value(|id| sparks.get(id).map_or_else(empty_view, spark)))
     });
     let path = format!("/runs/{}", row.key);
     view! {

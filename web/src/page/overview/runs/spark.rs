@@ -1,10 +1,9 @@
-//! A sparkline in a table: the last ten minutes, or the time since the start of the run if that is shorter, without axes.
+//! A sparkline in a table: the last ten minutes, without axes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use domain::api::stream::{Column, Request};
-use domain::time::TimestampMs;
 use leptos::prelude::*;
 
 use crate::language::tr;
@@ -81,24 +80,18 @@ impl Sparks {
     }
 }
 
-/// Returns the number of points since the start of a run, of a full line if it has not started.
-pub(super) fn points_since(started_ms: Option<TimestampMs>, now_ms: TimestampMs) -> usize {
-    let points = started_ms.map(|started_ms| (now_ms - started_ms) / STEP_MS + 1);
-    points.map_or(POINTS_MAX, |points| usize::try_from(points).unwrap_or(0))
-}
-
-/// Renders a line with this number of points, and with all that have a value.
-pub(super) fn spark(values: &[f64], points: usize) -> AnyView {
+/// Renders a line.
+pub(super) fn spark(values: &[f64]) -> AnyView {
     view! {
         <svg class="block" width="96" height="18" role="img" aria-label=tr("Step time in the last 10 minutes")>
-            <path d=path(values, points) fill="none" stroke="var(--series-1)" stroke-width="1.5" />
+            <path d=path(values) fill="none" stroke="var(--series-1)" stroke-width="1.5" />
         </svg>
     }
     .into_any()
 }
 
 /// Returns the line as an SVG path with gaps.
-fn path(values: &[f64], points: usize) -> String {
+fn path(values: &[f64]) -> String {
     let known = || values.iter().copied().filter(|value| value.is_finite());
     let (low, high) = known().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
         (low.min(value), high.max(value))
@@ -106,17 +99,14 @@ fn path(values: &[f64], points: usize) -> String {
     let middle = f64::midpoint(low, high);
     let span = (high - low).max(middle.abs() * FLAT_SHARE).max(f64::MIN_POSITIVE);
     let (mut path, mut is_down) = (String::new(), false);
-    let unknown = values.iter().take_while(|value| !value.is_finite()).count();
-    let points = points.max(values.len() - unknown).clamp(2, POINTS_MAX);
-    let values = &values[values.len().saturating_sub(points)..];
-    let first = points - values.len();
+    let first = POINTS_MAX.saturating_sub(values.len());
     for (n, value) in values.iter().enumerate() {
         if !value.is_finite() {
             is_down = false;
             continue;
         }
         #[expect(clippy::cast_precision_loss, reason = "at most 61 points")]
-        let x = (first + n) as f64 * WIDTH / (points - 1) as f64;
+        let x = (first + n) as f64 * WIDTH / (POINTS_MAX - 1) as f64;
         let y = HEIGHT / 2.0 - (value - middle) / span * (HEIGHT - 2.0);
         let verb = if is_down { 'L' } else { 'M' };
         // Writing to a `String` cannot fail.
@@ -169,35 +159,9 @@ mod tests {
 
     #[test]
     fn noise_is_flat_and_gaps_stay_gaps() {
-        let path = path(&[1.0, 1.001, f64::NAN, 1.0], POINTS_MAX);
+        let path = path(&[1.0, 1.001, f64::NAN, 1.0]);
         assert_eq!(path.matches('M').count(), 2);
         assert!(path.contains("L92.8 9.0"), "{path}");
-        assert_eq!(super::path(&[], POINTS_MAX), "");
-    }
-
-    #[test]
-    fn a_line_begins_at_the_start_of_its_run() {
-        for (started_ms, points) in [
-            (Some(70_000), 4),
-            (Some(200_000), 0),
-            (Some(-900_000), 101),
-            (None, POINTS_MAX),
-        ] {
-            assert_eq!(points_since(started_ms, 100_000), points, "{started_ms:?}");
-        }
-        let values = [f64::NAN, f64::NAN, f64::NAN, 1.0, 1.0];
-        for (points, expected) in [
-            (0, "M0.0 9.0L96.0 9.0"),
-            (4, "M64.0 9.0L96.0 9.0"),
-            (5, "M72.0 9.0L96.0 9.0"),
-            (101, "M94.4 9.0L96.0 9.0"),
-        ] {
-            assert_eq!(path(&values, points), expected, "{points}");
-        }
-        assert_eq!(
-            path(&[1.0, 1.0, 1.0], 2),
-            "M0.0 9.0L48.0 9.0L96.0 9.0",
-            "a value is never left out"
-        );
+        assert_eq!(super::path(&[]), "");
     }
 }
