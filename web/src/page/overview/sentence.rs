@@ -25,9 +25,8 @@ struct StatusSummary {
     /// Active runs with a diagnosis of severity warning or higher.
     affected_runs: usize,
     diagnoses: usize,
-    /// Runs that failed lately.
-    failed_runs: usize,
-    lost_runs: usize,
+    /// Runs that failed lately or are lost.
+    failed_or_lost: usize,
     worst: Option<Worst>,
 }
 
@@ -57,8 +56,7 @@ pub(super) fn Sentence() -> impl IntoView {
         let diagnoses: Vec<Diagnosis> = live.diagnoses.rows().iter().map(Row::get).collect();
         let since_ms = minute.get() * 60_000 - FAILED_SHOWN_MS;
         known().then(|| StatusSummary {
-            failed_runs: live.runs.count(|run| has_failed(run, since_ms)),
-            lost_runs: live.runs.count(|run| run.state == RunState::Lost),
+            failed_or_lost: live.runs.count(|run| has_failed_or_is_lost(run, since_ms)),
             ..StatusSummary::of(&active, &diagnoses)
         })
     };
@@ -99,8 +97,7 @@ impl StatusSummary {
             active_runs: active.len(),
             affected_runs: affected.len(),
             diagnoses: diagnoses.len(),
-            failed_runs: 0,
-            lost_runs: 0,
+            failed_or_lost: 0,
             worst: diagnoses.first().map(|worst| Worst {
                 severity: worst.alert.severity,
                 summary: with_full_stop(worst.summary.trim()),
@@ -109,21 +106,17 @@ impl StatusSummary {
         }
     }
 
-    fn has_failed_or_lost(&self) -> bool {
-        self.failed_runs + self.lost_runs > 0
-    }
-
     fn class(&self) -> &'static str {
         match &self.worst {
             Some(worst) => severity_word(worst.severity).0,
-            None if self.has_failed_or_lost() => "state state-warning",
+            None if self.failed_or_lost > 0 => "state state-warning",
             None => "state state-ok",
         }
     }
 
     /// Returns the address of what the sentence names; empty if it names nothing.
     fn href(self) -> String {
-        let runs = if self.has_failed_or_lost() {
+        let runs = if self.failed_or_lost > 0 {
             FAILED_OR_LOST
         } else {
             ""
@@ -131,32 +124,14 @@ impl StatusSummary {
         self.worst.map_or_else(|| runs.to_owned(), |worst| worst.href)
     }
 
-    /// Returns the sentences about runs that failed or are lost, without an open diagnosis.
-    fn failed_or_lost(&self) -> String {
-        let mut sentences = vec![tr("No open diagnoses.").to_owned()];
-        match self.failed_runs {
-            0 => {}
-            1 => sentences.push(tr("1 run failed in the last 12 hours.").to_owned()),
-            many => sentences.push(tr_with(
-                "{count} runs failed in the last 12 hours.",
-                &[("count", &many)],
-            )),
-        }
-        match self.lost_runs {
-            0 => {}
-            1 => sentences.push(tr("1 run is lost.").to_owned()),
-            many => sentences.push(tr_with("{count} runs are lost.", &[("count", &many)])),
-        }
-        sentences.join(" ")
-    }
-
     /// Says how many runs need attention.
     fn count(&self) -> String {
         if self.worst.is_none() {
-            if self.has_failed_or_lost() {
-                return self.failed_or_lost();
-            }
             return match self.active_runs {
+                _ if self.failed_or_lost > 0 => tr_with(
+                    "No open diagnoses. Runs that failed in the last 12 hours or are lost: {count}.",
+                    &[("count", &self.failed_or_lost)],
+                ),
                 0 => tr("No problems found. No runs are active.").to_owned(),
                 1 => tr("No problems found. 1 run is active.").to_owned(),
                 many => tr_with("No problems found. {count} runs are active.", &[("count", &many)]),
@@ -175,9 +150,13 @@ impl StatusSummary {
     }
 }
 
-/// Returns true if the run has failed, at this time or later.
-fn has_failed(run: &RunSummary, since_ms: TimestampMs) -> bool {
-    run.state == RunState::Failed && run.ended_ms.is_some_and(|ended_ms| ended_ms >= since_ms)
+/// Returns true if the run is lost, or has failed at this time or later.
+fn has_failed_or_is_lost(run: &RunSummary, since_ms: TimestampMs) -> bool {
+    match run.state {
+        RunState::Lost => true,
+        RunState::Failed => run.ended_ms.is_some_and(|ended_ms| ended_ms >= since_ms),
+        _ => false,
+    }
 }
 
 fn with_full_stop(sentence: &str) -> String {
@@ -211,8 +190,7 @@ mod tests {
                 active_runs,
                 affected_runs,
                 diagnoses: usize::from(has_worst),
-                failed_runs: 0,
-                lost_runs: 0,
+                failed_or_lost: 0,
                 worst: has_worst.then(|| Worst {
                     severity: Severity::Warning,
                     summary: "rank 3 is late.".to_owned(),
@@ -225,31 +203,21 @@ mod tests {
 
     #[test]
     fn without_a_diagnosis_failed_and_lost_runs_are_named() {
-        let status = |failed_runs, lost_runs| StatusSummary {
-            active_runs: 2,
-            failed_runs,
-            lost_runs,
-            ..StatusSummary::default()
-        };
-        for (failed, lost, class, expected) in [
-            (0, 0, "state state-ok", "No problems found. 2 runs are active."),
-            (
-                1,
-                1,
-                "state state-warning",
-                "No open diagnoses. 1 run failed in the last 12 hours. 1 run is lost.",
-            ),
+        for (failed_or_lost, class, href, expected) in [
+            (0, "state state-ok", "", "No problems found. 2 runs are active."),
             (
                 3,
-                0,
                 "state state-warning",
-                "No open diagnoses. 3 runs failed in the last 12 hours.",
+                FAILED_OR_LOST,
+                "No open diagnoses. Runs that failed in the last 12 hours or are lost: 3.",
             ),
-            (0, 2, "state state-warning", "No open diagnoses. 2 runs are lost."),
         ] {
-            let status = status(failed, lost);
+            let status = StatusSummary {
+                active_runs: 2,
+                failed_or_lost,
+                ..StatusSummary::default()
+            };
             assert_eq!((status.class(), status.count().as_str()), (class, expected));
-            let href = if failed + lost > 0 { FAILED_OR_LOST } else { "" };
             assert_eq!(status.href(), href);
         }
     }
@@ -276,8 +244,9 @@ mod tests {
             (RunState::Failed, Some(99), false),
             (RunState::Failed, None, false),
             (RunState::Stopped, Some(100), false),
+            (RunState::Lost, None, true),
         ] {
-            assert_eq!(has_failed(&run(state, ended_ms), 100), expected);
+            assert_eq!(has_failed_or_is_lost(&run(state, ended_ms), 100), expected);
         }
     }
 
