@@ -109,8 +109,10 @@ export async function openPage(test, browser, { dark = false, width = 1280, heig
     if (message.type() === "error" && !isExpected(message.text(), message.location().url) && !expected?.test(message.text())) errors.push(`console: ${message.text()}`);
   });
   test.after(async () => {
+    // Before the page is closed: what it sends while its socket closes is no fault.
+    const complaints = [...errors];
     await context.close();
-    if (errors.length > 0) throw new Error(`the page complained:\n${errors.join("\n")}`);
+    if (complaints.length > 0) throw new Error(`the page complained:\n${complaints.join("\n")}`);
   });
   page.setDefaultTimeout(SHOWN_MS);
   return page;

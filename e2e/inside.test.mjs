@@ -119,8 +119,13 @@ test("a run from inside", async (t) => {
       const { page } = await openRun(t, browser, lockstep, [attempt({})], { series });
       for (const [title, [, , words]] of measured) {
         await chart(page, title).waitFor();
-        await chart(page, title).scrollIntoViewIfNeeded();
-        await waitFor(`${title} has its value`, 15_000, async () => words.test(await chart(page, title).getByTestId("chart-legend").innerText()));
+        let legend = "";
+        await waitFor(`${title} has its value`, 15_000, async () => {
+          // Again each time: charts above it may have appeared since.
+          await chart(page, title).scrollIntoViewIfNeeded();
+          legend = await chart(page, title).getByTestId("chart-legend").innerText();
+          return words.test(legend);
+        }).catch((error) => assert.fail(`${error.message}: ${legend}`));
       }
       assert.equal(await chart(page, missing).isVisible(), false, missing);
       assert.deepEqual(await accessibilityFaults(page), []);
