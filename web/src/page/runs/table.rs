@@ -198,7 +198,7 @@ fn RunRow(row: Row<RunSummary>, choices: Choices, health: Health) -> impl IntoVi
             <td><input type="checkbox" aria-label=compare prop:checked=is_chosen disabled=is_full on:change=toggle /></td>
             <td><StateBadge state /></td>
             <td class="max-w-40 sm:max-w-96">
-                <a href=href class="link font-mono break-all">{row.key.clone()}</a>
+                <a href=href class="link font-mono block truncate">{row.key.clone()}</a>
                 <span class="block text-xs text-muted truncate empty:hidden" title=why>{why}</span>
                 {health.mark(id)}
             </td>
