@@ -323,7 +323,7 @@ async fn a_range_with_extremes_has_the_spikes_between_its_steps() {
 /// Regression: a chart of many lines had no room for extremes, but showed those of its newest minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_frames_after_a_reset_have_extremes_only_if_it_has_them() {
-    // With so many lines, a period of so many steps has no room for extremes.
+    // The extremes of this many lines over this many steps do not fit into one frame.
     const LINES: usize = 20;
     const STEP_MS: i64 = 2_000;
     const RANGE_MS: i64 = 10_000 * STEP_MS;

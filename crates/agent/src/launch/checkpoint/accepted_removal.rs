@@ -26,7 +26,7 @@ pub(crate) struct AcceptedRemoval {
     accepted_uptime: Option<Uptime>,
 }
 
-/// The time since the machine was started, also while it was suspended. Nobody can set this clock.
+/// The time since the boot, including the time in which the machine was suspended (`CLOCK_BOOTTIME`). This clock cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Uptime {
     /// The id of the boot.

@@ -594,15 +594,20 @@ async fn a_trace_that_would_never_be_fetched_does_not_stay() {
     assert!(!Path::new(&file).exists());
 }
 
-#[test]
-fn a_trace_is_returned_without_secrets_or_not_at_all() {
-    let scene = Scene::new();
+/// Starts a run that records traces and has the secret `TOKEN`.
+fn started_with_secret(scene: &Scene) {
     let spec = Spec {
         kineto: true,
         secrets: [("TOKEN".to_owned(), SecretValue::default())].into(),
         ..Spec::default()
     };
-    started(&scene, spec);
+    started(scene, spec);
+}
+
+#[test]
+fn a_trace_is_returned_without_secrets_or_not_at_all() {
+    let scene = Scene::new();
+    started_with_secret(&scene);
     let values = [("TOKEN".to_owned(), SecretValue::new("hf_0123456789abcdef"))];
     Secrets::note(&scene.folder, &values.into()).unwrap();
     let file = "rank-0-1_7.json";
@@ -628,12 +633,7 @@ fn a_trace_is_returned_without_secrets_or_not_at_all() {
 #[tokio::test]
 async fn lanes_of_a_trace_are_read_on_the_node_also_when_its_secrets_are_no_longer_kept() {
     let scene = Scene::new();
-    let spec = Spec {
-        kineto: true,
-        secrets: [("TOKEN".to_owned(), SecretValue::default())].into(),
-        ..Spec::default()
-    };
-    started(&scene, spec);
+    started_with_secret(&scene);
     std::fs::create_dir(scene.folder.file(files::TRACES)).unwrap();
     let ask = async |file: &str, content: &str| {
         std::fs::write(scene.folder.file(files::TRACES).join(file), content).unwrap();

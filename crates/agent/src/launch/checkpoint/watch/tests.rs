@@ -334,7 +334,7 @@ async fn the_age_of_an_order_does_not_depend_on_the_time_of_its_file() {
     assert!(!Path::new(&old).exists());
 }
 
-/// The disk of the agent was full, so nobody learned what the order had done.
+/// The disk of the agent was full, so the collector never got the result of the order.
 #[tokio::test]
 async fn the_result_of_an_order_is_reported_when_the_report_can_be_stored() {
     let node = Node::new();
