@@ -82,8 +82,9 @@ const drawNext = () => {
   const [next] = queue;
   if (!next) return;
   queue.delete(next);
-  next.flush();
+  // Before the chart is drawn: an error in one chart must not stop the others.
   if (queue.size > 0) requestAnimationFrame(drawNext);
+  next.flush();
 };
 const schedule = (chart) => {
   if (queue.size === 0) requestAnimationFrame(drawNext);
@@ -127,7 +128,8 @@ class Chart {
     this.ended = new AbortController();
     this.observer = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.observer.observe(element);
-    this.near = new IntersectionObserver(([entry]) => this.moved(entry.isIntersecting), { rootMargin: NEAR });
+    // A busy page gets several entries at once, the newest last.
+    this.near = new IntersectionObserver((entries) => this.moved(entries.at(-1).isIntersecting), { rootMargin: NEAR });
     this.near.observe(element);
     this.recolour = () => this.redraw();
     dark.addEventListener("change", this.recolour);
