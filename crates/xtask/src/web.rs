@@ -1,7 +1,7 @@
 //! `cargo xtask web`: the dashboard, from Rust sources to the compressed files that the collector serves.
 //!
 //! ```text
-//! compile (wasm32) → split (pages) → bindgen (web.js, web_bg.wasm) → wasm-opt → style sheet → page and public files → .br and .gz → web/dist
+//! compile (wasm32) → split (pages) → bindgen (web.js, web_bg.wasm) → wasm-opt → style sheet → page and public files → minified scripts → .br and .gz → web/dist
 //! ```
 //! The build uses a separate folder and moves it into place at the end, so that `web/dist` is always complete. Nothing is built if the
 //! inputs are unchanged since `web/dist` or a cached dashboard was built.
@@ -11,6 +11,7 @@ mod bindgen;
 mod cache;
 mod compile;
 mod compress;
+mod minify;
 mod optimise;
 mod split;
 mod style;
@@ -104,6 +105,7 @@ fn fill(layout: &Layout, options: &Options, stage: &Path, steps: &mut Steps) -> 
     split::rename(stage, &pages)?;
     steps.time("style sheet", || style::run(layout, &modules, stage))?;
     steps.time("assets", || assets::copy(layout, &modules, stage))?;
+    steps.time("minify", || minify::run(layout, &modules, stage, fast))?;
     steps.time("compress", || compress::run(layout, stage, fast))
 }
 

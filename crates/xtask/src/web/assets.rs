@@ -1,4 +1,4 @@
-//! Files that are served unchanged: the page, the chart library, and everything in `web/public`.
+//! Files that are not built: the page, the chart library, and everything in `web/public`.
 
 use std::fs;
 use std::path::Path;
@@ -31,6 +31,11 @@ pub(crate) fn copy(layout: &Layout, modules: &Path, stage: &Path) -> Result<()> 
         copy_file(&file, &stage.join(name))?;
     }
     Ok(())
+}
+
+/// Returns true if the file of the stage comes from a package, which has minified it.
+pub(crate) fn is_library(stage: &Path, file: &Path) -> bool {
+    LIBRARIES.iter().any(|(_, name)| file == stage.join(name))
 }
 
 fn copy_file(from: &Path, to: &Path) -> Result<()> {
