@@ -39,7 +39,7 @@ use memory::MemoryPlan;
 use placement::Placement;
 use sections::Sections;
 use summary::Summary;
-use text_view::{TextView, Views};
+use text_view::{TextPreview, TextView, Views};
 
 /// The page with the form and the text.
 #[component]
@@ -55,28 +55,33 @@ pub(crate) fn NewRun() -> impl IntoView {
     let allowed = move || session.may(Role::Operator);
     view! {
         <Title of=tr("New run") />
-        <form class="grid grid-cols-1 gap-4 max-w-3xl" method="post" on:submit=submit novalidate data-testid="new-run">
-            <div>
-                <h1 class="text-2xl font-bold">{tr("New run")}</h1>
-                <p class="text-sm opacity-70">{tr("Starts a training run with torchrun, one process per GPU. Your script needs no changes. A recipe is a small built-in training program.")}</p>
+        <form class="new-run grid grid-cols-1 gap-4 items-start max-w-3xl" method="post" on:submit=submit novalidate data-testid="new-run">
+            <div class="grid grid-cols-1 gap-4 min-w-0">
+                <div>
+                    <h1 class="text-2xl font-bold">{tr("New run")}</h1>
+                    <p class="text-sm opacity-70">{tr("Starts a training run with torchrun, one process per GPU. Your script needs no changes. A recipe is a small built-in training program.")}</p>
+                </div>
+                <CopyNotice copy=editor.copy />
+                <Views editor />
+                <When on=move || !is_text.get()><Sections editor /></When>
+                <When on=is_text><TextView editor /></When>
             </div>
-            <CopyNotice copy=editor.copy />
-            <Views editor />
-            <When on=move || !is_text.get()><Sections editor /></When>
-            <When on=is_text><TextView editor /></When>
-            <MemoryPlan editor />
-            <Placement editor />
-            <Hints editor />
-            <ErrorMessage what=editor.check.failure />
-            <Summary editor />
-            <When on=move || refused.with(Option::is_some)>
-                <p class="alert alert-error" role="alert">{text(move || refused.get().map(|error| error.message).unwrap_or_default())}</p>
-            </When>
-            <When on=move || !allowed()><p class="alert alert-warning">{tr("You need the operator role to start runs.")}</p></When>
-            <button class="btn btn-primary justify-self-start" type="submit" data-testid="submit-run"
-                disabled=move || busy.get() || editor.copy.is_loading.get() || !allowed() || editor.problems.with(|problems| !problems.is_empty())>
-                {text(move || if busy.get() { tr("Starting…") } else { tr("Start") })}
-            </button>
+            <div class="grid grid-cols-1 gap-4 min-w-0">
+                <MemoryPlan editor />
+                <Placement editor />
+                <TextPreview editor />
+                <Hints editor />
+                <ErrorMessage what=editor.check.failure />
+                <Summary editor />
+                <When on=move || refused.with(Option::is_some)>
+                    <p class="alert alert-error" role="alert">{text(move || refused.get().map(|error| error.message).unwrap_or_default())}</p>
+                </When>
+                <When on=move || !allowed()><p class="alert alert-warning">{tr("You need the operator role to start runs.")}</p></When>
+                <button class="btn btn-primary justify-self-start" type="submit" data-testid="submit-run"
+                    disabled=move || busy.get() || editor.copy.is_loading.get() || !allowed() || editor.problems.with(|problems| !problems.is_empty())>
+                    {text(move || if busy.get() { tr("Starting…") } else { tr("Start") })}
+                </button>
+            </div>
         </form>
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn More(editor: Editor, section: Section) -> impl IntoView {
         <When on=move || { count > 0 }>
             <details prop:open=move || is_open.get() data-testid=format!("more-{section:?}")>
                 <summary class="cursor-pointer py-1">{names.clone()}</summary>
-                <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2 items-start mt-2">{rows()}</div>
+                <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2 fields mt-2">{rows()}</div>
             </details>
         </When>
     }

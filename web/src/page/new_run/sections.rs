@@ -65,7 +65,7 @@ fn content(editor: Editor, section: Section) -> AnyView {
         .into_any(),
         Section::Labels => all(|_| true).into_any(),
         Section::Place | Section::Checkpoints | Section::Checks => view! {
-            <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2 items-start">{all(|_| true)}</div>
+            <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2 fields">{all(|_| true)}</div>
         }
         .into_any(),
     }

@@ -25,8 +25,7 @@ pub(super) fn SettingFields(editor: Editor, knobs: bool) -> impl IntoView {
             .into_iter()
             .map(|setting| row(editor, setting))
             .collect();
-        view! { <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2 items-start">{rows}</div> }
-            .into_any()
+        view! { <div class="grid grid-cols-1 sm:grid-cols-2 gap-x-3 gap-y-2 fields">{rows}</div> }.into_any()
     })
 }
 

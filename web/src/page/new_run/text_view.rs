@@ -5,7 +5,7 @@ use leptos::task::spawn_local;
 
 use super::editor::Editor;
 use crate::language::tr;
-use crate::ui::text;
+use crate::ui::{When, text};
 
 /// The buttons that choose the view.
 #[component]
@@ -41,5 +41,26 @@ pub(super) fn TextView(editor: Editor) -> impl IntoView {
             <textarea class="textarea w-full font-mono" rows="24" id="toml" name="toml" spellcheck="false" autocomplete="off"
                 aria-describedby="problems" aria-invalid=is_wrong bind:value=editor.toml data-testid="toml"></textarea>
         </div>
+    }
+}
+
+/// The text of the form as it was last checked. Only wide screens show it, beside the form.
+#[component]
+pub(super) fn TextPreview(editor: Editor) -> impl IntoView {
+    let check = editor.check;
+    let toml = Memo::new(move |_| {
+        // After a failed check, the last answer is about an earlier draft.
+        let is_old = editor.is_text.get() || check.failure.with(Option::is_some);
+        check
+            .answer
+            .with(|answer| answer.toml.clone().filter(|_| !is_old))
+    });
+    view! {
+        <When on=move || toml.with(Option::is_some)>
+            <div class="hidden xl:block" data-testid="toml-preview">
+                <h2 id="toml-preview" class="text-lg font-bold">"TOML"</h2>
+                <pre class="bg-base-200 p-2 text-xs max-h-60 overflow-auto" tabindex="0" role="region" aria-labelledby="toml-preview">{text(move || toml.get().unwrap_or_default())}</pre>
+            </div>
+        </When>
     }
 }

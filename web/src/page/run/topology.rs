@@ -185,7 +185,7 @@ fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
     } else {
         format!("grid-template-columns: auto repeat({columns}, minmax(4.25rem, 6.5rem))")
     };
-    let class = if wraps { "grid gap-1" } else { "grid gap-1 w-fit" };
+    let class = if wraps { "grid gap-1 grow" } else { "grid gap-1 w-fit" };
     let head = |name: &String| {
         view! { <span class="text-xs opacity-80 self-center text-center px-1">{name.clone()}</span> }
             .into_any()
@@ -216,8 +216,9 @@ fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
     view! {
         <div class="min-w-0">
             {(!title.is_empty()).then(|| view! { <h3 class="text-sm font-semibold mb-1">{title}</h3> })}
-            <div class="overflow-x-auto p-0.5" tabindex="0" role="group" aria-label=label>
+            <div class="overflow-x-auto p-0.5 flex" tabindex="0" role="group" aria-label=label>
                 <div class=class style=style>{all}</div>
+                <span class="more-right"></span>
             </div>
         </div>
     }
