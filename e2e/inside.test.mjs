@@ -72,6 +72,20 @@ test("a run from inside", async (t) => {
     }
     await page.getByTestId("topology").scrollIntoViewIfNeeded();
     await picture(page, "mesh-dark-phone");
+    const edges = (scroll) =>
+      page.getByTestId("topology").evaluate((section, scroll) => {
+        const fade = section.querySelector(".more-right");
+        const row = fade.parentElement;
+        row.scrollLeft = scroll ? row.scrollWidth : 0;
+        const last = [...section.querySelectorAll("[data-testid=mesh-cell]")].at(-1);
+        const [fading, cell, shown] = [fade, last, row].map((element) => element.getBoundingClientRect());
+        return { fadeLeft: fading.left, fadeRight: fading.right, lastRight: cell.right, shownRight: shown.right };
+      }, scroll);
+    const begin = await edges(false);
+    assert.ok(begin.lastRight > begin.shownRight, "the last rank is cut off");
+    assert.ok(Math.abs(begin.fadeRight - begin.shownRight) < 4, `the right edge fades: ${JSON.stringify(begin)}`);
+    const end = await edges(true);
+    assert.ok(end.lastRight < end.shownRight && end.lastRight <= end.fadeLeft + 1, `nothing fades at the end: ${JSON.stringify(end)}`);
   });
 
   await t.test("the network between nodes is a table of pairs, the slow ones marked, with the limit", async (t) => {

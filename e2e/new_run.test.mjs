@@ -160,6 +160,43 @@ test("a new run", async (t) => {
     await placement.waitFor({ state: "detached" });
   });
 
+  await t.test("on a wide screen what follows from the fields is beside them and stays in view, and the inputs of a row are at one height", async (t) => {
+    const page = await openPage(t, browser);
+    await open(page);
+    const box = (locator) => locator.boundingBox();
+    const [preview, plan, start] = ["toml-preview", "memory-plan", "submit-run"].map((id) => page.getByTestId(id));
+    await byId(page, "name").fill("wide");
+    await preview.getByText('name = "wide"').waitFor();
+    const settings = await box(byId(page, "set"));
+    for (const beside of [plan, preview, start]) assert.ok((await box(beside)).x > settings.x + settings.width);
+    assert.deepEqual(await accessibilityFaults(page), []);
+
+    await page.getByTestId("more-Place").locator("summary").click();
+    const label = (id) => page.locator(`label[for=${id}]`);
+    const [long, short] = await Promise.all([box(label("python")), box(label("backend"))]);
+    assert.ok(long.height > short.height, "the hint of one field has two lines");
+    const [python, backend] = await Promise.all([box(byId(page, "python")), box(byId(page, "backend"))]);
+    assert.ok(backend.x > python.x + python.width && Math.abs(python.y - backend.y) < 1, JSON.stringify([python, backend]));
+    await picture(page, "new-run-wide");
+
+    await byId(page, "labels").scrollIntoViewIfNeeded();
+    assert.ok((await page.evaluate(() => scrollY)) > 100);
+    for (const shown of [plan, start]) {
+      const { y, height } = await box(shown);
+      assert.ok(y >= 0 && y + height <= 900, `${y} ${height}`);
+    }
+
+    await page.getByTestId("view-toml").click();
+    await page.getByTestId("toml").waitFor();
+    await preview.waitFor({ state: "detached" });
+    await page.getByTestId("view-form").click();
+    await preview.waitFor();
+    await page.setViewportSize({ width: 1024, height: 900 });
+    await preview.waitFor({ state: "hidden" });
+    const [labels, below] = await Promise.all([box(byId(page, "labels")), box(plan)]);
+    assert.ok(below.y > labels.y + labels.height, "on a narrow screen the plan is below the form");
+  });
+
   await t.test("an error leads to its field, also with the keyboard, and on a phone nothing is cut off", async (t) => {
     const page = await openPage(t, browser, PHONE);
     await open(page);

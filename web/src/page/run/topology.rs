@@ -185,7 +185,11 @@ fn grid(plane: &Plane, selection: MeshSelection) -> AnyView {
     } else {
         format!("grid-template-columns: auto repeat({columns}, minmax(4.25rem, 6.5rem))")
     };
-    let class = if wraps { "grid gap-1 grow" } else { "grid gap-1 w-fit" };
+    let class = if wraps {
+        "grid gap-1 grow"
+    } else {
+        "grid gap-1 w-fit"
+    };
     let head = |name: &String| {
         view! { <span class="text-xs opacity-80 self-center text-center px-1">{name.clone()}</span> }
             .into_any()
