@@ -59,6 +59,11 @@ extern "C" {
 /// Stands for the distance of points in the query of a chart.
 pub(crate) const STEP: &str = "$step";
 
+/// The classes of a chart.
+const CHART: &str = "card bg-base-200 p-3 min-w-0";
+/// The classes of a chart without data: it is not stretched to the height of the chart beside it.
+const EMPTY_CHART: &str = "card bg-base-200 p-3 min-w-0 self-start";
+
 /// A chart with a title of the result of `query` in `window`.
 #[component]
 pub(crate) fn Chart(
@@ -112,21 +117,27 @@ pub(crate) fn Chart(
         (true, _) => tr("Median and band").to_owned(),
         (false, lines) => tr_with("Show all {count} lines", &[("count", &lines)]),
     });
+    // A chart without data is one line. While it loads, it keeps its height, so that the page does not jump.
+    let is_empty = move || drawing.answered.get() && drawing.points.get() == 0;
+    let class = text(move || if is_empty() { EMPTY_CHART } else { CHART });
     view! {
-        <section class="card bg-base-200 p-3 min-w-0" hidden=move || if_any && drawing.points.get() == 0 aria-label=title.clone() data-testid="chart" data-title=title.clone() data-points=move || drawing.points.get() data-marks=move || marks.with(Vec::len)>
+        <section class=class hidden=move || if_any && drawing.points.get() == 0 aria-label=title.clone() data-testid="chart" data-title=title.clone() data-points=move || drawing.points.get() data-marks=move || marks.with(Vec::len)>
             <div class="flex flex-wrap gap-x-3 justify-between items-baseline">
                 <h3 class="font-semibold">{title.clone()}</h3>
                 <When on=is_summary><button class="link text-xs" on:click=toggle>{words}</button></When>
+                <When on=is_empty><p class="text-sm opacity-70">{empty}</p></When>
             </div>
-            <p class="text-xs opacity-70 mb-1">{hint}</p>
             <When on=move || drawing.problem.with(Option::is_some)>
                 <p class="alert alert-warning text-sm" role="alert">{text(move || drawing.problem.get().unwrap_or_default())}</p>
             </When>
-            <div class="relative min-h-[240px]">
-                <div node_ref=place class="w-full"></div>
-                <When on=move || drawing.points.get() == 0>
-                    <p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{text(move || drawing.empty(empty))}</p>
-                </When>
+            <div hidden=is_empty>
+                <p class="text-xs opacity-70 mb-1">{hint}</p>
+                <div class="relative min-h-[240px]">
+                    <div node_ref=place class="w-full"></div>
+                    <When on=move || !drawing.answered.get()>
+                        <p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{tr("Loading…")}</p>
+                    </When>
+                </div>
             </div>
         </section>
     }
@@ -243,14 +254,6 @@ impl Drawing {
     fn toggle_all(self) {
         self.all.update(|all| *all = !*all);
         self.draw();
-    }
-
-    fn empty(self, why: &'static str) -> &'static str {
-        if self.answered.get() {
-            why
-        } else {
-            tr("Loading…")
-        }
     }
 
     /// Requests the data of the window, and again whenever the window changes.

@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use wasm_bindgen::JsValue;
 
 use super::role::{Drawn, Role};
-use super::{create, destroy, put_lines};
+use super::{CHART, EMPTY_CHART, create, destroy, put_lines};
 use crate::ui::{When, chart_unit, effect, text};
 
 /// Lines on one axis of steps.
@@ -62,15 +62,18 @@ pub(crate) fn StepChart(
             });
         }
     });
-    let has_no_value = move || lines.with(|lines| lines.steps.is_empty());
+    let is_empty = move || lines.with(|lines| lines.steps.is_empty());
+    let class = text(move || if is_empty() { EMPTY_CHART } else { CHART });
     let points = text(move || lines.with(|lines| lines.steps.len().to_string()));
     view! {
-        <section class="card bg-base-200 p-3 min-w-0" aria-label=title data-testid="step-chart" data-points=points>
-            <h3 class="font-semibold">{title}</h3>
-            <p class="text-xs opacity-70 mb-1">{hint}</p>
-            <div class="relative min-h-[240px]">
-                <div node_ref=place class="w-full"></div>
-                <When on=has_no_value><p class="absolute inset-x-0 top-24 text-center text-sm opacity-70">{empty}</p></When>
+        <section class=class aria-label=title data-testid="step-chart" data-points=points>
+            <div class="flex flex-wrap gap-x-3 justify-between items-baseline">
+                <h3 class="font-semibold">{title}</h3>
+                <When on=is_empty><p class="text-sm opacity-70">{empty}</p></When>
+            </div>
+            <div hidden=is_empty>
+                <p class="text-xs opacity-70 mb-1">{hint}</p>
+                <div node_ref=place class="w-full min-h-[240px]"></div>
             </div>
         </section>
     }

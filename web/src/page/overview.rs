@@ -6,7 +6,6 @@ mod first_steps;
 mod goodput;
 mod grid;
 mod indicators;
-mod next_action;
 mod runs;
 mod sentence;
 

@@ -8,6 +8,7 @@ mod change_dialog;
 mod charts;
 mod checkpoint_list;
 mod checkpoints;
+mod diagnoses;
 mod field_request;
 mod findings;
 mod followed;
@@ -40,14 +41,15 @@ use domain::api::stream::Request;
 use leptos::prelude::*;
 
 use crate::language::{tr, tr_with};
-use crate::live::{Live, Run, StreamMessage, each};
-use crate::ui::{DiagnosisCard, ErrorMessage, Title, When, dynamic_view};
+use crate::live::{Live, Run, StreamMessage};
+use crate::ui::{ErrorMessage, Title, When, dynamic_view};
 use attempts::Attempts;
 use axis::{TimeAxis, run_history};
 use change_dialog::{ChangeDialog, ConfirmChange};
 use charts::Charts;
 use checkpoint_list::CheckpointList;
 use checkpoints::Checkpoints;
+use diagnoses::RunDiagnoses;
 use findings::Findings;
 use gpus::Gpus;
 use head::Head;
@@ -158,25 +160,4 @@ fn watched(id: String) -> (RunSignal, RwSignal<Option<String>>) {
         },
     );
     (run, problem)
-}
-
-#[component]
-fn RunDiagnoses(id: String, run: RunSignal) -> impl IntoView {
-    let all = expect_context::<Live>().diagnoses;
-    let unobserved = unobserved::lines(run);
-    let ours = move || {
-        let mut rows = all.rows();
-        // Unobserved actions have their own section, unless the nodes are too old to report them for it.
-        let has_section = unobserved.with(|lines| !lines.is_empty());
-        rows.retain(|row| {
-            row.peek(|diagnosis| {
-                let alert = &diagnosis.alert;
-                alert.labels.get("run") == Some(id.as_str()) && !(has_section && alert.is_shown_as_notes())
-            })
-        });
-        rows
-    };
-    view! {
-        <section class="grid gap-3 empty:hidden" aria-label=tr("Diagnoses of this run")>{each(ours, |row| view! { <DiagnosisCard row /> }.into_any())}</section>
-    }
 }

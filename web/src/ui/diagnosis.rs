@@ -1,10 +1,13 @@
-//! A diagnosis: summary, culprit, reasons, advice and evidence.
+//! A diagnosis: summary, culprit, reasons, advice, action and evidence.
 
 use domain::api::alerts::{Diagnosis, Evidence, EvidenceValue};
 use domain::metric::Unit;
 use leptos::prelude::*;
 
-use super::{Ago, dynamic_view, english, number, severity_class, severity_word, show, text};
+use super::{
+    Ago, diagnosis_href, dynamic_view, english, next_action, number, severity_class, severity_word, show,
+    text,
+};
 use crate::language::{tr, tr_parts};
 use crate::live::Row;
 
@@ -23,12 +26,7 @@ pub(crate) fn DiagnosisCard(
     let since_ms = Signal::derive(move || {
         diagnosis.with(|diagnosis| diagnosis.alert.fired_ms.unwrap_or(diagnosis.alert.active_ms))
     });
-    let (rule, page) = row.peek(|diagnosis| {
-        (
-            diagnosis.alert.rule.clone(),
-            format!("/diagnoses/{}", diagnosis.id),
-        )
-    });
+    let (rule, page) = row.peek(|diagnosis| (diagnosis.alert.rule.clone(), diagnosis_href(diagnosis)));
     let [since, ago] = tr_parts("since {time}");
     view! {
         <article
@@ -46,6 +44,7 @@ pub(crate) fn DiagnosisCard(
             <p class="mt-1"><b>{tr("Why: ")}</b>{english(of(|diagnosis| &diagnosis.cause))}</p>
             <p class="mt-1"><b>{tr("What to do: ")}</b>{english(of(|diagnosis| &diagnosis.advice))}</p>
             <div class="flex flex-wrap gap-x-4 gap-y-2 mt-2 items-start">
+                {next_action(Some(row))}
                 <a class="btn btn-sm" href=page>{tr("Evidence and actions")}</a>
                 <details class="grow min-w-0">
                     <summary class="cursor-pointer">{tr("Evidence: what was measured")}</summary>

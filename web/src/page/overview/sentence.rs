@@ -8,10 +8,9 @@ use domain::run::state::RunState;
 use domain::time::TimestampMs;
 use leptos::prelude::*;
 
-use super::next_action::NextAction;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, Row};
-use crate::ui::{When, diagnosis_href, english, focus_when_shown, severity_word, text};
+use crate::ui::{diagnosis_href, english, next_action, severity_word, text};
 
 /// How long the sentence counts a failed run. Its diagnosis ends after one hour, when people may be away.
 const FAILED_SHOWN_MS: i64 = 12 * 3_600_000;
@@ -65,20 +64,13 @@ pub(super) fn Sentence() -> impl IntoView {
     let count = text(move || status().map_or(tr("Loading…").to_owned(), |status| status.count()));
     let summary = text(move || worst().map(|worst| worst.summary).unwrap_or_default());
     let href = text(move || status().map(StatusSummary::href).unwrap_or_default());
-    let next = NextAction::of_worst();
-    // The action of another diagnosis is never shown.
-    let has_action = move || worst().is_some_and(|worst| worst.href == next.href.get());
-    // The page of the diagnosis asks before it does anything.
-    let go_to_action = move |_| focus_when_shown(format!("[data-action='{}']", next.id.get_untracked()));
     view! {
         <p class="flex flex-wrap gap-x-3 gap-y-1 items-center text-base sm:text-lg" data-testid="sentence">
             <span class=class style:white-space="normal" aria-live="polite">
                 <span>{count} " " {english(summary)}</span>
             </span>
             <a class="off-wall btn btn-sm" href=href hidden=move || href.with(String::is_empty)>{tr("Open")}</a>
-            <When on=has_action>
-                <a class="off-wall btn btn-primary btn-sm h-auto min-h-(--row) max-w-full" href=href lang="en" on:click=go_to_action data-testid="next-action">{next.title} "…"</a>
-            </When>
+            {next_action(None)}
         </p>
     }
 }
