@@ -48,7 +48,7 @@ test("languages", async (t) => {
     const head = chart.getByTestId("chart-legend").locator("thead");
     await head.waitFor({ state: "attached" });
     const columns = await head.locator("th").allTextContents();
-    assert.deepEqual(columns, ["曲线", "值", "最小", "最大"]);
+    assert.deepEqual(columns, ["曲线", "最新值", "最小值", "最大值"]);
     await page.getByTestId("axis-as-list").click();
     const state = page.getByTestId("axis-list").getByText(/^run \S+ is running$/).first();
     assert.equal(await state.getAttribute("lang"), "en");

@@ -52,7 +52,9 @@ test("runs", async (t) => {
     await tab(page, "Memory and GPUs");
     const host = page.locator('[data-testid=chart][data-title="Host memory"]');
     await waitFor("host memory has points", 15_000, async () => Number(await host.getAttribute("data-points")) > 0);
-    await page.locator('[data-testid=chart][data-title="Allocated"]').getByText("No rank of this run uses CUDA memory.").waitFor();
+    const allocated = page.locator('[data-testid=chart][data-title="Allocated"]');
+    await allocated.getByText("No rank of this run uses CUDA memory.").waitFor();
+    assert.ok((await allocated.boundingBox()).height < 100, "a chart without data is one line");
   });
 
   await t.test("the table below a chart shows each line alone, and keys move the cursor", async () => {
@@ -67,9 +69,11 @@ test("runs", async (t) => {
     await waitFor("one line is left", 15_000, async () => (await coloured(page)) !== before);
     await rank.click();
     const plot = loss.getByRole("group", { name: /Arrow keys move the cursor/ });
+    await legend.getByRole("button", { name: "Last", exact: true }).waitFor();
     await plot.focus();
     await plot.press("ArrowLeft");
     await loss.locator(".u-cursor-x:not(.u-off)").waitFor({ state: "attached" });
+    await legend.getByRole("button", { name: "Value", exact: true }).waitFor();
   });
 
   await t.test("the log of rank 0 shows its steps as they arrive", async () => {

@@ -64,6 +64,41 @@ test("a run over time", async (t) => {
     await page.waitForURL(/\/diagnoses\/./);
   });
 
+  await t.test("the first diagnosis of the run offers its action, and each other one is a line with a link", async (t) => {
+    const page = await openPage(t, browser);
+    let listed;
+    let stream;
+    let pushed = false;
+    await page.routeWebSocket("**/api/stream*", (socket) => {
+      stream = socket;
+      socket.connectToServer().onMessage((message) => {
+        const push = readPush(message);
+        if (push.type === "diagnoses") listed = push;
+        // Changes of the collector's list do not fit the list below.
+        if (!pushed || !push.type.startsWith("diagnoses")) socket.send(message);
+      });
+    });
+    await open(page, "summary");
+    const card = page.getByTestId("diagnosis");
+    const action = card.getByTestId("next-action");
+    await action.waitFor({ timeout: DIAGNOSED_MS });
+    const href = await action.getAttribute("href");
+    assert.equal(href, await card.getByRole("link", { name: "Evidence and actions" }).getAttribute("href"));
+    const real = listed.diagnoses.find(({ id }) => href === `/diagnoses/${id}`);
+    pushed = true;
+    stream.send(JSON.stringify({ ...listed, diagnoses: [...listed.diagnoses, { ...real, id: "other", fingerprint: "other", rule: "OtherProblem" }] }));
+    const other = page.locator("[data-testid=also][data-rule=OtherProblem]");
+    assert.equal(await other.getByRole("link").getAttribute("href"), "/diagnoses/other");
+    assert.equal(await card.count(), 1);
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await picture(page, "run-diagnoses");
+    await action.press("Enter");
+    await page.waitForURL(/\/diagnoses\/[^/]+$/);
+    const first = page.getByTestId("action").first();
+    await waitFor("the action has the focus", SHOWN_MS, () => first.evaluate((element) => element === document.activeElement));
+    assert.equal(await page.getByRole("dialog").count(), 0, "nothing is carried out");
+  });
+
   await t.test("the map requests only new columns, and a value leads to the log of its rank", async (t) => {
     const page = await openPage(t, browser);
     const frames = [];
@@ -220,7 +255,7 @@ test("a copy of a run", async (t) => {
     const row = (rank) => rows.filter({ hasText: `rank ${rank}` });
     await waitFor("the greatest value is that of the spike", SHOWN_MS, async () => /^rank 5\s+300 W \(over \d+ min old\)\s+300 W\s+700 W$/.test((await row(SPIKE_RANK).innerText()).trim()));
     assert.match((await row(4).innerText()).trim(), /300 W$/);
-    await chart.getByRole("button", { name: "Greatest" }).click();
+    await chart.getByRole("button", { name: "Max", exact: true }).click();
     assert.match(await rows.first().innerText(), /rank 5/);
     await waitFor("the spike is drawn above the lines", SHOWN_MS, async () => (await strongest(chart)).grey > GRID_ALPHA);
     assert.equal((await strongest(chart)).coloured, 0, "its own band would be one of eight");

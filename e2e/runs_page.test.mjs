@@ -167,7 +167,7 @@ async function hasLines(page, title, names) {
   const rows = chart(page, title).getByTestId("chart-legend").locator("tbody tr");
   await waitFor(`${title} has a line of each side`, COMPARED_MS, async () => {
     const shown = await rows.evaluateAll((all) => all.map(({ cells }) => [...cells].map(({ textContent }) => textContent)));
-    return shown.map(([name]) => name).join() === names.join() && shown.every(([, , least]) => /\d/.test(least));
+    return shown.map(([name]) => name).join() === names.join() && shown.every(([, , min]) => /\d/.test(min));
   });
   assert.ok(Number(await chart(page, title).getAttribute("data-points")) > 1);
 }

@@ -1,28 +1,28 @@
 // Time-series charts: a thin layer over uPlot for src/chart.rs, which holds the data and calls set() with whole columns.
 
 const HEIGHT = 200;
-// One of many: a line, its name above it, no room for more.
+// The height of a small chart, which has one line and no legend.
 const SMALL_HEIGHT = 110;
-// Charts of one page share their cursor and their zoom.
+// The charts of a page share one cursor and one zoom.
 const SYNC = "lockstep";
-// Told apart on white and on near-black, also by people who see fewer colours; never the colours of states.
+// Colours of lines, readable on a light and on a dark page, also for colour-blind people. Colours of states are never used for lines.
 const LIGHT = ["#0072b2", "#b85000", "#00785a", "#a34e80", "#5b5bd6", "#8a6d00", "#006e8a", "#4a4a4a"];
 const DARK = ["#56b4e9", "#ff9e57", "#3fc79a", "#e79ac4", "#a9a6ff", "#f0e442", "#5fd7e0", "#c9d1db"];
-// Lines that have no number of their own are dashed from the fifth on.
+// From the fifth line on, lines are dashed, except those whose name ends with a number.
 const DASHED_FROM = 4;
 const DASH = [6, 3];
 const CRITICAL = { light: "#b42318", dark: "#ff8f85" };
 const GREY = "rgba(128,128,128,0.25)";
 const FAINT = "rgba(128,128,128,0.12)";
-// Spikes are one pixel wide: their outline is what one sees.
+// A spike is one pixel wide: only its outline is visible.
 const OUTLINE = "rgba(128,128,128,0.65)";
 const DAY_S = 86_400;
 const MINUTE_S = 60;
-// Marks whose words begin with a symbol are thin, and only the symbol is drawn: there may be many of them. The pointer shows their words.
+// A mark whose text begins with one of these symbols is a thin line with only the symbol, because there may be many. The pointer shows its text.
 const THIN = /^[▲◆●▾]/;
-// The distance in pixels at which the pointer is on a mark.
+// Maximum distance in pixels between the pointer and a mark whose text is shown.
 const ON_MARK = 4;
-// Charts this far outside the window are not drawn.
+// Charts that are farther outside the window are not drawn.
 const NEAR = "600px";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -60,13 +60,13 @@ const UNITS = {
   plain: scaled,
 };
 
-// The time as it is to be shown: `lockstepUtc` says that the viewer wants UTC. The result is only good for its local fields.
+// Returns the time in the time zone of the page, which is UTC if `lockstepUtc` is set. Only the local fields of the result are right.
 const zoned = (seconds) => {
   const at = new Date(seconds * 1e3);
   return globalThis.lockstepUtc ? new Date(at.getTime() + at.getTimezoneOffset() * 60e3) : at;
 };
 
-// 24 hours, and no more digits than the distance of ticks needs.
+// 24-hour times, with seconds or the date only if the distance of ticks needs them.
 const timeOfDay = (_, ticks, __, ___, distance) =>
   ticks.map((tick) => {
     const at = zoned(tick);
@@ -76,7 +76,7 @@ const timeOfDay = (_, ticks, __, ___, distance) =>
     return distance >= MINUTE_S ? minutes : `${minutes}:${two(at.getSeconds())}`;
   });
 
-// One chart per frame is drawn, so that a page of many stays responsive.
+// Draws one chart per frame, so that a page with many charts stays responsive.
 const queue = new Set();
 const drawNext = () => {
   const [next] = queue;
@@ -93,11 +93,11 @@ const schedule = (chart) => {
 
 const charts = new Set();
 
-// Whether the period of the page ends now, so that an old value is one that no longer arrives.
+// Whether the period of the page ends now. Only then is the last value of a line that has ended marked as old.
 let isLive = false;
 
-// What the reader chose last by zooming in charts over time, in seconds: `[start, end]`, or nothing for everything. A page that keeps the period in
-// its address reads it at the event `lockstep-zoom`. Charts that zoom together are one choice: the first one counts.
+// The period in seconds on which the user zoomed last, `[start, end]`; empty for the whole period. A page with the period in its address reads
+// it at the event `lockstep-zoom`. Charts that zoom together send one event, with the period of the first chart.
 let chosen = null;
 const choose = (period) => {
   if (chosen) return;
@@ -112,9 +112,9 @@ class Chart {
   constructor(element, { unit, small, axis }) {
     this.element = element;
     this.small = small;
-    // Whether the next data is shown whole, because it is that of another period.
+    // Whether the next data belongs to another period, and is shown without the zoom.
     this.isOther = false;
-    // What the x axis counts: time, or steps.
+    // "time" or "steps".
     this.axis = axis;
     this.unit = unit;
     this.format = UNITS[unit] ?? scaled;
@@ -142,13 +142,13 @@ class Chart {
     return { width: Math.max(this.element.clientWidth, 200), height: this.small ? SMALL_HEIGHT : HEIGHT };
   }
 
-  // Times, each with a word and a kind: what one should see on every chart.
+  // Sets the marks: times, each with a text.
   mark(times, words) {
     this.marks = Array.from(times, (time, n) => [time, words[n]]);
     this.plot?.redraw(false);
   }
 
-  // Values, each with a word: lines from left to right that values are held against.
+  // Sets the horizontal reference lines: values, each with a text.
   level(values, words) {
     this.levels = Array.from(values, (value, n) => [value, words[n]]);
     this.redraw();
@@ -182,14 +182,14 @@ class Chart {
     const zoom = this.isOther ? null : this.zoom();
     this.isOther = false;
     if (!zoom) return this.plot.setData(data);
-    // Who looks closer at something keeps looking at it while new data arrives.
+    // Keep the zoom when new data arrives.
     this.plot.batch(() => {
       this.plot.setData(data, false);
       this.plot.setScale("x", zoom);
     });
   }
 
-  // What uPlot draws: gaps as null, and areas on top of each other.
+  // Returns the data for uPlot: gaps are null, and each area is added to the one below it.
   data() {
     const { times, columns, roles } = this.lines;
     let below = null;
@@ -201,7 +201,7 @@ class Chart {
     return [times, ...drawn];
   }
 
-  // The part of the x axis that was chosen by dragging, if one was.
+  // Returns the part of the x axis on which the user zoomed in; null if all of it is shown.
   zoom() {
     const { min, max } = this.plot.scales.x;
     const times = this.plot.data[0];
@@ -226,12 +226,12 @@ class Chart {
     this.drawnRoles = roles.join();
     this.plot?.destroy();
     this.plot = names.length > 0 ? new window.uPlot(this.options(names, roles), data, this.element) : null;
-    // The legend stands below the plot.
+    // uPlot appends its element: the legend must follow it.
     if (this.legend) this.element.append(this.legend.element);
     if (this.isolated && names.includes(this.isolated)) this.isolate(this.isolated);
   }
 
-  // Shows one line alone, with its extremes; all of them again when it is alone already.
+  // Shows only the line with this name and its extremes; all lines if the name is null.
   isolate(name) {
     const { names, roles } = this.lines;
     this.isolated = name;
@@ -239,14 +239,14 @@ class Chart {
     this.plot?.batch(() => names.forEach((one, n) => this.plot.setSeries(n + 1, { show: isShown(one, roles[n]) }, false)));
   }
 
-  // A rank has the same colour on each chart; other lines are coloured by their place.
+  // A rank has the same colour on each chart; the colour of another line depends on its place.
   colour(name, n) {
     const palette = dark.matches ? DARK : LIGHT;
     const number = /^rank (\d+)$/.exec(name)?.[1];
     return palette[Number(number ?? n) % palette.length];
   }
 
-  // The colour of a line for its extremes: they come after it, and have its name.
+  // Returns the colour of the first line with this name: extremes follow their line and have its name.
   colourOf(name) {
     return this.colour(name, this.lines.names.indexOf(name));
   }
@@ -280,7 +280,7 @@ class Chart {
     }
   }
 
-  // The space between the low and the high line, between the extremes of a line or of several, and between an area and the one below it.
+  // Returns the filled bands: between the low and the high line, between extremes, and between an area and the one below it.
   bands(names, roles) {
     const [low, high] = [roles.indexOf("low"), roles.indexOf("high")];
     const bands = low >= 0 && high >= 0 ? [{ series: [high + 1, low + 1], fill: "rgba(128,128,128,0.22)" }] : [];
@@ -292,8 +292,8 @@ class Chart {
     return bands;
   }
 
-  // From which to which value the y axis goes: uPlot's own choice, with room for the levels. Shares are shown from 0 to 100 %, so
-  // that small changes do not look like cliffs; zeros alone are no reason for an axis up to 100.
+  // Returns the range of the y axis: that of uPlot, extended to the levels. Ratios have the range 0 to 100 %, so that a small change does
+  // not look large. Zeros alone have the range 0 to 1.
   height(min, max) {
     const levels = this.levels.map(([value]) => value);
     if (min == null && levels.length === 0) return [null, null];
@@ -316,14 +316,14 @@ class Chart {
       hooks: {
         draw: [(plot) => this.drawMarks(plot)],
         setCursor: [(plot) => this.pointed(plot)],
-        // Before the scale changes.
+        // uPlot calls this before it changes the scale.
         setSelect: [({ select, posToVal }) => this.chose([posToVal(select.left, "x"), posToVal(select.left + select.width, "x")])],
       },
-      // Room for half of the last time below the axis.
+      // At the right, half of the last time needs this space.
       padding: [null, 28, null, null],
       scales: { x: { time: isTime }, y: { range: (_, min, max) => this.height(min, max) } },
       axes: [
-        // A time with its seconds is some sixty pixels wide.
+        // A time with seconds is about 60 pixels wide.
         { ...axis, space: 80, size: this.small ? 24 : 36, values: isTime ? timeOfDay : (_, ticks) => ticks.map((tick) => scaled(tick)) },
         { ...axis, ...(this.small && { space: 20 }), size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
@@ -356,7 +356,7 @@ class Chart {
       line(ctx, [x, bbox.top], [x, bbox.top + bbox.height]);
       ctx.globalAlpha = 1;
       const label = isThin ? word[0] : word;
-      // A label that the right edge would cut off is on the left of its line.
+      // A label that does not fit on the right of its line is on the left.
       const isLeft = x + 3 * ratio + ctx.measureText(label).width > ctx.canvas.width;
       ctx.textAlign = isLeft ? "right" : "left";
       ctx.fillText(label, x + (isLeft ? -3 : 3) * ratio, bbox.top + (isThin ? 22 : 11) * ratio);
@@ -368,12 +368,12 @@ class Chart {
       line(ctx, [bbox.left, y], [bbox.left + bbox.width, y]);
       ctx.fillText(word, bbox.left + 3 * ratio, y - 3 * ratio);
     }
-    // A value that is no number has no height: it stands as a red triangle on the axis.
+    // NaN and infinite values are red triangles on the axis.
     for (const time of Array.from(this.lines.notFinite).filter(inside)) triangle(ctx, Math.round(valToPos(time, "x", true)), bbox.top + bbox.height, 5 * ratio);
     ctx.restore();
   }
 
-  // Whatever can be done by dragging can be done by keys: the cursor, and looking closer.
+  // The keyboard can move the cursor and zoom, as the mouse can.
   listenToKeys() {
     this.element.tabIndex = 0;
     this.element.setAttribute("role", "group");
@@ -403,7 +403,7 @@ class Chart {
     this.plot.setCursor({ left, top: this.plot.over.clientHeight / 2 });
   }
 
-  // Shows `factor` as much of the axis as `leader` does, around its cursor.
+  // Zooms to `factor` times the range of `leader`, around the cursor of `leader`.
   scale(factor, leader) {
     if (!this.plot || this.axis !== leader.axis) return;
     const times = this.plot.data[0];
@@ -414,7 +414,7 @@ class Chart {
     this.plot.setScale("x", { min: Math.max(centre - half, first), max: Math.min(centre + half, last) });
   }
 
-  // Leaves the element as it was: another part of the page may get it, with a chart of its own.
+  // Restores the element, because the page may reuse it for another chart.
   destroy() {
     this.ended.abort();
     this.legend?.element.remove();
@@ -430,7 +430,7 @@ class Chart {
 }
 
 const isHidden = (role) => role.startsWith("hidden");
-// Numbers of ranks, for the legend alone.
+// Numbers of ranks, which only the legend shows.
 const RANKS = "hidden ranks";
 
 const line = (ctx, [fromX, fromY], [toX, toY]) => {
@@ -454,9 +454,9 @@ window.lockstepChart = {
   mark: (chart, times, words) => chart.mark(times, words),
   level: (chart, values, words) => chart.level(values, words),
   destroy: (chart) => chart.destroy(),
-  // During `lockstep-zoom`: the start and the end that the reader chose; empty for everything.
+  // During `lockstep-zoom`: the start and the end of the period; empty for the whole period.
   chosen: () => Float64Array.from(chosen ?? []),
-  // The page shows another period; it ends now if it is live.
+  // Call this when the page shows another period. `live`: the period ends now.
   period: (live) => {
     isLive = live;
     charts.forEach((chart) => (chart.isOther = chart.axis !== "steps"));

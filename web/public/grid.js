@@ -1,9 +1,9 @@
-// The grid of all GPUs, for src/page/overview/grid: thousands of cells as pixels of one picture, names and rings on a second
-// canvas above it. Sizes and places are CSS pixels; only this file knows the screen's own.
+// The grid of all GPUs, for src/page/overview/grid: cells are pixels of one image; names and rings are on a second canvas above it.
+// Sizes and places are in CSS pixels.
 
-// Names of scripts are shared; those in a block are not.
+// Scripts share their global names. A block keeps its own.
 {
-  // Colour numbers of the cells: 1 to 254 are a scale, these two are not.
+  // Colour numbers of the cells. 1 to 254 are a scale.
   const UNMEASURED = 0;
   const DOWN = 255;
   const CIVIDIS = ["#00224e", "#434e6c", "#7c7b78", "#bcae6c", "#fee838"];
@@ -12,7 +12,7 @@
   const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
   const pixel = ([red, green, blue]) => ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 
-  // 256 colours between stops that stand at equal distances.
+  // Returns 256 colours between equidistant stops.
   const scale = (stops) => {
     const colours = stops.map(channels);
     return Array.from({ length: 256 }, (_, n) => {
@@ -22,10 +22,10 @@
     });
   };
 
-  // The colours of the theme as an element has them: two scales of 256 colours, and the inks.
+  // Returns the colours of the theme: two scales, and colours for texts and rings.
   const theme = (element, context) => {
     const style = getComputedStyle(element);
-    // However the style sheet writes a colour, a canvas says it as #rrggbb.
+    // A canvas returns each colour as #rrggbb.
     const token = (name) => {
       context.fillStyle = style.getPropertyValue(name).trim();
       return context.fillStyle;
@@ -64,7 +64,7 @@
       return canvas;
     }
 
-    // Where each cell is: xs and ys; names are [text, x, y, whether it heads a group].
+    // Sets the places of cells and names. A name is [text, x, y, is the name of a group].
     layout(width, height, cellWidth, cellHeight, xs, ys, names) {
       const ratio = devicePixelRatio;
       this.ratio = ratio;
@@ -79,14 +79,14 @@
       this.pixels = new Uint32Array(this.image.data.buffer);
       this.count = xs.length;
       this.drawn = null;
-      // Those of before belong to other cells.
+      // Old values belong to other cells.
       this.colours = null;
       this.texts = null;
       this.rings = [];
       this.pointed = -1;
     }
 
-    // A colour number for each cell; texts, where there is room for them, in the same order.
+    // One colour number per cell, and one text per cell if there is room.
     paint(colours, diverging, texts) {
       if (this.count === 0 || colours.length !== this.count) return;
       if (this.diverging !== diverging) this.drawn = null;
@@ -111,7 +111,7 @@
       this.drawAbove();
     }
 
-    // Rings around culprits, and the cell that is pointed at; -1 for none. They are drawn by the next paint.
+    // Sets the ringed cells and the cell under the pointer (-1: none) for the next paint.
     mark(rings, pointed) {
       Object.assign(this, { rings, pointed });
     }
@@ -132,7 +132,7 @@
       }
     }
 
-    // The theme's colours, read once per theme.
+    // Reads the colours once per theme.
     palette() {
       if (this.style) return;
       this.style = theme(this.element, this.above.getContext("2d"));
@@ -171,7 +171,7 @@
       if (this.pointed >= 0) ring(this.pointed, this.inks.focus, 2.5);
     }
 
-    // Black or white, whichever can be read on the colour.
+    // Black or white, which is readable on the colour.
     ink(colour) {
       if (colour === UNMEASURED || colour === DOWN) return this.inks.muted;
       const [red, green, blue] = this.texture[this.diverging ? "diverging" : "sequential"][colour].map((value) => (value / 255) ** 2.2);

@@ -1,12 +1,13 @@
-// The table below a chart: a row per line with its value where the cursor points (else the newest), its least and its greatest. Where the
-// extremes within each step are known, the least and the greatest include them, and the value at the cursor has them in brackets.
-// A line that is another rank at each time names the rank of the value. A newest value that is old is shown with its age.
-// A click on a name shows that line alone; a click on the head of a column sorts the rows once. Rows never move by themselves.
+// The table below a chart: one row per line with its value at the cursor (without a cursor: its last value), its minimum and its maximum.
+// If the extremes within each step are known, the minimum and the maximum include them, and the value at the cursor has them in brackets.
+// If a line can be another rank at each time, the rank of the value is named. An old last value is shown with its age.
+// A click on a name shows only that line; a click on the head of a column sorts the rows once. New data never reorders rows.
 
-// Lines that only bound a band are named by it.
+// Lines that have no row of their own.
 const HIDDEN = new Set(["low", "high", "lowest", "highest", "least", "greatest", "hidden least", "hidden greatest", "hidden ranks"]);
 
-// Newest values are older than this if their line has ended. The collector shows a value for some time after its sample, so ages are least ages.
+// The last value of a line that has ended is older than this. The collector repeats a value for some time after its sample, so the real age
+// may be higher.
 const OLD_S = 10;
 
 class LockstepLegend {
@@ -28,10 +29,11 @@ class LockstepLegend {
     };
     const columns = [
       lockstepText("Line"),
-      sorter(lockstepText("Value"), lockstepText("Sort by value"), ({ n }) => this.valueAt(n), -1),
-      sorter(lockstepText("Least"), lockstepText("Sort by the least value"), ({ range }) => range[0], 1),
-      sorter(lockstepText("Greatest"), lockstepText("Sort by the greatest value"), ({ range }) => range[1], -1),
+      (this.head = sorter("", lockstepText("Sort by value"), ({ n }) => this.valueAt(n), -1)),
+      sorter(lockstepText("Min"), lockstepText("Sort by minimum"), ({ range }) => range[0], 1),
+      sorter(lockstepText("Max"), lockstepText("Sort by maximum"), ({ range }) => range[1], -1),
     ];
+    this.point();
     for (const content of columns) {
       const cell = head.appendChild(document.createElement("th"));
       cell.scope = "col";
@@ -41,7 +43,7 @@ class LockstepLegend {
     chart.append(this.element);
   }
 
-  // The lines as they are now; `colour` and `format` are the chart's. isLive: the last time is now.
+  // Shows these lines; `colour` and `format` are functions of the chart. isLive: the period of the chart ends now.
   update(lines, colour, format, isLive) {
     Object.assign(this, { lines, format, isLive });
     const shown = lines.names.map((name, n) => [name, n]).filter(([, n]) => !HIDDEN.has(lines.roles[n]));
@@ -68,10 +70,10 @@ class LockstepLegend {
     this.point(this.index);
   }
 
-  // The line with the extremes of a line; the line itself where they are unknown.
+  // Returns the place of a line's extremes; the place of the line itself if they are unknown.
   edge(n, role) {
     const { names, roles } = this.lines;
-    // They come last. A chart of a thousand lines has none.
+    // Extremes are last. A chart of a thousand lines has none.
     if (!roles.at(-1).endsWith("greatest")) return n;
     const at = names.findIndex((name, other) => name === names[n] && roles[other].endsWith(role));
     return at < 0 ? n : at;
@@ -92,9 +94,10 @@ class LockstepLegend {
     return row;
   }
 
-  // The values at a place of the columns; the newest ones where it is null.
+  // Shows the values at a place of the columns; the last values if it is null.
   point(index) {
     this.index = index ?? null;
+    this.head.textContent = this.index === null ? lockstepText("Last") : lockstepText("Value");
     for (const { n, edges, ranks, cells } of this.rows.values()) {
       const value = this.valueAt(n);
       const within = this.index === null ? [] : edges.map((edge) => this.valueAt(edge)).filter((one) => one !== undefined);
@@ -104,7 +107,7 @@ class LockstepLegend {
     }
   }
 
-  // How old the newest value of a line is at least, if that is long.
+  // Returns the minimum age of the last value of a line as text; empty if it is not old.
   age(n) {
     if (this.index !== null || !this.isLive) return "";
     const { columns, times } = this.lines;
@@ -118,13 +121,13 @@ class LockstepLegend {
     const column = this.lines.columns[n];
     const isValue = (one) => !Number.isNaN(one);
     if (this.index === null) return column.findLast(isValue);
-    // Between two of its values, a line by steps has the one before. It has none before its first and after its last.
+    // Between two of its values, a line by steps has the value before; before its first and after its last, it has none.
     const isInside = this.bySteps && column.subarray(this.index).some(isValue);
     const value = isInside ? column.subarray(0, this.index + 1).findLast(isValue) : column[this.index];
     return Number.isNaN(value) ? undefined : value;
   }
 
-  // By a number of each row; `sign`: 1 for ascending, -1 for descending. Rows without it come last.
+  // Sorts by a number of each row; `sign`: 1 for ascending, -1 for descending. Rows without it come last.
   sort(of, sign) {
     const key = (row) => sign * (of(row) ?? sign * Infinity);
     const rows = [...this.rows.values()].sort((a, b) => key(a) - key(b));

@@ -1,7 +1,7 @@
-// The map of ranks over time, for src/page/run/map: each cell is one pixel of a hidden picture, which is drawn enlarged.
+// The map of ranks over time, for src/page/run/map: each cell is one pixel of a hidden canvas, which is drawn enlarged.
 //
-// The hidden picture is a ring of columns: a new column replaces the oldest one, and no other cell is painted again. Cells without a value
-// are transparent, so the hatched background of the element shows.
+// The hidden canvas is a ring of columns: a new column replaces the oldest one, and no other cell is painted again. Cells without a value
+// are transparent, so that the hatched background of the element is visible.
 
 const UNMEASURED = 0;
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -25,7 +25,7 @@ class RankMap {
     dark.addEventListener("change", this.recolour);
   }
 
-  // All cells, column by column, the oldest first; the size in CSS pixels.
+  // Sets all cells, column by column, the oldest first. The size is in CSS pixels.
   fill(rows, width, height, cells) {
     const ratio = devicePixelRatio;
     [this.width, this.height, this.ratio] = [width, height, ratio];
@@ -41,7 +41,7 @@ class RankMap {
     this.draw();
   }
 
-  // The cells of new columns, in place of as many of the oldest.
+  // Replaces the oldest columns by as many new ones.
   append(cells) {
     if (this.columns === 0) return;
     for (let at = 0; at < cells.length; at += this.rows) {
@@ -52,14 +52,14 @@ class RankMap {
     this.draw();
   }
 
-  // The cell that is pointed at, counted from the left and from the top; -1 for none.
+  // Marks the cell under the pointer, counted from the left and from the top; -1 for none.
   point(column, row) {
     if (this.column === column && this.row === row) return;
     [this.column, this.row] = [column, row];
     this.draw();
   }
 
-  // Paints one column of the hidden picture, at its place in the ring.
+  // Paints one column of the hidden canvas, at its place in the ring.
   paint(column) {
     const context = this.ring.getContext("2d");
     this.theme ??= window.lockstepGrid.theme(this.element, this.canvas.getContext("2d"));

@@ -1,7 +1,7 @@
-// Loads the dashboard. A file of its own because the page's content policy allows no script inside the page.
+// Loads the dashboard. The content security policy allows no inline scripts.
 import init from "/web.js";
 
-// Puts a text where it can be pasted from. The old way: the new one is only there over HTTPS.
+// Copies a text. `navigator.clipboard` exists only over HTTPS.
 globalThis.lockstepCopy = (text) => {
   const field = document.createElement("textarea");
   field.value = text;
@@ -12,7 +12,7 @@ globalThis.lockstepCopy = (text) => {
   return copied;
 };
 
-// A text in the language of the page: src/language.rs sets the translations.
+// Translates a text; src/language.rs sets the translations.
 globalThis.lockstepText = (english) => globalThis.lockstepTexts?.[english] ?? english;
 
 const addScript = (src) =>
@@ -27,7 +27,7 @@ const addScript = (src) =>
     document.head.append(script);
   });
 
-// Charts, and the map of ranks, are loaded by the first page that has some. A failed attempt is not kept: the next one starts from the beginning.
+// Loads charts and the map of ranks once. After an error, the next call tries again.
 let charts;
 globalThis.lockstepLoadCharts = () => {
   charts ??= addScript("/uplot.js")
@@ -42,7 +42,7 @@ globalThis.lockstepLoadCharts = () => {
   return charts;
 };
 
-// The page on the wall: no controls, large type, and a screen that stays on for as long as it is looked at.
+// On a wall display: no controls, large type, and the screen stays on.
 if (new URLSearchParams(location.search).get("wall") === "1") {
   document.documentElement.classList.add("wall");
   const stayAwake = () => document.visibilityState === "visible" && navigator.wakeLock?.request("screen").catch(() => {});
@@ -53,7 +53,7 @@ if (new URLSearchParams(location.search).get("wall") === "1") {
 try {
   await init({ module_or_path: "/web_bg.wasm" });
 } catch (error) {
-  // An exception of the program itself also ends here, and has shown the banner already.
+  // An exception of the program also ends here; the banner is shown already.
   document.getElementById("crashed").hidden = false;
   document.getElementById("loading")?.remove();
   throw error;

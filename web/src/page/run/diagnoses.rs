@@ -48,12 +48,19 @@ pub(super) fn RunDiagnoses(
 /// Renders a diagnosis as one line with a link to its page.
 fn line(row: &Row<Diagnosis>) -> AnyView {
     let diagnosis = row.signal();
-    let (rule, href) = row.peek(|diagnosis| (diagnosis.alert.rule.clone(), diagnosis_href(diagnosis)));
-    let severity = move || diagnosis.with(|diagnosis| severity_word(diagnosis.alert.severity));
+    // The severity is one of the labels, so an alert with another severity is another row.
+    let (rule, href, (class, word)) = row.peek(|diagnosis| {
+        let alert = &diagnosis.alert;
+        (
+            alert.rule.clone(),
+            diagnosis_href(diagnosis),
+            severity_word(alert.severity),
+        )
+    });
     let summary = text(move || diagnosis.with(|diagnosis| diagnosis.summary.clone()));
     view! {
         <p class="min-w-0 break-words" data-testid="also" data-rule=rule>
-            {tr("Also: ")} <span class=text(move || severity().0)>{text(move || severity().1)}</span> " "
+            {tr("Also: ")} <span class=class>{word}</span> " "
             <a class="link" lang="en" href=href>{summary}</a>
         </p>
     }
