@@ -106,7 +106,7 @@ fn no_attempt(run: &str, attempt: u32) -> ApiError {
 /// Returns the note that not all values of a line are shown.
 fn thinned(line: &str, interval_ms: i64) -> String {
     tr_with(
-        "{line}: one value per {time}. A band shows the least and the greatest value in between.",
+        "{line}: one value per {time}. A band shows the minimum and the maximum in between.",
         &[("line", &line), ("time", &DisplayDuration(interval_ms))],
     )
 }
