@@ -231,10 +231,10 @@ impl Live {
         self.last_message_ms.set_value(browser_ms());
         let watches = self.watches.get_value();
         let id = message.watch();
-        // A past period that the user chooses during a pause does not move either.
-        let is_fixed =
-            matches!(message, StreamMessage::Welcome { .. }) || id.is_some_and(|id| watches.is_past(id));
-        if self.paused.get_untracked() && !is_fixed {
+        // What the user opens or chooses during a pause has no values without its first message.
+        let is_first =
+            matches!(message, StreamMessage::Welcome { .. }) || id.is_some_and(|id| watches.is_new(id));
+        if self.paused.get_untracked() && !is_first {
             return true;
         }
         if let Some(id) = id {

@@ -3,12 +3,13 @@
 mod entries;
 mod fuzzy;
 
-use domain::api::alerts::RuleView;
 use leptos::ev::KeyboardEvent;
 use leptos::html::Dialog;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
+use wasm_bindgen::JsValue;
 
+use crate::json::{Unreadable, list, read_field};
 use crate::language::tr;
 use crate::live::Live;
 use crate::route::Route;
@@ -51,8 +52,9 @@ impl Palette {
             return;
         }
         spawn_local(async move {
-            if let Ok(rules) = session.get::<Vec<RuleView>>("/api/rules").await {
-                let names = rules.into_iter().map(|rule| rule.name).collect();
+            if let Ok(rules) = session.fetch("/api/rules").await
+                && let Ok(names) = names(rules)
+            {
                 // The user may have logged out.
                 let _gone = self.rules.try_set(Some(names));
             }
@@ -64,6 +66,12 @@ impl Palette {
             dialog.close();
         }
     }
+}
+
+/// Reads only the names of the rules, because this is part of the first load.
+fn names(rules: JsValue) -> Result<Vec<String>, Unreadable> {
+    let rules = list(rules)?;
+    rules.iter().map(|rule| read_field(&rule, "name")).collect()
 }
 
 /// The dialog of the palette.

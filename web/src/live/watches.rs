@@ -30,6 +30,8 @@ struct Watch {
     request: Request,
     handler: Handler,
     decoder: Decoder,
+    /// Whether a message was passed to the handler.
+    is_answered: bool,
     /// Whether the watch was requested again because a frame could not be read. Cleared by the next readable frame.
     is_renewed: bool,
 }
@@ -49,6 +51,7 @@ impl Watches {
             request: request.clone(),
             handler: Rc::new(handler),
             decoder: Decoder::default(),
+            is_answered: false,
             is_renewed: false,
         };
         inner.open.insert(id, watch);
@@ -77,11 +80,10 @@ impl Watches {
         self.0.borrow().open.values().any(frequent)
     }
 
-    /// Returns true if a watch is for a past period, which is sent once.
-    pub(super) fn is_past(&self, id: u32) -> bool {
+    /// Returns true if a watch has no message yet.
+    pub(super) fn is_new(&self, id: u32) -> bool {
         let inner = self.0.borrow();
-        let request = inner.open.get(&id).map(|watch| &watch.request);
-        matches!(request, Some(Request::WatchRange { end_ms: Some(_), .. }))
+        inner.open.get(&id).is_some_and(|watch| !watch.is_answered)
     }
 
     /// Sets the socket and requests all watches on it.
@@ -134,12 +136,10 @@ impl Watches {
     /// Passes a message to its watch. A watch that has just ended gets nothing.
     pub(super) fn dispatch(&self, id: u32, message: StreamMessage) {
         // The handler may open and close watches, so nothing may be borrowed while it runs.
-        let handler = self
-            .0
-            .borrow()
-            .open
-            .get(&id)
-            .map(|watch| Rc::clone(&watch.handler));
+        let handler = self.0.borrow_mut().open.get_mut(&id).map(|watch| {
+            watch.is_answered = true;
+            Rc::clone(&watch.handler)
+        });
         if let Some(handler) = handler {
             handler(message);
         }
@@ -180,6 +180,29 @@ mod tests {
                 max: vec![],
             }],
         }
+    }
+
+    /// Regression guard: a chart that was opened during a pause showed *Loading…* until the end of the pause.
+    #[test]
+    fn a_watch_is_new_until_its_first_message() {
+        let watches = Watches::default();
+        let id = watches.open(
+            |id| Request::WatchRun {
+                id,
+                run: "r".to_owned(),
+            },
+            |_| {},
+        );
+        let message = || StreamMessage::Failed {
+            id,
+            message: "no such run".to_owned(),
+        };
+        assert!(watches.is_new(id));
+        watches.dispatch(id, message());
+        assert!(!watches.is_new(id));
+        watches.close(id);
+        watches.dispatch(id, message());
+        assert!(!watches.is_new(id), "it has ended");
     }
 
     /// Regression guard: values must not be shown with labels of another connection, and the tab must not request in a loop.

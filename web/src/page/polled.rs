@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::language::tr;
 use crate::live::{Keyed, List, Live};
 use crate::session::UserSession;
-use crate::ui::{ErrorMessage, When, count_every, effect};
+use crate::ui::{AnswerOrder, ErrorMessage, When, count_every, effect};
 
 /// Interval between requests. Rules are evaluated each second, but users do not read faster than this.
 const AGAIN_MS: u32 = 5_000;
@@ -37,26 +37,30 @@ impl<T: Keyed + DeserializeOwned + PartialEq + Send + Sync + 'static> Polled<T> 
             problem: RwSignal::new(None),
             request_count: RwSignal::new(0),
         };
+        let answers = AnswerOrder::new();
         effect(move || {
             polled.request_count.track();
             // Also runs after a reconnect, because changes may have been missed.
             if live.connected.get() {
                 let _changes = live.diagnoses.rows();
             }
+            let number = answers.begin();
             spawn_local(async move {
                 let answer = session.get::<Vec<T>>(path).await;
-                // The user may have left the page.
-                if polled
+                if !answers.accept(number) {
+                    return;
+                }
+                polled
                     .problem
-                    .try_set(answer.as_ref().err().map(|error| error.message.clone()))
-                    .is_none()
-                    && let Ok(items) = answer
-                {
+                    .set(answer.as_ref().err().map(|error| error.message.clone()));
+                if let Ok(items) = answer {
                     polled.list.take(items);
                 }
             });
         });
-        count_every(AGAIN_MS, polled.request_count, || false);
+        count_every(AGAIN_MS, polled.request_count, move || {
+            live.paused.get_untracked()
+        });
         polled
     }
 

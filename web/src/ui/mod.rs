@@ -1,5 +1,6 @@
 //! Small components that several pages use.
 
+mod answer_order;
 mod canvas;
 mod copy;
 mod density;
@@ -23,6 +24,7 @@ mod unknown;
 mod when;
 mod zone;
 
+pub(crate) use answer_order::AnswerOrder;
 pub(crate) use canvas::canvas_in;
 pub(crate) use copy::CopyLink;
 pub(crate) use density::Density;

@@ -8,7 +8,7 @@ use leptos::task::spawn_local;
 use crate::api::{ApiError, unreadable};
 use crate::live::{List, Live, read_diagnoses};
 use crate::session::UserSession;
-use crate::ui::effect;
+use crate::ui::{AnswerOrder, effect};
 
 /// The request, with the number of diagnoses listed.
 const PATH: &str = "/api/diagnoses?state=resolved&limit=100";
@@ -29,20 +29,25 @@ impl Ended {
             list: List::new(),
             problem: RwSignal::new(None),
         };
+        let answers = AnswerOrder::new();
         effect(move || {
             live.connected.track();
             let _changes = live.diagnoses.rows();
-            spawn_local(async move { ended.take(request(session).await) });
+            let number = answers.begin();
+            spawn_local(async move {
+                let answer = request(session).await;
+                if answers.accept(number) {
+                    ended.take(answer);
+                }
+            });
         });
         ended
     }
 
     fn take(self, answer: Result<Vec<Diagnosis>, ApiError>) {
         let problem = answer.as_ref().err().map(|error| error.message.clone());
-        // The user may have left the page.
-        if self.problem.try_set(problem).is_none()
-            && let Ok(all) = answer
-        {
+        self.problem.set(problem);
+        if let Ok(all) = answer {
             self.list.take(all);
         }
     }

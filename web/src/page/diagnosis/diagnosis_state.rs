@@ -11,7 +11,7 @@ use crate::api::{ApiError, unreadable};
 use crate::json::{Unreadable, field, read_field};
 use crate::live::{List, Live, read_diagnosis};
 use crate::session::UserSession;
-use crate::ui::{count_every, dynamic_view, effect, empty_view, text};
+use crate::ui::{AnswerOrder, count_every, dynamic_view, effect, empty_view, text};
 
 /// The stream does not report notes of other users, so the diagnosis is requested again at this interval.
 const AGAIN_MS: u32 = 10_000;
@@ -49,13 +49,20 @@ impl DiagnosisState {
             text: StoredValue::new(String::new()),
             request_count: RwSignal::new(0),
         };
+        let answers = AnswerOrder::new();
         effect(move || {
             state.request_count.track();
             live.connected.track();
             let _changes = live.diagnoses.rows();
-            spawn_local(async move { state.take(request(session, state.path("")).await) });
+            let number = answers.begin();
+            spawn_local(async move {
+                let answer = request(session, state.path("")).await;
+                if answers.accept(number) {
+                    state.take(answer);
+                }
+            });
         });
-        count_every(AGAIN_MS, state.request_count, || false);
+        count_every(AGAIN_MS, state.request_count, move || live.paused.get_untracked());
         state
     }
 
@@ -84,9 +91,8 @@ impl DiagnosisState {
 
     fn take(self, answer: Result<Answer, ApiError>) {
         let problem = answer.as_ref().err().map(|error| error.message.clone());
-        // The user may have left the page.
-        if self.problem.try_set(problem).is_none()
-            && let Ok(answer) = answer
+        self.problem.set(problem);
+        if let Ok(answer) = answer
             && self.text.with_value(|shown| *shown != answer.text)
         {
             self.text.set_value(answer.text);

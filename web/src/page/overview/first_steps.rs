@@ -1,15 +1,16 @@
 //! The first steps of a new installation. Each is marked as done automatically; the list disappears when all are done.
 
-use domain::api::session::{NewToken, Role};
+use domain::api::session::Role;
 use leptos::prelude::*;
-use leptos::task::spawn_local;
 use serde::Serialize;
 use wasm_bindgen::prelude::*;
 
+use crate::api::unreadable;
+use crate::json::read_field;
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{ErrorMessage, When, keep, recall, text};
+use crate::ui::{ErrorMessage, PendingRequest, When, keep, recall, text};
 
 #[wasm_bindgen]
 extern "C" {
@@ -82,22 +83,22 @@ fn step_class(done: Memo<usize>) -> Signal<String> {
 #[component]
 fn Join() -> impl IntoView {
     let session = expect_context::<UserSession>();
-    let token = RwSignal::new(None::<String>);
-    let (problem, copied) = (RwSignal::new(None), RwSignal::new(tr("Copy")));
+    let (token, request) = (RwSignal::new(None::<String>), PendingRequest::new());
+    let copied = RwSignal::new(tr("Copy"));
     let origin = window().location().origin().unwrap_or_default();
     let command = text(move || command(&origin, token.read().as_deref()));
     let make = move |_| {
-        spawn_local(async move {
-            let body = CreateJoin {
-                note: "made on the overview",
-            };
-            let made = session.post::<NewToken>("/api/tokens/join", &body).await;
-            // The user may have left the page.
-            let _gone = match made {
-                Ok(made) => token.try_set(Some(made.token)).map(|_| ()),
-                Err(error) => problem.try_set(Some(error.message)).map(|_| ()),
-            };
-        });
+        let body = CreateJoin {
+            note: "made on the overview",
+        };
+        request.send(
+            "/api/tokens/join".to_owned(),
+            &body,
+            move |answer| match read_field(&answer, "token") {
+                Ok(made) => token.set(Some(made)),
+                Err(error) => request.problem.set(Some(unreadable(&error).message)),
+            },
+        );
     };
     let put = move |_| {
         copied.set(if copy(&command.get_untracked()) {
@@ -111,14 +112,14 @@ fn Join() -> impl IntoView {
         <p class="flex flex-wrap gap-2 items-center">
             <code class="bg-base-200 px-2 py-1 break-all select-all" data-testid="join-command">{command}</code>
             <When on=move || token.read().is_none() && session.may(Role::Admin)>
-                <button class="btn btn-sm" on:click=make>{tr("Create token")}</button>
+                <button class="btn btn-sm" disabled=request.busy on:click=make>{tr("Create token")}</button>
             </When>
             <When on=move || token.read().is_some()>
                 <button class="btn btn-sm" on:click=put>{copied}</button>
             </When>
         </p>
         <When on=move || token.read().is_some()><p class="text-muted">{tr("Valid for one hour. Agents that have joined stay connected.")}</p></When>
-        <ErrorMessage what=problem />
+        <ErrorMessage what=request.problem />
     }
 }
 

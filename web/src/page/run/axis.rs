@@ -130,7 +130,8 @@ fn Mark(row: Row<Placed>, tab_stop: Memo<String>, reached: RwSignal<String>) -> 
     let placed = row.signal();
     let of = move |part: fn(&Placed) -> String| text(move || placed.with(part));
     let title = of(title);
-    let lang = row.peek(|placed| placed.item.lang);
+    // The word of a state is in the language of the page.
+    let lang = row.peek(|placed| placed.item.lang.filter(|_| placed.item.lane != Lane::States));
     let (own, stop) = (row.key.clone(), row.key.clone());
     let tabindex = text(move || {
         if tab_stop.with(|stop| *stop == own) {

@@ -9,7 +9,7 @@ use super::run_signal::RunSignal;
 use crate::language::tr_with;
 use crate::live::{List, Live, Row};
 use crate::session::UserSession;
-use crate::ui::{count_every, effect, track};
+use crate::ui::{AnswerOrder, count_every, effect, track};
 
 /// Interval between requests. Saves are minutes apart; opening a dialog requests the list at once.
 const AGAIN_MS: u32 = 10_000;
@@ -51,19 +51,24 @@ impl CheckpointList {
             request_count: RwSignal::new(0),
         };
         let session = expect_context::<UserSession>();
-        let connected = expect_context::<Live>().connected;
+        let (live, answers) = (expect_context::<Live>(), AnswerOrder::new());
         let state = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.state)));
         let path = format!("/api/runs/{id}/checkpoints");
         effect(move || {
             checkpoints.request_count.track();
             track(state);
-            connected.track();
-            let path = path.clone();
-            spawn_local(
-                async move { checkpoints.take(session.get(&path).await.map_err(|error| error.message)) },
-            );
+            live.connected.track();
+            let (path, number) = (path.clone(), answers.begin());
+            spawn_local(async move {
+                let answer = session.get::<Answer>(&path).await;
+                if answers.accept(number) {
+                    checkpoints.take(answer.map_err(|error| error.message));
+                }
+            });
         });
-        count_every(AGAIN_MS, checkpoints.request_count, || false);
+        count_every(AGAIN_MS, checkpoints.request_count, move || {
+            live.paused.get_untracked()
+        });
         checkpoints
     }
 
@@ -91,9 +96,7 @@ impl CheckpointList {
         let problem = answer
             .as_ref()
             .map_or_else(|error| Some(error.clone()), |answer| answer.problem.clone());
-        if self.problem.try_set(problem).is_some() {
-            return;
-        }
+        self.problem.set(problem);
         if let Ok(answer) = answer {
             self.folder
                 .set(answer.folder.map(|folder| (folder, answer.free_bytes)));

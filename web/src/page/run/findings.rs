@@ -11,7 +11,7 @@ use crate::language::{tr, tr_parts, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
 use crate::ui::{
-    Ago, Heading, count_every, dynamic_view, effect, fixed, severity_class, severity_word, track,
+    Ago, AnswerOrder, Heading, count_every, dynamic_view, effect, fixed, severity_class, severity_word, track,
 };
 
 /// Interval between requests. The analysers decide once per second.
@@ -106,26 +106,28 @@ fn card(finding: &Found) -> AnyView {
 /// Requests the findings while the page is open and the run can change.
 fn found(id: &str, run: RunSignal) -> RwSignal<Answer> {
     let (found, request_count) = (RwSignal::new(Answer::default()), RwSignal::new(0_u32));
+    let answers = AnswerOrder::new();
     let session = expect_context::<UserSession>();
-    let connected = expect_context::<Live>().connected;
+    let live = expect_context::<Live>();
     let state = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.state)));
     let path = format!("/api/runs/{id}/findings");
     effect(move || {
         request_count.track();
         track(state);
-        connected.track();
-        let path = path.clone();
+        live.connected.track();
+        let (path, number) = (path.clone(), answers.begin());
         spawn_local(async move {
             // Another part of the page shows when the collector does not respond.
             if let Ok(answer) = session.get::<Answer>(&path).await
-                && found.try_get_untracked().is_some_and(|shown| shown != answer)
+                && answers.accept(number)
+                && found.with_untracked(|shown| *shown != answer)
             {
                 found.set(answer);
             }
         });
     });
     count_every(AGAIN_MS, request_count, move || {
-        state.get_untracked().is_some_and(RunState::is_final)
+        live.paused.get_untracked() || state.get_untracked().is_some_and(RunState::is_final)
     });
     found
 }

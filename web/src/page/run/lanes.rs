@@ -10,7 +10,7 @@ use crate::api::unreadable;
 use crate::json;
 use crate::language::{tr, tr_with};
 use crate::session::UserSession;
-use crate::ui::{dynamic_view, empty_view, fixed, show};
+use crate::ui::{ErrorMessage, dynamic_view, empty_view, fixed, show};
 
 /// The fields of [`LanesView`](domain::api::inspect::LanesView) that are read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -46,23 +46,27 @@ struct Lane {
     spans: Vec<[f64; 2]>,
 }
 
-/// Returns a button that requests the lanes of a trace from `path`, and the lanes below it.
-pub(super) fn lanes_of(path: String) -> AnyView {
+/// Returns a button that requests the lanes of a trace file from `path`, and the lanes below it.
+pub(super) fn lanes_of(path: String, file: &str) -> AnyView {
     let session = expect_context::<UserSession>();
     let busy = RwSignal::new(false);
     let answer = RwSignal::new(None::<Answer>);
+    let problem = RwSignal::new(None::<String>);
+    // Each file has such a button.
+    let label = format!("{} {file}", tr("Lanes"));
     let request = move |_| {
         let path = path.clone();
         busy.set(true);
+        problem.set(None);
         spawn_local(async move {
             let read = session.fetch(&path).await;
             let read = read.and_then(|read| json::read(&read).map_err(|error| unreadable(&error)));
             // The list of files may be gone when the response arrives.
             if busy.try_set(false).is_none() {
-                answer.set(Some(read.unwrap_or_else(|error| Answer {
-                    lanes: None,
-                    problem: error.message,
-                })));
+                match read {
+                    Ok(read) => answer.set(Some(read)),
+                    Err(error) => problem.set(Some(error.message)),
+                }
             }
         });
     };
@@ -76,7 +80,8 @@ pub(super) fn lanes_of(path: String) -> AnyView {
         })
     });
     view! {
-        <button class="btn btn-sm" disabled=busy on:click=request data-testid="trace-lanes">{tr("Lanes")}</button>
+        <button class="btn btn-sm" aria-label=label disabled=busy on:click=request data-testid="trace-lanes">{tr("Lanes")}</button>
+        <ErrorMessage what=problem />
         <div class="grid gap-2" data-testid="lanes">{shown}</div>
     }
     .into_any()
@@ -93,7 +98,7 @@ fn all_steps(lanes: &Lanes) -> AnyView {
         .collect();
     let more = match lanes.steps_left_out {
         0 => String::new(),
-        count => tr_with("{count} more steps", &[("count", &count)]),
+        count => tr_with("Steps not shown: {count}", &[("count", &count)]),
     };
     view! { <p>{source}</p> {steps} <p>{more}</p> }.into_any()
 }

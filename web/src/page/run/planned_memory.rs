@@ -9,7 +9,9 @@ use super::run_signal::RunSignal;
 use crate::language::{tr, tr_with};
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{Heading, bytes, count_every, dynamic_view, effect, empty_view, percent_change, track};
+use crate::ui::{
+    AnswerOrder, Heading, bytes, count_every, dynamic_view, effect, empty_view, percent_change, track,
+};
 
 /// Interval between requests. The peaks of minutes change slowly.
 const AGAIN_MS: u32 = 30_000;
@@ -97,22 +99,23 @@ fn row(name: String, planned: Option<u64>, measured: Option<u64>) -> AnyView {
     let size = |size: Option<u64>| size.map_or_else(|| NONE.to_owned(), bytes);
     let difference = planned
         .zip(measured)
-        .map(|(planned, measured)| difference(planned, measured));
+        .and_then(|(planned, measured)| difference(planned, measured));
     view! { <tr><th>{name}</th><td>{size(planned)}</td><td>{size(measured)}</td><td>{difference}</td></tr> }
         .into_any()
 }
 
-/// Returns how far the measured size is from the planned one.
+/// Returns how far the measured size is from the planned one; `None` if nothing is planned, because no share of 0 is known.
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
-fn difference(planned: u64, measured: u64) -> String {
-    percent_change(measured as f64 / planned.max(1) as f64)
+fn difference(planned: u64, measured: u64) -> Option<String> {
+    (planned > 0).then(|| percent_change(measured as f64 / planned as f64))
 }
 
 /// Requests the comparison while the page is open and the run can change.
 fn compared(id: &str, run: RunSignal) -> RwSignal<Option<MemoryComparison>> {
-    let (compared, request_count) = (RwSignal::new(None), RwSignal::new(0_u32));
+    let compared = RwSignal::new(None::<MemoryComparison>);
+    let (answers, request_count) = (AnswerOrder::new(), RwSignal::new(0_u32));
     let session = expect_context::<UserSession>();
-    let connected = expect_context::<Live>().connected;
+    let live = expect_context::<Live>();
     let state = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.state)));
     let attempt = Memo::new(move |_| run.with(|run| run.as_ref().map(|run| run.summary.attempt)));
     let path = format!("/api/runs/{id}/memory");
@@ -120,21 +123,20 @@ fn compared(id: &str, run: RunSignal) -> RwSignal<Option<MemoryComparison>> {
         request_count.track();
         track(state);
         track(attempt);
-        connected.track();
-        let path = path.clone();
+        live.connected.track();
+        let (path, number) = (path.clone(), answers.begin());
         spawn_local(async move {
             // Another part of the page shows when the collector does not respond.
             if let Ok(answer) = session.get::<RunMemory>(&path).await
-                && compared
-                    .try_get_untracked()
-                    .is_some_and(|shown| shown != answer.compared)
+                && answers.accept(number)
+                && compared.with_untracked(|shown| *shown != answer.compared)
             {
                 compared.set(answer.compared);
             }
         });
     });
     count_every(AGAIN_MS, request_count, move || {
-        state.get_untracked().is_some_and(RunState::is_final)
+        live.paused.get_untracked() || state.get_untracked().is_some_and(RunState::is_final)
     });
     compared
 }
@@ -145,10 +147,13 @@ mod tests {
 
     #[test]
     fn a_difference_is_relative_to_the_plan() {
-        for (planned, measured, expected) in
-            [(100, 103, "+3.0 %"), (1_000, 985, "−1.5 %"), (100, 100, "0.0 %")]
-        {
-            assert_eq!(difference(planned, measured), expected);
+        for (planned, measured, expected) in [
+            (100, 103, Some("+3.0 %")),
+            (1_000, 985, Some("−1.5 %")),
+            (100, 100, Some("0.0 %")),
+            (0, 1 << 30, None),
+        ] {
+            assert_eq!(difference(planned, measured).as_deref(), expected);
         }
     }
 }

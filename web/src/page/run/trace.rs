@@ -189,7 +189,8 @@ fn files(run: &str, recorded: &Recorded) -> AnyView {
         let place = tr_with("Rank {rank} on {node}", &[("rank", &of.rank), ("node", &of.node)]);
         let file = of.trace.as_ref().map(|trace| {
             let href = href(run, recorded.attempt, &of.node, &trace.file);
-            let lanes = lanes_of(lanes_path(run, recorded.attempt, &of.node, &trace.file));
+            let path = lanes_path(run, recorded.attempt, &of.node, &trace.file);
+            let lanes = lanes_of(path, &trace.file);
             view! { <a class="link break-all" href=href download=trace.file.clone() data-testid="trace-file">{trace.file.clone()}</a> " (" {bytes(trace.bytes)} ") " {lanes} }.into_any()
         });
         view! { <li class="break-words">{place} ": " {file} " " <span lang="en">{of.problem.clone()}</span></li> }.into_any()

@@ -10,8 +10,10 @@ use super::all::AllRuns;
 use super::arrange::{ACTIVE, label_text};
 use super::choices::Choices;
 use crate::language::{tr, tr_with};
-use crate::ui::dynamic_view;
+use crate::ui::{dynamic_view, run_state_word};
 
+/// The states to which the sentence of the overview links.
+const FAILED_OR_LOST: &str = "failed,lost";
 /// The states of a submitted run, in the order of its life.
 const STATES: [RunState; 10] = [
     RunState::Queued,
@@ -49,9 +51,14 @@ pub(super) fn Filter(all: AllRuns, choices: Choices) -> impl IntoView {
     let keys = of_runs(|run| run.labels.keys().cloned().collect());
     let same = |word: String| (word.clone(), word);
     let states = move || {
-        let active = (ACTIVE.to_owned(), tr("active").to_owned());
-        let words = STATES.iter().map(|state| same(state.as_str().to_owned()));
-        std::iter::once(active).chain(words).collect::<Vec<Entry>>()
+        let groups = [(ACTIVE, tr("active")), (FAILED_OR_LOST, tr("failed or lost"))];
+        let states = STATES.map(|state| (state.as_str(), run_state_word(state)));
+        let entry = |(value, words): (&str, &str)| (value.to_owned(), words.to_owned());
+        groups
+            .into_iter()
+            .chain(states)
+            .map(entry)
+            .collect::<Vec<Entry>>()
     };
     let owners = move || owners.get().into_iter().map(same).collect::<Vec<Entry>>();
     let labels = move || labels.get().into_iter().map(same).collect::<Vec<Entry>>();

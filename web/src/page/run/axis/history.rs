@@ -13,7 +13,7 @@ use super::super::run_signal::RunSignal;
 use crate::api::ApiError;
 use crate::live::Live;
 use crate::session::UserSession;
-use crate::ui::{count_every, effect, track};
+use crate::ui::{AnswerOrder, count_every, effect, track};
 
 /// Interval between requests. Changes of the run's state and of its diagnoses are requested at once.
 const AGAIN_MS: u32 = 10_000;
@@ -61,6 +61,7 @@ impl RunDiagnosis {
 /// Requests the history while the current owner lives and the run can change.
 pub(in super::super) fn run_history(id: &str, run: RunSignal) -> RwSignal<RunHistory> {
     let (history, request_count) = (RwSignal::new(RunHistory::default()), RwSignal::new(0_u32));
+    let answers = AnswerOrder::new();
     let session = expect_context::<UserSession>();
     let live = expect_context::<Live>();
     let state =
@@ -71,20 +72,20 @@ pub(in super::super) fn run_history(id: &str, run: RunSignal) -> RwSignal<RunHis
         track(state);
         live.connected.track();
         let _changes = live.diagnoses.rows();
-        let id = id.clone();
+        let (id, number) = (id.clone(), answers.begin());
         spawn_local(async move {
             // Another part of the page shows when the collector does not respond.
             if let Ok(fresh) = request(session, &id).await
-                && history.try_get_untracked().is_some_and(|shown| shown != fresh)
+                && answers.accept(number)
+                && history.with_untracked(|shown| *shown != fresh)
             {
                 history.set(fresh);
             }
         });
     });
     count_every(AGAIN_MS, request_count, move || {
-        state
-            .get_untracked()
-            .is_some_and(|(state, _)| RunState::is_final(state))
+        let is_final = |(state, _)| RunState::is_final(state);
+        live.paused.get_untracked() || state.get_untracked().is_some_and(is_final)
     });
     history
 }

@@ -10,7 +10,7 @@ use super::super::run_signal::RunSignal;
 use crate::api::ApiError;
 use crate::live::{Keyed, List, Live, Run};
 use crate::session::UserSession;
-use crate::ui::{effect, track};
+use crate::ui::{AnswerOrder, effect, track};
 
 /// The list. Cheap to copy.
 #[derive(Clone, Copy)]
@@ -39,24 +39,27 @@ impl KnobList {
         };
         let session = expect_context::<UserSession>();
         let connected = expect_context::<Live>().connected;
+        let answers = AnswerOrder::new();
         let version = Memo::new(move |_| run.with(|run| run.as_ref().map(version)));
         let path = format!("/api/runs/{id}/knobs");
         effect(move || {
             track(version);
             dialog.requested.track();
             connected.track();
-            let path = path.clone();
-            spawn_local(async move { knobs.take(session.get(&path).await) });
+            let (path, number) = (path.clone(), answers.begin());
+            spawn_local(async move {
+                let answer = session.get::<KnobsView>(&path).await;
+                if answers.accept(number) {
+                    knobs.take(answer);
+                }
+            });
         });
         knobs
     }
 
     fn take(self, answer: Result<KnobsView, ApiError>) {
         let problem = answer.as_ref().err().map(|error| error.message.clone());
-        // The page may be gone when the response arrives.
-        if self.problem.try_set(problem).is_some() {
-            return;
-        }
+        self.problem.set(problem);
         if let Ok(view) = answer {
             self.revertible.set(view.revertible);
             self.list.take(view.knobs);
