@@ -8,7 +8,7 @@ use crate::language::{tr, tr_parts, tr_with};
 use crate::live::{Row, each};
 use crate::page::polled::{Absence, Polled};
 use crate::session::UserSession;
-use crate::ui::{Ago, Heading, dynamic_view, empty_view};
+use crate::ui::{Ago, ErrorMessage, Heading, PendingRequest, dynamic_view, empty_view};
 
 /// The list, and a form to add one.
 #[component]
@@ -31,24 +31,29 @@ fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
     let session = expect_context::<UserSession>();
     let url = RwSignal::new(String::new());
     let said = RwSignal::new(None::<Result<String, String>>);
+    let busy = RwSignal::new(false);
     let create = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
         let body = CreateWebhook {
             url: url.get_untracked(),
             secret: None,
         };
+        busy.set(true);
         spawn_local(async move {
             let answer = session.post::<NewWebhook>("/api/webhooks", &body).await;
+            // The user may have left the page.
+            if busy.try_set(false).is_some() {
+                return;
+            }
             let answer = answer.map(|made| made.secret).map_err(|error| {
                 let field = error.fields.into_iter().next();
                 field.map_or(error.message, |field| field.message)
             });
             if answer.is_ok() {
-                // The user may have left the page.
-                let _gone = url.try_set(String::new());
+                url.set(String::new());
                 webhooks.again();
             }
-            let _gone = said.try_set(Some(answer));
+            said.set(Some(answer));
         });
     };
     let answer = dynamic_view(move || {
@@ -60,7 +65,7 @@ fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
     view! {
         <form class="flex flex-wrap gap-2 mt-2" on:submit=create>
             <input class="input grow" type="url" name="webhook" placeholder="https://…" aria-label=tr("URL of the new webhook") required bind:value=url />
-            <button class="btn" type="submit">{tr("Add")}</button>
+            <button class="btn" type="submit" disabled=busy>{tr("Add")}</button>
         </form>
         <div aria-live="polite">{answer}</div>
     }
@@ -68,18 +73,10 @@ fn Add(webhooks: Polled<WebhookView>) -> impl IntoView {
 
 #[component]
 fn Webhook(row: Row<WebhookView>, webhooks: Polled<WebhookView>) -> impl IntoView {
-    let session = expect_context::<UserSession>();
+    let request = PendingRequest::new();
     let webhook = row.signal();
     let path = format!("/api/webhooks/{}", row.key);
-    let remove = move |_| {
-        let path = path.clone();
-        spawn_local(async move {
-            match session.delete(&path).await {
-                Ok(()) => webhooks.again(),
-                Err(error) => _ = webhooks.problem.try_set(Some(error.message)),
-            }
-        });
-    };
+    let remove = move |_| request.delete(path.clone(), move || webhooks.again());
     let state = dynamic_view(move || {
         webhook.with(|webhook| match (&webhook.last_error, webhook.delivered_ms) {
             (Some(error), _) => tr_with(
@@ -98,7 +95,8 @@ fn Webhook(row: Row<WebhookView>, webhooks: Polled<WebhookView>) -> impl IntoVie
         <li class="flex flex-wrap gap-2 items-center">
             <code class="break-all">{row.peek(|webhook| webhook.url.clone())}</code>
             <span class="text-sm text-muted">{state}</span>
-            <button class="btn btn-ghost btn-xs" on:click=remove>{tr("Remove")}</button>
+            <button class="btn btn-ghost btn-xs" disabled=request.busy on:click=remove>{tr("Remove")}</button>
+            <ErrorMessage what=request.problem />
         </li>
     }
 }

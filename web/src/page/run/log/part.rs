@@ -61,6 +61,13 @@ pub(super) fn LogPart(
                 .is_none_or(|piece| piece.next_offset >= piece.length)
         })
     };
+    let shown = text(move || {
+        piece.with(|piece| match piece {
+            Some(piece) => plain(&piece.text),
+            None if problem.with(Option::is_some) => String::new(),
+            None => tr("Loading…").to_owned(),
+        })
+    });
     view! {
         <p class="text-sm flex flex-wrap gap-2 items-center mb-1">
             <span class="min-w-0 break-words">{words}</span>
@@ -70,7 +77,7 @@ pub(super) fn LogPart(
         </p>
         <ErrorMessage what=problem />
         <pre class=display.class() tabindex="0" role="region" aria-label=tr("Log") data-testid="log">
-            {text(move || piece.with(|piece| piece.as_ref().map_or(tr("Loading…").to_owned(), |piece| plain(&piece.text))))}
+            {shown}
         </pre>
     }
 }
