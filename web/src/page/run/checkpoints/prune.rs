@@ -28,8 +28,12 @@ pub(super) fn PruneButton(
     };
     let look = move || {
         answer.set(None);
+        let kept = keep.get_untracked();
         dry_run.send(path.get_value(), &asked(true), move |said| {
-            answer.set(json::read(&said).ok());
+            // Another number may have been entered since.
+            if keep.get_untracked() == kept {
+                answer.set(json::read(&said).ok());
+            }
         });
     };
     let look_again = move || {
