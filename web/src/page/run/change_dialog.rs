@@ -114,7 +114,12 @@ impl ChangeDialog {
         };
         let path = self.id.with_value(|id| format!("/api/runs/{id}/preview"));
         let request = if is_apply(&wanted) { self.form } else { self.look };
+        let asked = wanted.clone();
         request.send(path, &wanted, move |preview: ChangePreview| {
+            // The preview of another change must not be confirmed as this one.
+            if self.wanted.with_untracked(|now| now.as_ref() != Some(&asked)) {
+                return;
+            }
             self.preview.set(Some(preview));
             if opens {
                 self.dialog.open();
