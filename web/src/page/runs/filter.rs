@@ -50,16 +50,6 @@ pub(super) fn Filter(all: AllRuns, choices: Choices) -> impl IntoView {
     });
     let keys = of_runs(|run| run.labels.keys().cloned().collect());
     let same = |word: String| (word.clone(), word);
-    let states = move || {
-        let groups = [(ACTIVE, tr("active")), (FAILED_OR_LOST, tr("failed or lost"))];
-        let states = STATES.map(|state| (state.as_str(), run_state_word(state)));
-        let entry = |(value, words): (&str, &str)| (value.to_owned(), words.to_owned());
-        groups
-            .into_iter()
-            .chain(states)
-            .map(entry)
-            .collect::<Vec<Entry>>()
-    };
     let owners = move || owners.get().into_iter().map(same).collect::<Vec<Entry>>();
     let labels = move || labels.get().into_iter().map(same).collect::<Vec<Entry>>();
     let groups = move || {
@@ -94,6 +84,14 @@ pub(super) fn Filter(all: AllRuns, choices: Choices) -> impl IntoView {
     }
 }
 
+/// Returns the choices of the state.
+fn states() -> Vec<Entry> {
+    let groups = [(ACTIVE, tr("active")), (FAILED_OR_LOST, tr("failed or lost"))];
+    let states = STATES.map(|state| (state.as_str(), run_state_word(state)));
+    let entry = |(value, words): (&str, &str)| (value.to_owned(), words.to_owned());
+    groups.into_iter().chain(states).map(entry).collect()
+}
+
 /// A select box for a parameter: its name in the address, its name for the reader, and the text of the entry without a value.
 fn select(
     choices: Choices,
@@ -122,4 +120,24 @@ fn select(
         </select>
     }
     .into_any()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::states;
+
+    #[test]
+    fn the_states_to_which_the_overview_links_are_a_choice() {
+        let shown: Vec<_> = states().into_iter().take(4).collect();
+        let expected = [
+            ("active", "active"),
+            ("failed,lost", "failed or lost"),
+            ("queued", "queued"),
+            ("preparing", "preparing"),
+        ];
+        assert_eq!(
+            shown,
+            expected.map(|(value, words)| (value.to_owned(), words.to_owned()))
+        );
+    }
 }
