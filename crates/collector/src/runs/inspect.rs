@@ -253,7 +253,7 @@ impl Runs {
         };
         match self.ask_about_file(run, attempt, node, what, WITHIN).await? {
             (_, Answer::Piece { length }, bytes) => Ok((bytes, length)),
-            _ => Err(InspectError::Unanswered(silent(node, WITHIN))),
+            _ => Err(InspectError::Unanswered(unreadable(node))),
         }
     }
 
@@ -276,7 +276,7 @@ impl Runs {
             .await?
         {
             (attempt, Answer::Lanes(answer), _) => Ok((attempt, *answer)),
-            _ => Err(InspectError::Unanswered(silent(node, TRACE_WITHIN))),
+            _ => Err(InspectError::Unanswered(unreadable(node))),
         }
     }
 
@@ -304,13 +304,16 @@ impl Runs {
         let asked = self.agents.ask(&name, &attempt, &Question { rank: None, what });
         let mut answers = asked.ok_or_else(|| InspectError::Unanswered(away(node)))?;
         let answer = tokio::time::timeout(within, answers.next()).await;
-        let Ok(Some(answer)) = answer else {
-            return Err(InspectError::Unanswered(silent(node, within)));
-        };
+        let answer = answer.map_err(|_| InspectError::Unanswered(silent(node, within)))?;
+        // Without an answer, the node sent only the message that ends the answers.
+        let answer = answer.ok_or_else(|| InspectError::Unanswered(unreadable(node)))?;
         match serde_json::from_str(&answer.answer_json) {
             Ok(Answer::Failed { message }) => Err(InspectError::Unanswered(message)),
             Ok(said) => Ok((no, said, answer.bytes)),
-            Err(_) => Err(InspectError::Unanswered(silent(node, within))),
+            Err(error) => {
+                tracing::warn!(%node, %error, "an agent's answer about a trace cannot be read");
+                Err(InspectError::Unanswered(unreadable(node)))
+            }
         }
     }
 }
@@ -503,6 +506,10 @@ fn silent(node: &str, within: Duration) -> String {
         "the agent of {node} has not answered within {} s; it may be older than this collector",
         within.as_secs()
     )
+}
+
+fn unreadable(node: &str) -> String {
+    format!("the answer of the agent of {node} cannot be read; the agent may be newer than this collector")
 }
 
 #[cfg(test)]

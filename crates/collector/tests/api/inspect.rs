@@ -257,6 +257,22 @@ async fn lanes_of_a_trace_come_from_its_node_or_have_a_reason() {
     );
     assert!(refused.get("lanes").is_none(), "{refused}");
     assert_eq!(refused["problem"], "the trace has neither");
+    let lanes_path = path("n1");
+    for (told, expected) in [
+        (r#"{"lanes": ["#, "cannot be read"),
+        ("", "cannot be read"),
+        (r#"{"piece": {"length": 5}}"#, "cannot be read"),
+        (r#"{"failed": {"message": "it is gone"}}"#, "it is gone"),
+    ] {
+        let answering = async {
+            let (id, _) = agent.question().await;
+            agent.answers(id, told.to_owned(), &[]).await;
+        };
+        let ((status, body), ()) = tokio::join!(server.get(&lanes_path), answering);
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{told}: {body}");
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.contains(expected), "{told}: {detail}");
+    }
     let (status, _) = server.get(&path("elsewhere")).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
