@@ -38,14 +38,15 @@ pub(super) struct Attempt {
     state: AttemptState,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct AttemptState {
     no: AttemptNo,
     ranks: usize,
     /// Number of ranks whose pipeline stage is known.
     staged: usize,
-    /// Number of axes of the mesh, 0 if it is not known, and whether all ranks have reported it.
-    axes: usize,
+    /// Names and sizes of the axes of the mesh, if it is known, and whether all ranks have reported it. A script may replace its mesh by
+    /// another one, and all reports about the other one may arrive before the next update.
+    axes: Option<(Vec<String>, Vec<u32>)>,
     is_mesh_complete: bool,
 }
 
@@ -96,7 +97,7 @@ fn state(run: &Machine) -> Option<AttemptState> {
         staged: mesh
             .filter(|mesh| pipeline_axis(mesh).is_some())
             .map_or(0, |mesh| mesh.ranks.len()),
-        axes: mesh.map_or(0, |mesh| mesh.axes.len()),
+        axes: mesh.map(|mesh| (mesh.axes.clone(), mesh.sizes.clone())),
         is_mesh_complete: mesh.is_some_and(|mesh| mesh.ranks.len() >= ranks),
     })
 }
@@ -161,7 +162,9 @@ fn divides_data(mesh: &Mesh, axis: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use domain::ident::NodeName;
     use domain::run::mesh::RankMesh;
+    use domain::run::state::{Event, NodeReport, Watched};
 
     use super::*;
 
@@ -222,6 +225,46 @@ mod tests {
                 coordinates: vec![0],
             });
             assert_eq!(data_group(&mesh, Rank(0)), expected, "{axis:?}");
+        }
+    }
+
+    #[test]
+    fn a_mesh_that_replaces_another_one_at_once_changes_the_data_groups() {
+        let (watched, no) = (Watched::default(), AttemptNo(1));
+        let mut run = Machine::watch(RunId::new("r").expect("an id"), no, &watched, 0);
+        let report = |run: &mut Machine, report: NodeReport| {
+            let event = Event::Reported {
+                attempt: no,
+                node: NodeName::new("n1").expect("a name"),
+                report,
+            };
+            let _no_actions = run.advance(&event, 0);
+        };
+        report(&mut run, NodeReport::Watched(watched));
+        for rank in 0..2 {
+            let started = NodeReport::RankStarted {
+                rank: Rank(rank),
+                local_rank: rank,
+                pid: 100 + rank,
+            };
+            report(&mut run, started);
+        }
+        let attempts = Attempts::default();
+        for (axes, expected) in [(["dp", "cp"], ["cp 0", "cp 1"]), (["cp", "dp"], ["cp 0", "cp 0"])] {
+            for rank in 0..2 {
+                let mesh = RankMesh {
+                    rank: Rank(rank),
+                    axes: axes.map(str::to_owned).to_vec(),
+                    sizes: vec![1, 2],
+                    coordinates: vec![0, rank],
+                };
+                report(&mut run, NodeReport::RankMesh(mesh));
+            }
+            attempts.set_run(&run);
+            let all = attempts.all();
+            let members = all[&run.id].members.iter();
+            let groups: Vec<_> = members.map(|member| member.data_group.as_deref()).collect();
+            assert_eq!(groups, expected.map(Some), "{axes:?}");
         }
     }
 }
