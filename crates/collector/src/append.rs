@@ -70,16 +70,13 @@ impl Publisher {
         match evaluator.instant(query, clock::now_ms()).await {
             Ok(output) => {
                 if let Value::Vector(samples) = output.value {
-                    publisher.earlier(samples.into_iter().map(|(labels, ..)| labels));
+                    let series = samples.into_iter().map(|(labels, ..)| labels).collect();
+                    publisher.earlier = Some((Instant::now(), series));
                 }
             }
             Err(error) => tracing::warn!(%error, "{what} from before the start cannot be read"),
         }
         publisher
-    }
-
-    fn earlier(&mut self, series: impl IntoIterator<Item = Labels>) {
-        self.earlier = Some((Instant::now(), series.into_iter().collect()));
     }
 
     /// Ends those series of the process before whose current state is known, unless the next samples contain them.
