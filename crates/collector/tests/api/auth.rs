@@ -15,7 +15,7 @@ const ROLES: [Role; 5] = [
 ];
 
 /// Method, path, and the required role. The paths name things that do not exist, so that no request changes anything.
-const ROUTES: [(&str, &str, Role); 40] = [
+const ROUTES: [(&str, &str, Role); 41] = [
     ("GET", "/metrics", Role::Scrape),
     ("GET", "/api/session", Role::Viewer),
     ("GET", "/api/nodes", Role::Viewer),
@@ -26,6 +26,7 @@ const ROUTES: [(&str, &str, Role); 40] = [
     ("GET", "/api/runs/none", Role::Viewer),
     ("GET", "/api/runs/none/actions", Role::Viewer),
     ("GET", "/api/runs/none/memory", Role::Viewer),
+    ("GET", "/api/runs/none/trace/lanes", Role::Viewer),
     ("POST", "/api/runs/none/stop", Role::Operator),
     ("GET", "/api/runs/none/knobs", Role::Viewer),
     ("POST", "/api/runs/none/preview", Role::Operator),
