@@ -5,14 +5,18 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::layout::Layout;
 use crate::progress;
@@ -32,6 +36,15 @@ pub(crate) struct Child {
     command: Command,
     limit: Duration,
     log: PathBuf,
+    /// The file that asks the child to end, if it can be asked.
+    stop_file: Option<PathBuf>,
+}
+
+/// SIGINT and SIGTERM to this program, while a child can be asked to end. After that, they end this program as usual.
+struct Signals {
+    received: Arc<AtomicBool>,
+    /// True when the signals have their default effect again.
+    over: Arc<AtomicBool>,
 }
 
 /// A child that ended by itself, successfully or not.
@@ -73,7 +86,16 @@ impl Child {
             command,
             limit,
             log: layout.logs().join(format!("{step}.log")),
+            stop_file: None,
         }
+    }
+
+    /// On SIGINT or SIGTERM, creates this file instead of ending: the child watches it, and ends by itself with what it has. A second signal
+    /// kills the child. Ctrl-C does not reach the child, because it has its own process group.
+    pub(crate) fn stopped_by(mut self, file: &Path) -> Self {
+        self.command.process_group(0);
+        self.stop_file = Some(file.to_owned());
+        self
     }
 
     /// Adds arguments.
@@ -118,6 +140,7 @@ impl Child {
 
     /// Runs the child until it ends, successfully or not. After the limit it and all its descendants are killed, which is an error.
     pub(crate) fn end(mut self) -> Result<Ended> {
+        let signals = self.listen()?;
         let mut process = self.spawn()?;
         let start = Instant::now();
         let mut heartbeat = start + HEARTBEAT;
@@ -132,7 +155,11 @@ impl Child {
                 });
             }
             if start.elapsed() > self.limit {
-                return Err(self.overdue(process));
+                let limit_s = self.limit.as_secs();
+                return Err(self.killed(process, &format!("took more than {limit_s} s")));
+            }
+            if signals.as_ref().is_some_and(Signals::take) && !self.ask_to_end() {
+                return Err(self.killed(process, "did not end after the first signal"));
             }
             if Instant::now() > heartbeat {
                 heartbeat += HEARTBEAT;
@@ -164,19 +191,60 @@ impl Child {
         })
     }
 
-    fn overdue(&self, mut process: Process) -> anyhow::Error {
+    /// Listens for signals if the child can be asked to end, and removes what an earlier signal has left.
+    fn listen(&self) -> Result<Option<Signals>> {
+        let Some(file) = &self.stop_file else {
+            return Ok(None);
+        };
+        if file.exists() {
+            fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
+        }
+        let signals = Signals::listen().context("cannot listen for signals")?;
+        Ok(Some(signals))
+    }
+
+    /// Asks the child to end. Returns false if it was asked before, or cannot be asked.
+    fn ask_to_end(&self) -> bool {
+        let Some(file) = self.stop_file.as_ref().filter(|file| !file.exists()) else {
+            return false;
+        };
+        progress::say(&self.step, "ends with what is done; a second signal kills it");
+        fs::write(file, "").is_ok()
+    }
+
+    fn killed(&self, mut process: Process, why: &str) -> anyhow::Error {
         kill_tree(process.id());
         process.wait().ok();
         progress::block(
-            &format!("{} printed, before its time was up", self.step),
+            &format!("{} printed, before it was killed", self.step),
             &tail(&self.log).unwrap_or_default(),
         );
-        anyhow::anyhow!(
-            "{} took more than {} s and was killed; log: {}",
-            self.step,
-            self.limit.as_secs(),
-            self.log.display()
-        )
+        anyhow::anyhow!("{} {why} and was killed; log: {}", self.step, self.log.display())
+    }
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let signals = Self {
+            received: Arc::default(),
+            over: Arc::default(),
+        };
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register_conditional_default(signal, signals.over.clone())?;
+            signal_hook::flag::register(signal, signals.received.clone())?;
+        }
+        Ok(signals)
+    }
+
+    /// Returns true if a signal was received since the last call.
+    fn take(&self) -> bool {
+        self.received.swap(false, Ordering::SeqCst)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
     }
 }
 
@@ -322,6 +390,35 @@ mod tests {
             );
             thread::sleep(POLL);
         }
+        fs::remove_dir_all(layout.root).unwrap();
+    }
+
+    #[test]
+    fn a_child_that_watches_a_file_ends_by_itself_after_sigterm() {
+        let layout = layout("asked");
+        let file = layout.root.join("stop");
+        fs::write(&file, "left by an earlier signal").unwrap();
+        let script = format!(
+            "while [ ! -e {} ]; do echo waits; sleep 0.1; done; echo table",
+            file.display()
+        );
+        let log = layout.logs().join("asked.log");
+        let sender = thread::spawn(move || {
+            // The signals are listened for before the child starts.
+            while !fs::read_to_string(&log).is_ok_and(|text| text.contains("waits")) {
+                thread::sleep(POLL);
+            }
+            let own = rustix::process::getpid();
+            rustix::process::kill_process(own, rustix::process::Signal::TERM).unwrap();
+        });
+        let ended = Child::new(&layout, "asked", "sh", Duration::from_secs(60))
+            .args(["-c", script.as_str()])
+            .stopped_by(&file)
+            .end()
+            .unwrap();
+        sender.join().unwrap();
+        assert!(ended.status.success());
+        assert!(ended.printed().unwrap().ends_with("waits\ntable\n"));
         fs::remove_dir_all(layout.root).unwrap();
     }
 

@@ -40,7 +40,9 @@ enum What {
     /// fault. Continues after an interruption.
     Detection(detection::Options),
     /// Makes runs go wrong in more than 60 ways, with culprit, moment and magnitude drawn from a seed. Records whom the alerts name, and when.
-    /// Continues after an interruption.
+    ///
+    /// Each trial is stored when it ends, in target/xtask/diagnosis-REVISION.jsonl. The same command at the same revision continues with the
+    /// trials that are missing. Ctrl-C, SIGTERM and --minutes end it early; the tables then contain all trials that are stored.
     Diagnosis(diagnosis::Options),
     /// Kills, stops, disconnects and starves real torchrun runs of two nodes, and checks the state after each fault.
     Faults(faults::Options),
@@ -100,6 +102,19 @@ impl Matrix {
         let test = (self.binary, self.test);
         let child = ignored_test(layout, self.step, test, self.limit, venv)?;
         self.end(child, settings)
+    }
+
+    /// Like `run`, but after SIGINT or SIGTERM, the test ends early with the table of what is done, because it watches `stop_file`.
+    pub(crate) fn run_stoppable(
+        &self,
+        layout: &Layout,
+        venv: &Path,
+        settings: &[(&str, String)],
+        stop_file: &Path,
+    ) -> Result<(String, bool)> {
+        let test = (self.binary, self.test);
+        let child = ignored_test(layout, self.step, test, self.limit, venv)?;
+        self.end(child.stopped_by(stop_file), settings)
     }
 
     /// Runs the test in a release build. It does not need PyTorch.

@@ -1,5 +1,6 @@
 //! Which rank, node or run is named when something goes wrong: the test in crates/lockstep/tests/faults/diagnosis, and its tables in
-//! docs/lab.md. Finished trials are stored per revision, so that an interrupted command continues.
+//! docs/lab.md. Finished trials are stored per revision, so that an interrupted command continues. A command that ends early writes the tables
+//! too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,11 +34,12 @@ change to be watched.
 - *wrong rank named*: any alert names another rank or node of the run, or any rank before the fault.
 - *unknown*: detected, but not every culprit is named. This counts as a miss.
 - *p50*, *p95*: seconds from the fault until the culprit was named, by the clock of the machine. A trial in which it was not named counts as infinite. Some rules
-  wait on purpose: `LearningRateZero` for five minutes, but for three in these trials, whose rate is 0 from the first step; `DataUneven` and
-  `LossRises` for one, `ReplicasDiffer` for three checks of 256 steps each.
+  wait on purpose: `LearningRateZero` for five minutes, but for three in these trials, whose rate is 0 from the first step; `ThroughputDropped` for
+  two and a half if the throughput is between 50 and 70 % of the best; `DataUneven` and `LossRises` for one, `ReplicasDiffer` for three checks
+  of 256 steps each. `before-rendezvous` and `before-model` begin when all other ranks wait for the culprit.
 - *named by `run why`*: `lockstep run why RUN` names the culprit at the end of the trial.
 - *TraceML*: TraceML on the same script with the same seed, for stragglers; three lines of the script are enabled for it. It is right if its summary at the end of the run
-  names exactly the culprits as stragglers.
+  names exactly the culprits as stragglers. Only the trials in which TraceML ran too are compared.
 - *alerts besides*: other rules of severity warning or above whose alerts were sent in any of the trials. Each such alert is a false alarm, although it may be true.
 - *targets*: at p95, hangs are named within 12 s or 3 steps and 3 s, stragglers within 20 s or 20 steps, whichever is longer.
 
@@ -76,6 +78,10 @@ pub(crate) struct Options {
     /// Runs another program on the same straggler faults.
     #[arg(long, value_enum)]
     beside: Option<Beside>,
+    /// Starts no trial, and no healthy work, later than N minutes after the start of this command. With 0, only writes the tables of the
+    /// stored trials.
+    #[arg(long, value_name = "N")]
+    minutes: Option<u32>,
     /// Minutes of healthy but noisy work, in which no alert above info may fire. Default: 120, or none with `--only`.
     #[arg(long, value_name = "N")]
     healthy_minutes: Option<u32>,
@@ -91,15 +97,31 @@ enum Beside {
 
 /// Runs what is not done yet. Fails if a target is missed.
 pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
+    let began_ms = machine::now_ms();
     let revision = machine::revision(layout);
     let results = options.trials.file(layout, "diagnosis", &revision)?;
     let healthy = options.trials.file(layout, "diagnosis-healthy", &revision)?;
     let venv = venv::ensure(layout)?;
-    let mut well = true;
+    let stop_file = layout.logs().join("diagnosis.stop");
+    let until_ms = options
+        .minutes
+        .map(|minutes| began_ms + i64::from(minutes) * 60_000);
+    let (mut well, mut is_over) = (true, false);
     if options.count > 0 {
-        well &= scored(layout, options, &revision, &results, &venv)?;
+        say(
+            MATRIX.step,
+            &format!("each trial is stored in {} when it ends", results.display()),
+        );
+        let mut settings = options.settings(layout, &venv)?;
+        settings.extend([
+            ("LOCKSTEP_DIAGNOSIS_RESULTS", results.display().to_string()),
+            ("LOCKSTEP_DIAGNOSIS_STOP_FILE", stop_file.display().to_string()),
+        ]);
+        settings.extend(until_ms.map(|until_ms| ("LOCKSTEP_DIAGNOSIS_UNTIL_MS", until_ms.to_string())));
+        well &= scored(layout, options, &revision, &venv, (&settings, &stop_file))?;
+        is_over = stop_file.exists() || until_ms.is_some_and(|until_ms| machine::now_ms() >= until_ms);
     }
-    if options.healthy_minutes() > 0 {
+    if options.healthy_minutes() > 0 && !is_over {
         well &= is_quiet(layout, options, &revision, &healthy, &venv)?;
     }
     Ok(exit_code(well))
@@ -115,6 +137,21 @@ impl Options {
         self.healthy_minutes.unwrap_or(default)
     }
 
+    /// Returns the settings of the test that depend only on the arguments.
+    fn settings(&self, layout: &Layout, venv: &Path) -> Result<Vec<(&'static str, String)>> {
+        let traceml = match self.beside {
+            Some(Beside::Traceml) => traceml(layout, venv)?.display().to_string(),
+            None => String::new(),
+        };
+        Ok(vec![
+            ("LOCKSTEP_DIAGNOSIS_ONLY", self.only.join(",")),
+            ("LOCKSTEP_DIAGNOSIS_TRIALS", self.count.to_string()),
+            ("LOCKSTEP_DIAGNOSIS_SEED", self.seed.to_string()),
+            ("LOCKSTEP_DIAGNOSIS_JOBS", self.jobs.to_string()),
+            ("LOCKSTEP_DIAGNOSIS_TRACEML", traceml),
+        ])
+    }
+
     fn command(&self) -> String {
         let beside = self.beside.map_or("", |Beside::Traceml| " --beside traceml");
         format!(
@@ -124,20 +161,14 @@ impl Options {
     }
 }
 
-fn scored(layout: &Layout, options: &Options, revision: &str, results: &Path, venv: &Path) -> Result<bool> {
-    let traceml = match options.beside {
-        Some(Beside::Traceml) => traceml(layout, venv)?.display().to_string(),
-        None => String::new(),
-    };
-    let settings = [
-        ("LOCKSTEP_DIAGNOSIS_ONLY", options.only.join(",")),
-        ("LOCKSTEP_DIAGNOSIS_TRIALS", options.count.to_string()),
-        ("LOCKSTEP_DIAGNOSIS_SEED", options.seed.to_string()),
-        ("LOCKSTEP_DIAGNOSIS_JOBS", options.jobs.to_string()),
-        ("LOCKSTEP_DIAGNOSIS_RESULTS", results.display().to_string()),
-        ("LOCKSTEP_DIAGNOSIS_TRACEML", traceml),
-    ];
-    let (table, well) = MATRIX.run(layout, venv, &settings)?;
+fn scored(
+    layout: &Layout,
+    options: &Options,
+    revision: &str,
+    venv: &Path,
+    (settings, stop_file): (&[(&str, String)], &Path),
+) -> Result<bool> {
+    let (table, well) = MATRIX.run_stoppable(layout, venv, settings, stop_file)?;
     result(&table);
     if !options.only.is_empty() || options.seed < SCORING_SEEDS_FROM {
         say(
