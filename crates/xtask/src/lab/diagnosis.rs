@@ -137,7 +137,7 @@ impl Options {
         self.healthy_minutes.unwrap_or(default)
     }
 
-    /// Returns the settings of the test that depend only on the arguments.
+    /// Returns the settings of the test that do not depend on the revision or the time.
     fn settings(&self, layout: &Layout, venv: &Path) -> Result<Vec<(&'static str, String)>> {
         let traceml = match self.beside {
             Some(Beside::Traceml) => traceml(layout, venv)?.display().to_string(),
@@ -148,6 +148,7 @@ impl Options {
             ("LOCKSTEP_DIAGNOSIS_TRIALS", self.count.to_string()),
             ("LOCKSTEP_DIAGNOSIS_SEED", self.seed.to_string()),
             ("LOCKSTEP_DIAGNOSIS_JOBS", self.jobs.to_string()),
+            ("LOCKSTEP_DIAGNOSIS_OWNER", std::process::id().to_string()),
             ("LOCKSTEP_DIAGNOSIS_TRACEML", traceml),
         ])
     }

@@ -40,6 +40,8 @@ const EXTRA: Range = (0.15, 0.8);
 /// Bits of the mantissa of a 32-bit float. An update would round lower bits away.
 const BITS: Range = (14.0, 22.0);
 const WATCHED: Duration = Duration::from_secs(90);
+/// If the throughput is between 50 and 70 % of the best, `ThroughputDropped` needs more than two and a half minutes.
+const SLOWER_RUN_WATCHED: Duration = Duration::from_secs(210);
 
 pub(super) const KINDS: &[Kind] = &[
     Kind {
@@ -92,10 +94,12 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         magnitude: (1.0, 2.0),
+        watched: SLOWER_RUN_WATCHED,
         ..slower_run("slow-step", BOTH, &["ThroughputDropped"])
     },
     Kind {
         magnitude: (0.8, 1.4),
+        watched: SLOWER_RUN_WATCHED,
         ..slower_run("slow-sync", DDP, &["ThroughputDropped", "GradientSyncSlow"])
     },
     other_parameters("flipped-bit", DDP, FOUR_OR_SIX),
@@ -201,7 +205,11 @@ pub(super) const KINDS: &[Kind] = &[
         magnitude: (2.0, 120.0),
         ..soon("exit-code", Family::Failure, &["RunFailed"])
     },
-    soon("exits-early", Family::Failure, &["RunFailed"]),
+    Kind {
+        // If the other ranks only wait, the run fails after two minutes without a step.
+        watched: Duration::from_secs(150),
+        ..soon("exits-early", Family::Failure, &["RunFailed"])
+    },
     soon("out-of-memory", Family::Failure, &["RunFailed"]),
     Kind {
         how: "out-of-memory",

@@ -1,15 +1,22 @@
 //! Runs all trials, one after another or several at a time.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Mutex, RwLock};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use super::draw::Draw;
 use super::kind::{Family, Inflicted, Kind};
 use super::peer::TraceMl;
+use super::stop;
 use super::trial::{self, Trial};
 use crate::trials;
+
+/// How often the lab goes through the missing trials. A trial that could not be carried out is tried again after all others.
+const PASSES: u32 = 2;
+/// The targets are about this many trials. If there are fewer than planned and than this, they are not met.
+const TRIALS_MIN: usize = 120;
 
 /// The trials to run.
 pub(super) struct Lab {
@@ -27,25 +34,47 @@ pub(super) struct Lab {
 /// The trials that have been done, in this execution of the lab and in earlier ones.
 pub(super) struct Done {
     pub(super) trials: Vec<Trial>,
-    /// Number of trials that could not be carried out.
-    pub(super) failed: usize,
+    /// Number of trials that were planned.
+    pub(super) planned: usize,
 }
 
 impl Lab {
-    /// Runs the trials that are not done yet.
+    /// Runs the trials that are not done yet, until the lab must end.
     pub(super) fn run(&self) -> Done {
         let known = self.results.as_deref().map(trials::read).unwrap_or_default();
+        let planned = self.planned();
         let done = Mutex::new(Done {
             trials: Vec::new(),
-            failed: 0,
+            planned: planned.len(),
         });
         known
             .into_iter()
             .for_each(|trial| done.lock().unwrap().add(trial));
-        // Run all kinds once, then all kinds again: if the lab is interrupted, the results contain all kinds.
+        for _ in 0..PASSES {
+            self.run_missing(&done);
+        }
+        let mut done = done.into_inner().unwrap();
+        done.trials.retain(|trial| {
+            let is_same = |(number, kind): &(u32, &Kind)| {
+                (kind.name, self.seed, *number) == (trial.kind.as_str(), trial.seed, trial.number)
+            };
+            planned.iter().any(is_same)
+        });
+        done
+    }
+
+    /// Returns the number and the kind of each trial. Each kind comes once before any comes again: if the lab ends early, the results contain
+    /// all kinds.
+    fn planned(&self) -> Vec<(u32, &'static Kind)> {
         let numbers = 1..=self.count;
-        let tasks = numbers.flat_map(|number| self.kinds.iter().map(move |kind| (number, *kind)));
-        let tasks = Mutex::new(tasks);
+        let planned = numbers.flat_map(|number| self.kinds.iter().map(move |kind| (number, *kind)));
+        planned.collect()
+    }
+
+    fn run_missing(&self, done: &Mutex<Done>) {
+        let mut missing = self.planned();
+        missing.retain(|(number, kind)| !self.is_done(kind, *number, done));
+        let tasks = Mutex::new(missing.into_iter());
         let next = || tasks.lock().unwrap().next();
         let alone = RwLock::new(());
         std::thread::scope(|scope| {
@@ -59,18 +88,22 @@ impl Lab {
                         } else {
                             (Some(alone.read().unwrap()), None)
                         };
-                        if let Err(error) = self.run_and_record(kind, number, &done) {
+                        if stop::starts_no_more() {
+                            break;
+                        }
+                        if let Err(error) = self.run_caught(kind, number, done) {
                             println!("{} #{number}: not carried out: {error:#}", kind.name);
-                            done.lock().unwrap().failed += 1;
                         }
                     }
                 });
             }
         });
-        let mut done = done.into_inner().unwrap();
-        done.trials
-            .retain(|trial| trial.seed == self.seed && trial.number <= self.count);
-        done
+    }
+
+    /// Like `run_and_record`. Parts of the tests panic, for example if a collector does not start; the other trials must go on.
+    fn run_caught(&self, kind: &'static Kind, number: u32, done: &Mutex<Done>) -> Result<()> {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.run_and_record(kind, number, done)));
+        ended.unwrap_or_else(|_| Err(anyhow!("it panicked; the message is above")))
     }
 
     /// Runs the missing parts of a trial.
@@ -91,7 +124,7 @@ impl Lab {
             self.keep(&trial, done);
             trial
         };
-        let traceml = self.traceml.as_ref().filter(|_| kind.family == Family::Straggler);
+        let traceml = self.peer_of(kind).filter(|_| !stop::starts_no_more());
         if let Some(traceml) = traceml.filter(|_| trial.traceml.is_none()) {
             begins("TraceML begins");
             trial.traceml = Some(traceml.run_trial(kind, &draw)?);
@@ -99,6 +132,17 @@ impl Lab {
             self.keep(&trial, done);
         }
         Ok(())
+    }
+
+    /// Returns true if no part of the trial is missing.
+    fn is_done(&self, kind: &Kind, number: u32, done: &Mutex<Done>) -> bool {
+        let known = done.lock().unwrap().find(kind, self.seed, number);
+        known.is_some_and(|trial| trial.traceml.is_some() || self.peer_of(kind).is_none())
+    }
+
+    /// Returns TraceML if it runs beside trials of this kind.
+    fn peer_of(&self, kind: &Kind) -> Option<&TraceMl> {
+        self.traceml.as_ref().filter(|_| kind.family == Family::Straggler)
     }
 
     fn keep(&self, trial: &Trial, done: &Mutex<Done>) {
@@ -123,5 +167,65 @@ impl Done {
         let found =
             trials.find(|trial| trial.kind == kind.name && (trial.seed, trial.number) == (seed, number));
         found.cloned()
+    }
+
+    /// Returns true if there are enough trials to say that targets are met.
+    pub(super) fn is_enough(&self) -> bool {
+        is_enough(self.trials.len(), self.planned)
+    }
+
+    /// Says how many of the planned trials are done.
+    pub(super) fn in_words(&self) -> String {
+        let count = self.trials.len();
+        let too_few = if is_enough(count, self.planned) {
+            String::new()
+        } else {
+            format!(", too few to meet the targets: they need {TRIALS_MIN} or all")
+        };
+        format!("{count} of {} planned trials are done{too_few}.", self.planned)
+    }
+}
+
+fn is_enough(count: usize, planned: usize) -> bool {
+    count >= planned.min(TRIALS_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::KINDS;
+    use super::*;
+
+    #[test]
+    fn each_kind_comes_once_before_any_comes_again() {
+        let lab = Lab {
+            kinds: KINDS.iter().collect(),
+            count: 2,
+            seed: 1001,
+            jobs: 2,
+            results: None,
+            traceml: None,
+        };
+        let planned = lab.planned();
+        let (first, second) = planned.split_at(KINDS.len());
+        for (half, number) in [(first, 1), (second, 2)] {
+            let names: Vec<&str> = half.iter().map(|(_, kind)| kind.name).collect();
+            let all: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+            assert_eq!(names, all);
+            assert!(half.iter().all(|(of, _)| *of == number));
+        }
+    }
+
+    #[test]
+    fn an_early_end_meets_the_targets_only_with_enough_trials() {
+        assert!(is_enough(128, 128) && is_enough(120, 128) && !is_enough(119, 128));
+        assert!(is_enough(4, 4) && !is_enough(3, 4));
+        let done = Done {
+            trials: Vec::new(),
+            planned: 128,
+        };
+        assert_eq!(
+            done.in_words(),
+            "0 of 128 planned trials are done, too few to meet the targets: they need 120 or all."
+        );
     }
 }

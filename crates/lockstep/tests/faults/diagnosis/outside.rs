@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::draw::{Draw, burnt_core};
 use super::kind::{Inflicted, Kind};
@@ -15,6 +15,8 @@ use crate::product::process::{is_ours, processes, signal};
 
 /// Number of programs that compute on the core of a rank with a busy neighbour.
 const BURNERS: usize = 6;
+/// Computes until the process that started it is gone.
+const BURN: &str = "while kill -0 $PPID; do i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; done";
 /// How long the processes of a node may take to end after SIGKILL.
 const GONE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -52,6 +54,11 @@ impl<'a> OutsideFault<'a> {
         nodes: &[String],
         noted_ms: i64,
     ) -> Result<i64> {
+        let needs_node = matches!(self.kind.inflicted, Inflicted::KillAgent | Inflicted::KillNode);
+        ensure!(
+            !needs_node || !nodes.is_empty(),
+            "the node of the rank is not known"
+        );
         match self.kind.inflicted {
             Inflicted::Script => return Ok(noted_ms),
             Inflicted::Stop => self.signal_culprits(fleet, run, "STOP")?,
@@ -97,12 +104,15 @@ impl Burner {
 
     fn start() -> Result<Self> {
         let core = burnt_core().to_string();
-        let process = Command::new("taskset")
-            .args(["--cpu-list", &core, "sh", "-c", "while :; do :; done"])
+        // Linux divides a core between sessions first (autogroup). In one session, all of these together would leave half of the core to the
+        // rank, which has a session of its own.
+        let process = Command::new("setsid")
+            .args(["taskset", "--cpu-list", &core, "sh", "-c", BURN])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
-            .context("taskset (of util-linux) cannot be started")?;
+            .context("setsid (of util-linux) cannot be started")?;
         Ok(Self(process))
     }
 }

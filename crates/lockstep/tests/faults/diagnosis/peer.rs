@@ -5,27 +5,38 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::draw::Draw;
 use super::kind::{Inflicted, Kind};
 use super::outside::Burner;
-use super::trial::script;
+use super::trial::{end_early, script};
+use crate::fleet::wait;
+use crate::product::process::{is_ours, processes, signal};
 
 /// How long the run continues after the fault, in seconds.
 const SLOW_S: f64 = 60.0;
 /// Time for start, training and summary, on two busy cores.
 const ENDS_WITHIN: Duration = Duration::from_secs(420);
+/// How long its processes may take to end after SIGKILL.
+const GONE_WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(250);
 
 /// TraceML's program.
 pub(super) struct TraceMl {
     program: PathBuf,
+}
+
+/// TraceML while it runs. When this is dropped, no process that works for the folder is left.
+struct Running {
+    process: Child,
+    folder: TempDir,
 }
 
 /// TraceML's report at the end of a run.
@@ -87,12 +98,11 @@ impl TraceMl {
     /// Runs all ranks of the draw on one node.
     pub(super) fn run_trial(&self, kind: &Kind, draw: &Draw) -> Result<Verdict> {
         let folder = tempfile::tempdir()?;
-        let slow_step_s = draw.step_s * (1.0 + draw.magnitude);
-        let steps = draw.at_step + (SLOW_S / slow_step_s) as u32;
+        let steps = steps(kind, draw);
         let mut arguments = draw.arguments(kind, folder.path());
         arguments.extend(["--traceml".to_owned(), "--steps".to_owned(), steps.to_string()]);
         let [own_port, torch_port] = free_ports()?;
-        let mut process = Command::new(&self.program)
+        let process = Command::new(&self.program)
             .arg("run")
             .arg(script())
             .args(["--run-name", "trial", "--logs-dir"])
@@ -107,24 +117,46 @@ impl TraceMl {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let mut running = Running { process, folder };
+        let folder = running.folder.path().to_owned();
         let (began, mut burners) = (Instant::now(), Vec::new());
-        while process.try_wait()?.is_none() {
-            let has_come = kind.inflicted == Inflicted::Burn && folder.path().join("fault").exists();
+        while running.process.try_wait()?.is_none() {
+            end_early()?;
+            let has_come = kind.inflicted == Inflicted::Burn && folder.join("fault").exists();
             if has_come && burners.is_empty() {
                 burners = Burner::several()?;
             }
             if began.elapsed() > ENDS_WITHIN {
-                crate::product::process::signal(i32::try_from(process.id())?, "TERM");
-                process.wait()?;
                 bail!("TraceML did not end within {} s", ENDS_WITHIN.as_secs());
             }
             std::thread::sleep(POLL);
         }
-        let summary = folder.path().join("trial/final_summary.json");
+        let summary = folder.join("trial/final_summary.json");
         let summary =
             std::fs::read(&summary).with_context(|| format!("TraceML wrote no {}", summary.display()))?;
         Verdict::of(&serde_json::from_slice(&summary)?)
     }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let folder = self.folder.path();
+        let _given_up_after_the_limit = wait("what TraceML started to be gone", GONE_WITHIN, || {
+            let mut left = processes();
+            left.retain(|pid| is_ours(*pid, folder));
+            left.iter().for_each(|pid| signal(*pid, "KILL"));
+            left.is_empty()
+        });
+        let _gone_already = self.process.kill();
+        let _gone_already = self.process.wait();
+    }
+}
+
+/// Returns the step after which the run ends. If the magnitude of the fault is no part of a step, steps count as long as before the fault.
+fn steps(kind: &Kind, draw: &Draw) -> u32 {
+    let lengthens_steps = kind.inflicted == Inflicted::Script && kind.how != "intermittent";
+    let extra = if lengthens_steps { draw.magnitude } else { 0.0 };
+    draw.at_step + (SLOW_S / (draw.step_s * (1.0 + extra))) as u32
 }
 
 /// Returns two ports that are free now.
@@ -141,7 +173,24 @@ fn free_ports() -> Result<[u16; 2]> {
 mod tests {
     use serde_json::json;
 
+    use super::super::kinds::named;
     use super::*;
+
+    #[test]
+    fn a_run_goes_on_for_a_minute_after_the_fault() {
+        let check = |name: &str, expected: u32| {
+            let draw = Draw {
+                step_s: 0.125,
+                at_step: 200,
+                magnitude: 0.5,
+                ..Draw::new(named(name), 1, 1)
+            };
+            assert_eq!(steps(named(name), &draw), expected, "{name}");
+        };
+        check("slow-forward", 520);
+        check("intermittent", 680);
+        check("busy-neighbour", 680);
+    }
 
     #[test]
     fn ranks_are_those_of_findings_about_stragglers() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -14,6 +14,7 @@ use super::kind::{Culprit, Kind};
 use super::outside::OutsideFault;
 use super::peer::Verdict;
 use super::score::{Outcome, outcome};
+use super::stop;
 use super::watch::Watch;
 use crate::fleet::Fleet;
 use crate::product::api::Api;
@@ -78,7 +79,8 @@ impl Trial {
         )
     }
 
-    /// Returns true if `lockstep run why` names each culprit. If the run must be named: if it shows a diagnosis of the run.
+    /// Returns true if `lockstep run why` names each culprit. If the run must be named: if it shows a diagnosis of the run. If either is right,
+    /// one of them is enough.
     pub(super) fn why_names_it(&self, kind: &Kind) -> bool {
         let named: Vec<Vec<&str>> = self
             .why
@@ -87,14 +89,15 @@ impl Trial {
             .map(|culprit| culprit.split(',').map(str::trim).collect())
             .collect();
         let names = |part: String| named.iter().any(|parts| parts.contains(&part.as_str()));
+        let names_rank = |rank: &u32| names(format!("rank {rank}"));
+        let mut runs = named
+            .iter()
+            .filter(|parts| parts.len() == 1 && !parts[0].starts_with("on "));
+        let mut culprits = self.draw.culprits.iter();
         match kind.culprit {
-            Culprit::Ranks(_) => {
-                let mut culprits = self.draw.culprits.iter();
-                culprits.all(|rank| names(format!("rank {rank}")))
-            }
-            Culprit::RankOrRun | Culprit::Run => named
-                .iter()
-                .any(|parts| parts.len() == 1 && !parts[0].starts_with("on ")),
+            Culprit::Ranks(_) => culprits.all(names_rank),
+            Culprit::RankOrRun => runs.next().is_some() || culprits.any(names_rank),
+            Culprit::Run => runs.next().is_some(),
             Culprit::Node => self.nodes.iter().all(|node| names(format!("on {node}"))),
         }
     }
@@ -139,6 +142,7 @@ pub(super) fn run_trial(kind: &Kind, draw: &Draw, watched_after: Duration) -> Re
     };
     let (began, mut named) = (Instant::now(), None);
     while began.elapsed() < kind.watched && named.is_none_or(|at: Instant| at.elapsed() < watched_after) {
+        end_early()?;
         look(&mut watch, &fleet.api);
         trial.alerts = watch.alerts(fault_ms);
         if let Outcome::Right { .. } = trial.outcome(kind) {
@@ -168,6 +172,7 @@ pub(super) fn script() -> PathBuf {
 fn until_fault(watch: &mut Watch, api: &Api, folder: &Path) -> Result<i64> {
     let began = Instant::now();
     loop {
+        end_early()?;
         look(watch, api);
         if let Some(noted) = noted_ms(folder) {
             return Ok(noted);
@@ -179,6 +184,12 @@ fn until_fault(watch: &mut Watch, api: &Api, folder: &Path) -> Result<i64> {
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// Gives the trial up if the lab must end.
+pub(super) fn end_early() -> Result<()> {
+    ensure!(!stop::must_end(), "the lab ends early");
+    Ok(())
 }
 
 /// Takes all alerts: the collector has no other run.

@@ -10,8 +10,8 @@
     early-end                 has no more data: goes to the last barrier while all others go on
     data-sleep                its data loader sleeps for ever
     fifo                      reads from a pipe into which no one writes
-    before-rendezvous         sleeps before init_process_group
-    before-model              sleeps before the model is wrapped
+    before-rendezvous         sleeps before init_process_group, while all others wait in it
+    before-model              sleeps before the model is wrapped, while all others are there
     save                      saves its checkpoint to a file that never opens
     main-ended                its main thread ends with an error; another thread keeps the process alive
 """
