@@ -9,8 +9,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const TAIL_BYTES: u64 = 16 * 1024;
 /// Maximum length of a log line in a progress line.
 const LINE_CHARS: usize = 120;
+/// True when SIGINT and SIGTERM end this program again, after a child that can be asked to end.
+static SIGNALS_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// A child process to run.
 pub(crate) struct Child {
@@ -43,8 +45,6 @@ pub(crate) struct Child {
 /// SIGINT and SIGTERM to this program, while a child can be asked to end. After that, they end this program as usual.
 struct Signals {
     received: Arc<AtomicBool>,
-    /// True when the signals have their default effect again.
-    over: Arc<AtomicBool>,
 }
 
 /// A child that ended by itself, successfully or not.
@@ -227,10 +227,10 @@ impl Signals {
     fn listen() -> io::Result<Self> {
         let signals = Self {
             received: Arc::default(),
-            over: Arc::default(),
         };
+        SIGNALS_END.store(false, Ordering::SeqCst);
         for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register_conditional_default(signal, signals.over.clone())?;
+            signal_hook::flag::register_conditional_default(signal, SIGNALS_END.clone())?;
             signal_hook::flag::register(signal, signals.received.clone())?;
         }
         Ok(signals)
@@ -244,7 +244,7 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::SeqCst);
+        SIGNALS_END.store(true, Ordering::SeqCst);
     }
 }
 
