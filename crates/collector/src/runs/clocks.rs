@@ -9,7 +9,7 @@ use super::Runs;
 use crate::clock;
 
 /// Minimum clock offset in a hello that is used. A smaller one may be the time that the hello took to arrive.
-const HELLO_OFF_MS: i64 = 1_000;
+const HELLO_OFF_MS: u64 = 1_000;
 
 impl Runs {
     /// Converts the timestamp of a report to the collector's clock.
@@ -46,7 +46,7 @@ impl Runs {
         let records = self.parts.live.records();
         let record = records.iter().find(|record| record.name == *node);
         let ahead_ms = record.map_or(0, |record| record.clock_offset_ms);
-        if ahead_ms.abs() < HELLO_OFF_MS {
+        if ahead_ms.unsigned_abs() < HELLO_OFF_MS {
             return 0;
         }
         ahead_ms.saturating_mul(1_000_000)
