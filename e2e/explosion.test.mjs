@@ -41,7 +41,7 @@ test("an exploding run", async (t) => {
   await t.test("the diagnosis goes with the run, and the alert stays in the history", async () => {
     const run = runOf(page);
     await stop(page);
-    await page.getByTestId("diagnosis").waitFor({ state: "detached", timeout: 30_000 });
+    await page.getByTestId("diagnosis").waitFor({ state: "detached", timeout: 90_000 });
     await page.getByRole("navigation").getByRole("link", { name: "Rules" }).click();
     const alert = page.locator("[data-testid=alert][data-rule=GradientExplosion][data-state=resolved]");
     await alert.filter({ hasText: run }).waitFor();

@@ -6,7 +6,7 @@ import test from "node:test";
 import { SHOWN_MS, accessibilityFaults, logIn, openPage, picture, startBrowser, startDemo, waitFor } from "./harness.mjs";
 
 /** The demo's faults begin some seconds after its start. */
-const DIAGNOSED_MS = 90_000;
+const DIAGNOSED_MS = 240_000;
 const HAN = /\p{Script=Han}/u;
 /** Two words of a sentence. The names and numbers in a Chinese text are not. */
 const ENGLISH = /\b[a-z]{2,} [a-z]{2,}\b/i;

@@ -4,9 +4,9 @@
 import assert from "node:assert/strict";
 
 /** A GPU slows down 12 s after the first step, and the diagnosis names the rank some seconds later. */
-const NAMED_MS = 90_000;
+const NAMED_MS = 240_000;
 /** The next attempt has to make 20 steps. */
-const VERDICT_MS = 90_000;
+const VERDICT_MS = 240_000;
 
 /**
  * Follows the path on a page that shows the overview. `press(place)` presses a link or a button, the only thing that the person does.

@@ -1,11 +1,11 @@
 // Runs that train, as a person uses them: submitted in the form, watched by the chart of the loss, and stopped.
 
-import { waitFor } from "./harness.mjs";
+import { SHOWN_MS, waitFor } from "./harness.mjs";
 
 /** Two interpreters that load PyTorch on two busy cores. */
-export const TRAINING_MS = 120_000;
-/** A stop gives the ranks time to end by themselves. */
-const STOPPED_MS = 45_000;
+export const TRAINING_MS = 240_000;
+/** A stop gives the ranks half a minute to end by themselves. */
+const STOPPED_MS = 120_000;
 export const RANKS = 2;
 export const LOSS = '[data-testid=chart][data-title="Loss"]';
 
@@ -29,7 +29,7 @@ export const state = (page) => page.locator("main [data-testid=run-state]").inne
 export const runOf = (page) => new URL(page.url()).pathname.split("/").at(-1);
 
 /** Waits until the chart of the loss has this many points. Returns their number. */
-export function points(page, atLeast, withinMs = 15_000) {
+export function points(page, atLeast, withinMs = SHOWN_MS) {
   return waitFor(`${atLeast} points of the loss`, withinMs, async () => {
     const now = Number(await page.locator(LOSS).getAttribute("data-points"));
     return now >= atLeast && now;
