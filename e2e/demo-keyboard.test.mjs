@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { SHOWN_MS, openPage, startBrowser, startDemo, waitFor } from "./harness.mjs";
+import { SHOWN_MS, openPage, pressUntilAt, startBrowser, startDemo, waitFor } from "./harness.mjs";
 import { followPath } from "./newcomer.mjs";
 
 /** More than from the top of the overview to its grid of GPUs. */
@@ -60,8 +60,7 @@ async function readOverview(page, lockstep) {
 /** Finds the same diagnosis in the list of diagnoses. */
 async function openByShortcuts(page) {
   assert.ok(await hasFocus(page.locator("main")), "a new page has the focus");
-  await page.keyboard.press("g");
-  await page.keyboard.press("d");
+  await pressUntilAt(page, ["g", "d"], "/diagnoses");
   await page.getByTestId("firing").waitFor();
   await page.keyboard.press("/");
   assert.ok(await hasFocus(page.getByLabel("Filter")));

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, openAt, openPage, picture, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { accessibilityFaults, openAt, openPage, picture, scrollToDrawn, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const RUN = "meshed-1";
 const BEGAN_MS = Date.now() - 300_000;
@@ -183,9 +183,7 @@ test("a run from inside", async (t) => {
     const charts = page.getByTestId("small-chart");
     await charts.nth(11).waitFor();
     assert.equal(await charts.count(), 12);
-    // Elements far outside of the window are not drawn.
-    await charts.nth(11).scrollIntoViewIfNeeded();
-    await charts.nth(11).locator("canvas").waitFor();
+    await scrollToDrawn(charts.nth(11));
     const names = await charts.evaluateAll((all) => all.map(({ dataset }) => dataset.name));
     assert.deepEqual(names, [...names].sort());
     assert.match(await charts.first().innerText(), /eval\/accuracy\s*0\.95/);
@@ -193,13 +191,12 @@ test("a run from inside", async (t) => {
       const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
       return data.some((_, at) => at % 4 === 0 && data[at + 3] > 100 && Math.max(...data.slice(at, at + 3)) - Math.min(...data.slice(at, at + 3)) > 60);
     };
-    await charts.first().scrollIntoViewIfNeeded();
+    await scrollToDrawn(charts.first());
     await waitFor("the first has its line", 15_000, () => charts.first().locator("canvas").evaluate(coloured));
     await page.getByTestId("multiples").scrollIntoViewIfNeeded();
     await picture(page, "logged");
     await page.getByRole("button", { name: "Show all 14" }).click();
-    await charts.nth(13).scrollIntoViewIfNeeded();
-    await charts.nth(13).locator("canvas").waitFor();
+    await scrollToDrawn(charts.nth(13));
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 });

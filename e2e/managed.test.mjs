@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { accessibilityFaults, logIn, openAt, openPage, picture, readPush, startBrowser, startLockstep, waitFor } from "./harness.mjs";
+import { SHOWN_MS, accessibilityFaults, logIn, openAt, openPage, picture, readPush, scrollToDrawn, startBrowser, startLockstep, waitFor } from "./harness.mjs";
 
 const RUN = "mocked-1";
 const FOLDER = "/srv/checkpoints";
@@ -59,7 +59,7 @@ test("a managed run", async (t) => {
     const box = page.getByLabel("Search the logs of all ranks");
     await box.focus();
     await page.keyboard.press("Control+V");
-    assert.equal(await box.inputValue(), command, "what was copied can be pasted");
+    await waitFor("what was copied is pasted", SHOWN_MS, async () => (await box.inputValue()) === command);
   });
 
   await t.test("charts join the attempts: one line per rank, and a mark where the second attempt began", async (t) => {
@@ -70,7 +70,7 @@ test("a managed run", async (t) => {
       return marks.length > 6 && marks.every((count) => count === "1");
     });
     const loss = page.locator('[data-testid=chart][data-title="Loss"]');
-    await loss.locator("canvas").waitFor();
+    await scrollToDrawn(loss);
     const names = await loss.getByTestId("chart-legend").locator("tbody th").allInnerTexts();
     assert.deepEqual(names.map((name) => name.trim()), ["rank 0"], "the rank went on on another node");
     await picture(page, "attempts-joined");

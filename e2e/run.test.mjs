@@ -5,12 +5,14 @@ import test from "node:test";
 
 import {
   NOBODY_ANSWERS,
+  SHOWN_MS,
   accessibilityFaults,
   killAndRestart,
   logIn,
   openAt,
   openPage,
   picture,
+  scrollToDrawn,
   startBrowser,
   startLockstep,
   waitFor,
@@ -29,16 +31,16 @@ test("runs", async (t) => {
     // A small model, because another test may run beside this one: a step waits most of the time.
     await submit(page, "steps=100000\nstep-delay-ms=50\nlog-every=5\nlayers=1\nwidth=64\nbatch-size=8");
     await points(page, 3, TRAINING_MS);
-    assert.equal(await state(page), "running");
+    await waitFor("the run is running", SHOWN_MS, async () => (await state(page)) === "running");
     await page.getByTestId("state-since").getByText(/ago|just now/).waitFor();
     await page.getByTestId("run-progress").getByText(/^step \d+ of 100000 \(/).waitFor();
     const before = await points(page, 3);
-    const pixels = await coloured(page);
+    // Charts are drawn one per frame, some time after their points have arrived.
+    const pixels = await waitFor("lines are drawn", SHOWN_MS, () => coloured(page));
     await points(page, before + 3);
-    assert.ok((await coloured(page)) > 0, "lines are drawn");
-    assert.notEqual(await coloured(page), pixels, "the picture changes");
-    const names = await page.locator(LOSS).getByTestId("chart-legend").locator("tbody th").allInnerTexts();
-    assert.deepEqual(names.map((name) => name.trim()), ["rank 0", "rank 1"]);
+    await waitFor("the picture changes", SHOWN_MS, async () => ![0, pixels].includes(await coloured(page)));
+    const names = async () => (await page.locator(LOSS).getByTestId("chart-legend").locator("tbody th").allInnerTexts()).map((name) => name.trim());
+    await waitFor("there is one line per rank", SHOWN_MS, async () => (await names()).join() === "rank 0,rank 1");
   });
 
   await t.test("every chart of the run has data", async () => {
@@ -84,7 +86,7 @@ test("runs", async (t) => {
     const before = await waitFor("a step is logged", 15_000, last);
     await waitFor("another step is logged", 15_000, async () => (await last()) > before);
     // Enough lines that the start of the log is far from its end.
-    await waitFor("the log is longer than its box", 60_000, () => log.evaluate((element) => element.scrollHeight > element.clientHeight + 100));
+    await waitFor("the log is longer than its box", TRAINING_MS, () => log.evaluate((element) => element.scrollHeight > element.clientHeight + 100));
     await log.evaluate((element) => (element.scrollTop = 0));
     await page.getByTestId("new-lines").waitFor();
     assert.match(await page.getByTestId("new-lines").innerText(), /^\d+ new lines? ↓$/);
@@ -99,11 +101,12 @@ test("runs", async (t) => {
   await t.test("a zoomed period is in the address until it is left", async () => {
     const plot = page.locator(`${LOSS} .u-over`);
     const connection = page.getByTestId("connection");
-    await plot.scrollIntoViewIfNeeded();
-    const box = await plot.boundingBox();
-    await page.mouse.move(box.x + box.width * 0.2, box.y + 50);
+    await scrollToDrawn(page.locator(LOSS));
+    // Relative to the plot, because the charts above it move it when they are drawn.
+    const { width } = await plot.boundingBox();
+    await plot.hover({ position: { x: width * 0.2, y: 50 } });
     await page.mouse.down();
-    await page.mouse.move(box.x + box.width * 0.5, box.y + 50, { steps: 4 });
+    for (const share of [0.3, 0.4, 0.5]) await plot.hover({ position: { x: width * share, y: 50 } });
     await page.mouse.up();
     await page.waitForURL(/[?&]from=\d+&to=\d+/);
     await connection.getByText("past").waitFor();
@@ -113,6 +116,7 @@ test("runs", async (t) => {
     await connection.getByText("past").waitFor();
     assert.equal(page.url(), zoomed);
     assert.deepEqual(await accessibilityFaults(page), []);
+    await scrollToDrawn(page.locator(LOSS));
     await plot.dblclick();
     await connection.getByText("live").waitFor();
     assert.doesNotMatch(page.url(), /from=/);
@@ -155,7 +159,7 @@ test("runs", async (t) => {
     await phone.getByTestId("simulated").waitFor();
     await picture(phone, "overview-phone");
     await phone.goto(page.url());
-    await phone.locator(`${LOSS} canvas`).waitFor();
+    await scrollToDrawn(phone.locator(LOSS));
     assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
   });
 
@@ -197,7 +201,8 @@ test("runs", async (t) => {
 const tab = (page, name) => page.getByTestId("tabs").getByRole("button", { name, exact: true }).click();
 
 /** Returns a hash of the coloured pixels of the chart of the loss; 0 if there are none. */
-function coloured(page) {
+async function coloured(page) {
+  await scrollToDrawn(page.locator(LOSS));
   return page.locator(`${LOSS} canvas`).evaluate((canvas) => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     let sum = 0;
