@@ -24,6 +24,8 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
     let problem = RwSignal::new(None::<String>);
     let pre = NodeRef::<Pre>::new();
     let follows = StoredValue::new(true);
+    // How far the log was scrolled when its end was last shown.
+    let end_top = StoredValue::new(0);
     // Number of lines when the user scrolled up; `None` while the end is shown.
     let left_at = RwSignal::new(None::<usize>);
     let request = |id| Request::WatchLog {
@@ -40,11 +42,14 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
         StreamMessage::Failed { message, .. } => problem.set(Some(message)),
         _ => {}
     });
-    let scrolled = move |_| {
+    let scrolled = move || {
         if let Some(element) = pre.get_untracked() {
-            let below = element.scroll_height() - element.scroll_top() - element.client_height();
-            let at_end = below <= NEAR_END_PX;
+            let scroll = Scroll::of(&element);
+            let at_end = scroll.is_at_end();
             follows.set_value(at_end);
+            if at_end {
+                end_top.set_value(scroll.top);
+            }
             if at_end != left_at.with_untracked(Option::is_none) {
                 left_at.set((!at_end).then(|| tail.with_untracked(Tail::lines)));
             }
@@ -56,7 +61,9 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
     });
     let to_end = move |_| {
         if let Some(element) = pre.get_untracked() {
-            element.set_scroll_top(element.scroll_height());
+            // New lines may arrive before the event of this scroll.
+            follows.set_value(true);
+            end_top.set_value(scroll_to_end(&element));
         }
     };
     let button = text(move || match new_lines.get() {
@@ -65,8 +72,14 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
     });
     effect(move || {
         tail.track();
-        if let Some(element) = pre.get().filter(|_| follows.get_value()) {
-            element.set_scroll_top(element.scroll_height());
+        let Some(element) = pre.get().filter(|_| follows.get_value()) else {
+            return;
+        };
+        if Scroll::of(&element).has_left(end_top.get_value()) {
+            // The event of the user's scroll has not arrived yet.
+            scrolled();
+        } else {
+            end_top.set_value(scroll_to_end(&element));
         }
     });
     view! {
@@ -79,10 +92,67 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
             aria-live="off"
             aria-label=tr("Log")
             data-testid="log"
-            on:scroll=scrolled
+            on:scroll=move |_| scrolled()
         >{text(move || tail.with(|tail| plain(tail.text())))}</pre>
         <When on=move || new_lines.get().is_some()>
             <p class="text-right"><button class="btn btn-sm" on:click=to_end data-testid="new-lines">{button}</button></p>
         </When>
+    }
+}
+
+/// How far a log is scrolled, in pixels.
+#[derive(Debug, Clone, Copy)]
+struct Scroll {
+    top: i32,
+    /// The height of the text below the visible part.
+    below: i32,
+}
+
+impl Scroll {
+    fn of(element: &web_sys::Element) -> Self {
+        let top = element.scroll_top();
+        Self {
+            top,
+            below: element.scroll_height() - top - element.client_height(),
+        }
+    }
+
+    fn is_at_end(self) -> bool {
+        self.below <= NEAR_END_PX
+    }
+
+    /// Returns true if the user has scrolled up since the end was shown at `end_top`. New lines do not change the position, and a text that
+    /// became shorter ends in the visible part.
+    fn has_left(self, end_top: i32) -> bool {
+        self.top < end_top && !self.is_at_end()
+    }
+}
+
+/// Scrolls to the end. Returns how far the log is scrolled then.
+fn scroll_to_end(element: &web_sys::Element) -> i32 {
+    element.set_scroll_top(element.scroll_height());
+    element.scroll_top()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Scroll;
+
+    /// Regression guard: a busy page gets new lines before the event of a scroll, and the log jumped back to its end.
+    #[test]
+    fn a_scroll_up_counts_before_its_event_arrives() {
+        for (top, below, expected) in [
+            (500, 0, false),
+            // New lines have arrived.
+            (500, 300, false),
+            (0, 800, true),
+            (450, 50, true),
+            (480, 20, false),
+            // The text became shorter.
+            (200, 0, false),
+        ] {
+            let scroll = Scroll { top, below };
+            assert_eq!(scroll.has_left(500), expected, "{scroll:?}");
+        }
     }
 }
