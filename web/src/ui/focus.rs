@@ -6,7 +6,7 @@ use leptos::task::spawn_local;
 use wasm_bindgen::JsCast;
 
 /// How long [`focus_when_shown`] waits: `TRIES` times `PAUSE_MS`.
-const TRIES: u32 = 100;
+const TRIES: u32 = 300;
 const PAUSE_MS: u32 = 100;
 
 /// Moves the focus to the first element that matches the selector. Returns false if there is none.
