@@ -318,10 +318,21 @@ test("pages", async (t) => {
 
   await t.test("values do not change while the page is paused, and continue afterwards", async (t) => {
     const page = await openPage(t, browser);
+    const unanswered = new Set();
+    page.on("websocket", (socket) => {
+      socket.on("framesent", ({ payload }) => {
+        const { op, id } = JSON.parse(payload);
+        if (op === "unwatch") unanswered.delete(id);
+        else unanswered.add(id);
+      });
+      socket.on("framereceived", ({ payload }) => unanswered.delete(readPush(payload).id));
+    });
     await logIn(page, lockstep);
     const state = page.getByTestId("connection");
     const shown = () => page.locator("main").innerText();
     await waitFor("an indicator has a value", SHOWN_MS, async () => /worst/.test(await page.getByTestId("indicator").first().innerText()));
+    // The first message of a watch is shown during a pause, too.
+    await waitFor("each watch has its first message", SHOWN_MS, () => unanswered.size === 0);
     await page.getByRole("button", { name: "Pause" }).click();
     await state.getByText("paused").waitFor();
     const before = await shown();
