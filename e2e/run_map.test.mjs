@@ -84,9 +84,9 @@ test("a run over time", async (t) => {
     await action.waitFor({ timeout: DIAGNOSED_MS });
     const href = await action.getAttribute("href");
     assert.equal(href, await card.getByRole("link", { name: "Evidence and actions" }).getAttribute("href"));
-    const real = listed.diagnoses.find(({ id }) => href === `/diagnoses/${id}`);
+    const { diagnosis: real } = await lockstep.call("GET", `/api${href}`);
     pushed = true;
-    stream.send(JSON.stringify({ ...listed, diagnoses: [...listed.diagnoses, { ...real, id: "other", fingerprint: "other", rule: "OtherProblem" }] }));
+    stream.send(JSON.stringify({ ...listed, diagnoses: [real, { ...real, id: "other", fingerprint: "other", rule: "OtherProblem" }] }));
     const other = page.locator("[data-testid=also][data-rule=OtherProblem]");
     assert.equal(await other.getByRole("link").getAttribute("href"), "/diagnoses/other");
     assert.equal(await card.count(), 1);
