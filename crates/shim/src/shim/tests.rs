@@ -43,8 +43,8 @@ while True:
         sys.exit(0)
 "#;
 
-/// Maximum time for any wait.
-const WAIT_MAX: Duration = Duration::from_secs(20);
+/// Maximum time for any wait. It only ends a test that hangs: torchrun imports PyTorch, which takes a minute if nothing of it is cached.
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Sends a signal to the process with this id.
 fn signal(pid: i32, signal: Signal) {
@@ -263,7 +263,7 @@ fn a_killed_rank_is_the_first_to_fail_and_ends_the_others() {
     signal(case.pid_of(1), SIGKILL);
     let began = Instant::now();
     let (end, exits) = case.end();
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < FAILURE_GRACE, "{:?}", began.elapsed());
     assert_eq!(codes(&exits), [(None, Some(15)), (None, Some(9))]);
     assert!(exits[1].at_ns < exits[0].at_ns);
     assert_eq!((end.code, end.cause), (Some(1), EndCause::Finished));
@@ -349,7 +349,8 @@ fn an_exception_travels_from_the_probe_into_the_exit() {
     assert_eq!((exits[1].code, exits[0].signal), (Some(1), Some(15)));
 }
 
-/// Rank 0 reaches the stop point and exits with 3; rank 1 reaches it and saves for longer than torchrun would wait.
+/// Rank 0 reaches the stop point and exits with 3; rank 1 reaches it and saves for longer than torchrun would wait. The files `readyRANK`
+/// exist once the ranks handle SIGTERM.
 const COMES_TO_THE_STEP: &str = r#"
 import json, os, signal, socket, sys, time
 rank = int(os.environ["RANK"])
@@ -357,6 +358,7 @@ def signalled(*_):
     open("signalled", "w"); os._exit(9)
 signal.signal(signal.SIGTERM, signalled)
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect(os.environ["SOCKET"])
+open(f"ready{rank}", "w")
 while not os.path.exists(os.path.dirname(os.environ["SOCKET"]) + "/stop.after"): time.sleep(0.02)
 time.sleep(0.2 * rank)
 s.send(json.dumps(dict(v=1, kind="stop", rank=rank, step=12, how="signal"), separators=(",", ":")).encode())
@@ -368,6 +370,8 @@ time.sleep(float(os.environ.get("SAVES_S", "1.5"))); open("saved", "w")
 fn a_failure_after_the_stop_point_does_not_end_ranks_that_still_save() {
     let case = Case::start(COMES_TO_THE_STEP);
     let _both = (case.pid_of(0), case.pid_of(1));
+    case.wait_for_file("ready0");
+    case.wait_for_file("ready1");
     let order = StopOrder {
         step: 12,
         grace_ms: 15_000,
@@ -391,6 +395,8 @@ fn a_failure_after_the_stop_point_does_not_end_ranks_that_still_save() {
 fn a_rank_that_does_not_exit_after_the_stop_point_is_terminated_and_then_killed() {
     let case = Case::start(&COMES_TO_THE_STEP.replace("1.5", "600"));
     let _both = (case.pid_of(0), case.pid_of(1));
+    case.wait_for_file("ready0");
+    case.wait_for_file("ready1");
     let order = StopOrder {
         step: 12,
         grace_ms: 300,

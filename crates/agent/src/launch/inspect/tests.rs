@@ -846,7 +846,10 @@ impl Torchrun {
         scene.children.push(launcher);
         let (mut ranks, began) = (Self(Vec::new()), Instant::now());
         while ranks.0.len() < count as usize {
-            assert!(began.elapsed() < WAIT_MAX, "torchrun has not started its ranks");
+            assert!(
+                began.elapsed() < WAIT_MAX * 2,
+                "torchrun has not started its ranks"
+            );
             for child in shim::children(pid) {
                 let process = Process::of(child).filter(|process| !ranks.0.contains(process));
                 if let (Some(process), Some((_, rank))) = (process, shim::RankProcess::recognise(child)) {
@@ -892,7 +895,7 @@ async fn the_digest_of_a_hang_shows_which_ranks_wait_and_which_are_missing() {
             break answers;
         }
         assert!(
-            began.elapsed() < WAIT_MAX * 2,
+            began.elapsed() < WAIT_MAX * 3,
             "the ranks never came to their places: {answers:#?}"
         );
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -220,9 +220,13 @@ fn a_torchrun_that_was_started_by_hand_is_watched_to_its_end() {
     };
     let mut job = Job::new();
     let script = job.data.path().join("train.py");
+    // The ranks stay until the test has seen both. If the test fails before, they end by themselves.
     std::fs::write(
         &script,
-        "import os, time\ntime.sleep(3)\nraise SystemExit(int(os.environ['RANK']) * 3)\n",
+        "import os, time\n\
+         leave, until = os.path.join(os.path.dirname(__file__), 'leave'), time.monotonic() + 240\n\
+         while not os.path.exists(leave) and time.monotonic() < until: time.sleep(0.02)\n\
+         raise SystemExit(int(os.environ['RANK']) * 3)\n",
     )
     .unwrap();
     let torchrun = Command::new(python)
@@ -241,7 +245,8 @@ fn a_torchrun_that_was_started_by_hand_is_watched_to_its_end() {
         .unwrap();
     job.ranks.push(torchrun);
     let mut watcher = job.watcher();
-    let deadline = Instant::now() + Duration::from_secs(120);
+    // torchrun imports PyTorch before it starts the ranks.
+    let deadline = Instant::now() + Duration::from_secs(240);
     while job
         .watched(&mut watcher)
         .is_none_or(|watched| watched.pids().count() < 2)
@@ -252,6 +257,7 @@ fn a_torchrun_that_was_started_by_hand_is_watched_to_its_end() {
         watcher.seen.clear();
         watcher.scan();
     }
+    std::fs::write(job.data.path().join("leave"), "").unwrap();
     let waited = std::thread::spawn({
         let mut torchrun = job.ranks.pop().unwrap();
         move || torchrun.wait().unwrap()

@@ -40,11 +40,42 @@ fn first_steps(case: &Case) {
     }
 }
 
+/// Returns the last step that a rank has sent, according to the messages that the shim keeps.
+fn last_sent_step(case: &Case, rank: u64) -> Option<u64> {
+    let paths = segments(&case.folder)
+        .into_iter()
+        .map(|segment| segment_path(&case.folder, segment));
+    let text: String = paths
+        .map(|path| std::fs::read_to_string(path).unwrap_or_default())
+        .collect();
+    let messages = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    messages
+        .filter(|message| message["kind"] == "step" && message["rank"] == rank)
+        .filter_map(|message| message["step"].as_u64())
+        .max()
+}
+
+/// Waits until rank 1 is some steps ahead of rank 0, which has stopped.
+fn wait_until_rank_1_is_ahead(case: &Case) {
+    let deadline = Instant::now() + WAIT_MAX;
+    let is_ahead = || {
+        let steps = [0, 1].map(|rank| last_sent_step(case, rank));
+        matches!(steps, [Some(of_0), Some(of_1)] if of_1 > of_0 + 2)
+    };
+    while !is_ahead() {
+        assert!(Instant::now() < deadline, "rank 1 is not ahead");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_stopped_rank_is_named_continues_and_still_gets_its_sigterm() {
+    // A rank that makes ten steps per second on an idle machine may get no core for two seconds on a busy one.
     let case = Case::start_with(
         STEPPING,
-        &[("TEST_STOPPED_MS", "1000"), ("TEST_NO_STEP_MS", "2000")],
+        &[("TEST_STOPPED_MS", "1000"), ("TEST_NO_STEP_MS", "4000")],
         &[],
     );
     first_steps(&case);
@@ -56,7 +87,7 @@ fn a_stopped_rank_is_named_continues_and_still_gets_its_sigterm() {
         matches!(report, NodeReport::RankStalled { rank: Rank(1), step: Some(_), for_ms, cause: StallCause::Stopped } if *for_ms >= 1_000)
     });
     // Long enough for a wrong report about the waiting rank.
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(6));
     assert_eq!(stalls(&case).len(), 1, "{:#?}", stalls(&case));
     signal(stopped, rustix::process::Signal::CONT);
     case.wait_for(|report| matches!(report, NodeReport::RankRecovered { rank: Rank(1) }));
@@ -74,10 +105,11 @@ fn a_stopped_rank_is_named_continues_and_still_gets_its_sigterm() {
 
 #[test]
 fn of_two_stalled_ranks_the_one_at_the_earlier_step_is_named() {
-    let case = Case::start_with(STEPPING, &[("TEST_NO_STEP_MS", "1500")], &[]);
+    let case = Case::start_with(STEPPING, &[("TEST_NO_STEP_MS", "4000")], &[]);
     first_steps(&case);
     std::fs::write(case.workdir().join("0.upto"), "0").unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    // Rank 0 may have begun long before rank 1.
+    wait_until_rank_1_is_ahead(&case);
     std::fs::write(case.workdir().join("1.upto"), "0").unwrap();
     case.wait_for(|report| {
         matches!(
