@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -120,7 +119,7 @@ impl Collector {
             .build()
             .unwrap();
         let mut bound = std::net::TcpListener::bind(address);
-        until("the address", Duration::from_secs(5), || {
+        until("the address", || {
             if bound.is_err() {
                 bound = std::net::TcpListener::bind(address);
             }

@@ -2,15 +2,12 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
 
 use agent::AgentConfig;
 use domain::event::Severity;
 
 use crate::collector::Collector;
 use crate::support::{Running, config_towards, folder, simulated, until};
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Writes a line to the log under `root` with the current time, as the driver does.
 fn log(root: &Path, sequence: u32, line: &str) {
@@ -47,7 +44,7 @@ async fn an_xid_of_the_kernel_s_log_finds_its_gpu_and_its_run() {
         nvml: simulated(folder.path(), "h100x2:healthy"),
         ..config_towards(folder.path(), &collector.url())
     });
-    until("the GPUs", SOON, || {
+    until("the GPUs", || {
         collector
             .received()
             .inventories
@@ -78,7 +75,7 @@ async fn an_xid_of_the_kernel_s_log_finds_its_gpu_and_its_run() {
         2,
         &format!("NVRM: Xid (PCI:{address}): 95, pid=4711, name=python, Uncontained"),
     );
-    until("both events", SOON, || {
+    until("both events", || {
         collector
             .received()
             .kinds()
@@ -108,7 +105,7 @@ async fn an_xid_of_the_kernel_s_log_finds_its_gpu_and_its_run() {
             .received()
             .values("gpu_xid_errors_total{gpu=\"1\", xid=\"95\"}")
     };
-    until("the count", SOON, || counted().last() == Some(&1.0)).await;
+    until("the count", || counted().last() == Some(&1.0)).await;
     assert_eq!(counted()[0], 0.0, "a counter born at one shows no increase");
     agent.stop().await;
 }

@@ -10,7 +10,7 @@ use domain::metric::catalogue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Running, config, folder, simulated, until};
+use crate::support::{Running, WAIT_MAX, config, folder, simulated, until};
 
 /// Returns every sample by its series as written, checked against the catalogue.
 pub(crate) fn parse(text: &str) -> HashMap<String, f64> {
@@ -99,7 +99,7 @@ fn client() -> reqwest::ClientBuilder {
 
 /// Returns the content type and the text of a page when it contains `word`: readers add their values one after another.
 async fn page(client: &reqwest::Client, url: &str, header: (&str, &str), word: &str) -> (String, String) {
-    let deadline = Instant::now() + Duration::from_secs(15);
+    let deadline = Instant::now() + WAIT_MAX;
     let mut last = String::new();
     while Instant::now() < deadline {
         if let Ok(answer) = client.get(url).header(header.0, header.1).send().await {
@@ -324,7 +324,7 @@ async fn a_scrape_finds_the_latest_values() {
         ..config(folder.path())
     });
     let mut last = None;
-    let deadline = Instant::now() + Duration::from_secs(15);
+    let deadline = Instant::now() + WAIT_MAX;
     while !last
         .as_ref()
         .is_some_and(|(_, body): &(String, String)| body.contains("gpu_power_watts{gpu=\"1\""))
@@ -348,10 +348,7 @@ async fn a_scrape_finds_the_latest_values() {
     assert_eq!(samples["gpu_up{gpu=\"1\",node=\"n1\"}"], 1.0);
     assert!(get(free, "/").await.unwrap().0.starts_with("HTTP/1.1 404"));
     agent.stop().await;
-    until("the listener ends", Duration::from_secs(5), || {
-        std::net::TcpListener::bind(free).is_ok()
-    })
-    .await;
+    until("the listener ends", || std::net::TcpListener::bind(free).is_ok()).await;
 }
 
 /// A response without a length is sent in chunks, each preceded by its size.
@@ -376,7 +373,7 @@ async fn an_address_in_use_stops_only_an_agent_that_requires_it() {
         "the message says what to do"
     );
     let agent = Running::start(config_with(false));
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + WAIT_MAX;
     while agent::lock_holder(&folder.path().join("data")).is_none() {
         assert!(Instant::now() < deadline, "the agent does not run");
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// The longest wait for a condition. It only ends a test that hangs, so it is long enough for a machine that is busy or stalls for seconds.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(90);
+
 /// Returns the path of the simulator: as configured, otherwise where cargo puts it. Builds it if it is missing.
 fn simulator() -> PathBuf {
     if let Ok(path) = std::env::var("LOCKSTEP_SIM_LIBRARY") {
@@ -91,7 +94,7 @@ impl Running {
     /// Stops the agent and waits until it has ended.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        tokio::time::timeout(Duration::from_secs(20), self.task)
+        tokio::time::timeout(WAIT_MAX, self.task)
             .await
             .unwrap()
             .unwrap()
@@ -99,13 +102,13 @@ impl Running {
     }
 }
 
-/// Waits for a condition. If it does not become true in time, the panic names it.
-pub(crate) async fn until(what: &str, timeout: Duration, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + timeout;
+/// Waits for a condition. If it does not become true, the panic names it.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WAIT_MAX;
     while !holds() {
         assert!(
             Instant::now() < deadline,
-            "{what} did not come within {timeout:?}"
+            "{what} did not come within {WAIT_MAX:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
