@@ -14,8 +14,11 @@ pub(crate) use crate::product::environment::python;
 pub(crate) use crate::product::process::signal;
 use crate::product::process::{is_ours, processes, spawn_collector};
 
-/// No single step of a test takes longer on two busy cores, with another test beside it.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
+/// The longest wait for a condition. It only ends a test that hangs: PyTorch is imported three times in turn until the first step, and each
+/// import may take a minute on two busy cores.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest wait for data of ranks that train or have ended. A test reports what is missing, and may then wait for something else.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
 /// Settings of the recipe `ddp` for tests whose subject is not its training. A step takes about a tenth of the processor time, which the other
 /// processes of the test and the test beside it use. The tests of torch-probe train with the same sizes: the loss falls within 30 steps.
@@ -233,20 +236,13 @@ impl Cluster {
     }
 
     pub(crate) fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
-        self.poll_for(look)
+        poll(TIMEOUT, look)
             .unwrap_or_else(|| panic!("waited in vain for {what}; agent's log:\n{}", self.agent_log()))
     }
 
     /// Returns `None` if nothing is found in time.
-    pub(crate) fn poll_for<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let found = look();
-            if found.is_some() || Instant::now() >= deadline {
-                return found;
-            }
-            std::thread::sleep(POLL);
-        }
+    pub(crate) fn poll_for<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
+        poll(ARRIVES_WITHIN, look)
     }
 
     /// Sends SIGKILL to the collector. The agent stays alive.
@@ -331,6 +327,17 @@ impl Cluster {
             .into_iter()
             .filter(|pid| is_ours(*pid, &runs))
             .collect()
+    }
+}
+
+fn poll<T>(within: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + within;
+    loop {
+        let found = look();
+        if found.is_some() || Instant::now() >= deadline {
+            return found;
+        }
+        std::thread::sleep(POLL);
     }
 }
 

@@ -13,8 +13,8 @@ use crate::product::process::signal;
 
 /// Time until the address is printed. In a release build on an idle machine it is two seconds; another test runs beside this one.
 const READY_WITHIN: Duration = Duration::from_secs(40);
-/// The last fault begins 45 s after the first step and is found within a few seconds.
-const FOUND_WITHIN: Duration = Duration::from_secs(120);
+/// The last fault begins 45 s after the first step and is found within a few seconds. This only ends a test that waits in vain.
+const FOUND_WITHIN: Duration = Duration::from_secs(240);
 
 struct Demo {
     child: Child,

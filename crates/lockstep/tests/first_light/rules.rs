@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::cluster::TIMEOUT;
+
 const RULES: &str = "groups: [{ name: g, interval: 100ms, rules: [{ record: one, expr: vector(1) }] }]";
 
 fn collector(data: &Path, rules: &Path) -> Command {
@@ -104,7 +106,7 @@ fn a_hangup_reads_the_rules_again() {
         if list.contains("two") && !list.contains("one") {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(30), "{list}");
+        assert!(began.elapsed() < TIMEOUT, "{list}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

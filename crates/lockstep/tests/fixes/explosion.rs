@@ -8,8 +8,9 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::repair::{Repair, checkpoints, spec, text};
 
-/// The rate is raised this many steps after the last step that is known: all ranks read the file before.
-const STEPS_AHEAD: u64 = 20;
+/// The rate is raised this many steps, of 0.1 s each, after the last step that is known: all ranks read the file before. The collector knows
+/// a step one or two seconds later.
+const STEPS_AHEAD: u64 = 40;
 
 #[test]
 fn a_run_that_explodes_goes_on_from_before_the_explosion_at_a_lower_rate() {
