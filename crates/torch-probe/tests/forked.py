@@ -7,7 +7,7 @@ import signal
 import time
 import traceback
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 ABORT_S = 10
 
 

@@ -1,8 +1,9 @@
-"""The mesh of a script that does not report it."""
+"""The mesh of a script that does not report it. The ranks are forked: a test of the recipes sees a mesh under torchrun."""
 
 import pytest
 import recipes
 from conftest import SCRIPTS
+from knobbed import script
 
 WORLD = 4
 
@@ -15,14 +16,14 @@ WORLD = 4
         ("part", {}),
     ],
 )
-def test_a_mesh_over_all_ranks_is_told_by_each_of_them(ranks, tmp_path, kind, told):
-    watched = ranks(SCRIPTS / "meshes.py", kind, count=WORLD)
-    assert watched.code == 0, watched.output
+def test_a_mesh_over_all_ranks_is_told_by_each_of_them(knobbed, tmp_path, kind, told):
+    watched = knobbed(script(SCRIPTS / "meshes.py", kind), count=WORLD)
     found = {}
-    for record in watched.of("mesh"):
+    for record in watched.listener.of("mesh"):
         found.setdefault(record["rank"], []).append((record.get("axes"), record["sizes"], record["coordinates"]))
     assert found == told
-    assert not any("failed inside" in note for bye in watched.of("bye") for note in bye.get("notes", [])), watched.of("bye")
-    alone = recipes.run(tmp_path, SCRIPTS / "meshes.py", kind, ranks=WORLD)
+    byes = watched.listener.of("bye")
+    assert len(byes) == WORLD and not any("failed inside" in note for bye in byes for note in bye.get("notes", [])), byes
+    alone = recipes.run(tmp_path / "alone", SCRIPTS / "meshes.py", kind, ranks=WORLD)
     assert alone.code == 0, alone.output
-    assert sorted(alone.output.splitlines()) == sorted(watched.output.splitlines())
+    assert sorted(alone.output.splitlines()) == sorted("".join(watched.results).splitlines())

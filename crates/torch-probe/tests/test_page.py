@@ -208,7 +208,7 @@ def test_a_forked_child_writes_nothing(tmp_path):
     path = tmp_path / "page-3"
     pages.create(path)
     env = {**os.environ, **WORKER, **rank_environment(tmp_path / "probe.sock")}
-    done = subprocess.run([sys.executable, "-c", FORKS], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FORKS], env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
     record = pages.read(path)
     assert (record.number, record.phase, record.batches) == (2, 3, 0)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from conftest import Listener, rank_environment
+from conftest import TIMEOUT_S, Listener, rank_environment
 
 import lockstep_probe
 from lockstep_probe.probe import Probe
@@ -56,7 +56,7 @@ def test_declared_steps_carry_their_numbers_and_the_values_of_their_time(tmp_pat
     lockstep_probe.step(5)
     lockstep_probe.report(train_rpc_buffer_depth=float("nan"))
     lockstep_probe.step(8)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + TIMEOUT_S
     while len(listener.records) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     listener.close()

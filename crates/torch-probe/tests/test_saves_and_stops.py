@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from conftest import RANKS, SCRIPTS, Listener, rank_environment
+from conftest import RANKS, SCRIPTS, TIMEOUT_S, Listener, rank_environment
 from test_unit import WORKER
 
 import lockstep_probe
@@ -269,7 +269,7 @@ def test_a_handler_of_the_script_gets_its_signal_and_without_one_the_way_out_is_
 
 def stop_soon(folder, listener):
     """Writes the order like the agent: after the furthest rank, seconds ahead."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + TIMEOUT_S
     while not all(len(listener.of("step", rank)) >= 5 for rank in range(RANKS)):
         assert time.monotonic() < deadline, "the ranks do not train"
         time.sleep(0.02)

@@ -4,12 +4,13 @@ import json
 import math
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import time
 
 import pytest
-from conftest import INJECT, Listener, rank_environment
+from conftest import INJECT, TIMEOUT_S, Listener, rank_environment
 
 from lockstep_probe import errors, gate, hooks, inputs, optimizing, record
 from lockstep_probe.channel import Channel
@@ -52,7 +53,7 @@ def test_the_switch_turns_it_off():
 def python(code, *paths, environ=(), flags=()):
     env = {key: value for key, value in os.environ.items() if not key.startswith("LOCKSTEP")}
     env.update(environ, PYTHONPATH=os.pathsep.join(map(str, paths)))
-    return subprocess.run([sys.executable, *flags, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+    return subprocess.run([sys.executable, *flags, "-c", code], env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def test_the_next_sitecustomize_still_runs_and_keeps_its_name(tmp_path):
@@ -97,12 +98,13 @@ def test_numbers_json_cannot_say_travel_as_strings():
 
 
 def test_every_record_has_the_common_fields():
+    before = (time.time_ns(), time.monotonic_ns())
     sealed = json.loads(envelope().seal("step", {}))
+    after = (time.time_ns(), time.monotonic_ns())
     assert {key: sealed[key] for key in ("v", "kind", "run", "attempt", "rank", "local_rank", "pid")} == {
         "v": 1, "kind": "step", "run": "r", "attempt": 7, "rank": 3, "local_rank": 0, "pid": os.getpid(),
     }
-    assert abs(sealed["wall_ns"] - time.time_ns()) < 5e9
-    assert abs(sealed["mono_ns"] - time.monotonic_ns()) < 5e9
+    assert before[0] <= sealed["wall_ns"] <= after[0] and before[1] <= sealed["mono_ns"] <= after[1]
 
 
 def test_only_the_error_lines_of_tracebacks_in_a_message_are_kept():
@@ -136,9 +138,12 @@ def test_a_full_queue_drops_and_counts_without_waiting(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nobody_reads:
         nobody_reads.bind(path)
         channel = Channel(path)
-        start = time.perf_counter()
-        results = [channel.send(b"x" * 4000) for _ in range(2000)]
-        assert time.perf_counter() - start < 1.0
+        results, took = [], []
+        for _ in range(2000):
+            start = time.perf_counter()
+            results.append(channel.send(b"x" * 4000))
+            took.append(time.perf_counter() - start)
+        assert statistics.median(took) < 0.0005
         assert results[0] and not results[-1]
         assert channel.dropped == results.count(False) > 0
         for _ in range(results.count(True)):
@@ -163,8 +168,8 @@ def test_a_restarted_agent_is_found_again(tmp_path):
     assert not channel.send(b"2")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as second:
         second.bind(path)
-        second.settimeout(5)
-        deadline = time.monotonic() + 5
+        second.settimeout(TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
         while not channel.send(b"3") and time.monotonic() < deadline:
             time.sleep(0.01)
         assert second.recv(10) == b"3"
@@ -480,7 +485,7 @@ def test_steps_of_a_device_are_told_in_order_once_it_has_finished_them(tmp_path)
     while probe._pending:
         left = PENDING_MAX - len(probe._pending)
         probe._flush()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + TIMEOUT_S
         while len(listener.of("step")) < left + BURST_MAX and time.monotonic() < deadline:
             time.sleep(0.001)
     listener.close()

@@ -24,5 +24,5 @@ def waits_here(seconds):
         time.sleep(0.01)
 
 
-waits_here(30)
+waits_here(300)
 dist.destroy_process_group()

@@ -15,7 +15,7 @@ RANK = os.environ["RANK"]
 
 def stay(place):
     """Until the test lets this rank go on."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not pathlib.Path(f"{place}-{RANK}").exists() and time.monotonic() < until:
         time.sleep(0.01)
 
