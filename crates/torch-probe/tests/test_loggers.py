@@ -1,46 +1,46 @@
 """Values that scripts log themselves: their loss, and other values by name."""
 
 import functools
-import os
 import pathlib
 import re
+import sys
 
 import pytest
 from conftest import SCRIPTS
+from knobbed import script, train
 
 LOGGERS = pathlib.Path(__file__).resolve().parent / "loggers"
 
 
 @pytest.fixture(scope="module")
-def logging(ranks):
-    """logging(name of a logger) -> Finished of one rank that uses it. Each logger is used once, for all tests."""
+def logging(tmp_path_factory):
+    """logging(name of a logger) -> Trained: one forked rank that uses it. Each logger is used once, for all tests."""
 
     @functools.cache
     def run(logger):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("conftest.INJECT", f"{os.fspath(ranks_inject())}{os.pathsep}{LOGGERS}")
-            finished = ranks(SCRIPTS / "logs.py", logger, count=1)
-        assert finished.code == 0, finished.output
-        assert not any("failed inside" in note for note in finished.of("bye", 0)[0].get("notes", []))
-        return finished
+        trained = train(tmp_path_factory.mktemp(logger), functools.partial(use, logger))
+        assert not any("failed inside" in note for note in trained.listener.of("bye", 0)[0].get("notes", []))
+        return trained
 
     return run
 
 
-def ranks_inject():
-    return pathlib.Path(__file__).resolve().parents[1] / "inject"
+def use(logger):
+    """Runs the script with the stand-ins for loggers on its path. They are imported after the probe has started."""
+    sys.path.insert(0, str(LOGGERS))
+    return script(SCRIPTS / "logs.py", logger)()
 
 
-def values(finished):
+def values(trained):
     """The last value under each name."""
-    return {name: value for record in finished.of("logged") for name, value in record["values"].items()}
+    return {name: value for record in trained.listener.of("logged") for name, value in record["values"].items()}
 
 
 @pytest.mark.parametrize(("logger", "name"), [("wandb", "train/loss"), ("tensorboard", "Loss/train"), ("mlflow", "train_loss")])
 def test_a_logged_loss_is_preferred_from_the_first_on(logging, logger, name):
-    finished = logging(logger)
-    said = {int(step): float(loss) for step, loss in re.findall(r"step=(\d+) loss=(\S+)", finished.output)}
-    steps = finished.of("step", 0)
+    trained = logging(logger)
+    said = {int(step): float(loss) for step, loss in re.findall(r"step=(\d+) loss=(\S+)", trained.result)}
+    steps = trained.listener.of("step", 0)
     assert [step["loss_source"] for step in steps] == ["backward"] + ["logged"] * 5
     assert steps[0]["loss"] == pytest.approx(said[2] / 16, rel=0.1), "what backward saw, as long as nothing else is known"
     assert {step["step"]: step["loss"] for step in steps[1:] if "loss" in step} == pytest.approx(said, rel=1e-5)
@@ -54,15 +54,15 @@ def test_other_values_keep_their_names(logging):
 
 
 def test_hostile_names_are_refused_and_too_many_are_cut_off(logging):
-    finished = logging("mlflow")
-    seen = values(finished)
+    trained = logging("mlflow")
+    seen = values(trained)
     assert len(seen) == 64 and seen["val/acc"] == pytest.approx(0.6) and seen["many-62"] == 62
-    notes = finished.of("bye", 0)[0]["notes"]
+    notes = trained.listener.of("bye", 0)[0]["notes"]
     assert any("more than 64 names" in note for note in notes) and any("control characters" in note for note in notes)
-    assert max(finished.sizes) <= 8192
+    assert max(trained.listener.sizes) <= 8192
 
 
 def test_a_script_without_a_logger_says_nothing(logging):
-    finished = logging("none")
-    assert finished.of("logged") == []
-    assert {step["loss_source"] for step in finished.of("step", 0)} == {"backward"}
+    trained = logging("none")
+    assert trained.listener.of("logged") == []
+    assert {step["loss_source"] for step in trained.listener.of("step", 0)} == {"backward"}
