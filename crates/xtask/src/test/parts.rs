@@ -38,13 +38,10 @@ const MEASURES_IN_BROWSER: &str = "explosion.test.mjs";
 /// Runs one part. An error means that the part could not run; failed tests are counted and are not errors.
 pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     match part {
-        Part::Fmt => check(Child::new(layout, "fmt", "cargo", SHORT).args([
-            "fmt",
-            "--all",
-            "--check",
-            "--",
-            "--color=never",
-        ])),
+        Part::Fmt => {
+            let args = "fmt --all --check -- --color=never".split(' ');
+            check(Child::new(layout, "fmt", "cargo", SHORT).args(args))
+        }
         Part::Clippy => clippy(layout),
         Part::Deny => deny(layout),
         Part::Web => web::build(layout, &web::Options::default()).map(|()| Count::one_passed()),
@@ -59,15 +56,7 @@ pub(crate) fn run(layout: &Layout, part: Part, setup: &Setup, filter: Option<&st
 }
 
 fn clippy(layout: &Layout) -> Result<Count> {
-    let args = [
-        "clippy",
-        "--locked",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "--deny",
-        "warnings",
-    ];
+    let args = "clippy --locked --workspace --all-targets -- --deny warnings".split(' ');
     check(Child::new(layout, "clippy", "cargo", CLIPPY).args(args))
 }
 
@@ -81,14 +70,8 @@ fn deny(layout: &Layout) -> Result<Count> {
             ..Count::default()
         });
     }
-    check(Child::new(layout, "deny", "cargo", MEDIUM).args([
-        "deny",
-        "--offline",
-        "check",
-        "licenses",
-        "bans",
-        "sources",
-    ]))
+    let args = "deny --offline check licenses bans sources".split(' ');
+    check(Child::new(layout, "deny", "cargo", MEDIUM).args(args))
 }
 
 fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
@@ -110,15 +93,7 @@ fn rust(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     let child = Child::new(layout, "rust", "cargo", RUST).envs(&setup.variables());
     let child = if nextest {
         child
-            .args([
-                "nextest",
-                "run",
-                "--locked",
-                "--workspace",
-                "--no-fail-fast",
-                "--no-tests",
-                "pass",
-            ])
+            .args("nextest run --locked --workspace --no-fail-fast --no-tests pass".split(' '))
             // .config/nextest.toml says which tests may share a core.
             .args([format!("--test-threads={}", TESTS_PER_CORE * machine::cores())])
     } else {
@@ -152,18 +127,8 @@ fn doc(layout: &Layout, setup: &Setup) -> Result<Count> {
 /// One worker per core; each takes the next file. The order is that of tests/conftest.py.
 fn python(layout: &Layout, setup: &Setup, filter: Option<&str>) -> Result<Count> {
     let ended = Child::new(layout, "python", venv::python(setup.venv.path()?), PYTHON)
-        .args([
-            "-m",
-            "pytest",
-            "-v",
-            "--tb=short",
-            "--durations=0",
-            "--color=no",
-            "-p",
-            "no:cacheprovider",
-            "--dist=loadfile",
-            "--no-loadscope-reorder",
-        ])
+        .args("-m pytest -v --tb=short --durations=0 --color=no -p no:cacheprovider".split(' '))
+        .args(["--dist=loadfile", "--no-loadscope-reorder"])
         .args([format!("--numprocesses={}", machine::cores())])
         .args(["crates/torch-probe/tests"])
         .args(filter.into_iter().flat_map(|filter| ["-k", filter]))
@@ -216,14 +181,7 @@ fn hardware(layout: &Layout, setup: &Setup) -> Result<Count> {
         .end()?;
     let steps = counted(&ended, count::confirm, |_| Vec::new())?;
     let tests = Child::new(layout, "hardware-tests", venv::python(venv), SHORT)
-        .args([
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-q",
-            "crates/xtask/hardware/tests",
-        ])
+        .args("-m pytest -p no:cacheprovider -q crates/xtask/hardware/tests".split(' '))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .end()?;
     Ok(steps.plus(counted(&tests, count::pytest, |_| Vec::new())?))

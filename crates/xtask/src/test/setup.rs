@@ -152,17 +152,7 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
 }
 
 /// Everything except what no part runs: the dashboard as a native program, and the benchmarks. Clippy checks both.
-const TARGETS: [&str; 9] = [
-    "--lib",
-    "--tests",
-    "--examples",
-    "--bin",
-    "loadgen",
-    "--bin",
-    "lockstep",
-    "--bin",
-    "xtask",
-];
+const TARGETS: &str = "--lib --tests --examples --bin loadgen --bin lockstep --bin xtask";
 
 /// Compiles all native code with its tests in one step, so that features are unified once and nothing is built twice.
 fn build(layout: &Layout, parts: &[Part]) -> Need {
@@ -177,7 +167,7 @@ fn build(layout: &Layout, parts: &[Part]) -> Need {
     say("build", "compiling all native code and tests");
     let built = Child::new(layout, "build", "cargo", BUILD_LIMIT)
         .args(["build", "--locked", "--workspace"])
-        .args(TARGETS)
+        .args(TARGETS.split(' '))
         .succeed();
     Need::of("build", built.map(|_| layout.target().join("debug")))
 }

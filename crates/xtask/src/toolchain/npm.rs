@@ -55,13 +55,7 @@ fn install(layout: &Layout, name: &str, source: &Path, home: &Path) -> Result<()
     // No install scripts: none of these packages needs one, and they are third-party code.
     Child::new(layout, &format!("npm-{name}"), "npm", INSTALL_LIMIT)
         .folder(&unfinished)
-        .args([
-            "install",
-            "--no-save",
-            "--ignore-scripts",
-            "--no-audit",
-            "--no-fund",
-        ])
+        .args("install --no-save --ignore-scripts --no-audit --no-fund".split(' '))
         .succeed()?;
     fs::rename(&unfinished, home).with_context(|| format!("cannot put {} in place", home.display()))
 }

@@ -169,14 +169,7 @@ fn fill(layout: &Layout, home: &Path, requirements: &Path) -> Result<()> {
 
 fn pip(layout: &Layout, step: &str, home: &Path, what: &[&OsStr]) -> Result<()> {
     Child::new(layout, step, python(home), INSTALL_LIMIT)
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--no-input",
-            "--disable-pip-version-check",
-        ])
-        .args(["--progress-bar", "off"])
+        .args("-m pip install --no-input --disable-pip-version-check --progress-bar off".split(' '))
         .args(what)
         .succeed()
         .context("pip could not install the requirements; it needs a reachable package index")

@@ -19,16 +19,8 @@ pub(crate) fn run(layout: &Layout, toolchain: &Toolchain, fast: bool) -> Result<
     // one folder would use each other's crates.
     let target = layout.target().join("wasm");
     let cargo = Child::new(layout, "wasm", "cargo", LIMIT)
-        .args([
-            "build",
-            "--locked",
-            "--package",
-            "web",
-            "--target",
-            TARGET,
-            "--profile",
-            profile,
-        ])
+        .args(["build", "--locked", "--package", "web"])
+        .args(["--target", TARGET, "--profile", profile])
         .env("CARGO_TARGET_DIR", &target);
     with_toolchain(cargo, toolchain).succeed()?;
     Ok(target.join(TARGET).join(profile).join("web.wasm"))
