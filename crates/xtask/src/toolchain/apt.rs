@@ -28,44 +28,30 @@ pub(crate) struct Tool {
     pub(crate) program: &'static str,
 }
 
-pub(crate) const PROMETHEUS: Tool = Tool {
-    package: "prometheus",
-    program: "prometheus",
-};
+impl Tool {
+    /// Returns a program that has the name of its package.
+    const fn named(name: &'static str) -> Self {
+        Self {
+            package: name,
+            program: name,
+        }
+    }
+}
+
+pub(crate) const PROMETHEUS: Tool = Tool::named("prometheus");
 pub(crate) const PROMTOOL: Tool = Tool {
     package: "prometheus",
     program: "promtool",
 };
-pub(crate) const ALERTMANAGER: Tool = Tool {
-    package: "prometheus-alertmanager",
-    program: "prometheus-alertmanager",
-};
-pub(crate) const VICTORIA_METRICS: Tool = Tool {
-    package: "victoria-metrics",
-    program: "victoria-metrics",
-};
-pub(crate) const CHROMIUM: Tool = Tool {
-    package: "chromium",
-    program: "chromium",
-};
-pub(crate) const STRACE: Tool = Tool {
-    package: "strace",
-    program: "strace",
-};
+pub(crate) const ALERTMANAGER: Tool = Tool::named("prometheus-alertmanager");
+pub(crate) const VICTORIA_METRICS: Tool = Tool::named("victoria-metrics");
+pub(crate) const CHROMIUM: Tool = Tool::named("chromium");
+pub(crate) const STRACE: Tool = Tool::named("strace");
 
-pub(crate) const PODMAN: Tool = Tool {
-    package: "podman",
-    program: "podman",
-};
+pub(crate) const PODMAN: Tool = Tool::named("podman");
 /// Podman's other low-level runtime, crun, refuses machines with both kinds of cgroups.
-pub(crate) const RUNC: Tool = Tool {
-    package: "runc",
-    program: "runc",
-};
-pub(crate) const DEBOOTSTRAP: Tool = Tool {
-    package: "debootstrap",
-    program: "debootstrap",
-};
+pub(crate) const RUNC: Tool = Tool::named("runc");
+pub(crate) const DEBOOTSTRAP: Tool = Tool::named("debootstrap");
 
 /// Returns true if this system has Debian's package tools.
 pub(crate) fn is_debian() -> bool {
