@@ -26,6 +26,7 @@ use clap::Args;
 use crate::fingerprint::{Fingerprint, files};
 use crate::layout::Layout;
 use crate::lock;
+use crate::measure::folder;
 use crate::progress::{result, say};
 use crate::toolchain::{npm, wasm};
 
@@ -154,10 +155,7 @@ fn fingerprint(layout: &Layout, fast: bool) -> Result<String> {
 
 fn empty_stage(layout: &Layout) -> Result<PathBuf> {
     let stage = layout.logs().join("dist");
-    if stage.exists() {
-        fs::remove_dir_all(&stage).with_context(|| format!("cannot empty {}", stage.display()))?;
-    }
-    fs::create_dir_all(&stage).with_context(|| format!("cannot make {}", stage.display()))?;
+    folder::empty(&stage)?;
     Ok(stage)
 }
 

@@ -20,8 +20,9 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::child;
+use crate::fingerprint;
 use crate::layout::Layout;
-use crate::measure::{build, machine, section};
+use crate::measure::{build, folder, machine, section};
 use crate::progress::{result, say};
 use crate::web;
 
@@ -80,7 +81,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
         &layout.target().join("release"),
         Binaries::Stripped,
     )?;
-    let bytes = size(&folder)?;
+    let mut bytes = 0;
+    for file in fingerprint::files(&folder, &[])? {
+        bytes += fs::metadata(file)?.len();
+    }
     ensure!(
         bytes <= BYTES_MAX,
         "{} has {bytes} bytes, more than the limit of {BYTES_MAX}",
@@ -103,10 +107,8 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
 
 /// Fills the folder. Removes its previous contents.
 pub(crate) fn assemble(layout: &Layout, folder: &Path, built: &Path, binaries: Binaries) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
-    }
-    fs::create_dir_all(folder.join("bin")).with_context(|| format!("cannot make {}", folder.display()))?;
+    folder::empty(folder)?;
+    fs::create_dir(folder.join("bin"))?;
     let probe = layout.root.join("crates/torch-probe");
     copy(&layout.root.join(SOURCE), folder)?;
     copy(&probe.join("inject"), &folder.join("inject"))?;
@@ -148,20 +150,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn size(folder: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        bytes += if kind.is_dir() {
-            size(&entry.path())?
-        } else {
-            entry.metadata()?.len()
-        };
-    }
-    Ok(bytes)
 }
 
 /// Returns the largest N of `GLIBC_2.N` in a binary's table of strings.

@@ -21,6 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::child::{self, Child};
 use crate::layout::Layout;
 use crate::lock;
+use crate::measure::folder;
 use crate::progress;
 use crate::toolchain::apt;
 
@@ -74,10 +75,7 @@ fn build(layout: &Layout, packages: Option<&Packages>) -> Result<()> {
         &format!("building version {VERSION} from crates.io, once; that takes minutes"),
     );
     let unfinished = layout.cache.join(format!("{STEP}.unfinished"));
-    if unfinished.exists() {
-        fs::remove_dir_all(&unfinished).with_context(|| format!("cannot remove {}", unfinished.display()))?;
-    }
-    fs::create_dir_all(&unfinished).with_context(|| format!("cannot make {}", unfinished.display()))?;
+    folder::empty(&unfinished)?;
     // Not in the checkout, because its cargo settings are not for this build.
     let mut cargo = Child::new(layout, STEP, "cargo", BUILD_LIMIT)
         .folder(&unfinished)

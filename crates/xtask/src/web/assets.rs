@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::fingerprint;
+use super::cache;
 use crate::layout::Layout;
 
 /// From node_modules to the name in the address.
@@ -21,14 +21,8 @@ pub(crate) fn copy(layout: &Layout, modules: &Path, stage: &Path) -> Result<()> 
         copy_file(&modules.join(from), &stage.join(to))?;
     }
     let public = layout.web().join("public");
-    if !public.is_dir() {
-        return Ok(());
-    }
-    for file in fingerprint::files(&public, &[])? {
-        let name = file
-            .strip_prefix(&public)
-            .context("a listed file lies below its folder")?;
-        copy_file(&file, &stage.join(name))?;
+    if public.is_dir() {
+        cache::copy(&public, stage)?;
     }
     Ok(())
 }
@@ -39,9 +33,6 @@ pub(crate) fn is_library(stage: &Path, file: &Path) -> bool {
 }
 
 fn copy_file(from: &Path, to: &Path) -> Result<()> {
-    if let Some(folder) = to.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
     fs::copy(from, to)
         .map(drop)
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))

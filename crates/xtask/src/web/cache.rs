@@ -45,7 +45,8 @@ fn folder(layout: &Layout) -> PathBuf {
     layout.cache.join("web")
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies all files below a folder.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     for file in fingerprint::files(from, &[])? {
         let copy = to.join(file.strip_prefix(from).context("a file lies in its folder")?);
         let parent = copy.parent().context("a file lies in a folder")?;
