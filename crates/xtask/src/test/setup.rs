@@ -126,8 +126,6 @@ fn fetch(layout: &Layout, parts: &[Part]) -> Setup {
         setup.prometheus = Need::of("prometheus", apt::unpacked(layout, &apt::PROMETHEUS));
         setup.alertmanager = Need::of("alertmanager", apt::unpacked(layout, &apt::ALERTMANAGER));
         setup.victoria_metrics = Need::of("victoria-metrics", apt::unpacked(layout, &apt::VICTORIA_METRICS));
-    }
-    if needed(&[Part::Rust]) {
         setup.container_root = Need::of("container-root", container::ensure(layout));
     }
     if needed(&[Part::Rust, Part::Browser]) {
