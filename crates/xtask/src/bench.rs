@@ -14,6 +14,7 @@ mod store;
 mod web;
 
 mod database;
+mod distribution;
 mod report;
 mod table;
 

@@ -14,7 +14,6 @@
 mod api;
 mod browser;
 mod demo;
-mod distribution;
 mod figures;
 mod fleet;
 mod node;

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::ROUNDS;
 use super::kind::Kind;
 use crate::bench::database::Database;
+use crate::bench::distribution::Distribution;
 use crate::bench::table::Row;
 use crate::layout::Layout;
 use crate::measure::folder;
@@ -111,11 +112,8 @@ fn micros(outcome: &Value, name: &str) -> Result<Vec<u32>> {
 
 /// Returns the percentile by nearest rank, like the generator.
 fn percentile_ms(micros: &[u32], share: f64) -> f64 {
-    let mut sorted = micros.to_vec();
-    sorted.sort_unstable();
-    let rank = (sorted.len() as f64 * share).ceil() as usize;
-    let found = sorted.get(rank.saturating_sub(1));
-    found.map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
+    let micros = micros.iter().copied().map(f64::from).collect();
+    Distribution::new(micros).quantile(share) / 1e3
 }
 
 impl Comparison {

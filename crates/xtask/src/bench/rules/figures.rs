@@ -8,6 +8,7 @@ use anyhow::Result;
 use super::collector::LoadedCollector;
 use super::lag::Lags;
 use crate::bench::against::ratio::{about, interval, median};
+use crate::bench::distribution::Distribution;
 use crate::bench::table::{figure, grid};
 use crate::measure::generator::number;
 
@@ -105,13 +106,11 @@ impl Measured {
             ("rules", &self.lags.rules_s, rules),
             ("analysers", &self.lags.analysers_s, analysers),
         ] {
-            rows.push(only_with(
-                &format!("{name} behind, s: p50"),
-                quantile(lag_s, 0.5),
-                String::new(),
-            ));
-            rows.push(only_with("… p99", quantile(lag_s, 0.99), target));
-            rows.push(only_with("… longest", quantile(lag_s, 1.0), String::new()));
+            let lag_s = Distribution::new(lag_s.clone());
+            let p50 = format!("{name} behind, s: p50");
+            rows.push(only_with(&p50, lag_s.median(), String::new()));
+            rows.push(only_with("… p99", lag_s.quantile(0.99), target));
+            rows.push(only_with("… longest", lag_s.max(), String::new()));
         }
         rows.push(only_with(
             "messages of agents that were not analysed",
@@ -152,10 +151,11 @@ impl Measured {
 
     /// Returns each figure that has a target, with the target. NaN meets none.
     fn targets(&self) -> [(f64, f64); 4] {
+        let p99 = |lag_s: &[f64]| Distribution::new(lag_s.to_vec()).quantile(0.99);
         [
             (median(&self.differences()), CORES_MAX),
-            (quantile(&self.lags.rules_s, 0.99), BEHIND_S_MAX),
-            (quantile(&self.lags.analysers_s, 0.99), BEHIND_S_MAX),
+            (p99(&self.lags.rules_s), BEHIND_S_MAX),
+            (p99(&self.lags.analysers_s), BEHIND_S_MAX),
             (self.dropped.unwrap_or(f64::NAN), 0.0),
         ]
     }
@@ -175,14 +175,6 @@ fn verdict(value: f64, bound: f64) -> String {
         "Not met"
     };
     format!("≤ {bound}: {word}")
-}
-
-/// Returns the smallest value that is at least as large as a share of all values (nearest rank). NaN if there are no values.
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
 fn dropped(metrics: &str) -> Option<f64> {
@@ -234,15 +226,5 @@ mod tests {
             "# TYPE lockstep_analysis_dropped_total counter\nlockstep_analysis_dropped_total 7\nup 1\n";
         assert_eq!(dropped(page), Some(7.0));
         assert_eq!(dropped("up 1\n"), None);
-    }
-
-    #[test]
-    fn quantiles_are_values_that_were_read() {
-        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        assert_eq!(
-            [0.5, 0.99, 1.0].map(|share| quantile(&values, share)),
-            [50.0, 99.0, 100.0]
-        );
-        assert!(quantile(&[], 0.5).is_nan());
     }
 }

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::browser::{Browser, Script, number, numbers};
 use super::demo::{Demo, RUNS_OF_DEMO};
-use super::distribution::Distribution;
 use super::figures::{Figure, Measured};
+use crate::bench::distribution::Distribution;
 use crate::layout::Layout;
 
 const STEP: &str = "bench-web-first-paint";

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use super::api;
 use super::browser::{Browser, Script, number};
-use super::distribution::Distribution;
 use super::figures::{Figure, Measured};
 use super::fleet;
 use super::node::{ManagedRun, NAME, Node};
 use crate::bench::database::{Database, Retention};
+use crate::bench::distribution::Distribution;
 use crate::layout::Layout;
 use crate::measure::generator::Fleet;
 use crate::measure::process;

@@ -17,8 +17,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::distribution::Distribution;
 use super::figures::Figure;
+use crate::bench::distribution::Distribution;
 
 /// The name of the main thread in a process that renders pages.
 const MAIN_THREAD: &str = "CrRendererMain";
