@@ -118,6 +118,13 @@ fn data_dir() -> PathBuf {
     std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from)
 }
 
+/// Returns the innermost cause of an error. The outer ones only say that a request failed.
+pub(crate) fn last_cause(error: &reqwest::Error) -> String {
+    let first: &dyn std::error::Error = error;
+    let last = std::iter::successors(Some(first), |error| error.source()).last();
+    last.map(ToString::to_string).unwrap_or_default()
+}
+
 fn is_loopback(url: &str) -> bool {
     let host = reqwest::Url::parse(url)
         .ok()
@@ -201,11 +208,7 @@ impl Client {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        let mut cause: &dyn std::error::Error = error;
-        while let Some(source) = cause.source() {
-            cause = source;
-        }
-        let cause = cause.to_string();
+        let cause = last_cause(error);
         let next = if cause.contains("certificate") {
             "Set the certificate to trust with --tls-ca or LOCKSTEP_TLS_CA"
         } else {

@@ -15,15 +15,22 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Returns the message, with its causes.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Failed(error) => format!("{error:#}"),
+            Self::Usage(message) | Self::Unreachable(message) => message.clone(),
+        }
+    }
+
     /// Prints the error to stderr and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        let (code, message) = match self {
-            Self::Failed(error) => (1, format!("{error:#}")),
-            Self::Usage(message) => (2, message.clone()),
-            Self::Unreachable(message) => (3, message.clone()),
-        };
-        eprintln!("error: {message}");
-        ExitCode::from(code)
+        eprintln!("error: {}", self.message());
+        ExitCode::from(match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unreachable(_) => 3,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::api::session::Session;
 
 use super::check::Check;
-use crate::client::Target;
+use crate::client::{Target, last_cause};
 use crate::failure::Failure;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ async fn ready(target: &Target) -> Result<(), String> {
     let url = target.url();
     let http = target
         .http(url, ANSWER_WITHIN)
-        .map_err(|failure| words(&failure))?;
+        .map_err(|failure| failure.message())?;
     let answer = http.get(format!("{url}/-/ready")).send().await;
     let answer = answer.map_err(|error| last_cause(&error))?;
     if answer.status().is_success() {
@@ -65,7 +65,7 @@ async fn session(target: &Target) -> Vec<Check> {
         ],
         Err(failure) => {
             let next = "create one with `lockstep token create --role viewer` on the collector's machine, and set LOCKSTEP_TOKEN";
-            vec![Check::fails("token", words(&failure), next)]
+            vec![Check::fails("token", failure.message(), next)]
         }
     }
 }
@@ -80,19 +80,6 @@ fn clock(offset_ms: i64) -> Check {
         found,
         "synchronise the clocks of all nodes with chrony or systemd-timesyncd",
     )
-}
-
-fn words(failure: &Failure) -> String {
-    match failure {
-        Failure::Failed(error) => format!("{error:#}"),
-        Failure::Usage(words) | Failure::Unreachable(words) => words.clone(),
-    }
-}
-
-fn last_cause(error: &reqwest::Error) -> String {
-    let first: &dyn std::error::Error = error;
-    let last = std::iter::successors(Some(first), |error| error.source()).last();
-    last.map(ToString::to_string).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -54,11 +54,7 @@ impl Screen {
 
     /// Reports a failed read on stderr. The last lines stay.
     pub(super) fn show_error(&self, failure: &Failure) {
-        let words = match failure {
-            Failure::Failed(error) => format!("{error:#}"),
-            Failure::Usage(words) | Failure::Unreachable(words) => words.clone(),
-        };
-        eprintln!("{}", table::printable(&words));
+        eprintln!("{}", table::printable(&failure.message()));
     }
 }
 
