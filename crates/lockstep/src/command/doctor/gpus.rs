@@ -21,7 +21,7 @@ pub(super) async fn checks(root: &Path, library: Option<&Path>, simulate: Option
         Ok(reading) => judge(root, &reading, asked_for),
         Err(error) => vec![Check::fails(
             "gpus",
-            causes(&error),
+            format!("{:#}", anyhow::Error::new(error)),
             "fix the cause in the message",
         )],
     }
@@ -104,11 +104,6 @@ fn counters(inventory: &Inventory) -> Check {
         format!("{with} of {} GPUs have activity counters", inventory.gpus.len()),
         "GPUs from Hopper on have them; for others, coarse utilization is used. On Hopper: stop other users of the counters (Nsight, DCGM profiling), or allow access to them",
     )
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]
