@@ -251,7 +251,8 @@ fn duration(text: &str) -> Result<i64, String> {
     parse_duration_ms(text).map_err(|error| error.to_string())
 }
 
-fn positive_duration(text: &str) -> Result<i64, String> {
+/// Parses a duration that is longer than zero. Returns milliseconds.
+pub(super) fn positive_duration(text: &str) -> Result<i64, String> {
     match duration(text)? {
         0 => Err("must be longer than zero".to_owned()),
         ms => Ok(ms),

@@ -4,8 +4,8 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use domain::api::prometheus::{Answer, Point, QueryResult};
 use domain::series::Labels;
-use domain::time::parse_duration_ms;
 
+use super::collector::positive_duration;
 use crate::client::Target;
 use crate::failure::Failure;
 use crate::table;
@@ -23,10 +23,10 @@ pub(crate) struct Query {
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// Length of the range before --at, for example 1h. Makes this a range query.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     range: Option<i64>,
     /// Resolution of a range query, for example 15s.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration, requires = "range")]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive_duration, requires = "range")]
     step: i64,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -91,14 +91,6 @@ impl Query {
             "/api/v1/query_range",
             std::iter::once(query).chain(bounds).collect(),
         ))
-    }
-}
-
-fn duration(text: &str) -> Result<i64, String> {
-    match parse_duration_ms(text) {
-        Ok(ms) if ms > 0 => Ok(ms),
-        Ok(_) => Err("must be longer than zero".to_owned()),
-        Err(error) => Err(error.to_string()),
     }
 }
 
