@@ -72,16 +72,12 @@ impl Token {
                     ApiRole::Admin => Role::Admin,
                     ApiRole::Scrape => Role::Scrape,
                 };
-                let made: NewToken = client
-                    .post(
-                        "/api/tokens",
-                        &CreateToken {
-                            role,
-                            note,
-                            expires_s: expires,
-                        },
-                    )
-                    .await?;
+                let request = CreateToken {
+                    role,
+                    note,
+                    expires_s: expires,
+                };
+                let made: NewToken = client.post("/api/tokens", &request).await?;
                 say!("{}", made.token);
             }
             Action::Join { expires } => {

@@ -55,7 +55,7 @@ fn marks(diagnosis: &Diagnosis) -> String {
     if let Some(mark) = &handling.acknowledged {
         marks.push(format!("acknowledged by {}", mark.who));
     }
-    if handling.silenced_until_ms.is_some() && alert_fires(diagnosis) {
+    if handling.silenced_until_ms.is_some() && diagnosis.alert.state == AlertState::Firing {
         marks.push("silenced".to_owned());
     }
     if handling.not_a_problem.is_some() {
@@ -65,10 +65,6 @@ fn marks(diagnosis: &Diagnosis) -> String {
         return "-".to_owned();
     }
     marks.join(", ")
-}
-
-fn alert_fires(diagnosis: &Diagnosis) -> bool {
-    diagnosis.alert.state == AlertState::Firing
 }
 
 /// Formats a time to the second. Users do not type these times back.

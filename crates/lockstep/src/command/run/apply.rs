@@ -76,11 +76,7 @@ impl Apply {
 }
 
 fn yes_or_no(yes: bool, no: bool) -> Option<bool> {
-    match (yes, no) {
-        (true, _) => Some(true),
-        (_, true) => Some(false),
-        _ => None,
-    }
+    (yes || no).then_some(yes)
 }
 
 /// Returns the change that a request created: the one that was just made or is pending, otherwise the last one of the current attempt.

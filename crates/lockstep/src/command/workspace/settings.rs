@@ -173,15 +173,10 @@ impl MountSource {
     }
 
     fn parse(text: &str) -> Self {
-        match text.strip_suffix(":ro") {
-            Some(source) => Self {
-                source: source.to_owned(),
-                read_only: true,
-            },
-            None => Self {
-                source: text.to_owned(),
-                read_only: false,
-            },
+        let without_mode = text.strip_suffix(":ro");
+        Self {
+            source: without_mode.unwrap_or(text).to_owned(),
+            read_only: without_mode.is_some(),
         }
     }
 }
