@@ -55,18 +55,12 @@ impl Target {
                 "--url {url:?} is not an http:// or https:// address"
             )));
         }
-        let data_dir = data_dir();
         // The admin token of this machine is sent to loopback addresses only.
-        let local = is_loopback(&url);
-        let local_token = || {
-            Some(&data_dir)
-                .filter(|_| local)
-                .and_then(|dir| locate::local_token(dir))
-        };
+        let local_token = || is_loopback(&url).then(locate::local_token).flatten();
         let token = self.token.clone().or_else(local_token).ok_or_else(|| {
             Failure::Usage(format!(
                 "no token: set LOCKSTEP_TOKEN, or run this command on the collector's machine, with a loopback --url, as a user who can read {}",
-                data_dir.join("admin.token").display()
+                locate::data_dir().join("admin.token").display()
             ))
         })?;
         if token.trim().is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -105,17 +99,13 @@ impl Target {
 
     /// Returns true if the user named a collector: by an address, by a token, or by having started one on this machine.
     pub(crate) fn is_configured(&self) -> bool {
-        self.url() != DEFAULT_URL || self.token.is_some() || locate::local_token(&data_dir()).is_some()
+        self.url() != DEFAULT_URL || self.token.is_some() || locate::local_token().is_some()
     }
 
     /// The collector's address as given, without trailing slashes.
     pub(crate) fn url(&self) -> &str {
         self.url.trim_end_matches('/')
     }
-}
-
-fn data_dir() -> PathBuf {
-    std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from)
 }
 
 /// Returns the innermost cause of an error. The outer ones only say that a request failed.

@@ -54,7 +54,8 @@ impl Exec {
     /// Runs the command and exits the process with the command's exit code.
     pub(crate) fn execute(self) -> Result<(), Failure> {
         let mut say = |message: String| eprintln!("lockstep exec: {message}");
-        let data_dir = self.agent_data.clone().unwrap_or_else(agent_data_dir);
+        let data_dir = self.agent_data.clone();
+        let data_dir = data_dir.unwrap_or_else(|| locate::data_dir().join("agent"));
         if agent::lock_holder(&data_dir).is_none() {
             say(format!(
                 "no agent of this user uses the data folder {}; the command runs unwatched. Start an agent with `lockstep up` or `lockstep agent`, or set its folder with --agent-data",
@@ -106,12 +107,6 @@ impl Exec {
         let id = RunId::new(id).map_err(|error| Failure::Usage(format!("--run: {error}")))?;
         Ok((id_part(&name), id))
     }
-}
-
-/// Returns the agent's data folder that `up` and `agent` use by default, or inside `LOCKSTEP_DATA`.
-fn agent_data_dir() -> PathBuf {
-    let data = std::env::var_os("LOCKSTEP_DATA").map_or_else(locate::default_data_dir, PathBuf::from);
-    data.join("agent")
 }
 
 /// Returns a text that is the same on all nodes of one start and different for every other start: the place where the nodes meet.
