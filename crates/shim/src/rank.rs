@@ -68,30 +68,18 @@ pub struct End {
 impl End {
     /// Converts a status in the format of wait(2).
     pub(crate) fn from_wait_status(status: i32) -> Self {
-        match status & 0x7f {
-            0 => Self {
-                code: Some((status >> 8) & 0xff),
-                signal: None,
-            },
-            signal => Self {
-                code: None,
-                signal: Some(signal),
-            },
+        let signal = status & 0x7f;
+        Self {
+            code: (signal == 0).then_some((status >> 8) & 0xff),
+            signal: (signal != 0).then_some(signal),
         }
     }
 
     /// Converts an exit code in Python's format: negative for signals.
     pub fn from_python(number: i32) -> Self {
-        if number < 0 {
-            Self {
-                code: None,
-                signal: Some(-number),
-            }
-        } else {
-            Self {
-                code: Some(number),
-                signal: None,
-            }
+        Self {
+            code: (number >= 0).then_some(number),
+            signal: (number < 0).then(|| -number),
         }
     }
 }
