@@ -38,3 +38,19 @@ pub struct Event {
     /// One sentence for people.
     pub message: String,
 }
+
+impl Event {
+    /// Returns an event of no node, GPU or run.
+    #[must_use]
+    pub fn new(at_ms: TimestampMs, severity: Severity, kind: &str, message: String) -> Self {
+        Self {
+            at_ms,
+            severity,
+            kind: kind.to_owned(),
+            node: None,
+            gpu: None,
+            run: None,
+            message,
+        }
+    }
+}

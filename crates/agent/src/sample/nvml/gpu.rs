@@ -206,13 +206,8 @@ impl<'a> Slot<'a> {
 
     fn report(&self, at_ms: TimestampMs, severity: Severity, kind: &str, message: String) {
         self.context.events.report(Event {
-            at_ms,
-            severity,
-            kind: kind.into(),
-            node: None,
             gpu: Some(self.index),
-            run: None,
-            message,
+            ..Event::new(at_ms, severity, kind, message)
         });
     }
 }

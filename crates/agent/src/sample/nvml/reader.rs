@@ -209,15 +209,8 @@ impl NvmlReader {
     }
 
     fn report(&self, at_ms: TimestampMs, severity: Severity, kind: &str, message: &str) {
-        self.events.report(Event {
-            at_ms,
-            severity,
-            kind: kind.into(),
-            node: None,
-            gpu: None,
-            run: None,
-            message: message.into(),
-        });
+        self.events
+            .report(Event::new(at_ms, severity, kind, message.into()));
     }
 
     pub(super) fn update_inventory(&self, change: impl FnOnce(&mut Inventory)) {

@@ -98,13 +98,8 @@ impl Watchdog {
 
     fn report(&self, at_ms: TimestampMs, severity: Severity, kind: &str, gpu: Option<u32>, message: String) {
         self.events.report(Event {
-            at_ms,
-            severity,
-            kind: kind.into(),
-            node: None,
             gpu,
-            run: None,
-            message,
+            ..Event::new(at_ms, severity, kind, message)
         });
     }
 }

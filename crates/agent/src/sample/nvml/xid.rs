@@ -133,14 +133,10 @@ impl Watcher {
             return;
         }
         if let Some((kind, severity, words)) = describe(event) {
+            let message = format!("GPU {} {words}", event.gpu);
             self.events.report(Event {
-                at_ms: now_ms(),
-                severity,
-                kind: kind.to_owned(),
-                node: None,
                 gpu: Some(event.gpu),
-                run: None,
-                message: format!("GPU {} {words}", event.gpu),
+                ..Event::new(now_ms(), severity, kind, message)
             });
         }
     }

@@ -28,14 +28,11 @@ pub(super) fn event(
         ErrorLocation::Gpu(index) => Some(index),
         ErrorLocation::Device(_) => None,
     };
+    let message = message(settled, assessment, run.as_deref(), suppressed);
     Event {
-        at_ms: settled.at_ms,
-        severity: assessment.severity,
-        kind: "xid".to_owned(),
-        node: None,
         gpu,
-        message: message(settled, assessment, run.as_deref(), suppressed),
         run,
+        ..Event::new(settled.at_ms, assessment.severity, "xid", message)
     }
 }
 

@@ -87,13 +87,5 @@ fn event(at_ms: TimestampMs, error: &SwitchError, assessment: Assessment, suppre
     if !error.words.is_empty() {
         add(format_args!(". The driver says: {}", error.words));
     }
-    Event {
-        at_ms,
-        severity: assessment.severity,
-        kind: "sxid".to_owned(),
-        node: None,
-        gpu: None,
-        run: None,
-        message,
-    }
+    Event::new(at_ms, assessment.severity, "sxid", message)
 }
