@@ -30,32 +30,27 @@ enum Target {
     Back,
 }
 
-const fn to(name: &'static str, id: u32, metric: &'static str, factor: f64) -> Field {
-    Field {
-        name,
-        id,
-        scope: 0,
-        target: Target::To(metric, factor),
-    }
-}
-
-const fn back(name: &'static str, id: u32, scope: u32) -> Field {
+const fn field(name: &'static str, id: u32, scope: u32, target: Target) -> Field {
     Field {
         name,
         id,
         scope,
-        target: Target::Back,
+        target,
     }
+}
+
+const fn to(name: &'static str, id: u32, metric: &'static str, factor: f64) -> Field {
+    field(name, id, 0, Target::To(metric, factor))
+}
+
+const fn back(name: &'static str, id: u32, scope: u32) -> Field {
+    field(name, id, scope, Target::Back)
 }
 
 /// An error count of NVLink, summed over the links.
 const fn of_links(name: &'static str, id: u32, kind: &'static str) -> Field {
-    Field {
-        name,
-        id,
-        scope: ALL_LINKS,
-        target: Target::By("gpu_nvlink_errors_total", ("type", kind), 1.0),
-    }
+    let target = Target::By("gpu_nvlink_errors_total", ("type", kind), 1.0);
+    field(name, id, ALL_LINKS, target)
 }
 
 /// Read every second.
@@ -147,31 +142,17 @@ const fn zero_scope(field: Field) -> Field {
 }
 
 const fn by_type(name: &'static str, id: u32, metric: &'static str, value: &'static str) -> Field {
-    Field {
-        name,
-        id,
-        scope: 0,
-        target: Target::By(metric, ("type", value), 1.0),
-    }
+    field(name, id, 0, Target::By(metric, ("type", value), 1.0))
 }
 
 const fn flag(name: &'static str, id: u32, metric: &'static str, value: &'static str) -> Field {
-    Field {
-        name,
-        id,
-        scope: 0,
-        target: Target::Flag(metric, ("type", value)),
-    }
+    field(name, id, 0, Target::Flag(metric, ("type", value)))
 }
 
 /// The time for which the clocks were reduced for a reason, in nanoseconds.
 const fn throttled(name: &'static str, id: u32, reason: &'static str) -> Field {
-    Field {
-        name,
-        id,
-        scope: 0,
-        target: Target::By("gpu_throttle_seconds_total", ("reason", reason), 1e-9),
-    }
+    let target = Target::By("gpu_throttle_seconds_total", ("reason", reason), 1e-9);
+    field(name, id, 0, target)
 }
 
 // === Reading ===

@@ -78,24 +78,16 @@ impl Library {
     /// # Errors
     /// Returns an error only if a simulation was requested but is not available. A machine without GPUs is not an error.
     pub(crate) fn find(source: &NvmlSource) -> Result<Self, LibraryError> {
-        match source {
-            NvmlSource::System => Ok(Self {
-                path: SYSTEM_LIBRARY.into(),
-                simulated: None,
-            }),
-            NvmlSource::Path(path) => Ok(Self {
-                path: path.clone().into(),
-                simulated: None,
-            }),
+        let (path, simulated) = match source {
+            NvmlSource::System => (SYSTEM_LIBRARY.into(), None),
+            NvmlSource::Path(path) => (path.clone().into(), None),
             NvmlSource::Simulated { library, spec } => {
                 let path = library.clone().map_or_else(beside_executable, Ok)?;
                 configure(&path, spec)?;
-                Ok(Self {
-                    path: path.into(),
-                    simulated: Some(spec.clone()),
-                })
+                (path.into(), Some(spec.clone()))
             }
-        }
+        };
+        Ok(Self { path, simulated })
     }
 
     /// Opens and initialises NVML.
