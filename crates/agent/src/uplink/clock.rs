@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use domain::series::Labels;
 use domain::time::TimestampMs;
 
 use crate::sample::Samples;
@@ -67,15 +66,9 @@ impl Clock {
             filter.estimate(Instant::now())
         };
         let Some(estimate) = estimate else { return };
-        let put = |name: Labels, us: i64| samples.push(&name, at_ms, us as f64 / 1e6);
-        put(
-            series("lockstep_agent_clock_offset_seconds", &[]),
-            estimate.offset_us,
-        );
-        put(
-            series("lockstep_agent_clock_delay_seconds", &[]),
-            estimate.delay_us,
-        );
+        let put = |name, us: i64| samples.push(&series(name, &[]), at_ms, us as f64 / 1e6);
+        put("lockstep_agent_clock_offset_seconds", estimate.offset_us);
+        put("lockstep_agent_clock_delay_seconds", estimate.delay_us);
     }
 }
 
