@@ -20,24 +20,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Sends samples by Prometheus remote write, to any server that accepts it.
-    RemoteWrite {
-        #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        fleet: Fleet,
-        #[command(flatten)]
-        plan: remote_write::Plan,
-    },
+    RemoteWrite(Request<remote_write::Plan>),
     /// Sends a small history of one month by remote write: the last hour of all nodes, six hours of some, 30 days of a few
     /// GPUs.
-    History {
-        #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        fleet: Fleet,
-        #[command(flatten)]
-        plan: history::Plan,
-    },
+    History(Request<history::Plan>),
     /// Simulates agents over Lockstep's own protocol.
     Agents {
         #[command(flatten)]
@@ -74,32 +60,22 @@ enum Command {
         plan: runs::Plan,
     },
     /// Reads back every sample and compares it. Fails if a sample is missing, changed or duplicated.
-    Verify {
-        #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        fleet: Fleet,
-        #[command(flatten)]
-        plan: verify::Plan,
-    },
+    Verify(Request<verify::Plan>),
     /// Times PromQL queries of one kind on a history, and compares the answers with those of another server.
-    Query {
-        #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        fleet: Fleet,
-        #[command(flatten)]
-        plan: query::Plan,
-    },
+    Query(Request<query::Plan>),
     /// Times reads of one shape.
-    Read {
-        #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        fleet: Fleet,
-        #[command(flatten)]
-        plan: read::Plan,
-    },
+    Read(Request<read::Plan>),
+}
+
+/// What to send to a server, or to ask it.
+#[derive(clap::Args)]
+struct Request<P: clap::Args> {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    fleet: Fleet,
+    #[command(flatten)]
+    plan: P,
 }
 
 #[derive(clap::Args)]
@@ -132,15 +108,15 @@ async fn main() -> ExitCode {
 
 async fn execute(command: Command) -> Result<ExitCode> {
     match command {
-        Command::RemoteWrite { target, fleet, plan } => {
+        Command::RemoteWrite(Request { target, fleet, plan }) => {
             let outcome = remote_write::run(&target.server()?, fleet, &plan, fleet::now_ms()).await?;
             print(&outcome, outcome.refused == 0)
         }
-        Command::History { target, fleet, plan } => {
+        Command::History(Request { target, fleet, plan }) => {
             let outcome = history::run(&target.server()?, fleet, &plan).await?;
             print(&outcome, outcome.refused == 0)
         }
-        Command::Query { target, fleet, plan } => {
+        Command::Query(Request { target, fleet, plan }) => {
             let outcome = query::run(&target.server()?, fleet, &plan).await?;
             print(&outcome, outcome.agrees())
         }
@@ -166,11 +142,11 @@ async fn execute(command: Command) -> Result<ExitCode> {
             let outcome = runs::run(&target.url, &target.server()?, join, &plan).await?;
             print(&outcome, true)
         }
-        Command::Verify { target, fleet, plan } => {
+        Command::Verify(Request { target, fleet, plan }) => {
             let outcome = verify::run(&target.server()?, fleet, &plan).await?;
             print(&outcome, outcome.is_complete())
         }
-        Command::Read { target, fleet, plan } => {
+        Command::Read(Request { target, fleet, plan }) => {
             print(&read::run(&target.server()?, fleet, &plan).await?, true)
         }
     }
