@@ -152,9 +152,10 @@ pub enum Phase {
 }
 
 /// State of a rank's process in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ProcessCondition {
     /// Running or sleeping normally.
+    #[default]
     Alive,
     /// Stopped by a signal or traced (`T`, `t`).
     Stopped,

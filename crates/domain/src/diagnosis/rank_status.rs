@@ -8,7 +8,7 @@ use crate::time::TimestampMs;
 const PHASE_JITTER_MS: i64 = 250;
 
 /// State of one rank, from its page, its process and its pools.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct RankStatus {
     pub(super) condition: ProcessCondition,
     pub(super) page: Option<Page>,
@@ -22,20 +22,6 @@ pub(super) struct RankStatus {
     pub(super) has_loader: bool,
     /// The longest wait for data after the first step that the page has shown, in seconds.
     pub(super) longest_data_s: f64,
-}
-
-impl Default for RankStatus {
-    fn default() -> Self {
-        Self {
-            condition: ProcessCondition::Alive,
-            page: None,
-            phase_since_ms: 0,
-            moved_ms: None,
-            step: None,
-            has_loader: false,
-            longest_data_s: 0.0,
-        }
-    }
 }
 
 impl RankStatus {

@@ -538,6 +538,7 @@ fn run_folder(spec: &Spec, folder: &Folder) -> Option<PathBuf> {
 }
 
 /// The state of the checkpoints as series of the run.
+#[derive(Default)]
 struct RunSaves {
     run: String,
     samples: Samples,
@@ -557,13 +558,7 @@ impl RunSaves {
             run: run.to_owned(),
             samples,
             since_ms: now_ms(),
-            last_ms: None,
-            last_bytes: None,
-            free_bytes: None,
-            gap_ms: None,
-            incomplete: BTreeSet::new(),
-            incomplete_total: 0,
-            seen_before: false,
+            ..Self::default()
         }
     }
 

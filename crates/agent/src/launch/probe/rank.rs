@@ -28,7 +28,7 @@ const QUIET_MS: i64 = 2_500;
 /// Maximum number of different checkpoints whose failures in a row are counted. A script that names each file at random has more.
 const FAILING_MAX: usize = 16;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RankSeries {
     labels: [(&'static str, String); 2],
     names: BTreeMap<&'static str, Labels>,
@@ -80,24 +80,8 @@ impl RankSeries {
     pub(super) fn new(run: &RunId, rank: u32) -> Self {
         Self {
             labels: [("run", run.to_string()), ("rank", rank.to_string())],
-            names: BTreeMap::new(),
-            written_ms: 0,
-            schedule: PoolSchedule::default(),
-            pool: Vec::new(),
-            quiet_since_ms: None,
-            last_step_ms: None,
             loss_best: f64::INFINITY,
-            is_alone: false,
-            loss_is_logged: false,
-            nonfinite: 0.0,
-            nonfinite_since: [None; 3],
-            skipped_steps: 0.0,
-            is_skipping: false,
-            loss_noise: LossNoise::default(),
-            best_speed: BestSpeed::default(),
-            utilization: None,
-            saves: RankSaves::default(),
-            infos: Vec::new(),
+            ..Self::default()
         }
     }
 

@@ -246,7 +246,7 @@ impl<'de> Visitor<'de> for Events<'_> {
 // === intervals ===
 
 /// The intervals of a trace that are kept.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Intervals {
     /// Kernels, by [`LaneKind::index`].
     kernels: [Vec<Span>; 4],
@@ -282,16 +282,8 @@ struct Operators {
 impl Intervals {
     fn new(spans_max: usize) -> Self {
         Self {
-            kernels: Default::default(),
-            gloo: Default::default(),
-            threads: HashMap::new(),
-            gpu_steps: HashMap::new(),
-            cpu_steps: HashMap::new(),
-            uses_gpu: false,
-            is_compiled: false,
-            count: 0,
             spans_max,
-            is_full: false,
+            ..Self::default()
         }
     }
 
