@@ -101,12 +101,8 @@ impl RankSeries {
         infos.iter().for_each(|info| put_info(samples, info, at_ms));
         self.infos = infos;
         // The counter is written at 0 first, so that the rise to 1 is visible.
-        self.push(
-            "train_nonfinite_steps_total",
-            at_ms,
-            Some(self.nonfinite),
-            samples,
-        );
+        let nonfinite = Some(self.nonfinite);
+        self.push("train_nonfinite_steps_total", at_ms, nonfinite, samples);
     }
 
     pub(super) fn save(&mut self, save: &Checkpoint, samples: &Samples) {
@@ -138,16 +134,9 @@ impl RankSeries {
         for (errno, count) in &self.saves.errors {
             samples.push(&self.save_error_series(errno), at_ms, *count);
         }
-        let RankSaves {
-            blocked_s, failures, ..
-        } = self.saves;
-        self.push(
-            "train_checkpoint_blocked_seconds_total",
-            at_ms,
-            Some(blocked_s),
-            samples,
-        );
-        self.push("train_checkpoint_failures_total", at_ms, Some(failures), samples);
+        let (blocked, failures) = (Some(self.saves.blocked_s), Some(self.saves.failures));
+        self.push("train_checkpoint_blocked_seconds_total", at_ms, blocked, samples);
+        self.push("train_checkpoint_failures_total", at_ms, failures, samples);
         let in_a_row = self.saves.failures_in_a_row();
         self.push("train_checkpoint_failures_in_a_row", at_ms, in_a_row, samples);
     }
@@ -162,12 +151,7 @@ impl RankSeries {
     }
 
     fn save_error_series(&self, errno: &str) -> Labels {
-        let [(run, run_id), (rank, number)] = &self.labels;
-        let mut labels = vec![(*run, run_id.as_str()), (*rank, number.as_str())];
-        if !errno.is_empty() {
-            labels.push(("errno", errno));
-        }
-        series("train_checkpoint_errors_total", &labels)
+        self.series_with("train_checkpoint_errors_total", "errno", errno)
     }
 
     pub(super) fn step(&mut self, step: Step, samples: &Samples) {
@@ -227,12 +211,8 @@ impl RankSeries {
                 self.push_save_counters(now_ms, samples);
             }
             self.infos.iter().for_each(|info| put_info(samples, info, now_ms));
-            self.push(
-                "train_nonfinite_steps_total",
-                now_ms,
-                Some(self.nonfinite),
-                samples,
-            );
+            let nonfinite = Some(self.nonfinite);
+            self.push("train_nonfinite_steps_total", now_ms, nonfinite, samples);
         }
     }
 
@@ -266,11 +246,7 @@ impl RankSeries {
     }
 
     fn nonfinite_series(&self, value: &str) -> Labels {
-        let [(run, run_id), (rank, number)] = &self.labels;
-        series(
-            "train_nonfinite_since_step",
-            &[(run, run_id), (rank, number), ("value", value)],
-        )
+        self.series_with("train_nonfinite_since_step", "value", value)
     }
 
     /// Writes the open pool, without waiting for more steps.
@@ -409,14 +385,14 @@ impl RankSeries {
         let (Some(checksum), Some(group)) = (last.parameters_checksum, last.replica_group) else {
             return;
         };
+        let series = self.series_with("train_parameters_checksum", "replica_group", &group.to_string());
+        samples.push(&series, at_ms, checksum);
+    }
+
+    /// Returns a series of the rank with one more label, if that is not empty.
+    fn series_with(&self, metric: &str, label: &str, value: &str) -> Labels {
         let [(run, run_id), (rank, number)] = &self.labels;
-        let group = group.to_string();
-        let labels = [
-            (*run, run_id.as_str()),
-            (*rank, number.as_str()),
-            ("replica_group", group.as_str()),
-        ];
-        samples.push(&series("train_parameters_checksum", &labels), at_ms, checksum);
+        series(metric, &[(run, run_id), (rank, number), (label, value)])
     }
 
     fn push(&mut self, metric: &'static str, at_ms: TimestampMs, value: Option<f64>, samples: &Samples) {

@@ -112,18 +112,14 @@ impl RunSeries {
 
     fn hello(&mut self, hello: &Hello, inventory: &Inventory) {
         self.samples.end(&self.silence(), hello.wall_ns / 1_000_000);
-        let (run, attempt, samples) = (
-            self.run.to_string(),
-            self.attempt.to_string(),
-            self.samples.clone(),
-        );
-        let number = hello.rank.to_string();
+        let (run, attempt) = (self.run.to_string(), self.attempt.to_string());
+        let (rank, samples) = (hello.rank.to_string(), self.samples.clone());
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let info = series(
             "train_info",
             &[
                 ("run", &run),
-                ("rank", &number),
+                ("rank", &rank),
                 ("attempt", &attempt),
                 ("backend", &text(&hello.backend)),
                 ("device", &text(&hello.device)),
@@ -135,18 +131,16 @@ impl RunSeries {
         let gpu = gpu_of(hello, inventory);
         let utilization = gpu.and_then(|gpu| FlopUtilization::new(hello.parameters?, &gpu.name));
         if let Some(gpu) = gpu {
-            let labels = [("gpu", gpu.index.to_string()), ("run", run), ("rank", number)];
-            infos.push(series(
-                "gpu_assignment_info",
-                &labels.each_ref().map(|(name, value)| (*name, value.as_str())),
-            ));
+            let labels = [
+                ("run", run.as_str()),
+                ("rank", &rank),
+                ("gpu", &gpu.index.to_string()),
+            ];
+            infos.push(series("gpu_assignment_info", &labels));
         }
         for note in hello.notes.iter().take(NOTES_MAX) {
-            let (run, rank, note) = (self.run.as_str(), &hello.rank.to_string(), &one_line(note));
-            infos.push(series(
-                "train_note",
-                &[("run", run), ("rank", rank), ("note", note)],
-            ));
+            let labels = [("run", run.as_str()), ("rank", &rank), ("note", &one_line(note))];
+            infos.push(series("train_note", &labels));
         }
         let at_ms = hello.wall_ns / 1_000_000;
         let is_alone = hello.world_size == Some(1);
