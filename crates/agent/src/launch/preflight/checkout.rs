@@ -99,16 +99,7 @@ async fn fetch(requested: &Checkout, at: &Path) -> Result<(), CheckoutError> {
     std::fs::create_dir_all(at)?;
     let git = Git { requested, at };
     git.say(&["init", "--quiet", "--template="]).await?;
-    let (repository, revision) = (requested.repository.as_str(), requested.revision.as_str());
-    let by_name = [
-        "fetch",
-        "--quiet",
-        "--depth=1",
-        "--no-tags",
-        "--no-recurse-submodules",
-        "--",
-    ];
-    let commit = match git.say(&[&by_name[..], &[repository, revision]].concat()).await {
+    let commit = match git.fetch(&["--depth=1"], &[&requested.revision]).await {
         Ok(_) => {
             git.say(&["rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"])
                 .await?
@@ -140,16 +131,8 @@ struct Git<'a> {
 impl Git<'_> {
     /// Finds a short commit hash, or a name that has a meaning only in the history, such as `v1.0~2`.
     async fn look_up(&self) -> Result<String, CheckoutError> {
-        let all = [
-            "fetch",
-            "--quiet",
-            "--no-tags",
-            "--no-recurse-submodules",
-            "--",
-            &self.requested.repository,
-        ];
         let refs = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];
-        self.say(&[&all[..], &refs[..]].concat()).await?;
+        self.fetch(&[], &refs).await?;
         for name in [
             format!("refs/remotes/origin/{}", self.requested.revision),
             self.requested.revision.clone(),
@@ -163,6 +146,12 @@ impl Git<'_> {
             }
         }
         Err(self.refused("it holds no such commit, tag or branch"))
+    }
+
+    async fn fetch(&self, options: &[&str], refs: &[&str]) -> Result<String, CheckoutError> {
+        let fetch = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules"];
+        let repository = ["--", &self.requested.repository];
+        self.say(&[&fetch[..], options, &repository, refs].concat()).await
     }
 
     async fn say(&self, arguments: &[&str]) -> Result<String, CheckoutError> {
