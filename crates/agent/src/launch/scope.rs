@@ -75,21 +75,10 @@ impl Scope {
         let systemd_run = std::env::split_paths(&environment.path)
             .map(|folder| folder.join("systemd-run"))
             .find(|program| program.is_file())?;
-        let own_manager = || {
-            let folder = environment.runtime_dir.as_ref()?;
-            folder.join("systemd/private").exists().then_some(())
-        };
-        match (environment.is_root, own_manager()) {
-            (true, _) => Some(Self {
-                systemd_run,
-                user: false,
-            }),
-            (false, Some(())) => Some(Self {
-                systemd_run,
-                user: true,
-            }),
-            (false, None) => None,
-        }
+        let user = !environment.is_root;
+        let runtime_dir = environment.runtime_dir.as_ref();
+        let has_own_manager = runtime_dir.is_some_and(|folder| folder.join("systemd/private").exists());
+        (!user || has_own_manager).then_some(Self { systemd_run, user })
     }
 
     async fn try_out(&self) -> Result<(), String> {

@@ -196,12 +196,8 @@ impl Follower {
         let node = match self.supervisor.node_context() {
             Ok(node) => node,
             Err(error) => {
-                return self
-                    .attempt
-                    .report(NodeReport::PrepareFailed {
-                        message: explained(&error),
-                    })
-                    .await;
+                let message = explained(&error);
+                return self.attempt.report(NodeReport::PrepareFailed { message }).await;
             }
         };
         let folder = self.attempt.folder.clone();
@@ -626,11 +622,6 @@ async fn stopped(folder: &Folder) {
 }
 
 fn explained(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -90,16 +90,14 @@ impl RankFacts {
             return Vec::new();
         }
         self.silence_checked = true;
+        let after_ms = if ended {
+            FAILED_SILENT_AFTER_MS
+        } else {
+            SILENT_AFTER_MS
+        };
         let silent = started.into_iter().filter(|(rank, life)| {
             let lived_ms = life.ended_ms.unwrap_or(now_ms) - life.began_ms;
-            !self.seen.contains(Rank(*rank))
-                && (life.ended_well
-                    || lived_ms
-                        >= if ended {
-                            FAILED_SILENT_AFTER_MS
-                        } else {
-                            SILENT_AFTER_MS
-                        })
+            !self.seen.contains(Rank(*rank)) && (life.ended_well || lived_ms >= after_ms)
         });
         let ranks: BTreeSet<u32> = silent.map(|(rank, _)| rank).collect();
         let silence = |rank| RankUnobserved {
