@@ -116,7 +116,8 @@ pub struct Spec {
     pub keep_checkpoints: Keep,
     /// Declares that everything in `checkpoint_dir` that was not there when the run first started belongs to the run. Lockstep may then
     /// remove it even if the probe reported no save. Do not set this for a folder that anyone else writes to.
-    #[serde(skip_serializing_if = "is_false")]
+    // Not sent if it is not set, like other new fields: an older node that does not know it would refuse the run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub checkpoint_dir_is_mine: bool,
     /// Maximum number of restarts after failed attempts.
     pub max_restarts: u32,
@@ -138,14 +139,14 @@ pub struct Spec {
     /// How Lockstep starts the processes.
     pub launcher: Launcher,
     /// Loads `nccl-probe` into each rank: count, size and duration of the collectives per communicator.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nccl_probe: bool,
     /// Queries NCCL RAS once per minute for missing, failed and late ranks.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nccl_ras: bool,
     /// Keeps PyTorch's profiler in each rank ready to record a trace on request; see [`inspect`](crate::run::inspect). Needs PyTorch 2.7 or
     /// later.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kineto: bool,
     /// Settings by name (`--set NAME=VALUE`). For a recipe, each setting becomes the argument `--NAME VALUE`; `lr` is an example. A setting
     /// with the name of a [knob](crate::run::knob) sets that knob, for scripts too.
@@ -203,12 +204,6 @@ impl Spec {
 fn timeout_ms(requested_s: Option<u32>, default_s: u32) -> Option<i64> {
     let seconds = requested_s.unwrap_or(default_s);
     (seconds > 0).then(|| i64::from(seconds) * 1_000)
-}
-
-/// Returns true if the field is not set. Such a field is not sent, because an older node that does not know it would refuse the run.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[cfg(test)]

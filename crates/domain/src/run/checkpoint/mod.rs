@@ -84,13 +84,13 @@ pub struct Checkpoint {
     /// True if all files are there; otherwise `problem` says what is missing.
     pub complete: bool,
     /// True if it changed a moment ago: missing files may still come.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub writing: bool,
     /// True if its contents cannot be determined without running them. It is then neither removed nor resumed from automatically.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// True if it was there before the run, so another run wrote it. It is neither removed nor resumed from automatically.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
     /// Why training does not resume from it automatically although it seems to be complete: an attempt could not use it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,7 +148,7 @@ pub struct CheckpointOnNode {
     /// True if all files are there, as seen by this node alone.
     pub complete: bool,
     /// True if it changed a moment ago.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub writing: bool,
     /// What is missing or wrong on this node.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,11 +203,6 @@ pub enum Origin {
     /// Not known, or a word of a newer agent.
     #[serde(other)]
     Unknown,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
