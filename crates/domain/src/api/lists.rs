@@ -18,12 +18,14 @@ use crate::api::nodes::{NodeState, NodeView};
 use crate::api::runs::RunSummary;
 
 /// An item of a list of the stream.
-pub trait ListItem {
+pub trait ListItem: PartialEq {
     /// Returns the key, unique in its list.
     fn key(&self) -> String;
 
     /// Returns true if a client that has this item does not need the newer one.
-    fn is_same(&self, newer: &Self) -> bool;
+    fn is_same(&self, newer: &Self) -> bool {
+        self == newer
+    }
 }
 
 /// What has changed in a list since the last message about it.
@@ -137,19 +139,11 @@ impl ListItem for RunSummary {
     fn key(&self) -> String {
         self.id.clone()
     }
-
-    fn is_same(&self, newer: &Self) -> bool {
-        self == newer
-    }
 }
 
 impl ListItem for Diagnosis {
     fn key(&self) -> String {
         self.id.clone()
-    }
-
-    fn is_same(&self, newer: &Self) -> bool {
-        self == newer
     }
 }
 
