@@ -17,7 +17,6 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use domain::topology::Inventory;
-use rustix::fs::FlockOperation;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -254,23 +253,13 @@ fn take_data_dir(path: &Path) -> Result<File, AgentError> {
         .mode(0o700)
         .create(path)
         .map_err(failed)?;
-    let mut lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path.join(LOCK_FILE))
-        .map_err(failed)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
-            lock.set_len(0).map_err(failed)?;
-            writeln!(lock, "{}", std::process::id()).map_err(failed)?;
-            Ok(lock)
-        }
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Running {
-            path: path.to_owned(),
-        }),
-        Err(error) => Err(failed(error.into())),
-    }
+    let Some(mut lock) = shim::lock_file(&path.join(LOCK_FILE)).map_err(failed)? else {
+        let path = path.to_owned();
+        return Err(AgentError::Running { path });
+    };
+    lock.set_len(0).map_err(failed)?;
+    writeln!(lock, "{}", std::process::id()).map_err(failed)?;
+    Ok(lock)
 }
 
 fn open_spool(config: &AgentConfig) -> Result<Spool, AgentError> {

@@ -186,22 +186,27 @@ impl Folder {
     /// # Errors
     /// If the lock file cannot be opened or locked.
     pub fn lock(&self) -> io::Result<Option<File>> {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(self.file(LOCK))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        lock_file(&self.file(LOCK))
     }
 
     /// Returns true if a shim runs in this folder.
     #[must_use]
     pub fn shim_lives(&self) -> bool {
         self.has(LOCK) && matches!(self.lock(), Ok(None))
+    }
+}
+
+/// Creates a file if it does not exist, and locks it. Returns `None` if another process holds the lock.
+///
+/// # Errors
+/// If the file cannot be opened or locked.
+pub fn lock_file(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).open(path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

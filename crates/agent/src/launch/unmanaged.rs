@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use domain::ident::{NodeName, RunId};
 use domain::topology::Inventory;
-use rustix::fs::FlockOperation;
 use shim::time::wait_for;
 use shim::{Folder, Stat, all_processes, environment};
 use tokio::sync::watch as seen;
@@ -90,17 +89,7 @@ impl Setting {
 /// Takes the lock of the agent that watches this machine. There is one lock per user.
 fn only_one() -> io::Result<Option<File>> {
     let user = rustix::process::geteuid().as_raw();
-    let path = std::env::temp_dir().join(format!("lockstep-jobs-{user}.lock"));
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    shim::lock_file(&std::env::temp_dir().join(format!("lockstep-jobs-{user}.lock")))
 }
 
 /// The processes that were examined, and the jobs that were found.
