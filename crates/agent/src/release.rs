@@ -81,13 +81,10 @@ pub async fn release(data_dir: &Path, lasting: Duration) -> Result<TimestampMs, 
 /// # Errors
 /// Returns an error if the data folder cannot be changed.
 pub fn end_release(data_dir: &Path) -> Result<(), ReleaseError> {
-    match std::fs::remove_file(data_dir.join(REQUEST_FILE)) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ReleaseError::Folder {
-            path: data_dir.to_owned(),
-            source,
-        }),
-        _ => Ok(()),
-    }
+    shim::remove_if_exists(&data_dir.join(REQUEST_FILE)).map_err(|source| ReleaseError::Folder {
+        path: data_dir.to_owned(),
+        source,
+    })
 }
 
 /// The agent's side of a release.

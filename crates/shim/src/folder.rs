@@ -154,10 +154,7 @@ impl Folder {
     /// # Errors
     /// If the file cannot be removed.
     pub fn remove(&self, name: FileName) -> io::Result<()> {
-        match std::fs::remove_file(self.file(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_if_exists(&self.file(name))
     }
 
     /// Reads a file of the folder as JSON.
@@ -193,6 +190,17 @@ impl Folder {
     #[must_use]
     pub fn shim_lives(&self) -> bool {
         self.has(LOCK) && matches!(self.lock(), Ok(None))
+    }
+}
+
+/// Removes a file at any path. A file that does not exist is not an error.
+///
+/// # Errors
+/// If the file cannot be removed.
+pub fn remove_if_exists(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

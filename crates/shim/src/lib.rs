@@ -27,7 +27,7 @@ mod tree;
 
 pub use cgroup::{CgroupKinds, Hierarchies};
 pub use datagrams::{Datagrams, segment_path, segments};
-pub use folder::{FORMAT, Folder, lock_file, write_whole};
+pub use folder::{FORMAT, Folder, lock_file, remove_if_exists, write_whole};
 pub use memory::MemoryKills;
 pub use orders::{LiveOrder, StopOrder};
 pub use owner::{LeftoverProcesses, Owner};

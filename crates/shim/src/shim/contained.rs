@@ -20,6 +20,7 @@ use domain::run::container::{ContainerHandle, is_client_variable};
 use domain::run::torchrun::Launch;
 
 use crate::files::CONTAINER_ENV;
+use crate::folder::remove_if_exists;
 use crate::rank::End;
 use crate::shim::{RANK_SEARCH_INTERVAL, Shim, ShimError};
 use crate::tree::{self, Process, SIGKILL};
@@ -65,10 +66,7 @@ impl ContainerProcesses {
 
     /// Removes an id that was written before this start: it is no longer valid.
     pub(crate) fn remove_old_pid_file(&self) -> io::Result<()> {
-        match std::fs::remove_file(&self.contained.pid_file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_if_exists(Path::new(&self.contained.pid_file))
     }
 
     /// Returns true if torchrun has just become known. The reported id alone is not enough: the process must have the run's marks.

@@ -86,10 +86,7 @@ fn check_disks(spec: &Spec, request: &PrepareRequest, script: Option<&Path>) -> 
 fn leave_token(folder: &Path, token: &Path, request: &PrepareRequest) -> Result<(), PrepareError> {
     let write = || -> io::Result<()> {
         std::fs::create_dir_all(folder)?;
-        match std::fs::remove_file(token) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        shim::remove_if_exists(token)?;
         File::create_new(token)?.write_all(request.mark.as_bytes())
     };
     write().map_err(|source| PrepareError::Unwritable {
@@ -102,9 +99,7 @@ fn leave_token(folder: &Path, token: &Path, request: &PrepareRequest) -> Result<
 pub(in crate::launch) fn remove_token(token: PathBuf) {
     // On a separate thread without waiting: a file that stays is empty, and nothing reads it.
     tokio::task::spawn_blocking(move || {
-        if let Err(error) = std::fs::remove_file(&token)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = shim::remove_if_exists(&token) {
             tracing::warn!(token = %token.display(), %error, "a file of the preparation cannot be removed");
         }
     });

@@ -77,10 +77,7 @@ fn take_file(
 
 /// Creates a file that only its owner can read. Replaces an existing file, because it may have other permissions.
 fn create(path: &Path) -> io::Result<File> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    shim::remove_if_exists(path)?;
     OpenOptions::new()
         .write(true)
         .create_new(true)
