@@ -263,19 +263,13 @@ fn blind_nodes(members: &Members, now_ms: TimestampMs) -> Vec<DraftFinding> {
             let source = Source::Agent {
                 node: members.node_name(node).to_string(),
             };
+            let (kind, culprit) = (FindingKind::NodeBlind, DraftCulprit::Node(node));
+            let since_ms = now_ms - (silent_s * 1e3) as i64;
             DraftFinding {
-                kind: FindingKind::NodeBlind,
-                culprit: DraftCulprit::Node(node),
-                phase: None,
-                cause: Cause::NotHeard,
-                since_ms: now_ms - (silent_s * 1e3) as i64,
-                since_step: None,
                 witnesses: vec![witness(source, Evidence::NotHeard, silent_s).in_seconds()],
                 severity: Severity::Info,
-                lost_seconds: 0.0,
                 values: vec![("diagnosis_node_blind_seconds", silent_s)],
-                is_symptom: false,
-                is_kept: false,
+                ..DraftFinding::new(kind, culprit, Cause::NotHeard, since_ms)
             }
         })
         .collect()

@@ -44,6 +44,24 @@ pub(super) enum DraftCulprit {
 }
 
 impl DraftFinding {
+    /// Returns a warning without a phase, a step, witnesses, lost time and values.
+    pub(super) fn new(kind: FindingKind, culprit: DraftCulprit, cause: Cause, since_ms: TimestampMs) -> Self {
+        Self {
+            kind,
+            culprit,
+            phase: None,
+            cause,
+            since_ms,
+            since_step: None,
+            witnesses: Vec::new(),
+            severity: Severity::Warning,
+            lost_seconds: 0.0,
+            values: Vec::new(),
+            is_symptom: false,
+            is_kept: false,
+        }
+    }
+
     /// Returns a hang as it was found before. `None` if it is another finding, if it was not certain, or if a culprit is not a member.
     pub(super) fn of_hang(finding: &Finding, members: &Members) -> Option<Self> {
         if finding.kind != FindingKind::Hang || finding.is_suspect || finding.is_symptom {
@@ -62,19 +80,16 @@ impl DraftFinding {
             Culprit::Sides { sides } => DraftCulprit::Sides(sides.clone()),
             Culprit::Unknown => DraftCulprit::Unknown,
         };
+        let cause = finding.cause.clone();
         Some(Self {
-            kind: FindingKind::Hang,
-            culprit,
             phase: finding.phase,
-            cause: finding.cause.clone(),
-            since_ms: finding.since_ms,
             since_step: finding.since_step,
             witnesses: finding.witnesses.clone(),
             severity: finding.severity,
             lost_seconds: finding.lost_seconds,
             values: vec![("diagnosis_hang_seconds", finding.lost_seconds)],
-            is_symptom: false,
             is_kept: true,
+            ..Self::new(FindingKind::Hang, culprit, cause, finding.since_ms)
         })
     }
 

@@ -12,7 +12,6 @@ use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source};
 use crate::diagnosis::members::Members;
 use crate::diagnosis::statistics::median;
 use crate::diagnosis::window::{Role, SYNC, Window};
-use crate::event::Severity;
 use crate::time::TimestampMs;
 
 /// Minimum number of ranks with a norm in a window.
@@ -122,22 +121,15 @@ impl Period {
         let norm = |source: Source, own: f64, other: f64| {
             witness(source, Evidence::OwnGradientNorm, own).against(other)
         };
+        let (kind, culprit) = (FindingKind::UnevenLearning, DraftCulprit::Ranks(vec![place]));
         DraftFinding {
-            kind: FindingKind::UnevenLearning,
-            culprit: DraftCulprit::Ranks(vec![place]),
-            phase: None,
-            cause: Cause::LargerGradients,
-            since_ms: self.since_ms,
             since_step: Some(self.since_step),
             witnesses: vec![
                 norm(Source::Rank { rank }, self.own, self.usual),
                 norm(Source::Peers { ranks }, self.usual, self.own),
             ],
-            severity: Severity::Warning,
-            lost_seconds: 0.0,
             values: vec![("diagnosis_gradient_outlier_factor", self.own / self.usual)],
-            is_symptom: false,
-            is_kept: false,
+            ..DraftFinding::new(kind, culprit, Cause::LargerGradients, self.since_ms)
         }
     }
 }

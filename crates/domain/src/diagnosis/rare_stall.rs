@@ -192,19 +192,15 @@ impl RareStall {
                     phase_of(loss.part).words()
                 )),
         ];
+        let (kind, culprit) = (FindingKind::RareStalls, DraftCulprit::Ranks(vec![place]));
         DraftFinding {
-            kind: FindingKind::RareStalls,
-            culprit: DraftCulprit::Ranks(vec![place]),
             phase: Some(phase_of(loss.part)),
-            cause: of_phase(loss.part),
-            since_ms,
             since_step: Some(since_step),
             witnesses,
             severity: severity(loss.part),
             lost_seconds: track.lost_s,
             values: vec![("diagnosis_rare_stall_ratio", ratio)],
-            is_symptom: false,
-            is_kept: false,
+            ..DraftFinding::new(kind, culprit, of_phase(loss.part), since_ms)
         }
     }
 }

@@ -322,18 +322,11 @@ fn draft_finding(
     ratio: f64,
 ) -> DraftFinding {
     DraftFinding {
-        kind: FindingKind::ReplicasDiffer,
-        culprit,
-        phase: None,
-        cause,
-        since_ms: difference.since_ms,
         since_step: Some(difference.since_step),
         witnesses,
         severity: Severity::Critical,
-        lost_seconds: 0.0,
         values: vec![("diagnosis_replicas_differ_ratio", ratio)],
-        is_symptom: false,
-        is_kept: false,
+        ..DraftFinding::new(FindingKind::ReplicasDiffer, culprit, cause, difference.since_ms)
     }
 }
 

@@ -9,7 +9,6 @@ use crate::diagnosis::finding::{Cause, Evidence, FindingKind, Source, Witness};
 use crate::diagnosis::members::Members;
 use crate::diagnosis::statistics::median;
 use crate::diagnosis::window::{OWN, PARTS, Parts, Role, STEP, SYNC, Window, largest};
-use crate::event::Severity;
 use crate::time::TimestampMs;
 
 /// Number of windows stored per rank, and how many of them a straggler must lead.
@@ -357,27 +356,23 @@ impl Track {
             }
             witnesses.extend(episode.corroboration.clone());
         }
+        let (kind, culprit) = (FindingKind::Straggler, DraftCulprit::Ranks(vec![place]));
+        let cause = if is_explained || episode.cause == Cause::BusyProcessors {
+            episode.cause.clone()
+        } else {
+            Cause::Unknown
+        };
         DraftFinding {
-            kind: FindingKind::Straggler,
-            culprit: DraftCulprit::Ranks(vec![place]),
             phase: Some(phase_of(episode.phase)),
-            cause: if is_explained || episode.cause == Cause::BusyProcessors {
-                episode.cause.clone()
-            } else {
-                Cause::Unknown
-            },
-            since_ms: episode.since_ms,
             since_step: Some(episode.since_step),
             witnesses,
-            severity: Severity::Warning,
             lost_seconds: episode.lost_s,
             values: vec![
                 ("diagnosis_straggler_ratio", cost),
                 ("diagnosis_straggler_lead_seconds", lead_s),
                 ("diagnosis_straggler_persistence_ratio", self.persistence()),
             ],
-            is_symptom: false,
-            is_kept: false,
+            ..DraftFinding::new(kind, culprit, cause, episode.since_ms)
         }
     }
 }

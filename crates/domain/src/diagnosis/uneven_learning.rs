@@ -391,18 +391,9 @@ fn draft_finding(
     witnesses: Vec<Witness>,
 ) -> DraftFinding {
     DraftFinding {
-        kind: FindingKind::UnevenLearning,
-        culprit,
-        phase: None,
-        cause,
-        since_ms: period.since_ms,
         since_step: Some(period.since_step),
         witnesses,
-        severity: Severity::Warning,
-        lost_seconds: 0.0,
-        values: Vec::new(),
-        is_symptom: false,
-        is_kept: false,
+        ..DraftFinding::new(FindingKind::UnevenLearning, culprit, cause, period.since_ms)
     }
 }
 

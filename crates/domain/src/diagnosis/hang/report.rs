@@ -88,18 +88,12 @@ fn plain_hang(view: &View<'_>, inactivity: &Inactivity, culprit: DraftCulprit, c
         _ => None,
     };
     DraftFinding {
-        kind: FindingKind::Hang,
-        culprit,
         phase,
-        cause,
-        since_ms: inactivity.since_ms,
         since_step: inactivity.since_step,
-        witnesses: Vec::new(),
         severity: Severity::Critical,
         lost_seconds: inactivity.seconds,
         values: hang_values(inactivity),
-        is_symptom: false,
-        is_kept: false,
+        ..DraftFinding::new(FindingKind::Hang, culprit, cause, inactivity.since_ms)
     }
 }
 
