@@ -210,13 +210,14 @@ fn lines(settings: &Settings, framework: u64) -> Vec<Line> {
     let s = states::of(settings, &tensors);
     let shape = settings.model.shape();
     let c = communication::of(settings, &tensors, shape.map(|shape| shape.layers), s.gradients);
-    let always = |part, bytes| Line { part, at: [bytes; 4] };
+    let line = |part, at| Line { part, at };
+    let always = |part, bytes| line(part, [bytes; 4]);
     let mut lines = vec![
         always(Part::Parameters, s.parameters),
-        Line {
-            part: Part::Gradients,
-            at: gradients(settings, s.gradients, c.first_gradients),
-        },
+        line(
+            Part::Gradients,
+            gradients(settings, s.gradients, c.first_gradients),
+        ),
         always(Part::OptimizerStates, s.optimizer),
         always(Part::MasterCopies, s.master),
     ];
@@ -237,42 +238,21 @@ fn lines(settings: &Settings, framework: u64) -> Vec<Line> {
             0,
         ];
         lines.extend([
-            Line {
-                part: Part::Activations,
-                at: [a.kept + a.ends, a.kept, left, 0],
-            },
-            Line {
-                part: Part::Recomputed,
-                at: [0, a.recomputed, again, 0],
-            },
-            Line {
-                part: Part::BlockGradients,
-                at: [0, a.block_gradients, a.block_gradients, 0],
-            },
-            Line {
-                part: Part::Loss,
-                at: [a.loss + a.loss_gradients, 0, 0, 0],
-            },
-            Line {
-                part: Part::LowPrecisionCopies,
-                at: casts,
-            },
+            line(Part::Activations, [a.kept + a.ends, a.kept, left, 0]),
+            line(Part::Recomputed, [0, a.recomputed, again, 0]),
+            line(Part::BlockGradients, [0, a.block_gradients, a.block_gradients, 0]),
+            line(Part::Loss, [a.loss + a.loss_gradients, 0, 0, 0]),
+            line(Part::LowPrecisionCopies, casts),
         ]);
     }
     lines.extend([
         always(Part::Buckets, c.buckets),
-        Line {
-            part: Part::GatheredUnits,
-            at: [c.gathered[0], c.gathered[1], c.gathered[2], 0],
-        },
-        Line {
-            part: Part::ReducedGradients,
-            at: [0, c.computed, c.reduced, 0],
-        },
-        Line {
-            part: Part::OptimizerTemporaries,
-            at: [0, 0, 0, s.temporaries],
-        },
+        line(
+            Part::GatheredUnits,
+            [c.gathered[0], c.gathered[1], c.gathered[2], 0],
+        ),
+        line(Part::ReducedGradients, [0, c.computed, c.reduced, 0]),
+        line(Part::OptimizerTemporaries, [0, 0, 0, s.temporaries]),
         always(Part::Framework, u128::from(framework)),
     ]);
     lines
