@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cost::{self, ChangeCost, ranks_words};
+use super::cost::{self, ranks_words};
 use super::preview::UNDO_EXCLUSION;
 use super::value::{self, Loading};
 use super::{Action, ActionKind, Hint};
@@ -90,8 +90,15 @@ impl ActionContext<'_> {
         hints
     }
 
-    fn restart_cost(&self) -> ChangeCost {
-        cost::of_restart(self.run, self.measurements, false)
+    /// Returns an action that restarts the run, and what that costs.
+    fn restarting(&self, kind: ActionKind, id: String, title: String) -> Action {
+        let cost = cost::of_restart(self.run, self.measurements, false);
+        Action {
+            cost: cost.words,
+            steps_lost: cost.steps_lost,
+            ranks: cost.ranks,
+            ..Action::new(kind, id, title)
+        }
     }
 
     fn attempt_began_ms(&self, no: AttemptNo) -> Option<TimestampMs> {
@@ -124,14 +131,10 @@ impl ActionContext<'_> {
         if !is_recent || !matches!(self.run.change_for(&request), Ok(Some(_))) {
             return None;
         }
-        let cost = self.restart_cost();
         let words = change.words();
         Some(Action {
-            cost: cost.words,
-            steps_lost: cost.steps_lost,
-            ranks: cost.ranks,
             undo: format!("Apply {words} again."),
-            ..Action::new(
+            ..self.restarting(
                 ActionKind::RevertKnobs,
                 format!("revert_knobs:{}.{}", id.attempt, id.live),
                 format!("Revert {words}"),
@@ -153,19 +156,17 @@ impl ActionContext<'_> {
         if self.measurements.spare_nodes == 0 || !matches!(self.run.change_for(&request), Ok(Some(_))) {
             return None;
         }
-        let cost = self.restart_cost();
         let left = cost::after_exclusion(self.run, node.as_str(), self.measurements.spare_nodes);
+        let (id, title) = (
+            format!("exclude_node:{node}"),
+            format!("Exclude {node} and resume"),
+        );
+        let restart = self.restarting(ActionKind::ExcludeNode, id, title);
         Some(Action {
-            cost: format!("{} {left}", cost.words),
-            steps_lost: cost.steps_lost,
-            ranks: cost.ranks,
+            cost: format!("{} {left}", restart.cost),
             undo: UNDO_EXCLUSION.to_owned(),
             node: Some(node.to_string()),
-            ..Action::new(
-                ActionKind::ExcludeNode,
-                format!("exclude_node:{node}"),
-                format!("Exclude {node} and resume"),
-            )
+            ..restart
         })
     }
 
@@ -180,13 +181,9 @@ impl ActionContext<'_> {
         if !is_possible {
             return None;
         }
-        let cost = self.restart_cost();
         Some(Action {
-            cost: cost.words,
-            steps_lost: cost.steps_lost,
-            ranks: cost.ranks,
             undo: "A restart cannot be undone; log and checkpoints of the attempt are kept.".to_owned(),
-            ..Action::new(
+            ..self.restarting(
                 ActionKind::Restart,
                 "restart".to_owned(),
                 "Restart from the last checkpoint".to_owned(),
@@ -268,13 +265,12 @@ impl ActionContext<'_> {
         let Ok(Some(pending)) = self.run.change_for(&request) else {
             return None;
         };
-        let cost = self.restart_cost();
         let what = known(name).map_or("", |knob| knob.what);
         let setting = format!("{name}={}", proposed.value);
+        let (id, title) = (format!("apply_knob:{setting}"), format!("Set {setting}"));
+        let restart = self.restarting(ActionKind::ApplyKnob, id, title);
         Some(Action {
-            cost: format!("{} Sets {what}.", cost.words),
-            steps_lost: cost.steps_lost,
-            ranks: cost.ranks,
+            cost: format!("{} Sets {what}.", restart.cost),
             undo: format!(
                 "`lockstep run revert {}` reverts it; it is reverted automatically if the verdict is worse.",
                 self.run.id
@@ -286,11 +282,7 @@ impl ActionContext<'_> {
                 .chain(pending.change.warnings)
                 .collect(),
             value: Some(proposed.value),
-            ..Action::new(
-                ActionKind::ApplyKnob,
-                format!("apply_knob:{setting}"),
-                format!("Set {setting}"),
-            )
+            ..restart
         })
     }
 }
