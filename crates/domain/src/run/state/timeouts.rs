@@ -154,20 +154,15 @@ impl Machine {
         if first.is_held() {
             return Some(first.overdue(now_ms));
         }
-        if let Some(outcome) = first_to_exit(attempt) {
-            return Some(NodeFailure {
-                outcome,
-                exclusion: None,
-            });
-        }
-        if suspects.len() > 1 {
-            let outcome = unknown_culprit(first, suspects.len(), now_ms);
-            return Some(NodeFailure {
-                outcome,
-                exclusion: None,
-            });
-        }
-        Some(first.overdue(now_ms))
+        let outcome = match first_to_exit(attempt) {
+            Some(outcome) => outcome,
+            None if suspects.len() > 1 => unknown_culprit(first, suspects.len(), now_ms),
+            None => return Some(first.overdue(now_ms)),
+        };
+        Some(NodeFailure {
+            outcome,
+            exclusion: None,
+        })
     }
 
     /// Returns the failure if a rank exited with 0 and the others wait for it without a step. A script that never steps (inference over
