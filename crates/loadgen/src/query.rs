@@ -12,7 +12,6 @@ mod answer;
 mod question;
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -355,9 +354,7 @@ fn keep(file: &Path, bodies: &[Vec<u8>]) -> Result<()> {
         text.extend(body.iter().filter(|byte| **byte != b'\n'));
         text.push(b'\n');
     }
-    let mut out = fs::File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
-    out.write_all(&text)
-        .with_context(|| format!("cannot write {}", file.display()))
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn kept(file: &Path) -> Result<Vec<String>> {

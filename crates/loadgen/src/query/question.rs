@@ -136,16 +136,10 @@ impl Catalogue {
             Kind::Max => self.hour(format!("max by (node) ({metric})"), n),
             Kind::Month => self.month(self.old_series(n)),
             Kind::MonthAverage => self.month(format!("avg_over_time({}[1h])", self.old_series(n))),
-            Kind::RuleMax => Question {
-                query: format!("max by (node) ({metric})"),
-                when: self.at(n),
-            },
+            Kind::RuleMax => self.at(format!("max by (node) ({metric})"), n),
             Kind::RuleThreshold => {
                 let (name, limit) = LIMITS[n as usize % LIMITS.len()];
-                Question {
-                    query: format!("{name} {limit}"),
-                    when: self.at(n),
-                }
+                self.at(format!("{name} {limit}"), n)
             }
             Kind::Dashboards => self.panels(n).swap_remove(0),
         }
@@ -170,17 +164,13 @@ impl Catalogue {
     }
 
     fn hour(&self, query: String, n: u32) -> Question {
-        Question {
-            query,
-            when: self.range(n, HOUR_S, STEP_S),
-        }
+        let when = self.range(n, HOUR_S, STEP_S);
+        Question { query, when }
     }
 
     fn month(&self, query: String) -> Question {
-        Question {
-            query,
-            when: self.range(0, 30 * 24 * HOUR_S, HOUR_S),
-        }
+        let when = self.range(0, 30 * 24 * HOUR_S, HOUR_S);
+        Question { query, when }
     }
 
     /// Returns a range. Its end is a multiple of the step, as in Grafana, and differs between questions.
@@ -194,9 +184,10 @@ impl Catalogue {
         }
     }
 
-    /// Returns the time of a rule's query: another second for each question.
-    fn at(&self, n: u32) -> When {
-        When::At(self.history.end_s - i64::from(n) * 17 % HOUR_S)
+    /// Returns the query of a rule: another second for each question.
+    fn at(&self, query: String, n: u32) -> Question {
+        let when = When::At(self.history.end_s - i64::from(n) * 17 % HOUR_S);
+        Question { query, when }
     }
 
     fn counter(&self, n: u32) -> String {
