@@ -102,10 +102,7 @@ impl RankSet {
                 _ => format!("{first}–{last}"),
             })
             .collect();
-        let noun = match self.ranges.as_slice() {
-            [(first, last)] if first == last => "rank",
-            _ => "ranks",
-        };
+        let noun = if self.only().is_some() { "rank" } else { "ranks" };
         format!("{noun} {}", parts.join(", "))
     }
 

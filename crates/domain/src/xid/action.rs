@@ -73,17 +73,11 @@ impl Action {
     /// Returns the action for NVIDIA's word; `-` means no action.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        let known = || {
-            WORDS
-                .iter()
-                .find(|(_, known)| *known == word)
-                .map(|(action, _)| *action)
-        };
         if word == "-" {
-            Some(Self::Unpublished)
-        } else {
-            known()
+            return Some(Self::Unpublished);
         }
+        let known = WORDS.iter().find(|(_, known)| *known == word);
+        known.map(|(action, _)| *action)
     }
 
     /// Returns the action as a text for people.
