@@ -127,9 +127,7 @@ impl Agent {
         let once = self.once;
         let config = self.config()?;
         if once {
-            let text = agent::once(config)
-                .await
-                .map_err(|error| Failure::Failed(error.into()))?;
+            let text = agent::once(config).await.map_err(anyhow::Error::from)?;
             crate::say::write(&text);
             return Ok(());
         }

@@ -57,9 +57,7 @@ impl Demo {
         let folder = tempfile::Builder::new().prefix("lockstep-demo-").tempdir()?;
         let mut config = Config::new(folder.path().to_path_buf());
         config.listen = self.listen;
-        let mut running = collector::start(config)
-            .await
-            .map_err(|error| Failure::Failed(error.into()))?;
+        let mut running = collector::start(config).await.map_err(anyhow::Error::from)?;
         let result = self.show(&mut running).await;
         running.shutdown().await;
         result
