@@ -17,21 +17,15 @@ pub(crate) struct Setting {
 
 impl Setting {
     pub(crate) fn of_environment() -> Self {
-        let kinds =
-            std::env::var("LOCKSTEP_CGROUPS").map_or(CgroupKinds::Any, |word| CgroupKinds::parse(&word));
-        let mut limits = Limits::default();
-        if let Some(seconds) = std::env::var("LOCKSTEP_STALL_AFTER_S")
-            .ok()
-            .and_then(|text| text.parse::<u32>().ok())
-        {
-            limits.no_step = Duration::from_secs(seconds.max(1).into());
+        let mut setting = Self::default();
+        let variable = |name: &str| std::env::var(name).ok();
+        if let Some(word) = variable("LOCKSTEP_CGROUPS") {
+            setting.kinds = CgroupKinds::parse(&word);
         }
-        let timeouts = StopTimeouts::default();
-        Self {
-            kinds,
-            limits,
-            timeouts,
+        if let Some(seconds) = variable("LOCKSTEP_STALL_AFTER_S").and_then(|text| text.parse::<u32>().ok()) {
+            setting.limits.no_step = Duration::from_secs(seconds.max(1).into());
         }
+        setting
     }
 }
 
