@@ -76,13 +76,20 @@ impl Family {
         let value = extra.map_or("", |(_, value)| value);
         self.names
             .entry((Literal(metric), Literal(value)))
-            .or_insert_with(|| {
-                let own = common.iter().map(|(name, value)| (*name, value.as_str()));
-                Named {
-                    series: series(metric, &own.chain(extra).collect::<Vec<_>>()),
-                    hint: SeriesHint::default(),
-                }
+            .or_insert_with(|| Named {
+                series: with_common(common, metric, extra),
+                hint: SeriesHint::default(),
             })
+    }
+
+    /// Returns the series of a metric with one more label of any value.
+    pub(crate) fn series_with(&self, metric: &str, label: &str, value: &str) -> Labels {
+        with_common(&self.common, metric, Some((label, value)))
+    }
+
+    /// Returns all series that were written.
+    pub(crate) fn into_series(self) -> impl Iterator<Item = Labels> {
+        self.names.into_values().map(|named| named.series)
     }
 
     /// Returns a writer whose samples have this time.
@@ -93,6 +100,15 @@ impl Family {
             at_ms,
         }
     }
+}
+
+fn with_common(common: &[(&'static str, String)], metric: &str, extra: Option<(&str, &str)>) -> Labels {
+    let mut labels: Vec<(&str, &str)> = common
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    labels.extend(extra);
+    series(metric, &labels)
 }
 
 /// Writes the readings of one time.

@@ -18,7 +18,7 @@ use crate::launch::probe::baseline::{BestSpeed, LossNoise};
 use crate::launch::probe::flop_utilization::FlopUtilization;
 use crate::launch::probe::pool::{PoolSchedule, Span};
 use crate::launch::probe::record::{Checkpoint, Phase, Skips, Step};
-use crate::sample::series::series;
+use crate::sample::series::Family;
 use crate::sample::{Samples, assignment};
 
 /// The values that may be non-finite.
@@ -30,8 +30,7 @@ const FAILING_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct RankSeries {
-    labels: [(&'static str, String); 2],
-    names: BTreeMap<&'static str, Labels>,
+    family: Family,
     written_ms: TimestampMs,
     schedule: PoolSchedule,
     pool: Vec<Step>,
@@ -79,7 +78,7 @@ struct RankSaves {
 impl RankSeries {
     pub(super) fn new(run: &RunId, rank: u32) -> Self {
         Self {
-            labels: [("run", run.to_string()), ("rank", rank.to_string())],
+            family: Family::new(vec![("run", run.to_string()), ("rank", rank.to_string())]),
             loss_best: f64::INFINITY,
             ..Self::default()
         }
@@ -151,7 +150,8 @@ impl RankSeries {
     }
 
     fn save_error_series(&self, errno: &str) -> Labels {
-        self.series_with("train_checkpoint_errors_total", "errno", errno)
+        self.family
+            .series_with("train_checkpoint_errors_total", "errno", errno)
     }
 
     pub(super) fn step(&mut self, step: Step, samples: &Samples) {
@@ -246,7 +246,8 @@ impl RankSeries {
     }
 
     fn nonfinite_series(&self, value: &str) -> Labels {
-        self.series_with("train_nonfinite_since_step", "value", value)
+        self.family
+            .series_with("train_nonfinite_since_step", "value", value)
     }
 
     /// Writes the open pool, without waiting for more steps.
@@ -385,26 +386,17 @@ impl RankSeries {
         let (Some(checksum), Some(group)) = (last.parameters_checksum, last.replica_group) else {
             return;
         };
-        let series = self.series_with("train_parameters_checksum", "replica_group", &group.to_string());
+        let group = group.to_string();
+        let series = self
+            .family
+            .series_with("train_parameters_checksum", "replica_group", &group);
         samples.push(&series, at_ms, checksum);
     }
 
-    /// Returns a series of the rank with one more label, if that is not empty.
-    fn series_with(&self, metric: &str, label: &str, value: &str) -> Labels {
-        let [(run, run_id), (rank, number)] = &self.labels;
-        series(metric, &[(run, run_id), (rank, number), (label, value)])
-    }
-
     fn push(&mut self, metric: &'static str, at_ms: TimestampMs, value: Option<f64>, samples: &Samples) {
-        let Some(value) = value else { return };
-        let labels = &self.labels;
-        let name = self.names.entry(metric).or_insert_with(|| {
-            series(
-                metric,
-                &labels.each_ref().map(|(name, value)| (*name, value.as_str())),
-            )
-        });
-        samples.push(name, at_ms, value);
+        if let Some(value) = value {
+            self.family.at(samples, at_ms).put(metric, value);
+        }
     }
 }
 

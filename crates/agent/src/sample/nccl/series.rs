@@ -14,7 +14,7 @@ use domain::time::TimestampMs;
 
 use crate::sample::Samples;
 use crate::sample::nccl::report::{ArrivalRecord, Report, Totals, known_function};
-use crate::sample::series::series;
+use crate::sample::series::{Family, series};
 
 /// The maximum number of communicators of a rank with series: enough for data, tensor, pipeline and expert parallelism and their products.
 /// With 12 functions and 5 metrics, a rank has at most a few hundred series. Further communicators are ignored.
@@ -40,8 +40,9 @@ struct RankComms {
 /// One rank on one communicator.
 #[derive(Debug)]
 struct CommSeries {
-    labels: [(&'static str, String); 3],
-    names: BTreeMap<(&'static str, &'static str), Labels>,
+    /// The value of the label `comm`.
+    name: String,
+    family: Family,
     /// The totals of the last report, by function.
     before: BTreeMap<&'static str, Totals>,
 }
@@ -79,7 +80,7 @@ impl NcclSeries {
         self.describe(report, at_ms);
         let samples = self.samples.clone();
         let Some(comm) = self.comm(report) else { return };
-        let name = comm.labels[2].1.clone();
+        let name = comm.name.clone();
         for totals in &report.functions {
             comm.write(totals, at_ms, &samples);
         }
@@ -140,14 +141,14 @@ impl NcclSeries {
                 return None;
             }
             let name = name_of(report, comms);
-            let labels = [
+            let labels = vec![
                 ("run", self.run.clone()),
                 ("rank", report.rank.to_string()),
-                ("comm", name),
+                ("comm", name.clone()),
             ];
             let comm = CommSeries {
-                labels,
-                names: BTreeMap::new(),
+                name,
+                family: Family::new(labels),
                 before: BTreeMap::new(),
             };
             comms.insert(report.comm.clone(), comm);
@@ -184,7 +185,7 @@ impl NcclSeries {
             .ranks
             .get_mut(&report.rank)
             .and_then(|rank| rank.comms.remove(&report.comm));
-        for name in closed.into_iter().flat_map(|comm| comm.names.into_values()) {
+        for name in closed.into_iter().flat_map(|comm| comm.family.into_series()) {
             self.samples.end(&name, at_ms);
         }
         let used = |rank: &RankComms| rank.comms.contains_key(&report.comm);
@@ -204,7 +205,7 @@ impl NcclSeries {
 /// Returns the framework's name of the communicator, or its hash if it has no name or the rank already uses the name.
 fn name_of(report: &Report, comms: &BTreeMap<String, CommSeries>) -> String {
     let named = report.comm_name.as_deref().filter(|name| !name.is_empty());
-    let taken = |name: &str| comms.values().any(|comm| comm.labels[2].1 == name);
+    let taken = |name: &str| comms.values().any(|comm| comm.name == name);
     named
         .filter(|name| !taken(name))
         .unwrap_or(&report.comm)
@@ -216,16 +217,12 @@ impl CommSeries {
         let Some(function) = known_function(&totals.function) else {
             return;
         };
-        self.put(
-            "nccl_collectives_total",
-            function,
-            whole(totals.count),
-            at_ms,
-            samples,
-        );
-        self.put("nccl_bytes_total", function, whole(totals.bytes), at_ms, samples);
+        let by = ("function", function);
+        let out = &mut self.family.at(samples, at_ms);
+        out.put_by("nccl_collectives_total", by, whole(totals.count));
+        out.put_by("nccl_bytes_total", by, whole(totals.bytes));
         if let Some(sequence) = totals.sequence {
-            self.put("nccl_sequence", function, whole(sequence), at_ms, samples);
+            out.put_by("nccl_sequence", by, whole(sequence));
         }
         let before = self.before.insert(function, totals.clone()).unwrap_or_default();
         let timed = totals.timed.saturating_sub(before.timed);
@@ -233,39 +230,11 @@ impl CommSeries {
         if timed == 0 || seconds <= 0.0 {
             return;
         }
-        self.put(
-            "nccl_collective_seconds",
-            function,
-            seconds / whole(timed),
-            at_ms,
-            samples,
-        );
+        out.put_by("nccl_collective_seconds", by, seconds / whole(timed));
         let bus_bytes = totals.bus_bytes - before.bus_bytes;
         if bus_bytes > 0.0 {
-            self.put(
-                "nccl_bus_bandwidth_bytes_per_second",
-                function,
-                bus_bytes / seconds,
-                at_ms,
-                samples,
-            );
+            out.put_by("nccl_bus_bandwidth_bytes_per_second", by, bus_bytes / seconds);
         }
-    }
-
-    fn put(
-        &mut self,
-        metric: &'static str,
-        function: &'static str,
-        value: f64,
-        at_ms: TimestampMs,
-        samples: &Samples,
-    ) {
-        let labels = &self.labels;
-        let name = self.names.entry((metric, function)).or_insert_with(|| {
-            let own = labels.iter().map(|(name, value)| (*name, value.as_str()));
-            series(metric, &own.chain([("function", function)]).collect::<Vec<_>>())
-        });
-        samples.push(name, at_ms, value);
     }
 }
 
