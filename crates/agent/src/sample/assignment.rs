@@ -23,14 +23,11 @@ pub(crate) fn of(gpu: &str, identity: &Identity) -> Option<Labels> {
         ("pod_name", &identity.pod_name),
         ("namespace", &identity.namespace),
     ];
-    let known: Vec<(&str, &str)> = labels
+    let known = labels
         .iter()
-        .filter_map(|(name, value)| Some((*name, value.as_deref()?)))
-        .collect();
-    let labels: Vec<(&str, &str)> = std::iter::once(("gpu", gpu))
-        .chain(known.iter().copied())
-        .collect();
-    (!known.is_empty()).then(|| series(NAME, &labels))
+        .filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+    let labels: Vec<(&str, &str)> = std::iter::once(("gpu", gpu)).chain(known).collect();
+    (labels.len() > 1).then(|| series(NAME, &labels))
 }
 
 /// Writes a use, unless another series has more labels for it. Ends the series that have fewer.
