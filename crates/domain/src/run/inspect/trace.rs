@@ -99,7 +99,7 @@ pub fn read_lanes(json: impl Read) -> Result<TraceLanes, LanesError> {
 fn read_at_most(json: impl Read, spans_max: usize) -> Result<TraceLanes, LanesError> {
     let mut intervals = Intervals::new(spans_max);
     let mut json = serde_json::Deserializer::from_reader(json);
-    let read = Trace(&mut intervals).deserialize(&mut json);
+    let read = json.deserialize_map(Trace(&mut intervals));
     match read.and_then(|()| json.end()) {
         Ok(()) => intervals.lanes(),
         Err(_) if intervals.is_full => Err(LanesError::TooMany),
@@ -186,14 +186,6 @@ impl Visitor<'_> for IdVisitor {
 
 /// The whole document: an object with the list of events.
 struct Trace<'a>(&'a mut Intervals);
-
-impl<'de> DeserializeSeed<'de> for Trace<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_map(self)
-    }
-}
 
 impl<'de> Visitor<'de> for Trace<'_> {
     type Value = ();
