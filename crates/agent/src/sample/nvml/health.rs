@@ -62,16 +62,12 @@ impl<'a> Health<'a> {
             out.put("gpu_memory_clock_hertz", f64::from(megahertz) * 1e6);
         }
         if let Some(video) = queries.query("encoder", |gpu| gpu.encoder_utilization())? {
-            out.put(
-                "gpu_encoder_utilization_ratio",
-                f64::from(video.utilization) / 100.0,
-            );
+            let ratio = f64::from(video.utilization) / 100.0;
+            out.put("gpu_encoder_utilization_ratio", ratio);
         }
         if let Some(video) = queries.query("decoder", |gpu| gpu.decoder_utilization())? {
-            out.put(
-                "gpu_decoder_utilization_ratio",
-                f64::from(video.utilization) / 100.0,
-            );
+            let ratio = f64::from(video.utilization) / 100.0;
+            out.put("gpu_decoder_utilization_ratio", ratio);
         }
         if let Some(generation) = queries.query("pcie gen", |gpu| gpu.current_pcie_link_gen())? {
             out.put("gpu_pcie_generation", generation);

@@ -133,11 +133,8 @@ fn clocks(readings: &[Reading]) -> Check {
     let bad: Vec<String> = named(readings, "gpu_throttle")
         .filter(|(labels, is_so)| *is_so > 0.0 && is_one_of(labels, "reason", &BAD_REASONS))
         .map(|(labels, _)| {
-            format!(
-                "GPU {}: {}",
-                gpu(labels),
-                labels.get("reason").unwrap_or_default()
-            )
+            let reason = labels.get("reason").unwrap_or_default();
+            format!("GPU {}: {reason}", gpu(labels))
         })
         .collect();
     judged(
