@@ -41,7 +41,8 @@ change to be watched.
 - *TraceML*: TraceML on the same script with the same seed, for stragglers; three lines of the script are enabled for it. It is right if its summary at the end of the run
   names exactly the culprits as stragglers. Only the trials in which TraceML ran too are compared.
 - *alerts besides*: other rules of severity warning or above whose alerts were sent in any of the trials. Each such alert is a false alarm, although it may be true.
-- *targets*: at p95, hangs are named within 12 s or 3 steps and 3 s, stragglers within 20 s or 20 steps, whichever is longer.
+- *targets*: at p95, hangs are named within 12 s or 3 steps and 3 s, stragglers within 20 s or 20 steps, whichever is longer. They are met only with 120 trials, or all
+  if fewer are planned, and if no trial is listed as *not carried out*, for example because its run ended before the fault.
 
 Rules that need ten minutes or more have no trials: `LossPlateau`, `HostMemoryGrows`, `CheckpointOverdue` and `RunStuckQueued`.
 
@@ -118,9 +119,10 @@ pub(crate) fn run(layout: &Layout, options: &Options) -> Result<ExitCode> {
             ("LOCKSTEP_DIAGNOSIS_STOP_FILE", stop_file.display().to_string()),
         ]);
         settings.extend(until_ms.map(|until_ms| ("LOCKSTEP_DIAGNOSIS_UNTIL_MS", until_ms.to_string())));
-        well &= scored(layout, options, &revision, &venv, (&settings, &stop_file))?;
-        is_over = stop_file.exists() || until_ms.is_some_and(|until_ms| machine::now_ms() >= until_ms);
+        well &= scored(layout, options, &revision, &venv, &settings, &stop_file)?;
+        is_over = stop_file.exists();
     }
+    is_over |= until_ms.is_some_and(|until_ms| machine::now_ms() >= until_ms);
     if options.healthy_minutes() > 0 && !is_over {
         well &= is_quiet(layout, options, &revision, &healthy, &venv)?;
     }
@@ -167,7 +169,8 @@ fn scored(
     options: &Options,
     revision: &str,
     venv: &Path,
-    (settings, stop_file): (&[(&str, String)], &Path),
+    settings: &[(&str, String)],
+    stop_file: &Path,
 ) -> Result<bool> {
     let (table, well) = MATRIX.run_stoppable(layout, venv, settings, stop_file)?;
     result(&table);

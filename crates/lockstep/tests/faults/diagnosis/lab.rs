@@ -1,5 +1,6 @@
 //! Runs all trials, one after another or several at a time.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Mutex, RwLock};
@@ -36,6 +37,9 @@ pub(super) struct Done {
     pub(super) trials: Vec<Trial>,
     /// Number of trials that were planned.
     pub(super) planned: usize,
+    /// Names of the trials that could not be carried out in this execution, for example because the run ended before its fault. A trial that
+    /// was given up because the lab ended is not among them.
+    failed: BTreeSet<String>,
 }
 
 impl Lab {
@@ -46,6 +50,7 @@ impl Lab {
         let done = Mutex::new(Done {
             trials: Vec::new(),
             planned: planned.len(),
+            failed: BTreeSet::new(),
         });
         known
             .into_iter()
@@ -91,8 +96,15 @@ impl Lab {
                         if stop::starts_no_more() {
                             break;
                         }
-                        if let Err(error) = self.run_caught(kind, number, done) {
-                            println!("{} #{number}: not carried out: {error:#}", kind.name);
+                        let name = format!("{} #{number}", kind.name);
+                        match self.run_caught(kind, number, done) {
+                            Ok(()) => _ = done.lock().unwrap().failed.remove(&name),
+                            Err(error) => {
+                                println!("{name}: not carried out: {error:#}");
+                                if !stop::must_end() {
+                                    done.lock().unwrap().failed.insert(name);
+                                }
+                            }
                         }
                     }
                 });
@@ -169,12 +181,12 @@ impl Done {
         found.cloned()
     }
 
-    /// Returns true if there are enough trials to say that targets are met.
+    /// Returns true if the trials are enough to say that targets are met. A trial that could not be carried out may hide a fault of Lockstep.
     pub(super) fn is_enough(&self) -> bool {
-        is_enough(self.trials.len(), self.planned)
+        self.failed.is_empty() && is_enough(self.trials.len(), self.planned)
     }
 
-    /// Says how many of the planned trials are done.
+    /// Says how many of the planned trials are done, and which ones could not be carried out.
     pub(super) fn in_words(&self) -> String {
         let count = self.trials.len();
         let too_few = if is_enough(count, self.planned) {
@@ -182,7 +194,16 @@ impl Done {
         } else {
             format!(", too few to meet the targets: they need {TRIALS_MIN} or all")
         };
-        format!("{count} of {} planned trials are done{too_few}.", self.planned)
+        let failed: Vec<&str> = self.failed.iter().map(String::as_str).collect();
+        let failed = if failed.is_empty() {
+            String::new()
+        } else {
+            format!(" Not carried out: {}.", failed.join(", "))
+        };
+        format!(
+            "{count} of {} planned trials are done{too_few}.{failed}",
+            self.planned
+        )
     }
 }
 
@@ -222,10 +243,27 @@ mod tests {
         let done = Done {
             trials: Vec::new(),
             planned: 128,
+            failed: BTreeSet::new(),
         };
         assert_eq!(
             done.in_words(),
             "0 of 128 planned trials are done, too few to meet the targets: they need 120 or all."
+        );
+    }
+
+    #[test]
+    fn a_trial_that_could_not_be_carried_out_is_named_and_the_targets_are_not_met() {
+        let mut done = Done {
+            trials: Vec::new(),
+            planned: 0,
+            failed: BTreeSet::new(),
+        };
+        assert!(done.is_enough());
+        done.failed.insert("spin #1".to_owned());
+        assert!(!done.is_enough());
+        assert_eq!(
+            done.in_words(),
+            "0 of 0 planned trials are done. Not carried out: spin #1."
         );
     }
 }

@@ -75,7 +75,8 @@ fn all() {
     // Without a table, the page keeps its earlier one.
     assert!(!done.trials.is_empty(), "no trial is done");
     let rows = table::rows(&lab.kinds, &done.trials);
-    println!("{BEGIN}\n{}\n\n{}{END}", done.in_words(), table::text(&rows));
+    let text = table::text(&rows, done.is_enough());
+    println!("{BEGIN}\n{}\n\n{text}{END}", done.in_words());
     assert!(
         done.is_enough(),
         "{} The same command does the missing ones.",

@@ -142,8 +142,9 @@ impl Row {
     }
 }
 
-/// Returns a table for each family, with its sum; then the sum of all trials, the intervals, and the targets.
-pub(super) fn text(rows: &[Row]) -> String {
+/// Returns a table for each family, with its sum; then the sum of all trials, the intervals, and the targets. Targets are only said to be met if
+/// there are enough trials.
+pub(super) fn text(rows: &[Row], is_enough: bool) -> String {
     let (mut text, sums) = (String::new(), sums(rows));
     for sum in &sums {
         let _infallible = write!(text, "### {}\n\n{HEAD}", heading(sum.family));
@@ -180,7 +181,7 @@ pub(super) fn text(rows: &[Row]) -> String {
         );
     }
     let unmet = unmet(rows);
-    if unmet.is_empty() {
+    if unmet.is_empty() && is_enough {
         text += "- All targets are met.\n";
     }
     for target in unmet {
@@ -351,7 +352,7 @@ mod tests {
             (rows[0].right, rows[0].detected, rows[0].why, rows[0].peer_right),
             (3, 3, 4, 2)
         );
-        let text = text(&rows);
+        let text = text(&rows, true);
         assert!(
             text.contains("| slow-forward | 4 | 3 | 3 | 0 | 0 | 2.0 | ∞ | 4 | 2 of 4 | 0 of 4 |  |"),
             "{text}"
@@ -369,7 +370,10 @@ mod tests {
         let trials: Vec<Trial> = (1..=4)
             .map(|n| trial(kind, n, Some(f64::from(n)), n < 4))
             .collect();
-        assert_eq!(unmet(&rows(&[kind], &trials)), Vec::<String>::new());
+        let met = rows(&[kind], &trials);
+        assert_eq!(unmet(&met), Vec::<String>::new());
+        let says_so = |is_enough: bool| text(&met, is_enough).contains("All targets are met");
+        assert!(says_so(true) && !says_so(false), "too few trials meet no targets");
         let trials: Vec<Trial> = (1..=4)
             .map(|n| trial(kind, n, Some(f64::from(n)), true))
             .collect();
@@ -391,7 +395,7 @@ mod tests {
             unmet(&rows),
             ["stragglers are right in more trials than TraceML's"]
         );
-        let text = text(&rows);
+        let text = text(&rows, true);
         assert!(text.contains("Lockstep right in 2 of these trials"), "{text}");
     }
 
@@ -399,7 +403,7 @@ mod tests {
     fn each_family_has_a_table_and_a_sum() {
         let kinds = [named("slow-forward"), named("spin"), named("constant-labels")];
         let trials: Vec<Trial> = kinds.iter().map(|kind| trial(kind, 1, None, false)).collect();
-        let text = text(&rows(&kinds, &trials));
+        let text = text(&rows(&kinds, &trials), true);
         let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("### ")).collect();
         assert_eq!(headings, ["### Hangs", "### Stragglers", "### Data", "### All"]);
         for row in [

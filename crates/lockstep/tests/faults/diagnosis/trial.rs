@@ -222,3 +222,41 @@ pub(super) fn why(api: &Api, data: &Path, run: &str) -> Result<String> {
         .output()?;
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::named;
+    use super::*;
+
+    #[test]
+    fn why_must_name_the_culprit_of_the_kind() {
+        let check = |kind: &str, culprit: &str, expected: bool| {
+            let kind = named(kind);
+            let trial = Trial {
+                kind: kind.name.to_owned(),
+                seed: 1,
+                number: 1,
+                draw: Draw {
+                    culprits: vec![2],
+                    ..Draw::new(kind, 1, 1)
+                },
+                nodes: vec!["b".to_owned()],
+                alerts: Vec::new(),
+                why: format!("RunStalled\n  culprit   {culprit}\n"),
+                traceml: None,
+            };
+            assert_eq!(trial.why_names_it(kind), expected, "{} {culprit}", kind.name);
+        };
+        for (culprit, of_rank, of_either, of_run, of_node) in [
+            ("r-1, rank 2, on b", true, true, false, true),
+            ("r-1, rank 3, on b", false, false, false, true),
+            ("r-1", false, true, true, false),
+            ("on b", false, false, false, true),
+        ] {
+            check("spin", culprit, of_rank);
+            check("inf-gradient", culprit, of_either);
+            check("learning-rate-jump", culprit, of_run);
+            check("node-lost", culprit, of_node);
+        }
+    }
+}

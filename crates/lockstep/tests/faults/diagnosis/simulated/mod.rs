@@ -71,7 +71,7 @@ fn table_of(group: Group) {
     let rows = table::rows(&kinds, &done.trials);
     println!(
         "{BEGIN}\n{}{}{END}",
-        table::text(&rows),
+        table::text(&rows, true),
         lab::of_large(&kinds, &done.trials)
     );
     assert!(
