@@ -195,6 +195,30 @@ test("pages", async (t) => {
     await page.locator("[data-testid=gpu-table] tbody tr").first().getByText("node-0700 GPU 3").waitFor();
   });
 
+  await t.test("a chart of whole numbers has no ticks between them", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    const ticks = await page.evaluate(async () => {
+      await lockstepLoadCharts();
+      const element = document.createElement("div");
+      document.querySelector("main").prepend(element);
+      const chart = lockstepChart.create(element, "plain", true, "time");
+      const drawn = async (values) => {
+        const ticks = [];
+        chart.format = (tick) => String(ticks.push(tick));
+        lockstepChart.set(chart, ["up"], ["line"], Float64Array.of(1, 2, 3), [Float64Array.from(values)], new Float64Array());
+        while (ticks.length === 0) await new Promise(requestAnimationFrame);
+        return ticks;
+      };
+      const all = [await drawn([0, 1, NaN]), await drawn([0, 0.5, 1]), await drawn([0, 1, 1])];
+      chart.destroy();
+      element.remove();
+      return all;
+    });
+    const isWhole = ticks.map((all) => all.every(Number.isInteger));
+    assert.deepEqual(isWhole, [true, false, true], JSON.stringify(ticks));
+  });
+
   await t.test("the form shows the errors that the server would, until they are fixed", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
