@@ -353,10 +353,7 @@ mod tests {
             found(&watched, Counted::Gpus).as_deref(),
             Some("largest loss: seen-1 (2.0 GPU-min)")
         );
-        let without = [
-            time("a-1", Counted::Gpus, 0.0),
-            time("a-2", Counted::Gpus, 0.0),
-        ];
+        let without = [time("a-1", Counted::Gpus, 0.0), time("a-2", Counted::Gpus, 0.0)];
         assert_eq!(found(&without, Counted::Gpus), None, "nothing was lost");
     }
 }
