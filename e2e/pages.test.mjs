@@ -39,6 +39,30 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
+  await t.test("GPUs that are held but idle are listed by run with its owner, and by node without a run", async (t) => {
+    const page = await openPage(t, browser);
+    let real;
+    const counts = [
+      { metric: { run: "llama-1" }, value: [0, "3"] },
+      { metric: { node: "node-07" }, value: [0, "2"] },
+    ];
+    await page.route(
+      ({ pathname }) => pathname === "/api/v1/query",
+      async (route) => {
+        real ??= await (await route.fetch()).json();
+        await route.fulfill({ json: { status: "success", data: { resultType: "vector", result: counts } } });
+      },
+    );
+    await logIn(page, lockstep);
+    const line = page.getByTestId("held-idle");
+    await line.getByRole("link", { name: "llama-1: 3" }).waitFor();
+    const links = await line.getByRole("link").evaluateAll((all) => all.map((link) => [link.textContent, link.getAttribute("href")]));
+    assert.deepEqual(links, [["llama-1: 3", "/runs/llama-1"], ["node-07 (no run): 2", "/?sel=node-07"]]);
+    assert.equal(real.status, "success", `the collector can compute it: ${JSON.stringify(real)}`);
+    assert.deepEqual(real.data.result, [], "the GPUs have not been measured for ten minutes");
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
   await t.test("the first steps are marked as done automatically", async (t) => {
     const page = await openPage(t, browser);
     let pushed = false;
