@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from conftest import INJECT, TIMEOUT_S, Listener, rank_environment
@@ -210,6 +211,34 @@ def test_callbacks_run_once_a_module_is_complete_and_leave_no_trace(tmp_path):
     assert done.stdout == "[('one', 1)] 1 VALUE = 1 SourceFileLoader True\n", done.stderr
 
 
+LOOKUPS = """
+import importlib.util, sys; sys.path.insert(0, {folder!r})
+from lockstep_probe.imports import AfterImport
+seen = []
+class Asking:  # a finder that asks all finders again
+    def find_spec(self, name, path=None, target=None):
+        return None if name != "one" or name in asked else asked.append(name) or importlib.util.find_spec(name)
+asked = []
+AfterImport({{"one": lambda m: seen.append("inner")}}, print).install()
+sys.meta_path.insert(0, Asking())
+AfterImport({{"one": lambda m: seen.append("outer")}}, print).install()
+found = [importlib.util.find_spec("one") is not None for _ in range(2)]
+try: import one
+except ImportError: seen.append("failed")
+sys.fail = False
+import one
+importlib.reload(one)
+print(found, seen, type(one.__loader__).__name__)
+"""
+
+
+def test_a_module_is_seen_although_it_was_looked_up_or_failed_before_its_import(tmp_path):
+    """Libraries look up torch, to find out whether it is installed, before anything imports it."""
+    (tmp_path / "one.py").write_text("import sys\nif getattr(sys, 'fail', True): raise ImportError\n")
+    done = python(LOOKUPS.format(folder=str(tmp_path)), INJECT)
+    assert done.stdout == "[True, True] ['failed', 'inner', 'outer'] SourceFileLoader\n", done.stderr
+
+
 def test_the_page_is_written_after_each_import_of_a_watched_module():
     class Recorder:
         calls = []
@@ -225,6 +254,14 @@ def test_the_page_is_written_after_each_import_of_a_watched_module():
 
     hooks.after_import(Recorder())["torch"]("torch")
     assert Recorder.calls == ["torch", "the page"]
+
+
+def test_losses_of_an_iterator_reach_torch_all():
+    autograd = types.SimpleNamespace(backward=lambda tensors: tuple(tensors))
+    probe = types.SimpleNamespace(call=lambda function, *args: function(*args), stop=types.SimpleNamespace(due=False))
+    probe.begin_backward, probe.end_backward = lambda tensors: next(iter(tensors)), lambda handle, failed: None
+    hooks.watch_backward(probe, autograd)
+    assert autograd.backward(iter(["a loss", "another"])) == ("a loss", "another")
 
 
 # === the arithmetic of a step ===
@@ -454,6 +491,44 @@ def test_sharded_norms_travel_as_squares():
     cycle = Cycle(ScriptedTimeline(1.0, 1.0))
     cycle.norms, cycle.norms_are_local = [3.0], True
     assert cycle.close().fields() == {"grad_norm_local_sq": 9.0}
+
+
+def test_a_step_that_does_not_end_keeps_a_limited_number_of_parts(monkeypatch):
+    monkeypatch.setattr("lockstep_probe.cycle.PARTS_MAX", 10)
+    cycle = Cycle(ScriptedTimeline())
+    first_step_ends_at(cycle, 0.0)
+    for _ in range(50):
+        cycle.timeline.marks = [1.0, 3.0]
+        cycle.losses.append(1.0)
+        cycle.waited(0.0, 0.5)
+        cycle.begin_backward()
+        cycle.end_backward()
+        assert max(len(cycle._spans), len(cycle._waits), len(cycle.losses)) <= 10
+    cycle.timeline.marks = [9.0, 9.0]
+    assert cycle.close().fields() == {"step_s": 9.0}, "the parts that are left are not those of the step"
+    cycle.timeline.marks = [10.0, 12.0, 13.0, 13.0]
+    cycle.begin_backward()
+    cycle.end_backward()
+    assert cycle.close().fields() == {"step_s": 4.0, "forward_s": 1.0, "backward_s": 2.0}
+
+
+class Capturing(ScriptedTimeline):
+    """Like a GPU's while the script captures a CUDA graph: it has no `keep`, because a copy would be a part of the graph."""
+
+    def can_keep(self, tensor):
+        return True
+
+    def usable(self):
+        return False
+
+
+def test_nothing_is_added_to_a_graph_that_the_script_captures(tmp_path):
+    probe = Probe({**WORKER, **rank_environment(tmp_path / "socket")})
+    probe.cycle = Cycle(Capturing())
+    probe._keep_norm("a norm", False)
+    probe.clipped_otherwise(["a gradient"])
+    probe.scaled(types.SimpleNamespace(is_enabled=lambda: True, _scale="a scale"), "a loss", "their product")
+    assert (probe.cycle.norms, probe.cycle.loss_scale) == ([], None)
 
 
 class LateTimeline(ScriptedTimeline):

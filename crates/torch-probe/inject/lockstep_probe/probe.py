@@ -347,13 +347,15 @@ class Probe:
 
     def clipped_otherwise(self, gradients):
         """Clipping by another norm than the 2-norm: ours must be computed before it."""
+        if not self.cycle.timeline.usable():
+            return
         found = norms.of_gradients(self.torch, gradients, self.shard_weight)
         if found is not None:
             self._keep_norm(*found)
 
     def scaled(self, scaler, loss, result):
         """A GradScaler multiplied the loss: keeps the true one until the product's backward pass."""
-        if not scaler.is_enabled():
+        if not scaler.is_enabled() or not self.cycle.timeline.usable():
             return
         self.skipped = self.skipped or 0
         scale = getattr(scaler, "_scale", None)
@@ -520,7 +522,8 @@ class Probe:
             self._budget.spent(time.perf_counter() - start, self._last_step_s)
 
     def _keep_norm(self, total, local):
-        if self.cycle.timeline.can_keep(total):
+        # A copy that is made while a CUDA graph is captured would be a part of the script's graph.
+        if self.cycle.timeline.can_keep(total) and self.cycle.timeline.usable():
             self.cycle.norms_are_local = self.cycle.norms_are_local or local
             self.cycle.norms.append(self.cycle.timeline.keep(total))
 
