@@ -19,6 +19,7 @@ from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import IDLE_STEPS_MAX, Leader
 from lockstep_probe.norms import Budget
 from lockstep_probe.probe import BURST_MAX, PENDING_MAX, Probe
+from lockstep_probe.timeline import CudaTimeline
 
 WORKER = {"LOCKSTEP_PROBE_SOCKET": "/s", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
 
@@ -598,6 +599,47 @@ def test_a_norm_is_computed_as_often_as_its_cost_allows(cost_s, step_s, every):
             computed += step > 0
             budget.spent(cost_s, step_s)
     assert computed == 199 // every
+
+
+class PinnedOnly:
+    """The part of torch that copies scalars from a device to the host, in a script whose default device is a GPU."""
+
+    float32, int64 = "float32", "int64"
+
+    @staticmethod
+    def empty(count, dtype, device="cuda", pin_memory=False):
+        assert device == "cpu", "only dense CPU tensors can be pinned"
+        return types.SimpleNamespace(copy_=lambda source, non_blocking: (dtype, source))
+
+    @staticmethod
+    def stack(kept):
+        return kept
+
+
+def test_scalars_reach_the_host_also_in_a_script_with_another_default_device():
+    timeline = CudaTimeline(PinnedOnly, "cuda:0")
+    assert timeline.stage([1.0]) == ("float32", [1.0])
+    on_device = [types.SimpleNamespace(is_cpu=False)]
+    assert timeline.keep_whole(on_device) == ("int64", on_device)
+
+
+def test_an_exception_of_a_signal_handler_reaches_the_script(tmp_path):
+    code = (
+        "import functools, lockstep_probe, signal\n"
+        "class Preempted(Exception): pass\n"
+        "def plain(*_): raise Preempted\n"
+        "class Script:\n"
+        "    def method(self, *_): raise Preempted\n"
+        "def interrupted():\n"
+        "    signal.raise_signal(signal.SIGUSR1)\n"
+        "    for _ in range(1000): pass\n"
+        "for handler in (plain, Script().method, functools.partial(plain, 1)):\n"
+        "    signal.signal(signal.SIGUSR1, handler)\n"
+        "    try: lockstep_probe.probe.call(interrupted)\n"
+        "    except Preempted: print('reached', lockstep_probe.probe.faults)\n"
+    )
+    done = python(code, INJECT, environ={**WORKER, **rank_environment(tmp_path / "socket")})
+    assert done.stdout == "reached 0\n" * 3, done.stderr
 
 
 def test_an_exception_inside_the_probe_stays_inside(tmp_path):

@@ -11,7 +11,7 @@ from . import compiler, hooks, identity, inputs, norms, optimizing
 from .batch import measure
 from .channel import Channel
 from .cycle import Cycle
-from .errors import ErrorReporter
+from .errors import ErrorReporter, is_of_signal_handler
 from .imports import AfterImport
 from .leader import Leader
 from .live import LiveOrder
@@ -122,7 +122,7 @@ class Probe:
     # === the two entry points ===
 
     def call(self, function, *args):
-        """Runs probe code during user code; no error leaves this function."""
+        """Runs probe code during user code. No error of the probe leaves this function, but one that a signal handler of the script raises."""
         if not self.on:
             return None
         meter = self._meter
@@ -131,6 +131,8 @@ class Probe:
         try:
             return function(*args)
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             self.fault(error)
             return None
         finally:
