@@ -13,7 +13,7 @@ import types
 import pytest
 from conftest import INJECT, TIMEOUT_S, Listener, rank_environment
 
-from lockstep_probe import errors, gate, hooks, inputs, optimizing, record
+from lockstep_probe import errors, gate, hooks, inputs, loggers, optimizing, record
 from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import IDLE_STEPS_MAX, Leader
@@ -599,6 +599,24 @@ def test_a_norm_is_computed_as_often_as_its_cost_allows(cost_s, step_s, every):
             computed += step > 0
             budget.spent(cost_s, step_s)
     assert computed == 199 // every
+
+
+def test_a_loss_with_parts_on_other_ranks_is_not_read(tmp_path):
+    """The probe never starts a collective."""
+
+    def collective():
+        raise AssertionError("this takes all ranks")
+
+    def loss(*replicated):
+        placements = [types.SimpleNamespace(is_replicate=lambda is_whole=is_whole: is_whole) for is_whole in replicated]
+        local = types.SimpleNamespace(item=lambda: 7.0)
+        return types.SimpleNamespace(numel=lambda: 1, is_cpu=True, item=collective, _local_tensor=local, placements=placements)
+
+    probe = Probe({**WORKER, **rank_environment(tmp_path / "socket")})
+    probe._note_loss(loss(True, True))
+    probe._note_loss(loss(True, False))
+    assert probe.cycle.losses == [7.0]
+    assert loggers.plain(loss(True)) is None
 
 
 class PinnedOnly:

@@ -492,10 +492,12 @@ class Probe:
     def _note_loss(self, root):
         if root.numel() != 1 or not self.cycle.timeline.can_keep(root):
             return
-        loss, scaled, self._scaled = root, self._scaled, None
-        if scaled is not None:
-            product, true_loss, scaler = scaled
-            loss = true_loss if product == id(root) else root.detach() / scaler._scale
+        (product, true_loss, scaler), self._scaled = self._scaled or (None, None, None), None
+        loss = whole_of(true_loss if product == id(root) else root)
+        if loss is None:
+            return
+        if scaler is not None and product != id(root):
+            loss = loss.detach() / scaler._scale
         self.cycle.losses.append(self.cycle.timeline.keep(loss))
 
     def _at_backward_root(self, _gradient):
@@ -528,6 +530,14 @@ class Probe:
         if self.cycle.timeline.can_keep(total) and self.cycle.timeline.usable():
             self.cycle.norms_are_local = self.cycle.norms_are_local or local
             self.cycle.norms.append(self.cycle.timeline.keep(total))
+
+
+def whole_of(tensor):
+    """Returns a plain tensor as it is, and of a DTensor this rank's copy. None if other ranks have parts of it: reading it takes a collective."""
+    local = getattr(tensor, "_local_tensor", None)
+    if local is None:
+        return tensor
+    return local if all(placement.is_replicate() for placement in tensor.placements) else None
 
 
 def is_edge(root):
