@@ -18,7 +18,7 @@ from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import IDLE_STEPS_MAX, Leader
 from lockstep_probe.norms import Budget
-from lockstep_probe.probe import BURST_MAX, PENDING_MAX, Probe
+from lockstep_probe.probe import BURST_MAX, DEVICE_CHANGES_MAX, PENDING_MAX, Probe
 from lockstep_probe.timeline import CudaTimeline
 
 WORKER = {"LOCKSTEP_PROBE_SOCKET": "/s", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
@@ -617,6 +617,15 @@ def test_a_loss_with_parts_on_other_ranks_is_not_read(tmp_path):
     probe._note_loss(loss(True, False))
     assert probe.cycle.losses == [7.0]
     assert loggers.plain(loss(True)) is None
+
+
+def test_a_script_that_changes_the_device_in_each_step_is_measured_on_one(tmp_path):
+    probe, told = Probe({**WORKER, **rank_environment(tmp_path / "socket")}), []
+    probe.say_hello = lambda: told.append(probe.cycle.timeline.device)
+    for _ in range(20):
+        probe._follow_device(types.SimpleNamespace(type="cuda"))
+        probe._follow_device(types.SimpleNamespace(type="cpu"))
+    assert len(told) == DEVICE_CHANGES_MAX + 1 and probe.cycle.timeline.device != "cpu"
 
 
 class PinnedOnly:

@@ -35,6 +35,7 @@ PENDING_MAX = 64  # steps whose device times have not arrived; older ones are dr
 BURST_MAX = 4  # steps sent at once; the kernel queues ten datagrams by default, for all ranks of a node together
 SKIPS_TOLD_EVERY_NS = 1_000_000_000
 COUNTED_AFTER_STEPS = 2  # by then, each of several optimizers has stepped
+DEVICE_CHANGES_MAX = 4  # a script may start on another device; one that changes it in each step would never be measured
 BACKWARDS_WITHOUT_OPTIMIZER = 64  # then the script has no torch optimizer, and each backward pass counts as a step
 
 
@@ -78,6 +79,7 @@ class Probe:
         self._last_step_s = None
         self._scaled = None
         self._device = self._root_device = None
+        self._device_changes = 0
         self._hello = None  # (connection, notes) of the last hello that was sent
         self._error_reporter = ErrorReporter(self)
         self.saves = Saves(self, environ["LOCKSTEP_PROBE_SOCKET"])
@@ -467,9 +469,15 @@ class Probe:
     # === parts ===
 
     def _follow_device(self, device):
-        """The first backward pass shows the device of the rank; a change of device restarts the measurement."""
+        """The first backward pass shows the device of the rank; a change of device restarts the measurement. After some changes, the rank
+        stays on a GPU."""
         if device == self._root_device:
             return
+        returns_to_gpu = device.type == "cuda" and self.cycle.timeline.device == "cpu"
+        if self._device_changes >= DEVICE_CHANGES_MAX and not returns_to_gpu:
+            self.note(f"backward passes change between devices: times are those of {self._device} only")
+            return
+        self._device_changes += 1
         self._root_device, self._device = device, str(device)
         if device.type == "cuda" or self.cycle.timeline.device != "cpu":
             self.cycle = Cycle(CudaTimeline(self.torch, device) if device.type == "cuda" else HostTimeline())
