@@ -22,9 +22,9 @@ use self::report::{
     Suspects, alone_finding, finding_without_culprit, hang_finding, hang_values, kernel_finding,
 };
 use self::stacks::{Stacks, SuspectActivity};
-use self::suspects::{all_enqueued, by_flight, by_kernel, by_pages};
+use self::suspects::{all_enqueued, by_earlier_end, by_flight, by_kernel, by_pages};
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding};
-use crate::diagnosis::finding::Cause;
+use crate::diagnosis::finding::{Cause, FindingKind};
 use crate::diagnosis::input::{FlightAnswer, Phase, StackAnswer};
 use crate::diagnosis::members::{Members, seconds};
 use crate::diagnosis::messages::RankRequest;
@@ -76,6 +76,8 @@ struct Suspicion {
     last_operation: Option<OperationId>,
     stacks: Stacks,
     alone_s: f64,
+    /// Culprits of the last hang that was found during this suspicion.
+    named: Vec<usize>,
 }
 
 impl Hang {
@@ -213,6 +215,24 @@ impl Suspicion {
         longest_alone_s: f64,
         requests: &mut Vec<RankRequest>,
     ) -> Option<DraftFinding> {
+        let found = self.find(view, inactivity, longest_alone_s, requests);
+        if let Some(found) = &found
+            && let DraftCulprit::Ranks(places) = &found.culprit
+            && found.kind == FindingKind::Hang
+            && !found.is_suspect()
+        {
+            self.named.clone_from(places);
+        }
+        found
+    }
+
+    fn find(
+        &mut self,
+        view: &View<'_>,
+        inactivity: &Inactivity,
+        longest_alone_s: f64,
+        requests: &mut Vec<RankRequest>,
+    ) -> Option<DraftFinding> {
         let has_waiters = !inactivity.waiters.is_empty();
         if has_waiters {
             self.request_stacks_early(view, inactivity, requests);
@@ -225,7 +245,7 @@ impl Suspicion {
         if inactivity.seconds < after_s {
             return None;
         }
-        if has_waiters && let Some(suspects) = by_kernel(view, inactivity) {
+        if has_waiters && let Some(suspects) = by_kernel(view, inactivity, &self.named) {
             return Some(kernel_finding(view, inactivity, &suspects));
         }
         if self.flight_requested_ms.is_none() && view.now_ms >= self.flight_due_ms {
@@ -242,7 +262,11 @@ impl Suspicion {
         }
         match self.suspects(view, inactivity) {
             Ok(suspects) => self.assess(view, inactivity, suspects, longest_alone_s, requests),
-            Err(found) => found.map(|found| *found),
+            Err(found) => found.map(|found| {
+                let is_unknown = found.culprit == DraftCulprit::Unknown;
+                let ended = by_earlier_end(view, inactivity).filter(|_| is_unknown);
+                ended.map_or(*found, |ended| kernel_finding(view, inactivity, &ended))
+            }),
         }
     }
 

@@ -178,7 +178,12 @@ impl<'a> World<'a> {
                 self.pool_steps
             };
             let ends = self.step.number <= SINGLE_STEPS || self.step.number.is_multiple_of(steps);
-            if ends && self.is_reporting(rank, self.step.end_s) {
+            let has_ended = self
+                .case
+                .ends
+                .iter()
+                .any(|period| period.contains(rank, self.step.end_s));
+            if ends && !has_ended && self.is_reporting(rank, self.step.end_s) {
                 self.send_pool(rank);
             }
         }
@@ -277,15 +282,25 @@ impl<'a> World<'a> {
             .halts
             .iter()
             .find(|halt| holds(&halt.ranks, rank) && now_s >= halt.at_s && self.step.end_s.is_infinite());
-        let page = (!holds(&self.case.no_pages, rank)).then(|| match halt {
+        let applies = |periods: &[Period]| periods.iter().any(|period| period.contains(rank, now_s));
+        let has_ended = applies(&self.case.ends);
+        let has_page = !holds(&self.case.no_pages, rank) && !has_ended;
+        let page = has_page.then(|| match halt {
             Some(halt) => self.page(halt.phase, now_s - halt.at_s),
             None => self.page_in_step(rank, now_s),
         });
+        let process = halt.map_or(ProcessCondition::Alive, |halt| halt.condition);
         Position {
             rank: Rank(rank),
             node: node_of(self.case, rank),
             at_ms: at_ms(now_s),
-            process: halt.map_or(ProcessCondition::Alive, |halt| halt.condition),
+            process: if has_ended {
+                ProcessCondition::Ended
+            } else if applies(&self.case.stops) {
+                ProcessCondition::Stopped
+            } else {
+                process
+            },
             page,
         }
     }
