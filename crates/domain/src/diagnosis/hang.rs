@@ -66,6 +66,8 @@ struct EarlierHang {
 /// A suspicion lasts from the first request until a rank moves again.
 #[derive(Debug, Clone, Default)]
 struct Suspicion {
+    /// When it began, by the collector's clock.
+    suspected_ms: TimestampMs,
     flight_requested_ms: Option<TimestampMs>,
     /// True if a rank once did not answer in time. Until all have answered, the pages decide.
     is_overdue: bool,
@@ -94,8 +96,13 @@ impl Hang {
         self.longest_alone_s = seconds;
     }
 
-    pub(super) fn take_flight(&mut self, view: &View<'_>, answers: &[FlightAnswer]) {
-        let Some(suspicion) = &mut self.suspicion else {
+    pub(super) fn take_flight(
+        &mut self,
+        view: &View<'_>,
+        suspected_ms: TimestampMs,
+        answers: &[FlightAnswer],
+    ) {
+        let Some(suspicion) = self.suspicion_of(suspected_ms) else {
             return;
         };
         let may_wait = |rank: Rank| {
@@ -112,11 +119,21 @@ impl Hang {
         }
     }
 
-    pub(super) fn take_stacks(&mut self, members: &Members, answers: Vec<StackAnswer>) {
-        let Some(suspicion) = &mut self.suspicion else {
-            return;
-        };
-        suspicion.stacks.take(members, answers);
+    pub(super) fn take_stacks(
+        &mut self,
+        members: &Members,
+        suspected_ms: TimestampMs,
+        answers: Vec<StackAnswer>,
+    ) {
+        if let Some(suspicion) = self.suspicion_of(suspected_ms) {
+            suspicion.stacks.take(members, answers);
+        }
+    }
+
+    /// Returns the suspicion for which an answer was requested. `None` if it is over: the answer describes ranks that have moved since.
+    fn suspicion_of(&mut self, suspected_ms: TimestampMs) -> Option<&mut Suspicion> {
+        let suspicion = self.suspicion.as_mut();
+        suspicion.filter(|suspicion| suspicion.suspected_ms == suspected_ms)
     }
 
     pub(super) fn advance(
@@ -148,7 +165,8 @@ impl Hang {
             self.close();
             return None;
         };
-        let mut suspicion = self.suspicion.take().unwrap_or_default();
+        let new = || Suspicion::new(view.now_ms);
+        let mut suspicion = self.suspicion.take().unwrap_or_else(new);
         let found = suspicion.advance(view, &inactivity, self.longest_alone_s, requests);
         self.suspicion = Some(suspicion);
         self.last_found = found.clone().filter(|_| blind_s.is_none());
@@ -195,6 +213,14 @@ fn is_nccl(answers: &[FlightAnswer]) -> bool {
 }
 
 impl Suspicion {
+    fn new(suspected_ms: TimestampMs) -> Self {
+        Self {
+            suspected_ms,
+            stacks: Stacks::new(suspected_ms),
+            ..Self::default()
+        }
+    }
+
     /// Takes a reading of NCCL's operations, `operation` being the unfinished one.
     fn take_operation(&mut self, operation: OperationId, result: WaitGraphResult, at_ms: TimestampMs) {
         self.flights += 1;
@@ -251,6 +277,7 @@ impl Suspicion {
         if self.flight_requested_ms.is_none() && view.now_ms >= self.flight_due_ms {
             self.flight_requested_ms = Some(view.now_ms);
             requests.push(RankRequest::Flight {
+                suspected_ms: self.suspected_ms,
                 ranks: view.rank_set(&inactivity.alive),
             });
         }

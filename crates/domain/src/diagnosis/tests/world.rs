@@ -396,21 +396,24 @@ impl<'a> World<'a> {
         let inspected = |ranks: &RankSet, rank: &u32| holds(ranks, *rank) && self.is_reporting(*rank, now_s);
         let measurement = match request {
             None => return,
-            Some(RankRequest::Flight { ranks }) => {
+            Some(RankRequest::Flight { suspected_ms, ranks }) => {
                 let inspected = (0..self.case.ranks).filter(|rank| inspected(&ranks, rank));
-                Measurement::Flight(
-                    inspected
-                        .map(|rank| FlightAnswer {
-                            rank: Rank(rank),
-                            at_ms: at_ms(now_s),
-                            digest: self.digest(rank, now_s),
-                        })
-                        .collect(),
-                )
+                let answers = inspected.map(|rank| FlightAnswer {
+                    rank: Rank(rank),
+                    at_ms: at_ms(now_s),
+                    digest: self.digest(rank, now_s),
+                });
+                Measurement::Flight {
+                    suspected_ms,
+                    answers: answers.collect(),
+                }
             }
-            Some(RankRequest::Stacks { ranks }) => {
+            Some(RankRequest::Stacks { suspected_ms, ranks }) => {
                 let inspected = (0..self.case.ranks).filter(|rank| inspected(&ranks, rank));
-                Measurement::Stacks(inspected.map(|rank| self.stacks(rank, now_s)).collect())
+                Measurement::Stacks {
+                    suspected_ms,
+                    answers: inspected.map(|rank| self.stacks(rank, now_s)).collect(),
+                }
             }
         };
         self.analysis.take(measurement);
