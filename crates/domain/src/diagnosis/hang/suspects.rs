@@ -120,7 +120,8 @@ pub(super) fn by_flight(
     }
 }
 
-/// Without Flight Recorders, returns the ranks that do not wait while others do.
+/// Without Flight Recorders, returns the ranks that do not wait while others do. On a GPU, most waits are hidden: the page shows the phase in
+/// which the host waits for the GPU, whose stream waits for other ranks. Such a rank is not named.
 pub(super) fn by_pages(
     view: &View<'_>,
     inactivity: &Inactivity,
@@ -135,9 +136,12 @@ pub(super) fn by_pages(
     {
         return Err(None);
     }
-    if inactivity.others.is_empty() {
+    let is_shown = inactivity.waiters.iter().any(waits);
+    let mut places = inactivity.others.clone();
+    places.retain(|place| is_shown || !may_wait_for_gpu(view, *place));
+    if places.is_empty() {
         // All ranks may be in the backward pass, which takes long when it is compiled.
-        if view.median_step_s.is_none() || !inactivity.waiters.iter().any(waits) {
+        if view.median_step_s.is_none() || !is_shown {
             return Err(None);
         }
         let culprit = DraftCulprit::Unknown;
@@ -150,10 +154,20 @@ pub(super) fn by_pages(
         ))));
     }
     Ok(Suspects {
-        places: inactivity.others.clone(),
+        places,
         cause: Cause::NotEnqueued,
         unfinished: None,
     })
+}
+
+/// Returns true if the rank uses a GPU and is in a phase in which its host may wait for the GPU.
+fn may_wait_for_gpu(view: &View<'_>, place: usize) -> bool {
+    let phase = view.rank_statuses[place].phase();
+    view.usage.gpu(place).is_some()
+        && matches!(
+            phase,
+            Some(Phase::Forward | Phase::Backward | Phase::Optimizer | Phase::Host | Phase::Save)
+        )
 }
 
 pub(super) fn all_enqueued(

@@ -344,6 +344,10 @@ impl<'a> World<'a> {
     // === Resources ===
 
     fn resources(&mut self, now_s: f64) {
+        let of_gpu = ["throttle", "gpu-busy", "clock", "others", "pcie"];
+        let mut values = self.case.values.iter();
+        let has_gpus =
+            self.case.backend == "nccl" || values.any(|(name, ..)| of_gpu.contains(&name.as_str()));
         for rank in 0..self.case.ranks {
             if !self.is_reporting(rank, now_s) {
                 continue;
@@ -369,7 +373,7 @@ impl<'a> World<'a> {
                 run_delay_seconds_total: Some(self.value("delay", rank).unwrap_or(0.01) * now_s),
                 major_faults_total: Some(self.value("faults", rank).unwrap_or(0.0) * now_s),
                 host_memory_bytes: None,
-                gpu: Some(gpu),
+                gpu: has_gpus.then_some(gpu),
             }));
         }
         for node in &self.case.nodes {
