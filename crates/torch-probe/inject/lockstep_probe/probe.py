@@ -25,7 +25,7 @@ from .replicas import Replicas
 from .reports import Reports
 from .saved_tensors import SavedTensors
 from .saves import Saves
-from .server import WorkerServer
+from .server import NO_RECORDER, WorkerServer, lacks_recorder
 from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
 from .waits import Waits
@@ -207,6 +207,8 @@ class Probe:
         self._device = self._device or self._bound_gpu()
         self.waits.joined_group(self.torch.distributed.get_world_size())
         self.waits.step_begins(self.steps + 1, self._last_step_s)
+        if lacks_recorder(self.torch):
+            self.note(NO_RECORDER)
         self.say_hello()
 
     def fetching(self):
