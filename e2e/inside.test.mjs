@@ -39,6 +39,9 @@ test("a run from inside", async (t) => {
     await topology.locator("summary").click();
     const row = topology.getByTestId("mesh-table").locator("tbody tr").nth(6);
     assert.equal(await row.innerText(), "6\t1\t2\tnode-b\tstuck");
+    for (const [place, rank] of [[cells.nth(5), 5], [row, 6]]) {
+      assert.equal(await place.getByRole("link", { name: `Log of rank ${rank}` }).getAttribute("href"), `/runs/${RUN}?tab=log&rank=${rank}`);
+    }
     assert.deepEqual(await accessibilityFaults(page), []);
     await cells.nth(5).evaluate((cell) => (cell.dataset.marked = "yes"));
     push([attempt({ mesh: mesh({ data: 2, tensor: 4 }), stalled: 5 })]);

@@ -32,6 +32,8 @@ test("a managed run", async (t) => {
     const ranks = first.getByTestId("rank");
     assert.match(await ranks.nth(1).innerText(), /failed first/);
     assert.match(await ranks.nth(1).innerText(), /ValueError: bad sample/);
+    const log = new URL(await ranks.nth(1).getByRole("link").getAttribute("href"), page.url());
+    assert.match(log.search, /^\?tab=log&attempt=1&rank=\d+$/, "the log of the rank that failed first");
     await ranks.nth(1).locator("summary").click();
     await ranks.nth(1).getByText("train.py\", line 7").waitFor();
     assert.equal(await ranks.nth(0).getByTestId("traceback").count(), 0, "only the rank that failed first has one");

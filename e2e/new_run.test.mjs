@@ -113,6 +113,33 @@ test("a new run", async (t) => {
     assert.ok(!stored.includes(SECRET));
   });
 
+  await t.test("what is typed while the view changes does not stop the change, and is kept", async (t) => {
+    const page = await openPage(t, browser);
+    await open(page);
+    const held = [];
+    let holds = true;
+    await page.route(`**${CHECK}`, async (route) => {
+      if (holds) await new Promise((release) => held.push(release));
+      await route.fallback();
+    });
+    const whileChecked = async (view, type) => {
+      holds = true;
+      await page.getByTestId(view).click();
+      await waitFor("the change of the view is checked", SHOWN_MS, () => held.length > 0);
+      await type();
+      holds = false;
+      held.splice(0).forEach((release) => release());
+    };
+    await whileChecked("view-toml", () => byId(page, "name").fill("typed-in-the-form"));
+    const toml = page.getByTestId("toml");
+    await toml.waitFor();
+    const text = await toml.inputValue();
+    assert.match(text, /^name = "typed-in-the-form"$/m);
+    await whileChecked("view-form", () => toml.fill(text.replace("typed-in-the-form", "typed-in-the-text")));
+    await byId(page, "name").waitFor();
+    assert.equal(await byId(page, "name").inputValue(), "typed-in-the-text");
+  });
+
   await t.test("the value of a secret in the text is refused, and the text stays", async (t) => {
     const page = await openPage(t, browser);
     await open(page);

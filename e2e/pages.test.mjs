@@ -39,6 +39,30 @@ test("pages", async (t) => {
     assert.deepEqual(await accessibilityFaults(page), []);
   });
 
+  await t.test("GPUs that are held but idle are listed by run with its owner, and by node without a run", async (t) => {
+    const page = await openPage(t, browser);
+    let real;
+    const counts = [
+      { metric: { run: "llama-1" }, value: [0, "3"] },
+      { metric: { node: "node-07" }, value: [0, "2"] },
+    ];
+    await page.route(
+      ({ pathname }) => pathname === "/api/v1/query",
+      async (route) => {
+        real ??= await (await route.fetch()).json();
+        await route.fulfill({ json: { status: "success", data: { resultType: "vector", result: counts } } });
+      },
+    );
+    await logIn(page, lockstep);
+    const line = page.getByTestId("held-idle");
+    await line.getByRole("link", { name: "llama-1: 3" }).waitFor();
+    const links = await line.getByRole("link").evaluateAll((all) => all.map((link) => [link.textContent, link.getAttribute("href")]));
+    assert.deepEqual(links, [["llama-1: 3", "/runs/llama-1"], ["node-07 (no run): 2", "/?sel=node-07"]]);
+    assert.equal(real.status, "success", `the collector can compute it: ${JSON.stringify(real)}`);
+    assert.deepEqual(real.data.result, [], "the GPUs have not been measured for ten minutes");
+    assert.deepEqual(await accessibilityFaults(page), []);
+  });
+
   await t.test("the first steps are marked as done automatically", async (t) => {
     const page = await openPage(t, browser);
     let pushed = false;
@@ -193,6 +217,30 @@ test("pages", async (t) => {
     await waitFor("all but one have one colour", SHOWN_MS, async () => JSON.stringify(await colours()) === JSON.stringify([9_999 * 49, 49]));
     await page.getByTestId("gpus-gpus").selectOption("table");
     await page.locator("[data-testid=gpu-table] tbody tr").first().getByText("node-0700 GPU 3").waitFor();
+  });
+
+  await t.test("a chart of whole numbers has no ticks between them", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    const ticks = await page.evaluate(async () => {
+      await lockstepLoadCharts();
+      const element = document.createElement("div");
+      document.querySelector("main").prepend(element);
+      const chart = lockstepChart.create(element, "plain", true, "time");
+      const drawn = async (values) => {
+        const ticks = [];
+        chart.format = (tick) => String(ticks.push(tick));
+        lockstepChart.set(chart, ["up"], ["line"], Float64Array.of(1, 2, 3), [Float64Array.from(values)], new Float64Array());
+        while (ticks.length === 0) await new Promise(requestAnimationFrame);
+        return ticks;
+      };
+      const all = [await drawn([0, 1, NaN]), await drawn([0, 0.5, 1]), await drawn([0, 1, 1])];
+      chart.destroy();
+      element.remove();
+      return all;
+    });
+    const isWhole = ticks.map((all) => all.every(Number.isInteger));
+    assert.deepEqual(isWhole, [true, false, true], JSON.stringify(ticks));
   });
 
   await t.test("the form shows the errors that the server would, until they are fixed", async (t) => {

@@ -76,6 +76,9 @@ const timeOfDay = (_, ticks, __, ___, distance) =>
     return distance >= MINUTE_S ? minutes : `${minutes}:${two(at.getSeconds())}`;
   });
 
+// The distances of ticks on the y axis of counts and states: a chart of 0 and 1 has no tick 0.5.
+const WHOLE = Array.from({ length: 18 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
 // Draws one chart per frame, so that a page with many charts stays responsive.
 const queue = new Set();
 const drawNext = () => {
@@ -172,7 +175,7 @@ class Chart {
     this.isStale = false;
     const { names, roles } = this.lines;
     const data = this.data();
-    const same = this.plot && names.join("\n") === this.drawnNames && roles.join() === this.drawnRoles;
+    const same = this.plot && names.join("\n") === this.drawnNames && roles.join() === this.drawnRoles && this.isWhole() === this.drawnWhole;
     if (!same) this.draw(data);
     else this.put(data);
     this.legend?.update(this.lines, (name, n) => this.colour(name, n), this.format, isLive && this.axis !== "steps");
@@ -224,6 +227,7 @@ class Chart {
     const { names, roles } = this.lines;
     this.drawnNames = names.join("\n");
     this.drawnRoles = roles.join();
+    this.drawnWhole = this.isWhole();
     this.plot?.destroy();
     this.plot = names.length > 0 ? new window.uPlot(this.options(names, roles), data, this.element) : null;
     // uPlot appends its element: the legend must follow it.
@@ -305,6 +309,11 @@ class Chart {
     return window.uPlot.rangeNum(isArea ? Math.min(low, 0) : low, high, 0.1, true);
   }
 
+  // Returns true if all values are whole numbers without a unit.
+  isWhole() {
+    return this.unit === "plain" && this.lines.columns.every((column) => column.every((value) => Number.isNaN(value) || Number.isInteger(value)));
+  }
+
   options(names, roles) {
     const axis = { stroke: getComputedStyle(this.element).color, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY, width: 1 } };
     const isTime = this.axis !== "steps";
@@ -325,7 +334,7 @@ class Chart {
       axes: [
         // A time with seconds is about 60 pixels wide.
         { ...axis, space: 80, size: this.small ? 24 : 36, values: isTime ? timeOfDay : (_, ticks) => ticks.map((tick) => scaled(tick)) },
-        { ...axis, ...(this.small && { space: 20 }), size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
+        { ...axis, ...(this.small && { space: 20 }), ...(this.drawnWhole && { incrs: WHOLE }), size: this.small ? 56 : 68, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
       bands: this.bands(names, roles),
       series: [{}, ...names.map((label, n) => this.series(label, roles[n], n))],

@@ -67,33 +67,61 @@ mod tests {
 
     use clap::CommandFactory as _;
     use domain::rule::shipped;
+    use domain::run::knob::KNOBS;
 
     use super::*;
 
-    /// Checks that each `lockstep …` between backticks in the text is a command that exists. Returns their number.
+    /// Checks that each `lockstep …` between backticks in the text is a command that exists, with options and knobs that exist. Returns
+    /// their number.
     fn check(place: &str, text: &str) -> usize {
         let mut commands = 0;
         for line in text.lines() {
             let quoted = line.split('`').skip(1).step_by(2);
             for quoted in quoted.filter(|quoted| quoted.starts_with("lockstep ")) {
                 commands += 1;
-                let mut command = Arguments::command();
-                for word in quoted.split_whitespace().skip(1) {
-                    if let Some(found) = command.find_subcommand(word).cloned() {
-                        command = found;
-                        continue;
-                    }
-                    let argument = !word.chars().all(|letter| letter.is_ascii_lowercase());
-                    assert!(
-                        argument || !command.has_subcommands(),
-                        "{place}: `{quoted}`: `{}` has no subcommand {word:?}",
-                        command.get_name()
-                    );
-                    break;
-                }
+                let command = subcommand(place, quoted);
+                check_options(place, quoted, &command);
             }
         }
         commands
+    }
+
+    /// Returns the innermost subcommand that the text names.
+    fn subcommand(place: &str, quoted: &str) -> clap::Command {
+        let mut command = Arguments::command();
+        for word in quoted.split_whitespace().skip(1) {
+            if let Some(found) = command.find_subcommand(word).cloned() {
+                command = found;
+                continue;
+            }
+            let argument = !word.chars().all(|letter| letter.is_ascii_lowercase());
+            assert!(
+                argument || !command.has_subcommands(),
+                "{place}: `{quoted}`: `{}` has no subcommand {word:?}",
+                command.get_name()
+            );
+            break;
+        }
+        command
+    }
+
+    fn check_options(place: &str, quoted: &str, command: &clap::Command) {
+        for word in quoted.split_whitespace() {
+            let (name, _) = word.split_once('=').unwrap_or((word, ""));
+            if let Some(long) = name.strip_prefix("--") {
+                let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
+                assert!(
+                    options.any(|option| option == long),
+                    "{place}: `{quoted}`: `{}` has no option {name}",
+                    command.get_name()
+                );
+            } else if command.get_name() == "apply" && word.contains('=') {
+                assert!(
+                    KNOBS.iter().any(|knob| knob.name == name),
+                    "{place}: `{quoted}`: no knob {name}"
+                );
+            }
+        }
     }
 
     #[test]
@@ -122,5 +150,17 @@ mod tests {
     #[should_panic(expected = "has no subcommand \"node\"")]
     fn a_command_that_does_not_exist_is_found() {
         check("advice", "Drain it with `lockstep node drain NODE`.");
+    }
+
+    #[test]
+    #[should_panic(expected = "has no option --now")]
+    fn an_option_that_does_not_exist_is_found() {
+        check("advice", "Stop it with `lockstep run stop RUN --now`.");
+    }
+
+    #[test]
+    #[should_panic(expected = "no knob workers")]
+    fn a_knob_that_does_not_exist_is_found() {
+        check("advice", "Try `lockstep run apply RUN workers=4`.");
     }
 }

@@ -1,8 +1,10 @@
 """`activation_checkpointing`: the same losses bit for bit, less memory; and every reason to leave a model unchanged."""
 
 import copy
+import gc
 import pickle
 import random
+import weakref
 
 import pytest
 import torch
@@ -219,6 +221,18 @@ def test_models_without_blocks_or_with_checkpointing_of_their_own_are_left_alone
 def test_a_value_that_means_nothing_is_refused(knobbed, value):
     trained = knobbed(seeded(Deep, steps=1), {NAME: value})
     assert trained.state(NAME) == "failed" and "nothing was changed" not in trained.detail(NAME)
+
+
+def test_a_knob_that_finds_no_blocks_does_not_keep_models_alive(knobbed):
+    def work():
+        model = nn.Linear(2, 1)
+        model(torch.ones(1, 2))
+        dropped = weakref.ref(model)
+        del model
+        gc.collect()
+        return dropped() is None
+
+    assert knobbed(work, BLOCK).result
 
 
 def test_compiled_models_and_compiled_steps_are_left_to_the_compiler(knobbed):

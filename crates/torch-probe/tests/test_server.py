@@ -7,9 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from conftest import INJECT, SCRIPTS, TIMEOUT_S
+
+from lockstep_probe.server import lacks_recorder
 
 torch = pytest.importorskip("torch")
 has = {name: tuple(map(int, torch.__version__.split(".")[:2])) >= since for name, since in {"stacks": (2, 6), "counters": (2, 10)}.items()}
@@ -203,3 +206,12 @@ def test_a_folder_with_a_long_name_has_its_server_too(tmp_path):
     done = subprocess.run([sys.executable, "-c", DEEP, str(INJECT), str(deep)], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "said by the script\n")
     assert os.listdir(deep) == []
+
+
+@pytest.mark.parametrize(("backend", "recorder", "expected"), [("gloo", {}, True), ("gloo", {"_dump_fr_trace_json": print}, False), ("nccl", {}, False)])
+def test_only_gloo_before_torch_2_8_has_no_flight_recorder(backend, recorder, expected):
+    other = types.SimpleNamespace(
+        _C=types.SimpleNamespace(_distributed_c10d=types.SimpleNamespace(**recorder)),
+        distributed=types.SimpleNamespace(get_backend=lambda: backend),
+    )
+    assert lacks_recorder(other) is expected

@@ -8,16 +8,18 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from conftest import INJECT, TIMEOUT_S, Listener, rank_environment
 
-from lockstep_probe import errors, gate, hooks, inputs, optimizing, record
+from lockstep_probe import errors, gate, hooks, inputs, loggers, optimizing, record
 from lockstep_probe.channel import Channel
 from lockstep_probe.cycle import Cycle
 from lockstep_probe.leader import IDLE_STEPS_MAX, Leader
 from lockstep_probe.norms import Budget
-from lockstep_probe.probe import BURST_MAX, PENDING_MAX, Probe
+from lockstep_probe.probe import BURST_MAX, DEVICE_CHANGES_MAX, PENDING_MAX, Probe
+from lockstep_probe.timeline import CudaTimeline
 
 WORKER = {"LOCKSTEP_PROBE_SOCKET": "/s", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
 
@@ -210,6 +212,34 @@ def test_callbacks_run_once_a_module_is_complete_and_leave_no_trace(tmp_path):
     assert done.stdout == "[('one', 1)] 1 VALUE = 1 SourceFileLoader True\n", done.stderr
 
 
+LOOKUPS = """
+import importlib.util, sys; sys.path.insert(0, {folder!r})
+from lockstep_probe.imports import AfterImport
+seen = []
+class Asking:  # a finder that asks all finders again
+    def find_spec(self, name, path=None, target=None):
+        return None if name != "one" or name in asked else asked.append(name) or importlib.util.find_spec(name)
+asked = []
+AfterImport({{"one": lambda m: seen.append("inner")}}, print).install()
+sys.meta_path.insert(0, Asking())
+AfterImport({{"one": lambda m: seen.append("outer")}}, print).install()
+found = [importlib.util.find_spec("one") is not None for _ in range(2)]
+try: import one
+except ImportError: seen.append("failed")
+sys.fail = False
+import one
+importlib.reload(one)
+print(found, seen, type(one.__loader__).__name__)
+"""
+
+
+def test_a_module_is_seen_although_it_was_looked_up_or_failed_before_its_import(tmp_path):
+    """Libraries look up torch, to find out whether it is installed, before anything imports it."""
+    (tmp_path / "one.py").write_text("import sys\nif getattr(sys, 'fail', True): raise ImportError\n")
+    done = python(LOOKUPS.format(folder=str(tmp_path)), INJECT)
+    assert done.stdout == "[True, True] ['failed', 'inner', 'outer'] SourceFileLoader\n", done.stderr
+
+
 def test_the_page_is_written_after_each_import_of_a_watched_module():
     class Recorder:
         calls = []
@@ -225,6 +255,14 @@ def test_the_page_is_written_after_each_import_of_a_watched_module():
 
     hooks.after_import(Recorder())["torch"]("torch")
     assert Recorder.calls == ["torch", "the page"]
+
+
+def test_losses_of_an_iterator_reach_torch_all():
+    autograd = types.SimpleNamespace(backward=lambda tensors: tuple(tensors))
+    probe = types.SimpleNamespace(call=lambda function, *args: function(*args), stop=types.SimpleNamespace(due=False))
+    probe.begin_backward, probe.end_backward = lambda tensors: next(iter(tensors)), lambda handle, failed: None
+    hooks.watch_backward(probe, autograd)
+    assert autograd.backward(iter(["a loss", "another"])) == ("a loss", "another")
 
 
 # === the arithmetic of a step ===
@@ -456,6 +494,44 @@ def test_sharded_norms_travel_as_squares():
     assert cycle.close().fields() == {"grad_norm_local_sq": 9.0}
 
 
+def test_a_step_that_does_not_end_keeps_a_limited_number_of_parts(monkeypatch):
+    monkeypatch.setattr("lockstep_probe.cycle.PARTS_MAX", 10)
+    cycle = Cycle(ScriptedTimeline())
+    first_step_ends_at(cycle, 0.0)
+    for _ in range(50):
+        cycle.timeline.marks = [1.0, 3.0]
+        cycle.losses.append(1.0)
+        cycle.waited(0.0, 0.5)
+        cycle.begin_backward()
+        cycle.end_backward()
+        assert max(len(cycle._spans), len(cycle._waits), len(cycle.losses)) <= 10
+    cycle.timeline.marks = [9.0, 9.0]
+    assert cycle.close().fields() == {"step_s": 9.0}, "the parts that are left are not those of the step"
+    cycle.timeline.marks = [10.0, 12.0, 13.0, 13.0]
+    cycle.begin_backward()
+    cycle.end_backward()
+    assert cycle.close().fields() == {"step_s": 4.0, "forward_s": 1.0, "backward_s": 2.0}
+
+
+class Capturing(ScriptedTimeline):
+    """Like a GPU's while the script captures a CUDA graph: it has no `keep`, because a copy would be a part of the graph."""
+
+    def can_keep(self, tensor):
+        return True
+
+    def usable(self):
+        return False
+
+
+def test_nothing_is_added_to_a_graph_that_the_script_captures(tmp_path):
+    probe = Probe({**WORKER, **rank_environment(tmp_path / "socket")})
+    probe.cycle = Cycle(Capturing())
+    probe._keep_norm("a norm", False)
+    probe.clipped_otherwise(["a gradient"])
+    probe.scaled(types.SimpleNamespace(is_enabled=lambda: True, _scale="a scale"), "a loss", "their product")
+    assert (probe.cycle.norms, probe.cycle.loss_scale) == ([], None)
+
+
 class LateTimeline(ScriptedTimeline):
     """Like a GPU's: a mark is ready once the device has reached it."""
 
@@ -523,6 +599,74 @@ def test_a_norm_is_computed_as_often_as_its_cost_allows(cost_s, step_s, every):
             computed += step > 0
             budget.spent(cost_s, step_s)
     assert computed == 199 // every
+
+
+def test_a_loss_with_parts_on_other_ranks_is_not_read(tmp_path):
+    """The probe never starts a collective."""
+
+    def collective():
+        raise AssertionError("this takes all ranks")
+
+    def loss(*replicated):
+        placements = [types.SimpleNamespace(is_replicate=lambda is_whole=is_whole: is_whole) for is_whole in replicated]
+        local = types.SimpleNamespace(item=lambda: 7.0)
+        return types.SimpleNamespace(numel=lambda: 1, is_cpu=True, item=collective, _local_tensor=local, placements=placements)
+
+    probe = Probe({**WORKER, **rank_environment(tmp_path / "socket")})
+    probe._note_loss(loss(True, True))
+    probe._note_loss(loss(True, False))
+    assert probe.cycle.losses == [7.0]
+    assert loggers.plain(loss(True)) is None
+
+
+def test_a_script_that_changes_the_device_in_each_step_is_measured_on_one(tmp_path):
+    probe, told = Probe({**WORKER, **rank_environment(tmp_path / "socket")}), []
+    probe.say_hello = lambda: told.append(probe.cycle.timeline.device)
+    for _ in range(20):
+        probe._follow_device(types.SimpleNamespace(type="cuda"))
+        probe._follow_device(types.SimpleNamespace(type="cpu"))
+    assert len(told) == DEVICE_CHANGES_MAX + 1 and probe.cycle.timeline.device != "cpu"
+
+
+class PinnedOnly:
+    """The part of torch that copies scalars from a device to the host, in a script whose default device is a GPU."""
+
+    float32, int64 = "float32", "int64"
+
+    @staticmethod
+    def empty(count, dtype, device="cuda", pin_memory=False):
+        assert device == "cpu", "only dense CPU tensors can be pinned"
+        return types.SimpleNamespace(copy_=lambda source, non_blocking: (dtype, source))
+
+    @staticmethod
+    def stack(kept):
+        return kept
+
+
+def test_scalars_reach_the_host_also_in_a_script_with_another_default_device():
+    timeline = CudaTimeline(PinnedOnly, "cuda:0")
+    assert timeline.stage([1.0]) == ("float32", [1.0])
+    on_device = [types.SimpleNamespace(is_cpu=False)]
+    assert timeline.keep_whole(on_device) == ("int64", on_device)
+
+
+def test_an_exception_of_a_signal_handler_reaches_the_script(tmp_path):
+    code = (
+        "import functools, lockstep_probe, signal\n"
+        "class Preempted(Exception): pass\n"
+        "def plain(*_): raise Preempted\n"
+        "class Script:\n"
+        "    def method(self, *_): raise Preempted\n"
+        "def interrupted():\n"
+        "    signal.raise_signal(signal.SIGUSR1)\n"
+        "    for _ in range(1000): pass\n"
+        "for handler in (plain, Script().method, functools.partial(plain, 1)):\n"
+        "    signal.signal(signal.SIGUSR1, handler)\n"
+        "    try: lockstep_probe.probe.call(interrupted)\n"
+        "    except Preempted: print('reached', lockstep_probe.probe.faults)\n"
+    )
+    done = python(code, INJECT, environ={**WORKER, **rank_environment(tmp_path / "socket")})
+    assert done.stdout == "reached 0\n" * 3, done.stderr
 
 
 def test_an_exception_inside_the_probe_stays_inside(tmp_path):

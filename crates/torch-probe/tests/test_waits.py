@@ -9,7 +9,7 @@ import recipes
 from conftest import SCRIPTS
 
 from lockstep_probe.cycle import Cycle
-from lockstep_probe.waits import Sampling, Waits, watch_fsdp2_group, watch_functional, watch_works
+from lockstep_probe.waits import Sampling, Waits, watch_fsdp2_group, watch_functional, watch_works, watched
 
 STEPS, LATE = 8, (4, 6, 8)
 WAYS = ("all_reduce", "asynchronous", "barrier", "pipeline", "tensor_forward", "tensor_backward", "fsdp2_forward", "fsdp2_backward", "ddp", "ddp_buffers")
@@ -130,6 +130,12 @@ def test_a_wait_inside_a_wait_is_a_part_of_it():
     probe.waits.end(again, Work(13))
     fields = probe.cycle.close().fields()
     assert (fields["sync_s"], fields["bubble_s"]) == (1.0, 1.0)
+
+
+def test_a_wait_of_a_probe_that_does_not_know_torch_ends_as_without_it():
+    probe = probe_of(Ticking())
+    probe.torch = None
+    assert watched(probe, lambda: "the result")() == "the result"
 
 
 def test_a_wait_in_another_thread_holds_nobody_up():

@@ -74,7 +74,7 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
                 </tbody>
             </table>
             <label class="flex gap-2 items-center mt-2">
-                <input type="checkbox" class="checkbox checkbox-sm" prop:checked=enabled on:change=switch />
+                <input type="checkbox" prop:checked=enabled on:change=switch />
                 {tr("Single-key shortcuts. Ctrl K always works.")}
             </label>
         </Modal>

@@ -1,10 +1,11 @@
-//! The overview, in this order: one sentence with the worst diagnosis, the goodput, what needs attention, the runs, every GPU, the five
-//! indicators.
+//! The overview, in this order: one sentence with the worst diagnosis, the goodput, GPUs that are held but idle, what needs attention, the
+//! runs, every GPU, the five indicators.
 
 mod attention;
 mod first_steps;
 mod goodput;
 mod grid;
+mod held_idle;
 mod indicators;
 mod runs;
 mod sentence;
@@ -17,6 +18,7 @@ use attention::Attention;
 use first_steps::FirstSteps;
 use goodput::Goodput;
 use grid::GpuGrid;
+use held_idle::HeldIdle;
 use indicators::Indicators;
 use runs::Runs;
 use sentence::Sentence;
@@ -30,6 +32,7 @@ pub(crate) fn Overview() -> impl IntoView {
         <div class="grid grid-cols-1 gap-4">
             <Sentence />
             <Goodput />
+            <HeldIdle />
             <Attention />
             <FirstSteps />
             <Runs />

@@ -8,10 +8,11 @@ use leptos::prelude::*;
 use crate::live::{Live, StreamMessage};
 use crate::ui::text;
 
-/// The step of each run. Ranks of a node that is down have none.
+/// The step of each run. Here and below, ranks of a node that is down have no value.
 pub(super) const STEP: &str = "max by (run) (train_step unless on (node) node_up == 0)";
 /// The step time of each run.
-pub(super) const STEP_TIME: &str = "quantile by (run) (0.5, train_step_seconds)";
+pub(super) const STEP_TIME: &str =
+    "quantile by (run) (0.5, train_step_seconds unless on (node) node_up == 0)";
 
 /// Values by run.
 pub(super) type ByRun = BTreeMap<String, f64>;

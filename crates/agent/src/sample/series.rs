@@ -103,12 +103,8 @@ impl Family {
 }
 
 fn with_common(common: &[(&'static str, String)], metric: &str, extra: Option<(&str, &str)>) -> Labels {
-    let mut labels: Vec<(&str, &str)> = common
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
-    labels.extend(extra);
-    series(metric, &labels)
+    let own = common.iter().map(|(name, value)| (*name, value.as_str()));
+    series(metric, &own.chain(extra).collect::<Vec<_>>())
 }
 
 /// Writes the readings of one time.

@@ -39,9 +39,15 @@ pub(super) async fn inspect(
     request: RankRequest,
     answers: mpsc::Sender<Answered>,
 ) {
-    let measurement = match &request {
-        RankRequest::Flight { ranks } => Measurement::Flight(flight(&runs, &run, ranks).await),
-        RankRequest::Stacks { ranks } => Measurement::Stacks(stacks(&runs, &run, ranks).await),
+    let measurement = match request {
+        RankRequest::Flight { suspected_ms, ranks } => Measurement::Flight {
+            suspected_ms,
+            answers: flight(&runs, &run, &ranks).await,
+        },
+        RankRequest::Stacks { suspected_ms, ranks } => Measurement::Stacks {
+            suspected_ms,
+            answers: stacks(&runs, &run, &ranks).await,
+        },
     };
     let answered = Answered {
         run,

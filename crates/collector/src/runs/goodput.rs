@@ -259,7 +259,15 @@ fn goodput(
         counted: time.counted,
         time: (&time.breakdown).into(),
     });
-    let sentence = |time: &RunTime| time.breakdown.sentence(time.counted, time.held_s);
+    let owner = |run: &str| {
+        let machine = runs.iter().find(|machine| machine.id.as_str() == run);
+        machine.and_then(|machine| machine.owner.clone())
+    };
+    let sentence = |total: &RunTime| {
+        let sentence = total.breakdown.sentence(total.counted, total.held_s)?;
+        let parts = [Some(sentence), largest_loss(&times, total, owner)];
+        Some(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+    };
     Goodput {
         start_ms: within.from_ms,
         end_ms: within.to_ms,
@@ -269,6 +277,22 @@ fn goodput(
         runs: listed.collect(),
         truncated: false,
     }
+}
+
+/// Names the run that lost the most time, and its owner. Returns `None` if no other run is counted like this, or if it lost too little to show.
+/// `times`: the runs with the most lost time first.
+fn largest_loss(
+    times: &[(String, RunTime)],
+    total: &RunTime,
+    owner: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let mut counted = times.iter().filter(|(_, time)| time.counted == total.counted);
+    let ((run, time), _another) = (counted.next()?, counted.next()?);
+    let lost = total
+        .breakdown
+        .part_in_words(total.counted, time.breakdown.total_lost_s())?;
+    let owner = owner(run).map_or_else(String::new, |owner| format!(", owner {owner}"));
+    Some(format!("largest loss: {run} ({lost}{owner})"))
 }
 
 /// Returns the time of all runs that are counted like this, and for how long one of them held nodes at most.
@@ -282,5 +306,54 @@ fn total(times: &[(String, RunTime)], counted: Counted) -> RunTime {
         counted,
         held_s,
         breakdown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::run::goodput::LossCause;
+
+    use super::*;
+
+    fn time(run: &str, counted: Counted, lost_s: f64) -> (String, RunTime) {
+        let breakdown = Breakdown {
+            lost_s: [(LossCause::Stall, lost_s)].into(),
+            ..Breakdown::default()
+        };
+        let time = RunTime {
+            counted,
+            held_s: 3_600.0,
+            breakdown,
+        };
+        (run.to_owned(), time)
+    }
+
+    #[test]
+    fn the_run_with_the_largest_loss_is_named_with_its_owner() {
+        let owner = |run: &str| (run == "llama-1").then(|| "alice".to_owned());
+        let times = [
+            time("cpu-1", Counted::Ranks, 90_000.0),
+            time("llama-1", Counted::Gpus, 28_800.0),
+            time("vit-1", Counted::Gpus, 60.0),
+        ];
+        let found = |times: &[(String, RunTime)], counted| {
+            let total = total(times, counted);
+            largest_loss(times, &total, owner)
+        };
+        assert_eq!(
+            found(&times, Counted::Gpus).as_deref(),
+            Some("largest loss: llama-1 (8.0 GPU-h, owner alice)")
+        );
+        assert_eq!(found(&times, Counted::Ranks), None, "it is the only one");
+        let watched = [
+            time("seen-1", Counted::Gpus, 120.0),
+            time("seen-2", Counted::Gpus, 60.0),
+        ];
+        assert_eq!(
+            found(&watched, Counted::Gpus).as_deref(),
+            Some("largest loss: seen-1 (2.0 GPU-min)")
+        );
+        let without = [time("a-1", Counted::Gpus, 0.0), time("a-2", Counted::Gpus, 0.0)];
+        assert_eq!(found(&without, Counted::Gpus), None, "nothing was lost");
     }
 }

@@ -570,10 +570,13 @@ async fn a_runs_view_is_not_sent_for_its_log_and_four_times_per_second_at_most()
     // Both watches are served, and the changes of the start have been sent: none comes for a second.
     tab.count_views(log_to(0)).await;
     let is_view = |push: &Push| matches!(push, Push::Run { .. });
+    let watched = Instant::now();
     while tokio::time::timeout(Duration::from_secs(1), tab.count_views(is_view))
         .await
         .is_ok()
-    {}
+    {
+        assert!(watched.elapsed() < DEADLINE, "views are sent without a change");
+    }
 
     const PIECES: u64 = 400;
     const LINE: &[u8] = b"a line of a log\n";

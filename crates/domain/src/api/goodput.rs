@@ -14,7 +14,8 @@ pub struct Goodput {
     /// End of the period.
     pub end_ms: TimestampMs,
     /// Goodput in words, with the largest causes of lost time: of the runs that use GPUs, or of the others if there are none. It has no
-    /// percentage if each run held nodes for less than 10 minutes. Absent if no run held nodes.
+    /// percentage if each run held nodes for less than 10 minutes. Of several runs, it names the one that lost the most time. Absent if no run
+    /// held nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentence: Option<String>,
     /// Time of the GPUs of all runs.

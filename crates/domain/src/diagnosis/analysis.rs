@@ -109,7 +109,10 @@ impl Analysis {
         match measurement {
             Measurement::Pool(pool) => self.take_pool(&pool),
             Measurement::Position(position) => self.take_position(&position),
-            Measurement::Flight(answers) => {
+            Measurement::Flight {
+                suspected_ms,
+                answers,
+            } => {
                 // Answers have no time of a node. They are compared with the current status of the ranks.
                 let Self {
                     hang,
@@ -125,9 +128,12 @@ impl Analysis {
                     median_step_s: None,
                     now_ms: 0,
                 };
-                hang.take_flight(&view, &answers);
+                hang.take_flight(&view, suspected_ms, &answers);
             }
-            Measurement::Stacks(answers) => self.hang.take_stacks(&self.members, answers),
+            Measurement::Stacks {
+                suspected_ms,
+                answers,
+            } => self.hang.take_stacks(&self.members, suspected_ms, answers),
             Measurement::Resources(read) => {
                 if let Some(place) = self.members.place(read.rank) {
                     let moved_ms = self.rank_statuses[place].moved_ms;

@@ -22,9 +22,9 @@ use self::report::{
     Suspects, alone_finding, finding_without_culprit, hang_finding, hang_values, kernel_finding,
 };
 use self::stacks::{Stacks, SuspectActivity};
-use self::suspects::{all_enqueued, by_flight, by_kernel, by_pages};
+use self::suspects::{all_enqueued, by_earlier_end, by_flight, by_kernel, by_pages};
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding};
-use crate::diagnosis::finding::Cause;
+use crate::diagnosis::finding::{Cause, FindingKind};
 use crate::diagnosis::input::{FlightAnswer, Phase, StackAnswer};
 use crate::diagnosis::members::{Members, seconds};
 use crate::diagnosis::messages::RankRequest;
@@ -66,6 +66,8 @@ struct EarlierHang {
 /// A suspicion lasts from the first request until a rank moves again.
 #[derive(Debug, Clone, Default)]
 struct Suspicion {
+    /// When it began, by the collector's clock.
+    suspected_ms: TimestampMs,
     flight_requested_ms: Option<TimestampMs>,
     /// True if a rank once did not answer in time. Until all have answered, the pages decide.
     is_overdue: bool,
@@ -76,6 +78,8 @@ struct Suspicion {
     last_operation: Option<OperationId>,
     stacks: Stacks,
     alone_s: f64,
+    /// Culprits of the last hang that was found during this suspicion.
+    named: Vec<usize>,
 }
 
 impl Hang {
@@ -92,8 +96,13 @@ impl Hang {
         self.longest_alone_s = seconds;
     }
 
-    pub(super) fn take_flight(&mut self, view: &View<'_>, answers: &[FlightAnswer]) {
-        let Some(suspicion) = &mut self.suspicion else {
+    pub(super) fn take_flight(
+        &mut self,
+        view: &View<'_>,
+        suspected_ms: TimestampMs,
+        answers: &[FlightAnswer],
+    ) {
+        let Some(suspicion) = self.suspicion_of(suspected_ms) else {
             return;
         };
         let may_wait = |rank: Rank| {
@@ -110,11 +119,21 @@ impl Hang {
         }
     }
 
-    pub(super) fn take_stacks(&mut self, members: &Members, answers: Vec<StackAnswer>) {
-        let Some(suspicion) = &mut self.suspicion else {
-            return;
-        };
-        suspicion.stacks.take(members, answers);
+    pub(super) fn take_stacks(
+        &mut self,
+        members: &Members,
+        suspected_ms: TimestampMs,
+        answers: Vec<StackAnswer>,
+    ) {
+        if let Some(suspicion) = self.suspicion_of(suspected_ms) {
+            suspicion.stacks.take(members, answers);
+        }
+    }
+
+    /// Returns the suspicion for which an answer was requested. `None` if it is over: the answer describes ranks that have moved since.
+    fn suspicion_of(&mut self, suspected_ms: TimestampMs) -> Option<&mut Suspicion> {
+        let suspicion = self.suspicion.as_mut();
+        suspicion.filter(|suspicion| suspicion.suspected_ms == suspected_ms)
     }
 
     pub(super) fn advance(
@@ -146,7 +165,8 @@ impl Hang {
             self.close();
             return None;
         };
-        let mut suspicion = self.suspicion.take().unwrap_or_default();
+        let new = || Suspicion::new(view.now_ms);
+        let mut suspicion = self.suspicion.take().unwrap_or_else(new);
         let found = suspicion.advance(view, &inactivity, self.longest_alone_s, requests);
         self.suspicion = Some(suspicion);
         self.last_found = found.clone().filter(|_| blind_s.is_none());
@@ -193,6 +213,14 @@ fn is_nccl(answers: &[FlightAnswer]) -> bool {
 }
 
 impl Suspicion {
+    fn new(suspected_ms: TimestampMs) -> Self {
+        Self {
+            suspected_ms,
+            stacks: Stacks::new(suspected_ms),
+            ..Self::default()
+        }
+    }
+
     /// Takes a reading of NCCL's operations, `operation` being the unfinished one.
     fn take_operation(&mut self, operation: OperationId, result: WaitGraphResult, at_ms: TimestampMs) {
         self.flights += 1;
@@ -213,6 +241,24 @@ impl Suspicion {
         longest_alone_s: f64,
         requests: &mut Vec<RankRequest>,
     ) -> Option<DraftFinding> {
+        let found = self.find(view, inactivity, longest_alone_s, requests);
+        if let Some(found) = &found
+            && let DraftCulprit::Ranks(places) = &found.culprit
+            && found.kind == FindingKind::Hang
+            && !found.is_suspect()
+        {
+            self.named.clone_from(places);
+        }
+        found
+    }
+
+    fn find(
+        &mut self,
+        view: &View<'_>,
+        inactivity: &Inactivity,
+        longest_alone_s: f64,
+        requests: &mut Vec<RankRequest>,
+    ) -> Option<DraftFinding> {
         let has_waiters = !inactivity.waiters.is_empty();
         if has_waiters {
             self.request_stacks_early(view, inactivity, requests);
@@ -225,12 +271,13 @@ impl Suspicion {
         if inactivity.seconds < after_s {
             return None;
         }
-        if has_waiters && let Some(suspects) = by_kernel(view, inactivity) {
+        if has_waiters && let Some(suspects) = by_kernel(view, inactivity, &self.named) {
             return Some(kernel_finding(view, inactivity, &suspects));
         }
         if self.flight_requested_ms.is_none() && view.now_ms >= self.flight_due_ms {
             self.flight_requested_ms = Some(view.now_ms);
             requests.push(RankRequest::Flight {
+                suspected_ms: self.suspected_ms,
                 ranks: view.rank_set(&inactivity.alive),
             });
         }
@@ -242,7 +289,11 @@ impl Suspicion {
         }
         match self.suspects(view, inactivity) {
             Ok(suspects) => self.assess(view, inactivity, suspects, longest_alone_s, requests),
-            Err(found) => found.map(|found| *found),
+            Err(found) => found.map(|found| {
+                let is_unknown = found.culprit == DraftCulprit::Unknown;
+                let ended = by_earlier_end(view, inactivity).filter(|_| is_unknown);
+                ended.map_or(*found, |ended| kernel_finding(view, inactivity, &ended))
+            }),
         }
     }
 

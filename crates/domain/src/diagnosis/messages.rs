@@ -33,9 +33,19 @@ pub enum Measurement {
     /// Position of a rank in its step.
     Position(Position),
     /// Answers to `RankRequest::Flight`: all of them in one measurement.
-    Flight(Vec<FlightAnswer>),
+    Flight {
+        /// As in the request.
+        suspected_ms: TimestampMs,
+        /// One answer per rank.
+        answers: Vec<FlightAnswer>,
+    },
     /// Answers to `RankRequest::Stacks`: all of them in one measurement.
-    Stacks(Vec<StackAnswer>),
+    Stacks {
+        /// As in the request.
+        suspected_ms: TimestampMs,
+        /// One answer per rank that answered.
+        answers: Vec<StackAnswer>,
+    },
     /// Resource use of a rank's process and GPU.
     Resources(Resources),
     /// Counters of a node's kernel.
@@ -50,15 +60,21 @@ pub enum Measurement {
 }
 
 /// A request for information from ranks. Each is made once per suspicion, except that the Flight Recorders of NCCL are read several times.
+/// `suspected_ms` is the time at which the suspicion began, by the collector's clock. An answer that arrives after ranks have moved belongs to
+/// a suspicion that is over, and is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RankRequest {
     /// Request the Flight Recorders of ranks. For a rank that does not answer there is an answer without a digest.
     Flight {
+        /// Beginning of the suspicion.
+        suspected_ms: TimestampMs,
         /// Ranks to inspect.
         ranks: RankSet,
     },
     /// Request `STACK_SAMPLES` samples of the stacks of ranks within `STACK_SECONDS`.
     Stacks {
+        /// Beginning of the suspicion.
+        suspected_ms: TimestampMs,
         /// Ranks to inspect.
         ranks: RankSet,
     },

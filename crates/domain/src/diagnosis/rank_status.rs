@@ -11,6 +11,8 @@ const PHASE_JITTER_MS: i64 = 250;
 #[derive(Debug, Clone, Default)]
 pub(super) struct RankStatus {
     pub(super) condition: ProcessCondition,
+    /// When the process was first seen to have ended, by its node's clock.
+    pub(super) ended_ms: Option<TimestampMs>,
     pub(super) page: Option<Page>,
     /// When the rank entered the phase of the page.
     pub(super) phase_since_ms: TimestampMs,
@@ -27,6 +29,11 @@ pub(super) struct RankStatus {
 impl RankStatus {
     pub(super) fn take(&mut self, position: &Position) {
         self.condition = position.process;
+        self.ended_ms = if position.process == ProcessCondition::Ended {
+            self.ended_ms.or(Some(position.at_ms))
+        } else {
+            None
+        };
         let Some(page) = position.page else { return };
         let since_ms = position.at_ms - (page.in_phase_s * 1e3) as i64;
         let moved_ms = match &self.page {

@@ -12,6 +12,7 @@ use crate::diagnosis::finding::Cause;
 use crate::diagnosis::input::FlightAnswer;
 use crate::ident::Rank;
 use crate::run::inspect::{FlightDigest, GroupDigest, Operation};
+use crate::run::ranks::RankSet;
 
 /// Result of all answers.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,12 +129,13 @@ fn last_enqueued(digest: &FlightDigest, unfinished: &Unfinished) -> Option<u64> 
         .and_then(|group| group.last_enqueued)
 }
 
+/// A process group: each rank that reports it, with its own view of the group.
+type ReportedGroup<'a> = Vec<(Rank, &'a GroupDigest)>;
+
 /// Returns the process groups that the ranks report, by name and backend. A group may have different backends for CPUs and GPUs, which
 /// count their operations separately.
-fn groups<'a>(
-    digests: &BTreeMap<Rank, &'a FlightDigest>,
-) -> BTreeMap<(&'a str, &'a str), Vec<(Rank, &'a GroupDigest)>> {
-    let mut groups: BTreeMap<(&str, &str), Vec<(Rank, &GroupDigest)>> = BTreeMap::new();
+fn groups<'a>(digests: &BTreeMap<Rank, &'a FlightDigest>) -> Vec<ReportedGroup<'a>> {
+    let mut groups: BTreeMap<(&str, &str), ReportedGroup<'a>> = BTreeMap::new();
     let all = || {
         digests
             .iter()
@@ -158,12 +160,42 @@ fn groups<'a>(
             groups.insert((&unused.name, ""), vec![(rank, unused)]);
         }
     }
-    groups
+    groups.into_values().flat_map(separate).collect()
+}
+
+/// Separates groups of the same name that have no member in common. Some releases of PyTorch give all groups of one call of `split_group`
+/// the same name, for example those of one axis of a mesh. Each of these groups counts its own operations.
+fn separate(reported: ReportedGroup<'_>) -> Vec<ReportedGroup<'_>> {
+    let mut sets: Vec<&RankSet> = Vec::new();
+    let mut set_of: BTreeMap<Rank, usize> = BTreeMap::new();
+    for (_, group) in &reported {
+        let set = &group.members;
+        let known = set.iter().find_map(|rank| set_of.get(&rank).copied());
+        if set.is_empty() || known.is_some_and(|known| sets[known] == set) {
+            continue;
+        }
+        let number = known.unwrap_or(sets.len());
+        if number == sets.len() {
+            sets.push(set);
+        }
+        for rank in set.iter() {
+            set_of.entry(rank).or_insert(number);
+        }
+    }
+    if sets.len() < 2 {
+        return vec![reported];
+    }
+    let mut groups: BTreeMap<Option<usize>, ReportedGroup<'_>> = BTreeMap::new();
+    for (rank, group) in reported {
+        let number = set_of.get(&rank).copied();
+        groups.entry(number).or_default().push((rank, group));
+    }
+    groups.into_values().collect()
 }
 
 fn waits<'a>(digests: &BTreeMap<Rank, &'a FlightDigest>) -> Vec<Wait<'a>> {
     let mut waits = Vec::new();
-    for members in groups(digests).values() {
+    for members in &groups(digests) {
         let mut collectives: BTreeMap<u64, Vec<(Rank, &Operation)>> = BTreeMap::new();
         for (rank, group) in members {
             let Some(operation) = &group.oldest_unfinished else {
@@ -427,12 +459,15 @@ fn find_cycle(
             side.extend(others.filter(|rank| !missing.contains(rank)));
         }
     }
-    let cause = if by_group.len() > 1 {
-        Cause::GroupOrder
-    } else {
-        Cause::Unknown
-    };
-    by_majority(by_group.into_values().collect(), cause, unfinished)
+    if by_group.len() == 1 {
+        // Each rank waits for a message of another one, and no rank is behind the others.
+        return WaitGraphResult::AllEnqueued {
+            not_started: Vec::new(),
+            silent: Vec::new(),
+            unfinished,
+        };
+    }
+    by_majority(by_group.into_values().collect(), Cause::GroupOrder, unfinished)
 }
 
 fn all_enqueued(waits: &[Wait<'_>]) -> WaitGraphResult {
@@ -461,6 +496,10 @@ fn all_enqueued(waits: &[Wait<'_>]) -> WaitGraphResult {
 mod tests {
     use super::*;
 
+    fn rank_set<const N: usize>(ranks: [u32; N]) -> RankSet {
+        ranks.map(Rank).into_iter().collect()
+    }
+
     fn group(name: &str, backend: &str, last: Option<u64>, unfinished: bool) -> GroupDigest {
         let operation = last.filter(|_| unfinished).map(|sequence| Operation {
             sequence,
@@ -470,7 +509,7 @@ mod tests {
         GroupDigest {
             name: name.to_owned(),
             backend: backend.to_owned(),
-            members: [0, 1, 2].map(Rank).into_iter().collect(),
+            members: rank_set([0, 1, 2]),
             last_enqueued: last,
             oldest_unfinished: operation,
             ..GroupDigest::default()
@@ -526,5 +565,71 @@ mod tests {
             panic!("one rank is missing")
         };
         assert_eq!(ranks, [Rank(2)]);
+    }
+
+    /// Four ranks on a mesh of 2 × 2. The two groups of each axis have the same name, as `split_group` may name them. `tp` and `dp` contain
+    /// the last operation of each rank, and whether it is unfinished.
+    fn on_mesh(tp: [(u64, bool); 4], dp: [(u64, bool); 4]) -> Vec<FlightAnswer> {
+        let of = |rank: u32| {
+            let ((last_tp, waits_tp), (last_dp, waits_dp)) = (tp[rank as usize], dp[rank as usize]);
+            let first = GroupDigest {
+                members: rank_set([rank / 2 * 2, rank / 2 * 2 + 1]),
+                ..group("1", "nccl", Some(last_tp), waits_tp)
+            };
+            let second = GroupDigest {
+                members: rank_set([rank % 2, rank % 2 + 2]),
+                ..group("2", "nccl", Some(last_dp), waits_dp)
+            };
+            answer(rank, vec![first, second])
+        };
+        (0..4).map(of).collect()
+    }
+
+    #[test]
+    fn groups_of_the_same_name_without_a_common_member_are_different_groups() {
+        // Rank 1 waits for rank 0 in the first axis, ranks 2 and 3 wait for 0 and 1 in the second.
+        let late = on_mesh(
+            [(56, false), (57, true), (60, false), (60, false)],
+            [(4, false), (4, false), (5, true), (5, true)],
+        );
+        let WaitGraphResult::Culprits { ranks, cause, .. } = read(&late, |_| true) else {
+            panic!("one rank is missing")
+        };
+        assert_eq!((ranks, cause), (vec![Rank(0)], Cause::NotEnqueued));
+        // The operations of the two groups of an axis have different sizes.
+        let mut all = on_mesh([(57, true); 4], [(4, false); 4]);
+        for answer in &mut all[2..] {
+            let groups = answer.digest.iter_mut().flat_map(|digest| &mut digest.groups);
+            for operation in groups.filter_map(|group| group.oldest_unfinished.as_mut()) {
+                "[[7]]".clone_into(&mut operation.sizes);
+            }
+        }
+        let found = read(&all, |_| true);
+        assert!(
+            matches!(found, WaitGraphResult::AllEnqueued { .. }),
+            "no rank differs from its group: {found:?}"
+        );
+    }
+
+    #[test]
+    fn if_each_rank_waits_for_a_message_of_another_one_no_rank_is_named() {
+        let receives = |rank: u32, from: u32| {
+            let operation = Operation {
+                sequence: 3,
+                is_point_to_point: true,
+                name: format!("nccl:recv {rank}<-{from}"),
+                ..Operation::default()
+            };
+            let world = GroupDigest {
+                oldest_unfinished: Some(operation),
+                ..group("0", "nccl", Some(8), false)
+            };
+            answer(rank, vec![world])
+        };
+        let found = read(&[receives(0, 1), receives(1, 2), receives(2, 0)], |_| true);
+        let WaitGraphResult::AllEnqueued { silent, .. } = found else {
+            panic!("a finding without a culprit: {found:?}")
+        };
+        assert!(silent.is_empty());
     }
 }

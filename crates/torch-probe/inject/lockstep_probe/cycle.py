@@ -14,6 +14,9 @@ than the step.
 from .optimizing import Rates
 
 NOTHING = (0, 0.0)
+# Spans and waits of one step. A step that never ends (a scaler that skips every step, an optimizer that is not from torch) must not fill the
+# memory of the script: on a GPU each of them has two events, and each backward pass a loss.
+PARTS_MAX = 65_536
 
 
 class Cycle:
@@ -31,6 +34,7 @@ class Cycle:
     def _start_from(self, mark):
         self._spans = []
         self._waits = []  # (start, end, whether for a neighbour)
+        self._has_all_parts = True
         self._forward_start = mark
         self._forward_aside = NOTHING
         self._saving = False
@@ -103,6 +107,8 @@ class Cycle:
         if self._saving or self._gradients_ready is not None:  # part of the save, or of the tail
             return
         self._neighbours_seen = self._neighbours_seen or for_neighbour
+        if len(self._waits) >= PARTS_MAX:
+            self._drop_parts()
         self._waits.append((start, end, for_neighbour))
 
     def begin_save(self):
@@ -118,6 +124,8 @@ class Cycle:
         self.losses, self.norms, self.own_norm, self.loss_scale = [], [], None, None
 
     def close(self):
+        if not self._has_all_parts:
+            self._drop_parts()
         mark = self.timeline.mark()
         finished = Finished(self, self._end, mark)
         self._end = mark
@@ -128,7 +136,14 @@ class Cycle:
         """Returns what is part of no span so far: the waits, and the seconds of saves."""
         return len(self._waits), self._saved_s
 
+    def _drop_parts(self):
+        """The step has too many parts: its phases, waits, loss and gradient norm are unknown."""
+        self._has_all_parts = False
+        self._spans, self._waits, self.losses, self.norms = [], [], [], []
+
     def _add(self, name, start, end, aside):
+        if len(self._spans) >= PARTS_MAX:
+            self._drop_parts()
         self._spans.append((name, start, end, aside, self.aside(), self._in_optimizer))
 
     def _start_forward(self, mark):
@@ -151,9 +166,9 @@ class Finished:
         self._timeline = cycle.timeline
         self._start, self._end = start, end
         self._spans = cycle._spans
-        self._loader_seen = cycle._loader_seen
+        self._loader_seen = cycle._loader_seen and cycle._has_all_parts
         self._neighbours_seen = cycle._neighbours_seen
-        self._waits, self._knows_waits = cycle._waits, cycle.knows_waits or bool(cycle._waits)
+        self._waits, self._knows_waits = cycle._waits, cycle._has_all_parts and (cycle.knows_waits or bool(cycle._waits))
         self._saved_s = cycle._saved_s
         self._losses, self._norms, self._norms_are_local = len(cycle.losses), len(cycle.norms), cycle.norms_are_local
         own = [] if cycle.own_norm is None else [cycle.own_norm]

@@ -3,6 +3,7 @@ torchrun prints the root cause."""
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -65,6 +66,17 @@ def shorten_message(message):
         return message
     lines = [line.strip() for line in message.splitlines() if line and not line[0].isspace()]
     return ": ".join(dict.fromkeys(line for line in lines if line and not line.startswith(BETWEEN)))
+
+
+def is_of_signal_handler(error):
+    """Returns True if a signal handler of the script raised the error. A handler runs wherever the main thread is, also in the probe."""
+    codes = {code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def code_of(handler):
+    handler = getattr(handler, "func", handler)  # functools.partial
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 
 def write_error_file(message, text):

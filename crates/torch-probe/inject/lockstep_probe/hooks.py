@@ -77,6 +77,8 @@ def watch_backward(probe, autograd):
 
     @functools.wraps(original)
     def backward(tensors, *args, **kwargs):
+        if hasattr(tensors, "__next__"):
+            tensors = tuple(tensors)  # an iterator can be read only once
         handle = probe.call(probe.begin_backward, tensors)
         if not handle:
             return original(tensors, *args, **kwargs)

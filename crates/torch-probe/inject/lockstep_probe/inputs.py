@@ -40,7 +40,9 @@ def statistics(torch, batch):
 
 
 def is_measured(torch, value):
-    return isinstance(value, torch.Tensor) and value.is_cpu and value.layout == torch.strided and value.numel() > 0 and not value.is_complex()
+    if not isinstance(value, torch.Tensor) or hasattr(value, "_local_tensor"):  # reading a DTensor may take a collective
+        return False
+    return value.is_cpu and value.layout == torch.strided and value.numel() > 0 and not value.is_complex()
 
 
 def named(torch, batch, *names):

@@ -98,7 +98,8 @@ def plain(value):
 
 
 def is_scalar_tensor(value):
-    return hasattr(value, "is_cpu") and hasattr(value, "numel") and value.numel() == 1
+    """Not a DTensor: reading it may take a collective, and often only one rank logs."""
+    return hasattr(value, "is_cpu") and hasattr(value, "numel") and value.numel() == 1 and not hasattr(value, "_local_tensor")
 
 
 def flat(values, prefix="", depth=DEPTH_MAX):

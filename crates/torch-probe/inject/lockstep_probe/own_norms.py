@@ -197,7 +197,7 @@ def watch_reduction(probe, module):
 
     @functools.wraps(original)
     def foreach_reduce(*args, **kwargs):
-        if probe.torch.compiler.is_compiling():  # the compiler must see only the original
+        if probe.torch is not None and probe.torch.compiler.is_compiling():  # the compiler must see only the original
             return original(*args, **kwargs)
         # It clears the list of gradients, so they are read before. A version with other arguments is left alone.
         if probe.own_norms.is_measuring and takes_lists(args):

@@ -11,7 +11,7 @@ from . import compiler, hooks, identity, inputs, norms, optimizing
 from .batch import measure
 from .channel import Channel
 from .cycle import Cycle
-from .errors import ErrorReporter
+from .errors import ErrorReporter, is_of_signal_handler
 from .imports import AfterImport
 from .leader import Leader
 from .live import LiveOrder
@@ -25,7 +25,7 @@ from .replicas import Replicas
 from .reports import Reports
 from .saved_tensors import SavedTensors
 from .saves import Saves
-from .server import WorkerServer
+from .server import NO_RECORDER, WorkerServer, lacks_recorder
 from .stop import StopOrder
 from .timeline import CudaTimeline, HostTimeline
 from .waits import Waits
@@ -35,6 +35,7 @@ PENDING_MAX = 64  # steps whose device times have not arrived; older ones are dr
 BURST_MAX = 4  # steps sent at once; the kernel queues ten datagrams by default, for all ranks of a node together
 SKIPS_TOLD_EVERY_NS = 1_000_000_000
 COUNTED_AFTER_STEPS = 2  # by then, each of several optimizers has stepped
+DEVICE_CHANGES_MAX = 4  # a script may start on another device; one that changes it in each step would never be measured
 BACKWARDS_WITHOUT_OPTIMIZER = 64  # then the script has no torch optimizer, and each backward pass counts as a step
 
 
@@ -78,6 +79,7 @@ class Probe:
         self._last_step_s = None
         self._scaled = None
         self._device = self._root_device = None
+        self._device_changes = 0
         self._hello = None  # (connection, notes) of the last hello that was sent
         self._error_reporter = ErrorReporter(self)
         self.saves = Saves(self, environ["LOCKSTEP_PROBE_SOCKET"])
@@ -122,7 +124,7 @@ class Probe:
     # === the two entry points ===
 
     def call(self, function, *args):
-        """Runs probe code during user code; no error leaves this function."""
+        """Runs probe code during user code. No error of the probe leaves this function, but one that a signal handler of the script raises."""
         if not self.on:
             return None
         meter = self._meter
@@ -131,6 +133,8 @@ class Probe:
         try:
             return function(*args)
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             self.fault(error)
             return None
         finally:
@@ -203,6 +207,8 @@ class Probe:
         self._device = self._device or self._bound_gpu()
         self.waits.joined_group(self.torch.distributed.get_world_size())
         self.waits.step_begins(self.steps + 1, self._last_step_s)
+        if lacks_recorder(self.torch):
+            self.note(NO_RECORDER)
         self.say_hello()
 
     def fetching(self):
@@ -347,13 +353,15 @@ class Probe:
 
     def clipped_otherwise(self, gradients):
         """Clipping by another norm than the 2-norm: ours must be computed before it."""
+        if not self.cycle.timeline.usable():
+            return
         found = norms.of_gradients(self.torch, gradients, self.shard_weight)
         if found is not None:
             self._keep_norm(*found)
 
     def scaled(self, scaler, loss, result):
         """A GradScaler multiplied the loss: keeps the true one until the product's backward pass."""
-        if not scaler.is_enabled():
+        if not scaler.is_enabled() or not self.cycle.timeline.usable():
             return
         self.skipped = self.skipped or 0
         scale = getattr(scaler, "_scale", None)
@@ -463,9 +471,15 @@ class Probe:
     # === parts ===
 
     def _follow_device(self, device):
-        """The first backward pass shows the device of the rank; a change of device restarts the measurement."""
+        """The first backward pass shows the device of the rank; a change of device restarts the measurement. After some changes, the rank
+        stays on a GPU."""
         if device == self._root_device:
             return
+        returns_to_gpu = device.type == "cuda" and self.cycle.timeline.device == "cpu"
+        if self._device_changes >= DEVICE_CHANGES_MAX and not returns_to_gpu:
+            self.note(f"backward passes change between devices: times are those of {self._device} only")
+            return
+        self._device_changes += 1
         self._root_device, self._device = device, str(device)
         if device.type == "cuda" or self.cycle.timeline.device != "cpu":
             self.cycle = Cycle(CudaTimeline(self.torch, device) if device.type == "cuda" else HostTimeline())
@@ -488,10 +502,12 @@ class Probe:
     def _note_loss(self, root):
         if root.numel() != 1 or not self.cycle.timeline.can_keep(root):
             return
-        loss, scaled, self._scaled = root, self._scaled, None
-        if scaled is not None:
-            product, true_loss, scaler = scaled
-            loss = true_loss if product == id(root) else root.detach() / scaler._scale
+        (product, true_loss, scaler), self._scaled = self._scaled or (None, None, None), None
+        loss = whole_of(true_loss if product == id(root) else root)
+        if loss is None:
+            return
+        if scaler is not None and product != id(root):
+            loss = loss.detach() / scaler._scale
         self.cycle.losses.append(self.cycle.timeline.keep(loss))
 
     def _at_backward_root(self, _gradient):
@@ -520,9 +536,18 @@ class Probe:
             self._budget.spent(time.perf_counter() - start, self._last_step_s)
 
     def _keep_norm(self, total, local):
-        if self.cycle.timeline.can_keep(total):
+        # A copy that is made while a CUDA graph is captured would be a part of the script's graph.
+        if self.cycle.timeline.can_keep(total) and self.cycle.timeline.usable():
             self.cycle.norms_are_local = self.cycle.norms_are_local or local
             self.cycle.norms.append(self.cycle.timeline.keep(total))
+
+
+def whole_of(tensor):
+    """Returns a plain tensor as it is, and of a DTensor this rank's copy. None if other ranks have parts of it: reading it takes a collective."""
+    local = getattr(tensor, "_local_tensor", None)
+    if local is None:
+        return tensor
+    return local if all(placement.is_replicate() for placement in tensor.placements) else None
 
 
 def is_edge(root):

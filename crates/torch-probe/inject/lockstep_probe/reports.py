@@ -32,7 +32,7 @@ class Reports:
     def __init__(self, note):
         self._note = note
         self._values = {}
-        self._lock = threading.Lock()  # held only for an append
+        self._lock = threading.RLock()  # held only for an append, which a signal handler that reports may interrupt
 
     def add(self, reported):
         for name, value in reported.items():

@@ -27,6 +27,7 @@ DRAIN_S = 0.25
 THREADS_MIN = 8  # of cpp-httplib's pool: max(8, CPUs - 1)
 ROOM_FACTOR = 2  # the script and its libraries start threads too
 STDERR = 2
+NO_RECORDER = "this torch has no Flight Recorder for Gloo, 2.8 or later has one: in a hang, only pages and stacks show which rank is late"
 
 
 class WorkerServer:
@@ -66,6 +67,12 @@ class WorkerServer:
             until = time.monotonic() + DRAIN_S
             while connections(self._address) and time.monotonic() < until:
                 time.sleep(0.002)  # lets a handler get the GIL
+
+
+def lacks_recorder(torch):
+    """Returns True if the operations of the process group are not recorded: with Gloo, before torch 2.8."""
+    c10d = getattr(torch._C, "_distributed_c10d", None)
+    return torch.distributed.get_backend() == "gloo" and not hasattr(c10d, "_dump_fr_trace_json")
 
 
 def check_room(ranks, left):

@@ -89,7 +89,7 @@ class CudaTimeline:
         """Starts the copy of kept scalars to pinned memory; it is valid once a later mark is ready."""
         if not kept:
             return None
-        pinned = self._torch.empty(len(kept), dtype=self._torch.float32, pin_memory=True)
+        pinned = self._torch.empty(len(kept), dtype=self._torch.float32, device="cpu", pin_memory=True)  # the script may set a default device
         return pinned.copy_(self._torch.stack(kept), non_blocking=True)
 
     def read(self, staged):
@@ -99,7 +99,7 @@ class CudaTimeline:
         """Starts the copy of 0-dim tensors of whole numbers, all of one device, to pinned memory; valid once a later mark is ready."""
         if tensors[0].is_cpu:
             return self._torch.stack(tensors)
-        pinned = self._torch.empty(len(tensors), dtype=self._torch.int64, pin_memory=True)
+        pinned = self._torch.empty(len(tensors), dtype=self._torch.int64, device="cpu", pin_memory=True)
         return pinned.copy_(self._torch.stack(tensors), non_blocking=True)
 
     def read_whole(self, kept):

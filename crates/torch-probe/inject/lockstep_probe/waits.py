@@ -127,7 +127,7 @@ def watched(probe, original, begin=None, takes_work=False):
 
     @functools.wraps(original)
     def wait(*args, **kwargs):
-        if probe.torch.compiler.is_compiling():  # the compiler must see only the original
+        if probe.torch is not None and probe.torch.compiler.is_compiling():  # the compiler must see only the original
             return original(*args, **kwargs)
         start = begin()
         if start is None:

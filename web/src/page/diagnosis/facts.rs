@@ -1,6 +1,7 @@
 //! The first screen: summary, culprit, start, confidence, reasons, advice.
 
 use domain::api::diagnoses::DiagnosisView;
+use domain::ident::{AttemptNo, Rank};
 use leptos::prelude::*;
 
 use super::diagnosis_state::DiagnosisState;
@@ -25,6 +26,14 @@ fn facts(view: &DiagnosisView) -> AnyView {
         "border-l-4 pl-3 grid grid-cols-1 gap-3 min-w-0 break-words {}",
         severity_class(alert.severity)
     );
+    let log = diagnosis.who.rank.zip(diagnosis.run.as_deref());
+    let log = log.map(|(rank, run)| {
+        let (href, words) = (
+            address_of_log(run, diagnosis.attempt, rank),
+            tr_with("Log of rank {rank}", &[("rank", &rank)]),
+        );
+        view! { " · " <a class="link" href=href data-testid="culprit-log">{words}</a> }.into_any()
+    });
     let run = diagnosis.run.clone().map(|run| {
         let [of_run, end] = tr_parts(" of run {run}");
         view! { {of_run} <a class="link font-mono" href=format!("/runs/{run}")>{run.clone()}</a> {end} }
@@ -47,7 +56,7 @@ fn facts(view: &DiagnosisView) -> AnyView {
             <h1 class="text-xl font-bold break-words" lang="en" data-testid="what">{diagnosis.summary.clone()}</h1>
             <dl class="grid grid-cols-1 gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
                 <dt class="font-semibold">{tr("Culprit")}</dt>
-                <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt}</dd>
+                <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt} {log}</dd>
                 <dt class="font-semibold">{tr("Since")}</dt>
                 <dd data-testid="since">{since(view)}</dd>
                 <dt class="font-semibold">{tr("Confidence")}</dt>
@@ -62,6 +71,12 @@ fn facts(view: &DiagnosisView) -> AnyView {
     .into_any()
 }
 
+/// Returns the address of the log of a rank in an attempt; in the last attempt if it is unknown.
+fn address_of_log(run: &str, attempt: Option<AttemptNo>, rank: Rank) -> String {
+    let attempt = attempt.map_or_else(String::new, |attempt| format!("&attempt={attempt}"));
+    format!("/runs/{run}?tab=log{attempt}&rank={rank}")
+}
+
 /// Renders the start of the diagnosis and, once it has ended, its end and duration.
 fn since(view: &DiagnosisView) -> AnyView {
     let begun_ms = since_ms(&view.diagnosis);
@@ -72,4 +87,19 @@ fn since(view: &DiagnosisView) -> AnyView {
         )
     });
     view! { {clock(begun_ms)} ", " <Ago at_ms=Signal::stored(begun_ms) /> {ended} }.into_any()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_culprits_log_is_that_of_the_attempt() {
+        for (attempt, expected) in [
+            (Some(AttemptNo(2)), "/runs/llama-1?tab=log&attempt=2&rank=17"),
+            (None, "/runs/llama-1?tab=log&rank=17"),
+        ] {
+            assert_eq!(address_of_log("llama-1", attempt, Rank(17)), expected);
+        }
+    }
 }

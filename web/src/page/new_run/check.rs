@@ -38,6 +38,15 @@ pub(super) struct Answer {
     pub(super) placement: Option<PlacementPreview>,
 }
 
+/// Why a check has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// The request failed, and the page shows why. Or the page is gone.
+    Failed,
+    /// A later check began meanwhile.
+    Outdated,
+}
+
 /// The checks of this page. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct Check {
@@ -67,35 +76,34 @@ impl Check {
             let number = self.next();
             spawn_local(async move {
                 TimeoutFuture::new(PAUSE_MS).await;
-                if self.is_newest(number) {
-                    self.request(body, number).await;
+                if self.order(number).is_ok() {
+                    // The page shows the answer, or why there is none.
+                    let _shown = self.request(body, number).await;
                 }
             });
         });
     }
 
-    /// Checks a draft at once. Returns `None` if the check failed, or if something was typed meanwhile.
-    pub(super) async fn now(self, body: String) -> Option<Answer> {
+    /// Checks a draft at once.
+    pub(super) async fn now(self, body: String) -> Result<Answer, Unanswered> {
         let number = self.next();
         self.request(body, number).await
     }
 
-    async fn request(self, body: String, number: u32) -> Option<Answer> {
+    async fn request(self, body: String, number: u32) -> Result<Answer, Unanswered> {
         let answer = self.session.send(PATH, body).await;
-        if !self.is_newest(number) {
-            return None;
-        }
+        self.order(number)?;
         let answer: Result<Answer, ApiError> =
             answer.and_then(|answer| read(&answer).map_err(|error| unreadable(&error)));
         match answer {
             Ok(answer) => {
                 self.failure.set(None);
                 self.show(answer.clone());
-                Some(answer)
+                Ok(answer)
             }
             Err(error) => {
                 self.failure.set(Some(error.message));
-                None
+                Err(Unanswered::Failed)
             }
         }
     }
@@ -118,9 +126,18 @@ impl Check {
         number
     }
 
-    /// Returns false also if the page is gone.
-    fn is_newest(self, number: u32) -> bool {
-        self.newest.try_get_value() == Some(number)
+    /// Returns an error unless this is the newest check of a page that is still there.
+    fn order(self, number: u32) -> Result<(), Unanswered> {
+        in_order(number, self.newest.try_get_value())
+    }
+}
+
+/// Compares a check with the newest one; `None` if the page is gone.
+fn in_order(number: u32, newest: Option<u32>) -> Result<(), Unanswered> {
+    match newest {
+        Some(newest) if newest == number => Ok(()),
+        Some(_) => Err(Unanswered::Outdated),
+        None => Err(Unanswered::Failed),
     }
 }
 
@@ -138,6 +155,17 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_newest_check_counts() {
+        for (newest, expected) in [
+            (Some(3), Ok(())),
+            (Some(4), Err(Unanswered::Outdated)),
+            (None, Err(Unanswered::Failed)),
+        ] {
+            assert_eq!(in_order(3, newest), expected, "{newest:?}");
+        }
+    }
 
     #[test]
     fn the_body_has_one_of_the_views() {

@@ -4,7 +4,7 @@ use domain::api::runs::SpecProblem;
 use leptos::prelude::*;
 use wasm_bindgen::JsValue;
 
-use super::check::{Check, Draft};
+use super::check::{Answer, Check, Draft, Unanswered};
 use super::copied::CopiedSpec;
 use super::fields::{RECIPE, SCRIPT, SECRETS, SET};
 use super::form::{Form, problem};
@@ -98,39 +98,56 @@ impl Editor {
         answer.with(|answer| answer.settings.iter().any(|setting| setting.name == name))
     }
 
-    /// Shows the text. If the form cannot be checked, it stays, with the reason.
+    /// Shows the text, with what is typed meanwhile. If the form cannot be checked, it stays, with the reason.
     pub(super) async fn show_text(self) {
-        let ((document, problems), is_copy) = untrack(|| (self.form.document(), self.copy.is_copy()));
-        // Their names are not in the document, so the text would lose them.
-        if let Some(wrong) = problems.into_iter().find(|problem| problem.field == SECRETS) {
-            self.check.failure.set(Some(wrong.message));
-            return;
-        }
-        let json = document.json();
-        if self.same.get_value() != json {
-            let answer = self.check.now(Draft::Form(document).body(is_copy)).await;
-            let Some(toml) = answer.and_then(|answer| answer.toml) else {
+        loop {
+            let ((document, problems), is_copy) = untrack(|| (self.form.document(), self.copy.is_copy()));
+            // Their names are not in the document, so the text would lose them.
+            if let Some(wrong) = problems.into_iter().find(|problem| problem.field == SECRETS) {
+                self.check.failure.set(Some(wrong.message));
                 return;
-            };
-            self.toml.set(toml);
-            self.same.set_value(json);
+            }
+            let json = document.json();
+            if self.same.get_value() == json {
+                break;
+            }
+            match self.check.now(Draft::Form(document).body(is_copy)).await {
+                Ok(Answer { toml: Some(toml), .. }) => {
+                    self.toml.set(toml);
+                    self.same.set_value(json);
+                    break;
+                }
+                Err(Unanswered::Outdated) if self.form_json() != json => {}
+                // If the form is the same, another click has begun the later check.
+                Ok(_) | Err(_) => return,
+            }
         }
         self.is_text.set(true);
     }
 
-    /// Shows the form. Returns false if the text cannot be read: it stays, with its errors.
+    /// Returns the document of the form.
+    fn form_json(self) -> String {
+        untrack(|| self.form.document().0.json())
+    }
+
+    /// Shows the form, with what is typed meanwhile. Returns false if the text cannot be read: it stays, with its errors.
     pub(super) async fn show_form(self) -> bool {
-        let (toml, is_copy) = untrack(|| (self.toml.get(), self.copy.is_copy()));
-        let Some(answer) = self.check.now(Draft::Text(toml).body(is_copy)).await else {
-            return false;
+        let document = loop {
+            let (toml, is_copy) = untrack(|| (self.toml.get(), self.copy.is_copy()));
+            match self.check.now(Draft::Text(toml.clone()).body(is_copy)).await {
+                Ok(answer) => break answer.spec,
+                Err(Unanswered::Outdated) if self.toml.with_untracked(|newest| *newest != toml) => {}
+                // If the text is the same, another click has begun the later check.
+                Err(_) => return false,
+            }
         };
-        let Some(document) = answer.spec else {
+        let Some(document) = document else {
             let why = tr("Correct the text before you return to the form. Nothing is lost.");
             self.check.failure.set(Some(why.to_owned()));
             return false;
         };
         self.form.show(document);
-        self.same.set_value(untrack(|| self.form.document().0.json()));
+        self.same.set_value(self.form_json());
         self.is_text.set(false);
         true
     }

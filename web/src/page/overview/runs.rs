@@ -17,8 +17,9 @@ use spark::{Sparks, spark};
 /// Number of rows shown at first; one click shows the rest.
 const ROWS: usize = 20;
 
-const SYNC_SHARE: &str = "quantile by (run) (0.5, train_sync_seconds / train_step_seconds)";
-const MFU: &str = "quantile by (run) (0.5, train_mfu_ratio)";
+const SYNC_SHARE: &str =
+    "quantile by (run) (0.5, train_sync_seconds / train_step_seconds unless on (node) node_up == 0)";
+const MFU: &str = "quantile by (run) (0.5, train_mfu_ratio unless on (node) node_up == 0)";
 
 /// The values measured for all runs. Cheap to copy.
 #[derive(Clone, Copy)]
@@ -178,6 +179,13 @@ fn RunRow(row: Row<RunSummary>, figures: Figures, needing: Memo<Vec<String>>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_of_a_node_that_is_down_have_no_figures() {
+        for query in [STEP, STEP_TIME, SYNC_SHARE, MFU] {
+            assert!(query.ends_with(" unless on (node) node_up == 0)"), "{query}");
+        }
+    }
 
     #[test]
     fn runs_that_need_attention_are_first_and_ended_ones_last() {

@@ -1,10 +1,12 @@
 //! Addresses of parts of a run's page.
 
 use domain::api::runs::AttemptView;
-use domain::ident::AttemptNo;
+use domain::ident::{AttemptNo, Rank};
 use domain::time::TimestampMs;
+use leptos::prelude::*;
 
 use super::tabs::Tab;
+use crate::language::tr_with;
 
 /// Returns the address of a tab.
 pub(super) fn of_tab(run: &str, tab: Tab) -> String {
@@ -16,6 +18,13 @@ pub(super) fn of_log(run: &str, attempt: Option<AttemptNo>, rank: Option<u32>) -
     let attempt = attempt.map_or_else(String::new, |attempt| format!("&attempt={attempt}"));
     let rank = rank.map_or_else(String::new, |rank| format!("&rank={rank}"));
     format!("{}{attempt}{rank}", of_tab(run, Tab::Log))
+}
+
+/// Renders the number of a rank as a link to its log in an attempt, or in the last one. `tabindex`: -1 if the page has the same link elsewhere.
+pub(super) fn log_link(run: &str, attempt: Option<AttemptNo>, rank: Rank, tabindex: &'static str) -> AnyView {
+    let label = tr_with("Log of rank {rank}", &[("rank", &rank)]);
+    let href = of_log(run, attempt, Some(rank.0));
+    view! { <a class="link" href=href aria-label=label tabindex=tabindex>{rank.to_string()}</a> }.into_any()
 }
 
 /// Returns the attempt that ran at a time, or the last one before it.

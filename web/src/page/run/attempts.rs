@@ -71,7 +71,7 @@ fn Attempt(row: Row<AttemptView>, open: bool, dialog: ChangeDialog) -> impl Into
             <p class="text-sm opacity-80 break-words empty:hidden" data-testid="attempt-knobs">{of(knobs)}</p>
             {dynamic_view(move || warnings.get().iter().map(|words| warning(words)).collect::<Vec<AnyView>>().into_any())}
             {dynamic_view(move || excluded.get().iter().map(not_given).collect::<Vec<AnyView>>().into_any())}
-            {each(move || nodes.rows(), move |row| view! { <Node row root can_exclude dialog /> }.into_any())}
+            {each(move || nodes.rows(), move |row| view! { <Node row attempt=number root can_exclude dialog /> }.into_any())}
             {dynamic_view(move || provenance.get().as_ref().map_or_else(empty_view, provenance_shown))}
         </details>
     }

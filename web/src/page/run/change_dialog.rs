@@ -59,6 +59,11 @@ impl ChangeDialog {
         }
     }
 
+    /// Returns the id of the run.
+    pub(super) fn run_id(self) -> String {
+        self.id.get_value()
+    }
+
     /// Returns the current attempt, for which the user decides.
     pub(super) fn expected(self) -> Option<AttemptNo> {
         self.run

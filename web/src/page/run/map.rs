@@ -70,9 +70,14 @@ pub(super) fn RankMap(
             </Heading>
             <ErrorMessage what=map.problem />
             <When on=move || !compares() && map.problem.with(Option::is_none)><p class="text-muted" data-testid="map-empty">{why_not}</p></When>
-            <When on=compares><Cells map ranks /></When>
+            <When on=move || shows_cells(ranks.get(), map.answered.get(), map.problem.with(Option::is_some))><Cells map ranks /></When>
         </section>
     }
+}
+
+/// Returns true if the cells are shown. After an error, the cells of the measure or the period before are not: they are not what was chosen.
+fn shows_cells(ranks: usize, is_answered: bool, has_failed: bool) -> bool {
+    ranks >= PEERS_MIN && (is_answered || !has_failed)
 }
 
 /// Returns the measure with which the map of a run opens: one that shows the rank that an open diagnosis names as late, else the step time.
@@ -232,7 +237,7 @@ impl RankMapState {
         self.version.update(|version| *version = version.wrapping_add(1));
     }
 
-    /// Marks the values as those of another measure or period. They stay, dimmed, until the answer replaces them.
+    /// Marks the values as those of another measure or period. They stay, dimmed, until the answer replaces them or an error hides them.
     fn expect_answer(self) {
         self.problem.set(None);
         self.answered.set(false);
@@ -350,4 +355,28 @@ fn legend() -> AnyView {
         </p>
     }
     .into_any()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_hides_the_cells_of_the_choice_before() {
+        for (ranks, is_answered, has_failed, expected) in [
+            (2, true, false, false),
+            (3, true, false, true),
+            // Dimmed, until the answer arrives.
+            (3, false, false, true),
+            (3, false, true, false),
+            // The last known values of what is chosen.
+            (3, true, true, true),
+        ] {
+            assert_eq!(
+                shows_cells(ranks, is_answered, has_failed),
+                expected,
+                "{ranks} ranks, {is_answered}, {has_failed}"
+            );
+        }
+    }
 }

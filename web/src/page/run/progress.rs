@@ -109,9 +109,7 @@ fn of_attempt(metric: &str, run: &str, attempt: u32) -> String {
 }
 
 fn watch_now(live: Live, now: RwSignal<Now>, steps: &str, rates: &str) {
-    let query = format!(
-        "label_replace(max({steps}), \"is\", \"step\", \"\", \"\") or label_replace(quantile(0.5, {rates}), \"is\", \"rate\", \"\", \"\")"
-    );
+    let query = now_query(steps, rates);
     live.watch(
         |id| Request::WatchInstant { id, query },
         move |message| {
@@ -127,6 +125,17 @@ fn watch_now(live: Live, now: RwSignal<Now>, steps: &str, rates: &str) {
             }
         },
     );
+}
+
+/// Returns the query for the values now. Ranks of a node that is down have no throughput.
+fn now_query(steps: &str, rates: &str) -> String {
+    let rate = format!("quantile(0.5, {rates} unless on (node) node_up == 0)");
+    let part = |query: &str, name: &str| format!("label_replace({query}, \"is\", \"{name}\", \"\", \"\")");
+    format!(
+        "{} or {}",
+        part(&format!("max({steps})"), "step"),
+        part(&rate, "rate")
+    )
 }
 
 fn watch_points(live: Live, points: RwSignal<Vec<StepAt>>, steps: &str) {
@@ -188,6 +197,15 @@ mod tests {
         assert_eq!(
             of_attempt("train_step", "r-1", 2),
             "train_step{run=\"r-1\"} and on (node, rank) train_info{run=\"r-1\",attempt=\"2\"}"
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_down_has_no_throughput() {
+        assert_eq!(
+            now_query("train_step", "train_samples_per_second"),
+            "label_replace(max(train_step), \"is\", \"step\", \"\", \"\") or \
+             label_replace(quantile(0.5, train_samples_per_second unless on (node) node_up == 0), \"is\", \"rate\", \"\", \"\")"
         );
     }
 

@@ -33,9 +33,11 @@ pub(super) enum Span {
 }
 
 /// The choices: `(choice, name in the address, label)`, the default first.
-pub(super) const SPANS: [(Span, &str, &str); 3] = [
+pub(super) const SPANS: [(Span, &str, &str); 5] = [
     (Span::Last(10 * MINUTE_MS), "10m", marked("10 minutes")),
     (Span::Last(HOUR_MS), "1h", marked("1 hour")),
+    (Span::Last(6 * HOUR_MS), "6h", marked("6 hours")),
+    (Span::Last(24 * HOUR_MS), "24h", marked("24 hours")),
     (Span::Whole, "run", marked("whole run")),
 ];
 

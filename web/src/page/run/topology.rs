@@ -10,6 +10,7 @@ use domain::ident::Rank;
 use domain::run::mesh::{Mesh, MeshPosition, Plane};
 use leptos::prelude::*;
 
+use super::address::log_link;
 use super::run_signal::RunSignal;
 use crate::language::{tr, tr_with};
 use crate::live::Live;
@@ -24,6 +25,8 @@ const COLUMNS_MAX: usize = 16;
 /// The selection and the chosen axis. Cheap to copy.
 #[derive(Clone, Copy)]
 struct MeshSelection {
+    /// The run's id.
+    run: StoredValue<String>,
     mesh: StoredValue<Mesh>,
     statuses: Memo<BTreeMap<Rank, RankStatus>>,
     /// The axis whose groups are shown.
@@ -46,9 +49,13 @@ pub(super) fn Topology(
                 .and_then(|run| run.more.attempts.last()?.mesh.clone())
         })
     });
-    let statuses = followed(id, run);
+    let statuses = followed(id.clone(), run);
+    let id = StoredValue::new(id);
     // Rebuilt when a rank has reported its position; the states of ranks change in place.
-    dynamic_view(move || mesh.get().map_or_else(empty_view, |mesh| shown(mesh, statuses)))
+    dynamic_view(move || {
+        mesh.get()
+            .map_or_else(empty_view, |mesh| shown(id, mesh, statuses))
+    })
 }
 
 /// Returns the state of each rank of the newest attempt.
@@ -94,12 +101,13 @@ fn rank_context(live: Live, run: &str) -> RankContext {
     context
 }
 
-fn shown(mesh: Mesh, statuses: Memo<BTreeMap<Rank, RankStatus>>) -> AnyView {
+fn shown(run: StoredValue<String>, mesh: Mesh, statuses: Memo<BTreeMap<Rank, RankStatus>>) -> AnyView {
     let words = mesh.words();
     let ranks = mesh.ranks.len();
     let planes = mesh.planes();
     let axes = mesh.axes.clone();
     let selection = MeshSelection {
+        run,
         axis: RwSignal::new(axes.len() - 1),
         at: RwSignal::new(None),
         mesh: StoredValue::new(mesh),
@@ -295,9 +303,11 @@ fn cell(rank: Rank, selection: MeshSelection) -> AnyView {
     let word = text(move || if state().stands_out() { state().word() } else { "" });
     let point = move |_| selection.at.set(Some(rank));
     let leave = move |_| selection.at.set(None);
+    // The table has the same link: a key for each of two thousand cells would be no help.
+    let link = selection.run.with_value(|run| log_link(run, None, rank, "-1"));
     view! {
         <div class=class style=style title=title data-testid="mesh-cell" data-rank=rank.to_string() on:pointerenter=point on:pointerleave=leave>
-            <div class="font-semibold text-sm leading-tight">{rank.to_string()}</div>
+            <div class="font-semibold text-sm leading-tight">{link}</div>
             <div class="opacity-80 truncate">{node}</div>
             <div class="font-semibold empty:hidden">{word}</div>
         </div>
@@ -373,5 +383,7 @@ fn row(position: &MeshPosition, selection: MeshSelection) -> AnyView {
         .collect();
     let node = of(|status| status.node.clone());
     let state = of(|status| status.state.word().to_owned());
-    view! { <tr><th scope="row">{rank.to_string()}</th>{at}<td class="font-mono">{node}</td><td>{state}</td></tr> }.into_any()
+    let link = selection.run.with_value(|run| log_link(run, None, rank, "0"));
+    view! { <tr><th scope="row">{link}</th>{at}<td class="font-mono">{node}</td><td>{state}</td></tr> }
+        .into_any()
 }

@@ -141,7 +141,7 @@ pub(super) fn ChooseMarks(view: View) -> impl IntoView {
     view! {
         <p class="sr-only" data-testid="marks-text">{marked}</p>
         <label class="text-sm flex gap-2 items-center" title=tr("Thin lines in the charts: ▲, ◆ or ● a diagnosis, ▾ a saved checkpoint. The pointer on a line shows its text.")>
-            <input class="checkbox checkbox-sm" type="checkbox" prop:checked=shown on:change=toggle data-testid="marks" />
+            <input type="checkbox" prop:checked=shown on:change=toggle data-testid="marks" />
             {tr("Marks")}
         </label>
     }

@@ -1,6 +1,5 @@
 //! Builds the digest of a rank's Flight Recorders, or the reason why there is none. "The rank has enqueued nothing" accuses the rank, so
 //! this is reported only for a rank whose recorder would have recorded something.
-//! whose recorder would have recorded something.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

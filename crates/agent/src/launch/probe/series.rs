@@ -615,6 +615,31 @@ mod tests {
     }
 
     #[test]
+    fn failed_saves_are_counted_by_the_error_of_the_system_if_there_is_one() {
+        let (mut series, samples) = run();
+        for (at_ms, errno) in [(1_000, Some("ENOSPC")), (2_000, None), (3_000, Some("ENOSPC"))] {
+            let Record::Checkpoint(mut record) = save(Phase::Failure, at_ms, false) else {
+                panic!("a save");
+            };
+            record.errno = errno.map(str::to_owned);
+            series.take(Record::Checkpoint(record), &Inventory::default());
+        }
+        let all = samples.drain();
+        let counts = |name: &str| -> Vec<(i64, f64)> {
+            let of_series = all.iter().filter(|sample| sample.series.to_string() == name);
+            of_series.map(|sample| (sample.at_ms, sample.value)).collect()
+        };
+        assert_eq!(
+            counts(r#"train_checkpoint_errors_total{errno="ENOSPC", rank="0", run="ddp-1"}"#),
+            [(999, 0.0), (1_000, 1.0), (2_000, 1.0), (3_000, 2.0)]
+        );
+        assert_eq!(
+            counts(r#"train_checkpoint_errors_total{rank="0", run="ddp-1"}"#),
+            [(1_999, 0.0), (2_000, 1.0), (3_000, 1.0)]
+        );
+    }
+
+    #[test]
     fn notes_of_a_rank_are_reported_until_it_sends_others() {
         let (mut series, samples) = run();
         let mut hello = |at_ms: i64, notes: &[String]| {

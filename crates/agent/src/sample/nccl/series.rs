@@ -410,7 +410,17 @@ mod tests {
         assert!(comms().contains(&"dp".to_owned()) && comms().contains(&"0000000000000001".to_owned()));
         nccl.take(&report(1, true));
         assert!(!comms().contains(&"0000000000000001".to_owned()));
-        assert!(samples.drain().iter().any(|sample| is_stale(sample.value)));
+        let ended = samples
+            .drain()
+            .into_iter()
+            .filter(|sample| is_stale(sample.value));
+        let mut ended: Vec<String> = ended.map(|sample| sample.series.to_string()).collect();
+        ended.sort();
+        let labels = r#"comm="0000000000000001", function="AllReduce", rank="0", run="ddp-1""#;
+        assert_eq!(
+            ended,
+            ["nccl_bytes_total", "nccl_collectives_total"].map(|metric| format!("{metric}{{{labels}}}"))
+        );
         nccl.take(&report(19, false));
         assert_eq!(comms().len(), COMMS_MAX);
     }

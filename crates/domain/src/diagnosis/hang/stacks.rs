@@ -26,6 +26,8 @@ const GPU_BUSY_MIN: f64 = 0.1;
 /// Requests for stacks during one suspicion, and the answers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stacks {
+    /// When the suspicion began, by the collector's clock.
+    suspected_ms: TimestampMs,
     requested: BTreeSet<usize>,
     requested_ms: Option<TimestampMs>,
     /// True if a waiting rank was included too. If it does not answer either, stacks are not available.
@@ -62,6 +64,13 @@ pub(super) enum AloneActivity {
 }
 
 impl Stacks {
+    pub(super) fn new(suspected_ms: TimestampMs) -> Self {
+        Self {
+            suspected_ms,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn take(&mut self, members: &Members, answers: Vec<StackAnswer>) {
         self.answered = true;
         for answer in answers {
@@ -100,6 +109,7 @@ impl Stacks {
         self.requested_ms = Some(view.now_ms);
         self.answered = false;
         requests.push(RankRequest::Stacks {
+            suspected_ms: self.suspected_ms,
             ranks: view.rank_set(&requested),
         });
     }

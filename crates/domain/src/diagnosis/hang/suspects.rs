@@ -5,6 +5,7 @@ use super::report::{Suspects, finding_without_culprit};
 use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, WITNESSED_RANKS_MAX, witness};
 use crate::diagnosis::finding::{Cause, Evidence, Source};
 use crate::diagnosis::input::{Phase, ProcessCondition};
+use crate::diagnosis::members::seconds;
 use crate::diagnosis::wait_graph::Unfinished;
 use crate::ident::Rank;
 
@@ -15,41 +16,74 @@ const SCRIPT_FILES_S: f64 = 30.0;
 /// Minimum number of network errors per second for a network fault.
 const NETWORK_ERRORS_MIN: f64 = 1.0;
 
-pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity) -> Option<Suspects> {
-    // At the end of a run, ranks end one after the other, and some of them save for a long time.
-    let waits_by_page = inactivity
-        .waiters
-        .iter()
-        .any(|place| view.rank_statuses[*place].page.is_some());
+/// Returns the ranks whose processes have ended, are stopped or wait in the kernel. `named` are the culprits of this hang that are already
+/// known. No rank has moved since, so that a rank that was stopped or ended later is none of them: a debugger may have stopped it.
+pub(super) fn by_kernel(view: &View<'_>, inactivity: &Inactivity, named: &[usize]) -> Option<Suspects> {
+    let is_later = |place: &usize| !named.is_empty() && !named.contains(place);
     let causes = [
         (ProcessCondition::Ended, Cause::Ended),
         (ProcessCondition::Stopped, Cause::Stopped),
         (ProcessCondition::Uninterruptible, Cause::Uninterruptible),
     ];
     causes.into_iter().find_map(|(condition, cause)| {
-        if condition == ProcessCondition::Ended && !waits_by_page {
-            return None;
-        }
-        let places: Vec<usize> = (0..view.rank_statuses.len())
-            .filter(|place| {
-                let status = &view.rank_statuses[*place];
-                // Checkpoints and models take long to write and read, and batches may. Not each save is known: a script may write files in
-                // any way.
-                let may_be_storage = condition == ProcessCondition::Uninterruptible
-                    && (inactivity.seconds < view.stuck_after_s()
-                        || status.phase() == Some(Phase::Save)
-                        || status.is_in_script() && inactivity.seconds < SCRIPT_FILES_S
-                        || status.is_before_first_step());
-                status.condition == condition
-                    && !may_be_storage
-                    && !view.members.is_blind(view.members.node_place(*place))
-            })
-            .collect();
-        (!places.is_empty()).then_some(Suspects {
-            places,
-            cause,
-            unfinished: None,
+        let mut places = in_condition(view, inactivity, condition);
+        places.retain(|place| match condition {
+            ProcessCondition::Ended => !is_later(place) && !ended_earlier(view, inactivity, *place),
+            ProcessCondition::Stopped => !is_later(place),
+            ProcessCondition::Uninterruptible | ProcessCondition::Alive => true,
+        });
+        suspects_of(places, cause)
+    })
+}
+
+/// Returns the ranks that ended while others still moved. If no other culprit can be named, the others wait for these.
+pub(super) fn by_earlier_end(view: &View<'_>, inactivity: &Inactivity) -> Option<Suspects> {
+    let mut places = in_condition(view, inactivity, ProcessCondition::Ended);
+    places.retain(|place| ended_earlier(view, inactivity, *place));
+    suspects_of(places, Cause::Ended)
+}
+
+fn in_condition(view: &View<'_>, inactivity: &Inactivity, condition: ProcessCondition) -> Vec<usize> {
+    // At the end of a run, ranks end one after the other, and some of them save for a long time.
+    let waits_by_page = inactivity
+        .waiters
+        .iter()
+        .any(|place| view.rank_statuses[*place].page.is_some());
+    if condition == ProcessCondition::Ended && !waits_by_page {
+        return Vec::new();
+    }
+    let places = 0..view.rank_statuses.len();
+    places
+        .filter(|place| {
+            let status = &view.rank_statuses[*place];
+            // Checkpoints and models take long to write and read, and batches may. Not each save is known: a script may write files in
+            // any way.
+            let may_be_storage = condition == ProcessCondition::Uninterruptible
+                && (inactivity.seconds < view.stuck_after_s()
+                    || status.phase() == Some(Phase::Save)
+                    || status.is_in_script() && inactivity.seconds < SCRIPT_FILES_S
+                    || status.is_before_first_step());
+            status.condition == condition
+                && !may_be_storage
+                && !view.members.is_blind(view.members.node_place(*place))
         })
+        .collect()
+}
+
+/// Returns true if others moved for long after the rank had ended. It may have had less to do than they, so that they do not wait for it.
+fn ended_earlier(view: &View<'_>, inactivity: &Inactivity, place: usize) -> bool {
+    let ended_ms = view.rank_statuses[place].ended_ms;
+    let until_ms = view.members.complete_until_ms(place);
+    ended_ms.zip(until_ms).is_some_and(|(ended_ms, until_ms)| {
+        seconds(until_ms - ended_ms) > inactivity.seconds + view.suspicion_after_s()
+    })
+}
+
+fn suspects_of(places: Vec<usize>, cause: Cause) -> Option<Suspects> {
+    (!places.is_empty()).then_some(Suspects {
+        places,
+        cause,
+        unfinished: None,
     })
 }
 
@@ -86,7 +120,8 @@ pub(super) fn by_flight(
     }
 }
 
-/// Without Flight Recorders, returns the ranks that do not wait while others do.
+/// Without Flight Recorders, returns the ranks that do not wait while others do. On a GPU, most waits are hidden: the page shows the phase in
+/// which the host waits for the GPU, whose stream waits for other ranks. Such a rank is not named.
 pub(super) fn by_pages(
     view: &View<'_>,
     inactivity: &Inactivity,
@@ -101,9 +136,12 @@ pub(super) fn by_pages(
     {
         return Err(None);
     }
-    if inactivity.others.is_empty() {
+    let is_shown = inactivity.waiters.iter().any(waits);
+    let mut places = inactivity.others.clone();
+    places.retain(|place| is_shown || !may_wait_for_gpu(view, *place));
+    if places.is_empty() {
         // All ranks may be in the backward pass, which takes long when it is compiled.
-        if view.median_step_s.is_none() || !inactivity.waiters.iter().any(waits) {
+        if view.median_step_s.is_none() || !is_shown {
             return Err(None);
         }
         let culprit = DraftCulprit::Unknown;
@@ -116,10 +154,20 @@ pub(super) fn by_pages(
         ))));
     }
     Ok(Suspects {
-        places: inactivity.others.clone(),
+        places,
         cause: Cause::NotEnqueued,
         unfinished: None,
     })
+}
+
+/// Returns true if the rank uses a GPU and is in a phase in which its host may wait for the GPU.
+fn may_wait_for_gpu(view: &View<'_>, place: usize) -> bool {
+    let phase = view.rank_statuses[place].phase();
+    view.usage.gpu(place).is_some()
+        && matches!(
+            phase,
+            Some(Phase::Forward | Phase::Backward | Phase::Optimizer | Phase::Host | Phase::Save)
+        )
 }
 
 pub(super) fn all_enqueued(

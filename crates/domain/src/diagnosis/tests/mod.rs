@@ -1,6 +1,7 @@
-//! Tests of the analysers with cases in text files: `testdata/diagnosis/*.test`.
+//! Tests of the analysers, most of them with cases in text files: `testdata/diagnosis/*.test`.
 
 mod cases;
 mod large;
+mod late_answers;
 mod script;
 mod world;

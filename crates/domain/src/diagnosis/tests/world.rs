@@ -178,7 +178,12 @@ impl<'a> World<'a> {
                 self.pool_steps
             };
             let ends = self.step.number <= SINGLE_STEPS || self.step.number.is_multiple_of(steps);
-            if ends && self.is_reporting(rank, self.step.end_s) {
+            let has_ended = self
+                .case
+                .ends
+                .iter()
+                .any(|period| period.contains(rank, self.step.end_s));
+            if ends && !has_ended && self.is_reporting(rank, self.step.end_s) {
                 self.send_pool(rank);
             }
         }
@@ -277,15 +282,25 @@ impl<'a> World<'a> {
             .halts
             .iter()
             .find(|halt| holds(&halt.ranks, rank) && now_s >= halt.at_s && self.step.end_s.is_infinite());
-        let page = (!holds(&self.case.no_pages, rank)).then(|| match halt {
+        let applies = |periods: &[Period]| periods.iter().any(|period| period.contains(rank, now_s));
+        let has_ended = applies(&self.case.ends);
+        let has_page = !holds(&self.case.no_pages, rank) && !has_ended;
+        let page = has_page.then(|| match halt {
             Some(halt) => self.page(halt.phase, now_s - halt.at_s),
             None => self.page_in_step(rank, now_s),
         });
+        let process = halt.map_or(ProcessCondition::Alive, |halt| halt.condition);
         Position {
             rank: Rank(rank),
             node: node_of(self.case, rank),
             at_ms: at_ms(now_s),
-            process: halt.map_or(ProcessCondition::Alive, |halt| halt.condition),
+            process: if has_ended {
+                ProcessCondition::Ended
+            } else if applies(&self.case.stops) {
+                ProcessCondition::Stopped
+            } else {
+                process
+            },
             page,
         }
     }
@@ -329,6 +344,10 @@ impl<'a> World<'a> {
     // === Resources ===
 
     fn resources(&mut self, now_s: f64) {
+        let of_gpu = ["throttle", "gpu-busy", "clock", "others", "pcie"];
+        let mut values = self.case.values.iter();
+        let has_gpus =
+            self.case.backend == "nccl" || values.any(|(name, ..)| of_gpu.contains(&name.as_str()));
         for rank in 0..self.case.ranks {
             if !self.is_reporting(rank, now_s) {
                 continue;
@@ -354,7 +373,7 @@ impl<'a> World<'a> {
                 run_delay_seconds_total: Some(self.value("delay", rank).unwrap_or(0.01) * now_s),
                 major_faults_total: Some(self.value("faults", rank).unwrap_or(0.0) * now_s),
                 host_memory_bytes: None,
-                gpu: Some(gpu),
+                gpu: has_gpus.then_some(gpu),
             }));
         }
         for node in &self.case.nodes {
@@ -381,21 +400,24 @@ impl<'a> World<'a> {
         let inspected = |ranks: &RankSet, rank: &u32| holds(ranks, *rank) && self.is_reporting(*rank, now_s);
         let measurement = match request {
             None => return,
-            Some(RankRequest::Flight { ranks }) => {
+            Some(RankRequest::Flight { suspected_ms, ranks }) => {
                 let inspected = (0..self.case.ranks).filter(|rank| inspected(&ranks, rank));
-                Measurement::Flight(
-                    inspected
-                        .map(|rank| FlightAnswer {
-                            rank: Rank(rank),
-                            at_ms: at_ms(now_s),
-                            digest: self.digest(rank, now_s),
-                        })
-                        .collect(),
-                )
+                let answers = inspected.map(|rank| FlightAnswer {
+                    rank: Rank(rank),
+                    at_ms: at_ms(now_s),
+                    digest: self.digest(rank, now_s),
+                });
+                Measurement::Flight {
+                    suspected_ms,
+                    answers: answers.collect(),
+                }
             }
-            Some(RankRequest::Stacks { ranks }) => {
+            Some(RankRequest::Stacks { suspected_ms, ranks }) => {
                 let inspected = (0..self.case.ranks).filter(|rank| inspected(&ranks, rank));
-                Measurement::Stacks(inspected.map(|rank| self.stacks(rank, now_s)).collect())
+                Measurement::Stacks {
+                    suspected_ms,
+                    answers: inspected.map(|rank| self.stacks(rank, now_s)).collect(),
+                }
             }
         };
         self.analysis.take(measurement);

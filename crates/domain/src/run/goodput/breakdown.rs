@@ -125,12 +125,7 @@ impl Breakdown {
             return None;
         }
         let lost_s = self.total_lost_s();
-        let (unit, unit_s) = if lost_s.max(self.unknown_s) < 3_600.0 {
-            ("min", 60.0)
-        } else {
-            ("h", 3_600.0)
-        };
-        let unit = format!("{}-{unit}", counted.word());
+        let (unit, unit_s) = self.unit(counted);
         let mut parts = vec![match self.ratio() {
             None => "unknown".to_owned(),
             Some(_) if held_s < HELD_MIN_S => "too early to say".to_owned(),
@@ -142,6 +137,23 @@ impl Breakdown {
         let unknown = amount(self.unknown_s / unit_s);
         parts.extend(unknown.map(|unknown| format!("no data for {unknown} {unit}")));
         Some(parts.join(" · "))
+    }
+
+    /// Returns a part of the lost time in words, in the unit of the sentence. Returns `None` if it is too small to show.
+    #[must_use]
+    pub fn part_in_words(&self, counted: Counted, part_s: f64) -> Option<String> {
+        let (unit, unit_s) = self.unit(counted);
+        Some(format!("{} {unit}", amount(part_s / unit_s)?))
+    }
+
+    /// Returns the unit of lost and unknown time, and its length in seconds.
+    fn unit(&self, counted: Counted) -> (String, f64) {
+        let (unit, unit_s) = if self.total_lost_s().max(self.unknown_s) < 3_600.0 {
+            ("min", 60.0)
+        } else {
+            ("h", 3_600.0)
+        };
+        (format!("{}-{unit}", counted.word()), unit_s)
     }
 
     /// Returns the largest causes as the end of a sentence; empty if each of them is too small to show.

@@ -504,6 +504,22 @@ fn the_sentence_has_the_share_and_the_largest_causes() {
     }
 }
 
+#[test]
+fn a_part_of_the_lost_time_has_the_unit_of_the_sentence() {
+    let breakdown = |lost_s| Breakdown {
+        lost_s: [(LossCause::Stall, lost_s)].into(),
+        ..Breakdown::default()
+    };
+    for (lost_s, part_s, expected) in [
+        (7_200.0, 1_800.0, Some("0.5 GPU-h")),
+        (1_800.0, 1_200.0, Some("20.0 GPU-min")),
+        (7_200.0, 60.0, None),
+    ] {
+        let found = breakdown(lost_s).part_in_words(Counted::Gpus, part_s);
+        assert_eq!(found.as_deref(), expected, "{part_s} of {lost_s}");
+    }
+}
+
 fn any_kept() -> impl Strategy<Value = KeptSteps> {
     prop_oneof![
         Just(KeptSteps::All),

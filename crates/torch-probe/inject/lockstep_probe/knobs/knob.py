@@ -1,5 +1,6 @@
 """The common part of all knobs: a name, a valid value, an answer, and a guard that keeps their errors away from the script."""
 
+from ..errors import is_of_signal_handler
 from ..record import head
 
 
@@ -39,6 +40,8 @@ class Knob:
         except KnobError as error:
             self.failed(f"nothing was changed: {error}")
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             self.failed(f"nothing was changed: {type(error).__name__}: {head(str(error), 400)}")
         return None
 

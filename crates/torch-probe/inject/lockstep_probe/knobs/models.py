@@ -10,6 +10,7 @@ its state_dict, `isinstance` and its signature stay; a copy or a pickle of it ha
 
 import copyreg
 import functools
+import weakref
 
 from .knob import KnobError
 
@@ -23,8 +24,9 @@ class Models:
     def __init__(self, panel):
         self._panel = panel
         self._knobs = [knob for knob in panel.knobs if hasattr(knob, "see")]
-        self._known = set()  # ids of modules inside a model that was already inspected; models live as long as the hook
-        self._kept = []
+        # Modules inside a model that was already inspected: id -> weak reference. A knob that finds nothing looks on until the end of the
+        # script, and must not keep models alive that the script has dropped. A later module may have the id of one that is gone.
+        self._known = {}
         self._handle = None
 
     def guard(self, function, *args):
@@ -51,7 +53,7 @@ class Models:
             # The compiler follows this function into the script's own graph: it must find nothing to compile.
             if torch is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return
-            if id(called) not in self._known:
+            if not self._knows(called):
                 self.guard(self._called, called)
 
         self._handle = module.register_module_forward_pre_hook(before)
@@ -59,14 +61,19 @@ class Models:
     def _called(self, model):
         if not self._waiting():
             self._handle.remove()
-            self._known, self._kept = set(), []
+            self._known = {}
             return
-        inside = {id(part) for part in model.modules()}
-        wraps_known = bool((inside - {id(model)}) & self._known)
-        self._known |= inside
-        self._kept.append(model)
+        wraps_known = any(part is not model and self._knows(part) for part in model.modules())
+        self._remember(model)
         if any(parameter.requires_grad for parameter in model.parameters()):
             self._show(model, whole=not wraps_known, running=True)
+
+    def _knows(self, module):
+        known = self._known.get(id(module))
+        return known is not None and known() is module
+
+    def _remember(self, model):
+        self._known.update((id(part), weakref.ref(part)) for part in model.modules())
 
     def _watch_ddp(self, module):
         self._before_init(module.DistributedDataParallel, whole=True)
@@ -100,8 +107,7 @@ class Models:
 
     def _given(self, model, whole):
         if whole:
-            self._known |= {id(part) for part in model.modules()}
-            self._kept.append(model)
+            self._remember(model)
         self._show(model, whole, running=False)
 
     def _show(self, model, whole, running):

@@ -1,11 +1,12 @@
 //! The node task of an attempt: the command line that started it, and its ranks.
 
 use domain::api::runs::{NodeTaskView, RankView};
-use domain::ident::Rank;
+use domain::ident::{AttemptNo, Rank};
 use domain::run::state::StallCause;
 use leptos::prelude::*;
 use wasm_bindgen::prelude::*;
 
+use super::super::address::log_link;
 use super::super::change_dialog::ChangeDialog;
 use super::super::followed::followed;
 use crate::language::{tr, tr_with};
@@ -19,10 +20,11 @@ extern "C" {
     fn copy(text: &str) -> bool;
 }
 
-/// The node. `root`: the rank that failed first.
+/// The node in an attempt. `root`: the rank that failed first.
 #[component]
 pub(super) fn Node(
     row: Row<NodeTaskView>,
+    attempt: AttemptNo,
     root: Memo<Option<Rank>>,
     can_exclude: Memo<bool>,
     dialog: ChangeDialog,
@@ -56,15 +58,21 @@ pub(super) fn Node(
             </When>
             <table class="rows narrow" data-testid="ranks">
                 <thead><tr><th>{tr("Rank")}</th><th>{tr("PID")}</th><th>{tr("Step")}</th><th>{tr("End")}</th></tr></thead>
-                <tbody>{each(move || ranks.rows(), move |row| view! { <RankRow row root /> }.into_any())}</tbody>
+                <tbody>{each(move || ranks.rows(), move |row| view! { <RankRow row attempt root dialog /> }.into_any())}</tbody>
             </table>
         </div>
     }
 }
 
 #[component]
-fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
+fn RankRow(
+    row: Row<RankView>,
+    attempt: AttemptNo,
+    root: Memo<Option<Rank>>,
+    dialog: ChangeDialog,
+) -> impl IntoView {
     let rank = row.signal();
+    let link = row.peek(|rank| log_link(&dialog.run_id(), Some(attempt), rank.rank, "0"));
     let number = |n: Option<u64>| n.map_or("–".to_owned(), |n| n.to_string());
     let of = move |part: fn(&RankView) -> Option<u64>| text(move || number(rank.with(part)));
     let fell = Memo::new(move |_| rank.with(|rank| rank.cascade));
@@ -72,7 +80,7 @@ fn RankRow(row: Row<RankView>, root: Memo<Option<Rank>>) -> impl IntoView {
     let traceback = Memo::new(move |_| rank.with(|rank| traceback(rank).filter(|_| is_root.get())));
     view! {
         <tr class=text(move || if fell.get() { "opacity-80" } else { "" }) data-testid="rank">
-            <td>{row.key.clone()}</td>
+            <td>{link}</td>
             <td>{of(|rank| rank.pid.map(u64::from))}</td>
             <td>{of(|rank| rank.step.or(rank.exit.as_ref().and_then(|exit| exit.last_step)))}</td>
             <td class="break-words">
