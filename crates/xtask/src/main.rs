@@ -41,7 +41,8 @@ enum Command {
     Run(run::Options),
     /// Sets everything up, then runs all checks and tests. The last line shows the totals.
     Test(test::Options),
-    /// Writes the generated files: docs/metrics.md, docs/nvml-fields.md, grafana/. Tests compare them with their definitions.
+    /// Writes the generated files: docs/metrics.md, docs/nvml-fields.md, docs/api-fields.md, grafana/, and tables in docs/api.md and
+    /// docs/store.md. Tests compare them with their definitions.
     Generate,
     /// Measures Lockstep and other tools side by side, and writes the table to docs/benchmarks.md.
     Bench(bench::Options),

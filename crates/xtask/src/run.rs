@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Does not install PyTorch. Runs then need an environment of their own.
     #[arg(long)]
     no_venv: bool,
-    /// Passed to `lockstep up`, such as `--listen 127.0.0.1:9000` or `--simulate h100x8:thermal`.
+    /// Passed to `lockstep up`, such as `--listen 127.0.0.1:9000` or `--simulate h100x8:throttle`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
@@ -129,7 +129,7 @@ mod tests {
     fn what_a_person_decided_is_not_decided_again() {
         for args in [
             &["--simulate", "h100x8"][..],
-            &["--simulate=h100x8:thermal"],
+            &["--simulate=h100x8:throttle"],
             &["--nvml-library", "/x.so"],
         ] {
             let args: Vec<_> = args.iter().map(OsString::from).collect();

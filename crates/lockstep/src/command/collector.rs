@@ -1,7 +1,7 @@
 //! `lockstep collector`: store, rules, API and dashboard, without an agent.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use collector::{Config, Running, Secret, StartError, TlsFiles};
@@ -238,12 +238,22 @@ pub(super) fn ended(result: std::io::Result<()>) -> Result<(), Failure> {
 pub(crate) fn announce(options: &CollectorOptions, running: &Running) {
     println!("Lockstep is at {}", options.local_url(running));
     let file = options.data_dir().join("admin.token");
-    match &running.admin_token_created {
-        Some(token) => println!(
+    let is_given = std::env::var("LOCKSTEP_ADMIN_TOKEN").is_ok();
+    println!(
+        "{}",
+        login_help(running.admin_token_created.as_deref(), is_given, &file)
+    );
+}
+
+/// Returns how to log in. `is_given`: the token comes from the environment and is in no file.
+fn login_help(created: Option<&str>, is_given: bool, file: &Path) -> String {
+    match created {
+        Some(token) => format!(
             "Log in with this token (stored in {}):\n\n    {token}\n",
             file.display()
         ),
-        None => println!("Log in with the token in {}", file.display()),
+        None if is_given => "Log in with the token in LOCKSTEP_ADMIN_TOKEN".to_owned(),
+        None => format!("Log in with the token in {}", file.display()),
     }
 }
 
@@ -316,6 +326,19 @@ mod tests {
             page == expected,
             "docs/store.md is not what the flags say: run `cargo xtask generate`"
         );
+    }
+
+    #[test]
+    fn the_start_names_the_place_of_the_admin_token() {
+        let file = Path::new("/data/admin.token");
+        for (created, is_given, expected) in [
+            (Some("secret"), false, "stored in /data/admin.token"),
+            (None, false, "the token in /data/admin.token"),
+            (None, true, "the token in LOCKSTEP_ADMIN_TOKEN"),
+        ] {
+            let help = login_help(created, is_given, file);
+            assert!(help.contains(expected), "{help}");
+        }
     }
 
     #[test]
