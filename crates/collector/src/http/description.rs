@@ -1,9 +1,30 @@
 //! Adds to the OpenAPI document what the types of a handler do not contain.
 
-use aide::openapi::{MediaType, Operation, Parameter, ReferenceOr, Response, StatusCode};
+use aide::openapi::{MediaType, OpenApi, Operation, Parameter, PathItem, ReferenceOr, Response, StatusCode};
 use aide::transform::TransformOperation;
 use aide::{OperationInput, OperationOutput};
 use serde_json::json;
+
+/// Describes an endpoint whose route does not describe itself. Call it before the document is finished, so that the document contains the
+/// types of the endpoint. [`add`] adds the result.
+pub(super) fn operation(
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> Operation {
+    let mut operation = Operation::default();
+    let _described = describe(TransformOperation::new(&mut operation));
+    operation
+}
+
+/// Adds operations to a path of the document. The path may already have other methods.
+pub(super) fn add(document: &mut OpenApi, path: &str, operations: PathItem) {
+    let paths = &mut document.paths.get_or_insert_default().paths;
+    let item = paths
+        .entry(path.to_owned())
+        .or_insert_with(|| ReferenceOr::Item(PathItem::default()));
+    if let ReferenceOr::Item(item) = item {
+        item.merge_with(operations);
+    }
+}
 
 /// The endpoint answers with another status than 200.
 pub(super) fn answers<const STATUS: u16, T: OperationOutput>(
@@ -35,6 +56,17 @@ pub(super) fn answers_as(
             .content
             .insert(media_type.to_owned(), MediaType::default());
         respond(operation.inner_mut(), 200, response);
+        operation
+    }
+}
+
+/// The endpoint opens a WebSocket.
+pub(super) fn opens_websocket(
+    describe: impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_>,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| {
+        let mut operation = describe(operation);
+        respond(operation.inner_mut(), 101, Response::default());
         operation
     }
 }

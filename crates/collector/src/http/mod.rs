@@ -86,9 +86,14 @@ pub(crate) fn router(app: App) -> Router {
         .layer(from_fn_with_state(app, client_address::find))
 }
 
-/// Returns the endpoints that need a role, and the document that describes them.
+/// Returns the endpoints that need a role, and the document that describes them. The document also describes the log-in and the stream, which
+/// have routes of their own.
 fn endpoints() -> (Router<App>, OpenApi) {
     let mut document = table::document();
+    let described = [
+        ("/api/session", session::log_in_description()),
+        ("/api/stream", stream::description()),
+    ];
     let router = ApiRouter::new()
         .merge(session::routes())
         .merge(tokens::routes())
@@ -114,6 +119,9 @@ fn endpoints() -> (Router<App>, OpenApi) {
         .merge(store::routes())
         .merge(metrics::routes())
         .finish_api(&mut document);
+    for (path, operations) in described {
+        description::add(&mut document, path, operations);
+    }
     (router, document)
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
+use aide::openapi::PathItem;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -20,8 +21,8 @@ use listener::Connection;
 use self::log_ins::LogIns;
 use super::auth::{Attempt, BadTokens, COOKIE, Caller, cookie, same_origin};
 use super::client_address::ClientAddress;
-use super::description::answers_nothing;
-use super::table::needs;
+use super::description::{answers, answers_nothing, body_is, operation};
+use super::table::{needs, needs_no_token};
 use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::clock;
@@ -47,6 +48,17 @@ pub(super) fn log_in_routes() -> Router<App> {
         .route("/api/session", post(log_in))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(Extension(LogIns::default()))
+}
+
+/// Describes the log-in endpoint.
+pub(super) fn log_in_description() -> PathItem {
+    let log_in = needs_no_token("Logs a browser in: exchanges a token for a session cookie");
+    PathItem {
+        post: Some(operation(answers::<200, Json<Session>>(body_is::<Json<Login>>(
+            log_in,
+        )))),
+        ..PathItem::default()
+    }
 }
 
 /// `GET`: returns the current session.

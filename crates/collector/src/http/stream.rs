@@ -20,12 +20,14 @@ mod tab;
 mod versioned_list;
 mod watch;
 
+use aide::openapi::PathItem;
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{Extension, Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::any;
+use domain::api::session::Role;
 use domain::api::stream::FrameEncoding;
 use serde::Deserialize;
 
@@ -34,6 +36,8 @@ use self::lists::{Lists, TabLists};
 use self::slots::StreamSlots;
 use self::sources::Sources;
 use self::versioned_list::ListForm;
+use super::description::{opens_websocket, operation, takes};
+use super::table::needs;
 use super::{ApiResult, Caller};
 use crate::app::App;
 
@@ -47,6 +51,17 @@ pub(super) fn routes() -> Router<App> {
         .route("/api/stream", any(open))
         .layer(Extension(StreamSlots::default()))
         .layer(Extension(Shared::default()))
+}
+
+/// Describes the stream. Its messages are not HTTP, so the description contains only its parameters.
+pub(super) fn description() -> PathItem {
+    let summary =
+        "A WebSocket with the lists of the dashboard, and the queries, logs and runs that the client watches";
+    let parameters = takes(&["lists", "frames"], needs(Role::Viewer, summary));
+    PathItem {
+        get: Some(operation(opens_websocket(parameters))),
+        ..PathItem::default()
+    }
 }
 
 /// What all tabs share.

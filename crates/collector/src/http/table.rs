@@ -40,6 +40,13 @@ pub(super) fn needs(
     }
 }
 
+/// Describes an endpoint that needs no token.
+pub(super) fn needs_no_token(
+    summary: &'static str,
+) -> impl FnOnce(TransformOperation<'_>) -> TransformOperation<'_> {
+    move |operation| operation.summary(summary)
+}
+
 /// Describes an endpoint that needs a role and has its own time limit.
 pub(super) fn needs_time(
     role: Role,
