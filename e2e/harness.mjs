@@ -24,6 +24,8 @@ const FINAL = ["stopped", "succeeded", "failed"];
  * for a slow machine that stalls for seconds.
  */
 export const SHOWN_MS = 45_000;
+/** The OpenAPI document of each collector, by host. Read when it starts: at the end of a test it may have stopped. */
+const documents = new Map();
 
 /**
  * Starts `lockstep up` on a free port with simulated GPUs, and stops it with its runs when the test ends.
@@ -53,7 +55,9 @@ export async function startDemo(test) {
     if (child.exitCode !== null) throw new Error(`lockstep demo ended with ${child.exitCode}:\n${printed.text}`);
     return /Dashboard +(http\S+)\s+Log in with (\S+)/.exec(printed.text)?.slice(1);
   });
-  return { url, token, process: child, call: (...request) => call(url, token, ...request) };
+  const demo = { url, token, process: child, call: (...request) => call(url, token, ...request) };
+  await readDocument(demo);
+  return demo;
 }
 
 /** Kills the collector with SIGKILL, waits for `meanwhile`, and starts it again at the same address with the same data. */
@@ -92,8 +96,8 @@ export async function startBrowser(test) {
 export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_SOCKET_NOT_CONNECTED|WebSocket connection to/;
 
 /**
- * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script. What matches
- * `expected` is no error in this test.
+ * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script, a request that is not in the
+ * collector's OpenAPI document. What matches `expected` is no error in this test, except a request that is not in the document.
  */
 export async function openPage(test, browser, { dark = false, width = 1280, height = 900, touch = false, timezone, locale, expected } = {}) {
   const context = await browser.newContext({
@@ -112,9 +116,10 @@ export async function openPage(test, browser, { dark = false, width = 1280, heig
   page.on("console", (message) => {
     if (message.type() === "error" && !isExpected(message.text(), message.location().url) && !expected?.test(message.text())) errors.push(`console: ${message.text()}`);
   });
+  const requests = apiRequests(context, page);
   test.after(async () => {
     // Before the page is closed: what it sends while its socket closes is no fault.
-    const complaints = [...errors];
+    const complaints = [...errors, ...undocumented(requests)];
     await context.close();
     if (complaints.length > 0) throw new Error(`the page complained:\n${complaints.join("\n")}`);
   });
@@ -227,6 +232,61 @@ export async function accessibilityFaults(page) {
   return grave.map(({ id, help, nodes }) => `${id}: ${help} (${nodes.map(({ target }) => target.join(" ")).join(", ")})`);
 }
 
+/** Reads the OpenAPI document of a collector that has just started. */
+async function readDocument({ url, call }) {
+  const document = await waitFor("the collector describes its endpoints", START_MS, () => call("GET", "/api/openapi.json"));
+  documents.set(new URL(url).host, document);
+}
+
+/**
+ * Collects the requests of a page to the API, also those that a test answers itself: method, host, path, and the names of the query
+ * parameters. A set, because a page repeats most of them.
+ */
+function apiRequests(context, page) {
+  const requests = new Set();
+  const add = (method, url) => {
+    const { host, pathname, searchParams } = new URL(url);
+    if (pathname === "/api" || pathname.startsWith("/api/")) requests.add(JSON.stringify([method, host, pathname, [...new Set(searchParams.keys())]]));
+  };
+  context.on("request", (request) => add(request.method(), request.url()));
+  page.on("websocket", (socket) => add("GET", socket.url()));
+  return requests;
+}
+
+/**
+ * Returns the requests that are not in the OpenAPI document of their collector, one line each. Not checked: a collector that was not started
+ * here, as in the benchmarks.
+ */
+function undocumented(requests) {
+  const fault = ([method, host, path, names]) => {
+    const document = documents.get(host);
+    if (!document) return undefined;
+    const item = document.paths[templateOf(document, path)];
+    if (!item) return "no such path";
+    const operation = item[method.toLowerCase()];
+    if (!operation) return "no such method";
+    const known = (operation.parameters ?? []).filter((parameter) => parameter.in === "query").map(({ name }) => name);
+    const unknown = names.filter((name) => !known.includes(name));
+    return unknown.length > 0 && `no such query parameter: ${unknown.join(", ")}`;
+  };
+  const line = (request) => {
+    const found = fault(request);
+    return found && `request that is not in the OpenAPI document: ${request[0]} ${request[2]}: ${found}`;
+  };
+  return [...requests].map((request) => line(JSON.parse(request))).filter(Boolean);
+}
+
+/** Returns the path of the document that a request matches, as the router does: `/api/runs/compare` rather than `/api/runs/{id}`. */
+function templateOf(document, path) {
+  const parts = path.split("/");
+  const fits = (template) => {
+    const wanted = template.split("/");
+    return wanted.length === parts.length && wanted.every((part, n) => part === parts[n] || (part.startsWith("{") && parts[n] !== ""));
+  };
+  const values = (template) => template.split("{").length;
+  return Object.keys(document.paths).filter(fits).sort((a, b) => values(a) - values(b))[0];
+}
+
 /** LOCKSTEP_TEST_DIST tests the dashboard in that folder with a binary that embeds another one. */
 async function serveDashboardFrom(context, folder) {
   if (!folder) return;
@@ -280,6 +340,7 @@ async function launch(lockstep, listen) {
     return /Lockstep is at (http\S+)/.exec(printed.text)?.[1];
   });
   await waitFor("the collector is ready", START_MS, async () => (await fetch(`${lockstep.url}/-/ready`)).ok);
+  await readDocument(lockstep);
 }
 
 /** Runs outlive collector and agent by design, so a test that fails during a run must end it. */

@@ -26,6 +26,21 @@ test("pages", async (t) => {
     assert.deepEqual(await page.context().cookies().then((all) => all.map(({ httpOnly, sameSite }) => [httpOnly, sameSite])), [[true, "Strict"]]);
   });
 
+  await t.test("a request that is not in the OpenAPI document fails the test whose page sends it", async () => {
+    const ends = [];
+    const page = await openPage({ after: (end) => ends.push(end) }, browser, { expected: /status of 40\d/ });
+    await openAt(page, lockstep, "/rules");
+    await page.getByTestId("rule").first().waitFor();
+    await page.evaluate(() => Promise.all([fetch("/api/nothing"), fetch("/api/runs?limit=1&nothing=1"), fetch("/api/rules", { method: "DELETE" })]));
+    const complaint = await Promise.all(ends.map((end) => end())).then(() => "", ({ message }) => message);
+    const line = "request that is not in the OpenAPI document:";
+    assert.deepEqual(complaint.split("\n").slice(1).sort(), [
+      `${line} DELETE /api/rules: no such method`,
+      `${line} GET /api/nothing: no such path`,
+      `${line} GET /api/runs: no such query parameter: nothing`,
+    ]);
+  });
+
   await t.test("the overview shows the state in one sentence, and that the GPUs are simulated", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);
