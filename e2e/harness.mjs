@@ -28,13 +28,13 @@ export const SHOWN_MS = 45_000;
 const documents = new Map();
 
 /**
- * Starts `lockstep up` on a free port with simulated GPUs, and stops it with its runs when the test ends.
+ * Starts `lockstep up` on a free port with simulated GPUs, and stops it with its runs when the test ends. `rack`: the rack of its node.
  * Gives `{ url, token, data, call, process }`, where `call(method, path, body)` speaks to the API as admin.
  */
-export async function startLockstep(test, { simulate = "h100x8:healthy" } = {}) {
+export async function startLockstep(test, { simulate = "h100x8:healthy", rack } = {}) {
   const data = await mkdtemp(join(tmpdir(), "lockstep-e2e-"));
   const token = randomBytes(24).toString("hex");
-  const lockstep = { token, data, simulate, call: (...request) => call(lockstep.url, token, ...request) };
+  const lockstep = { token, data, simulate, rack, call: (...request) => call(lockstep.url, token, ...request) };
   test.after(async () => {
     await stopRuns(lockstep).catch((error) => console.error(`runs were not stopped in order: ${error.message}`));
     await stop(lockstep.process);
@@ -309,10 +309,10 @@ function needed(name) {
   return value;
 }
 
-function environment(token) {
+function environment({ token, rack }) {
   const python = process.env.LOCKSTEP_TEST_VENV && join(process.env.LOCKSTEP_TEST_VENV, "bin/python");
   // The agent's own /metrics has a fixed port, which another Lockstep on this machine may use.
-  return { ...process.env, LOCKSTEP_ADMIN_TOKEN: token, LOCKSTEP_METRICS_LISTEN: "off", ...(python && { LOCKSTEP_PYTHON: python }) };
+  return { ...process.env, LOCKSTEP_ADMIN_TOKEN: token, LOCKSTEP_METRICS_LISTEN: "off", ...(python && { LOCKSTEP_PYTHON: python }), ...(rack && { LOCKSTEP_RACK: rack }) };
 }
 
 async function call(url, token, method, path, body) {
@@ -331,7 +331,7 @@ async function launch(lockstep, listen) {
   const child = spawn(
     needed("LOCKSTEP_TEST_BINARY"),
     ["up", "--listen", listen, "--data", lockstep.data, "--simulate", lockstep.simulate],
-    { env: environment(lockstep.token), stdio: ["ignore", "pipe", "pipe"] },
+    { env: environment(lockstep), stdio: ["ignore", "pipe", "pipe"] },
   );
   lockstep.process = child;
   const printed = collect(child);

@@ -7,9 +7,10 @@ import { SHOWN_MS, accessibilityFaults, logIn, openAt, openPage, pressUntilAt, r
 
 const PHONE = { width: 390, height: 844 };
 const GPUS = 8;
+const RACK = "R01";
 
 test("pages", async (t) => {
-  const lockstep = await startLockstep(t);
+  const lockstep = await startLockstep(t, { rack: RACK });
   const browser = await startBrowser(t);
 
   await t.test("a wrong token shows an error, the right one opens the overview", async (t) => {
@@ -181,6 +182,22 @@ test("pages", async (t) => {
     await waitFor("values go on in the new order", SHOWN_MS, async () => Number(await grid.getAttribute("data-version")) > version + 1);
     await page.reload();
     assert.equal(await page.getByTestId("gpus-colour").inputValue(), "temperature");
+  });
+
+  await t.test("GPUs are grouped by rack, and each names its rack", async (t) => {
+    const page = await openPage(t, browser);
+    await logIn(page, lockstep);
+    const grid = page.getByTestId("gpu-grid");
+    const height = async () => (await grid.boundingBox())?.height ?? 0;
+    const before = await waitFor("the grid is drawn", SHOWN_MS, async () => (await height()) > 20 && height());
+    await page.getByTestId("gpus-group").selectOption("rack");
+    // The heading of the rack is 24 pixels high.
+    await waitFor("the rack has a heading", SHOWN_MS, async () => Math.round((await height()) - before) === 24);
+    assert.match(page.url(), /\?group=rack$/);
+    await grid.focus();
+    await page.keyboard.press("ArrowRight");
+    await page.getByTestId("gpu-words").getByText(`rack ${RACK}`).waitFor();
+    assert.deepEqual(await accessibilityFaults(page), []);
   });
 
   await t.test("the grid is also available as a table", async (t) => {

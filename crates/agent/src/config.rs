@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use domain::ident::NodeName;
+use domain::ident::{NodeName, RackName};
 
 pub use crate::exporter::HostLabel;
 
@@ -21,6 +21,8 @@ pub struct AgentConfig {
     pub join_token: Option<Secret>,
     /// The name of this node.
     pub node: NodeName,
+    /// The rack in which this node is, if known.
+    pub rack: Option<RackName>,
     /// The folder with the spool, the credential and the lock.
     pub data_dir: PathBuf,
     /// The folder that contains the host's `/proc` and `/sys`: `/`, except in containers and tests.

@@ -290,7 +290,10 @@ struct Sampler {
 
 impl Sampler {
     fn prepare(config: &AgentConfig, samples: &Samples, events: &Events) -> Result<Self, AgentError> {
-        let inventory = host::describe(&config.root, config.collector.as_deref(), config.accepts_runs);
+        let inventory = Inventory {
+            rack: config.rack.as_ref().map(ToString::to_string),
+            ..host::describe(&config.root, config.collector.as_deref(), config.accepts_runs)
+        };
         Ok(Self {
             root: config.root.clone(),
             library: Library::find(&config.nvml)?,

@@ -89,6 +89,11 @@ name_type!(
     "node name"
 );
 name_type!(
+    /// Name of the rack in which a node is.
+    RackName,
+    "rack name"
+);
+name_type!(
     /// Identifier of a training run, the same for all its attempts: `NAME-XXXXXX`. The collector makes it.
     RunId,
     "run id"

@@ -14,6 +14,9 @@ pub struct Inventory {
     /// Addresses at which other nodes can reach this node, the preferred one first.
     #[serde(default)]
     pub addresses: Vec<String>,
+    /// Name of the rack in which the node is, if its agent was started with one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
     /// Name of the operating system: `PRETTY_NAME` of os-release.
     pub os: String,
     /// Kernel release.

@@ -22,6 +22,9 @@ use crate::identity::{address, node_name};
 use crate::noise::mix;
 use crate::world::CPUS;
 
+/// Nodes in one rack. Power and cooling of many racks are enough for four servers with eight GPUs.
+const NODES_PER_RACK: u32 = 4;
+
 /// A node that has joined.
 pub(crate) struct Node {
     sending: Sending,
@@ -88,6 +91,7 @@ fn hello(name: &str, index: u32, cluster: &Cluster) -> Hello {
     let inventory = Inventory {
         hostname: name.to_owned(),
         addresses: vec![address(index as NodeIndex)],
+        rack: Some(format!("R{:02}", index / NODES_PER_RACK + 1)),
         os: "simulated".to_owned(),
         cpus: CPUS,
         memory_bytes: 2_000_000_000_000,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use agent::{AgentConfig, NvmlSource};
+use domain::ident::RackName;
 
 use crate::collector::Collector;
 use crate::exposition::read_once;
@@ -112,6 +113,7 @@ async fn without_a_library_the_agent_runs_and_says_why() {
     let why = inventory.gpus_missing.unwrap();
     assert!(why.contains("/nonexistent/libnvidia-ml.so.1"), "{why}");
     assert!(inventory.gpus.is_empty() && inventory.simulated.is_none() && inventory.cpus > 0);
+    assert_eq!(inventory.rack, None);
     agent.stop().await;
 }
 
@@ -122,10 +124,12 @@ async fn the_inventory_names_the_gpus_and_the_simulation() {
     let nvml = simulated(folder.path(), "h100x4:healthy");
     let agent = Running::start(AgentConfig {
         nvml,
+        rack: Some(RackName::new("R01").unwrap()),
         ..config_towards(folder.path(), &collector.url())
     });
     until("a hello", || !collector.received().inventories.is_empty()).await;
     let inventory = collector.received().inventories[0].clone();
+    assert_eq!(inventory.rack.as_deref(), Some("R01"));
     assert_eq!(inventory.simulated.as_deref(), Some("h100x4:healthy"));
     assert_eq!((inventory.gpus.len(), inventory.gpus_missing), (4, None));
     let gpu = &inventory.gpus[3];

@@ -55,6 +55,7 @@ pub(crate) fn config(folder: &Path) -> AgentConfig {
         collector: None,
         join_token: None,
         node: NodeName::new("n1").unwrap(),
+        rack: None,
         data_dir: folder.join("data"),
         root: "/".into(),
         nvml: NvmlSource::Path("/nonexistent/libnvidia-ml.so.1".into()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use domain::api::session::Role;
-use domain::ident::NodeName;
+use domain::ident::{NodeName, RackName};
 use domain::time::TimestampMs;
 use domain::topology::Inventory;
 use listener::AddressKey;
@@ -253,8 +253,12 @@ fn inventory(json: &str) -> Result<Inventory, Status> {
             "the inventory is larger than {INVENTORY_BYTES_MAX} bytes"
         )));
     }
-    serde_json::from_str(json)
-        .map_err(|error| Status::invalid_argument(format!("the inventory cannot be read: {error}")))
+    let read: Result<Inventory, _> = serde_json::from_str(json);
+    let mut inventory =
+        read.map_err(|error| Status::invalid_argument(format!("the inventory cannot be read: {error}")))?;
+    // A node without a rack is better than a node that cannot connect because of the name of its rack.
+    inventory.rack = inventory.rack.filter(|rack| RackName::new(rack.as_str()).is_ok());
+    Ok(inventory)
 }
 
 fn shortened(text: &str) -> String {
@@ -284,5 +288,23 @@ mod tests {
         assert_eq!(behind_ms(1_000_000), 0);
         assert_eq!(behind_ms(1_600_000), 0);
         assert_eq!(behind_ms(i64::MIN), i64::MAX, "an agent may send anything");
+    }
+
+    #[test]
+    fn a_rack_is_kept_if_its_name_is_valid_and_an_older_agent_names_none() {
+        let rack = |rack: Option<&str>| {
+            let sent = Inventory {
+                rack: rack.map(str::to_owned),
+                ..Inventory::default()
+            };
+            let json = serde_json::to_string(&sent).expect("an inventory is plain data");
+            assert_eq!(json.contains("rack"), rack.is_some(), "{json}");
+            inventory(&json).expect("a valid inventory").rack
+        };
+        assert_eq!(rack(None), None);
+        assert_eq!(rack(Some("R01.a")).as_deref(), Some("R01.a"));
+        for bad in ["", "row 1", "r\n1", "r".repeat(254).as_str()] {
+            assert_eq!(rack(Some(bad)), None, "{bad:?}");
+        }
     }
 }

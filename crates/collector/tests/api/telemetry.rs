@@ -2,6 +2,7 @@
 
 use domain::api::session::Role;
 use domain::series::Frame;
+use domain::topology::Inventory;
 use reqwest::StatusCode;
 use serde_json::json;
 use tonic::Code;
@@ -107,6 +108,29 @@ async fn an_agent_uses_its_credential_after_a_restart() {
         (&nodes[0]["name"], &nodes[0]["state"], &nodes[0]["agent_version"]),
         (&json!("n1"), &json!("up"), &json!("test"))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_keeps_the_rack_that_its_agent_named_last() {
+    let server = Server::start().await;
+    let hello = |rack: Option<&str>| {
+        let inventory = Inventory {
+            rack: rack.map(str::to_owned),
+            ..Inventory::default()
+        };
+        Hello {
+            inventory_json: serde_json::to_string(&inventory).unwrap(),
+            ..Agent::hello("n1")
+        }
+    };
+    let connected = Agent::connect_with(&server, ADMIN, hello(Some("R01"))).await;
+    drop(connected.unwrap());
+    let server = server.restart().await;
+    let (_, nodes) = server.get("/api/nodes").await;
+    assert_eq!(nodes[0]["inventory"]["rack"], "R01", "{nodes}");
+    let _connected = Agent::connect_with(&server, ADMIN, hello(None)).await.unwrap();
+    let (_, nodes) = server.get("/api/nodes").await;
+    assert!(nodes[0]["inventory"]["rack"].is_null(), "{nodes}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use agent::config::{HostLabel, TlsFiles};
 use agent::{AgentConfig, MetricsConfig, NvmlSource, Secret};
 use clap::{Args, Subcommand};
-use domain::ident::NodeName;
+use domain::ident::{NodeName, RackName};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +38,9 @@ pub(crate) struct Agent {
     /// Name of this node. Default: the host name.
     #[arg(long, env = "LOCKSTEP_NAME", value_name = "NODE")]
     name: Option<String>,
+    /// Name of the rack in which this node is. The dashboard can group GPUs by it.
+    #[arg(long, env = "LOCKSTEP_RACK", value_name = "NAME", value_parser = rack_name)]
+    rack: Option<RackName>,
     /// Folder for the agent's spool and runs.
     #[arg(long, env = "LOCKSTEP_AGENT_DATA", value_name = "DIR")]
     data: Option<PathBuf>,
@@ -155,6 +158,7 @@ impl Agent {
             collector: self.collector,
             join_token: self.join.map(Secret::new),
             node,
+            rack: self.rack,
             data_dir: self
                 .data
                 .unwrap_or_else(|| locate::default_data_dir().join("agent")),
@@ -206,6 +210,10 @@ pub(super) fn host_name() -> String {
         })
         .collect();
     if name.is_empty() { "node".to_owned() } else { name }
+}
+
+fn rack_name(text: &str) -> Result<RackName, String> {
+    RackName::new(text).map_err(|error| error.to_string())
 }
 
 fn host_label(text: &str) -> Result<HostLabel, String> {

@@ -24,6 +24,7 @@ pub(super) async fn read_machine(
         collector: None,
         join_token: None,
         node: NodeName::new("here").expect("a well-formed name"),
+        rack: None,
         data_dir: std::env::temp_dir(),
         root: root.to_owned(),
         nvml,

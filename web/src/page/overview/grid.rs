@@ -67,11 +67,11 @@ impl Choices {
     }
 
     fn grouping(self) -> Grouping {
-        if self.grouping.with(|key| key.as_deref() == Some("run")) {
-            Grouping::Run
-        } else {
-            Grouping::Node
-        }
+        self.grouping.with(|key| match key.as_deref() {
+            Some("run") => Grouping::Run,
+            Some("rack") => Grouping::Rack,
+            _ => Grouping::Node,
+        })
     }
 
     fn is_table(self) -> bool {

@@ -21,7 +21,7 @@ pub(super) fn Controls(choices: Choices, gpus: Memo<usize>) -> impl IntoView {
             <div class="off-wall flex flex-wrap gap-2 items-center ml-auto" hidden=move || gpus.get() == 0>
                 {choice(tr("Measure"), "colour", choices.measure, &measures)}
                 {choice(tr("Colour shows"), "show", choices.shows, &[("difference", tr("difference to the median of the run")), ("value", tr("value"))])}
-                {choice(tr("Grouped by"), "group", choices.grouping, &[("node", tr("by node")), ("run", tr("by run"))])}
+                {choice(tr("Grouped by"), "group", choices.grouping, &[("node", tr("by node")), ("run", tr("by run")), ("rack", tr("by rack"))])}
                 {choice(tr("View"), "gpus", choices.view, &[("cells", tr("cells")), ("table", tr("table: worst 50"))])}
             </div>
         </div>

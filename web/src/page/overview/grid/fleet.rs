@@ -25,6 +25,7 @@ pub(super) struct Culprit {
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) down: bool,
+    pub(super) rack: Option<String>,
     /// Index and product name of each GPU.
     pub(super) gpus: Vec<(u32, String)>,
 }
@@ -35,6 +36,7 @@ impl From<&NodeView> for Node {
         Self {
             name: node.name.clone(),
             down: node.state == NodeState::Down,
+            rack: node.inventory.rack.clone(),
             gpus: gpus.map(|gpu| (gpu.index, gpu.name.clone())).collect(),
         }
     }
@@ -47,6 +49,8 @@ pub(super) enum Grouping {
     Node,
     /// By run.
     Run,
+    /// By rack.
+    Rack,
 }
 
 /// One GPU.
@@ -56,6 +60,7 @@ pub(super) struct Cell {
     pub(super) gpu: u32,
     pub(super) down: bool,
     pub(super) run: Option<String>,
+    pub(super) rack: Option<String>,
     /// The number of its peer group: GPUs of the same run, or GPUs of the same product without a run.
     pub(super) peers: u32,
 }
@@ -94,6 +99,7 @@ impl Fleet {
                 let heading = match grouping {
                     Grouping::Node => None,
                     Grouping::Run => run_of(node, *gpu),
+                    Grouping::Rack => node.rack.clone(),
                 };
                 let under = titles.entry(heading).or_default();
                 if under.last().is_none_or(|last| last.name != node.name) {
@@ -101,13 +107,14 @@ impl Fleet {
                 }
             }
         }
-        // GPUs without a run are last.
+        // GPUs without a run or a rack are last.
         let without = titles.remove(&None);
         let groups = titles.into_iter().chain(without.map(|nodes| (None, nodes)));
-        for (run, nodes) in groups {
-            let title = match (&run, grouping) {
-                (Some(run), _) => run.clone(),
+        for (heading, nodes) in groups {
+            let title = match (&heading, grouping) {
+                (Some(heading), _) => heading.clone(),
                 (None, Grouping::Run) => tr("no run").to_owned(),
+                (None, Grouping::Rack) => tr("no rack").to_owned(),
                 (None, Grouping::Node) => String::new(),
             };
             let mut blocks = Vec::with_capacity(nodes.len());
@@ -115,7 +122,7 @@ impl Fleet {
                 let begin = fleet.cells.len();
                 for (gpu, product) in &node.gpus {
                     let own = run_of(node, *gpu);
-                    if grouping == Grouping::Run && own != run {
+                    if grouping == Grouping::Run && own != heading {
                         continue;
                     }
                     let next = peers.len();
@@ -128,6 +135,7 @@ impl Fleet {
                         gpu: *gpu,
                         down: node.down,
                         run: own,
+                        rack: node.rack.clone(),
                         peers: u32::try_from(peers).unwrap_or(u32::MAX),
                     });
                 }
@@ -177,6 +185,7 @@ pub(super) mod tests {
         let node = |n: usize| Node {
             name: format!("node-{n:04}"),
             down: false,
+            rack: None,
             gpus: (0..gpus).map(|gpu| (gpu, "H100".to_owned())).collect(),
         };
         (0..count).map(node).collect()
@@ -213,6 +222,29 @@ pub(super) mod tests {
         assert_eq!(fleet.cells.len(), 4);
         assert_eq!(fleet.place(&("node-0001".to_owned(), 1)), Some(2));
         assert_eq!(fleet.peers(), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn racks_are_groups_and_nodes_without_one_come_last() {
+        let mut nodes = nodes(4, 2);
+        for (node, rack) in [(1, "R02"), (2, "R01"), (3, "R02")] {
+            nodes[node].rack = Some(rack.to_owned());
+        }
+        let ranks = BTreeMap::from([(("node-0003".to_owned(), 1), rank("a", 0))]);
+        let fleet = Fleet::of(&nodes, &ranks, Grouping::Rack);
+        let groups = fleet.groups.iter().map(|group| {
+            let nodes = group.blocks.iter().map(|block| block.node.as_str());
+            (group.title.as_str(), nodes.collect::<Vec<_>>())
+        });
+        let expected = [
+            ("R01", vec!["node-0002"]),
+            ("R02", vec!["node-0001", "node-0003"]),
+            ("no rack", vec!["node-0000"]),
+        ];
+        assert_eq!(groups.collect::<Vec<_>>(), expected);
+        assert_eq!(fleet.cells.len(), 8);
+        assert_eq!(fleet.named("node-0003", None), [4, 5]);
+        assert_eq!(fleet.cells[5].run.as_deref(), Some("a"));
     }
 
     #[test]

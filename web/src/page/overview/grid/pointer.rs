@@ -109,7 +109,7 @@ impl Pointer {
     }
 }
 
-/// Returns `node-07 GPU 3 · 41.0 % · 38.0 points below its run llama`.
+/// Returns `node-07 GPU 3 · 41.0 % · 38.0 points below its run llama · rack R01`.
 fn sentence(picture: &Picture, measure: &Measure, cell: usize) -> Option<String> {
     let gpu = picture.fleet.cells.get(cell)?;
     let mut parts = vec![format!("{} GPU {}", gpu.node, gpu.gpu)];
@@ -137,6 +137,9 @@ fn sentence(picture: &Picture, measure: &Measure, cell: usize) -> Option<String>
     if picture.is_culprit(cell) {
         parts.push(tr("named by a diagnosis").to_owned());
     }
+    if let Some(rack) = &gpu.rack {
+        parts.push(tr_with("rack {rack}", &[("rack", rack)]));
+    }
     Some(parts.join(" · "))
 }
 
@@ -155,7 +158,8 @@ mod tests {
         let mut picture = Picture::default();
         let key = |gpu| ("node-0000".to_owned(), gpu);
         let ranks: BTreeMap<_, _> = (0..3).map(|gpu| (key(gpu), rank("llama", gpu))).collect();
-        picture.arrange(nodes(1, 5), Grouping::Node);
+        let mut nodes = nodes(1, 5);
+        picture.arrange(nodes.clone(), Grouping::Node);
         picture.assign(ranks);
         picture.mark(vec![culprit(1)]);
         picture.take(frame(&[(0, 0.8), (1, 0.41), (2, 0.79), (3, 0.1)]));
@@ -167,5 +171,11 @@ mod tests {
         assert_eq!(said(3), "node-0000 GPU 3 · 10.0 %");
         assert_eq!(said(4), "node-0000 GPU 4 · not measured");
         assert_eq!(said(9), "");
+        nodes[0].rack = Some("R01".to_owned());
+        picture.arrange(nodes, Grouping::Rack);
+        assert_eq!(
+            sentence(&picture, measure(None), 4).as_deref(),
+            Some("node-0000 GPU 4 · not measured · rack R01")
+        );
     }
 }
