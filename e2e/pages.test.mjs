@@ -143,6 +143,39 @@ test("pages", async (t) => {
     assert.equal(await help.isVisible(), false, "single keys are off");
   });
 
+  await t.test("the palette presses buttons of the header and those of the page that ask first", async (t) => {
+    const page = await openPage(t, browser);
+    await openAt(page, lockstep, "/rules");
+    await page.getByTestId("rule").first().waitFor();
+    const palette = page.getByTestId("palette");
+    const find = async (typed, option) => {
+      await page.keyboard.press("Control+k");
+      await palette.getByRole("combobox").waitFor();
+      await page.keyboard.type(typed);
+      await palette.getByRole("option", { name: option }).first().waitFor();
+    };
+    const pause = await page.getByTestId("pause").innerText();
+    await find("action pause", pause);
+    await page.keyboard.press("Enter");
+    await page.getByTestId("connection").getByText("paused").waitFor();
+    // Two buttons with one name, one that asks first, and one that does not.
+    await page.evaluate(() => {
+      const add = (text) => {
+        const button = document.createElement("button");
+        button.textContent = text;
+        button.onclick = () => (button.dataset.pressed = "yes");
+        document.querySelector("main").append(button);
+        return button;
+      };
+      ["Twice…", "Twice…", "At once", "Asks first…"].forEach(add);
+    });
+    await find("action", "Asks first…");
+    assert.deepEqual(await palette.getByRole("option").allInnerTexts().then((all) => all.filter((text) => /Twice|At once|Log out/.test(text))), []);
+    await page.keyboard.type(" asks");
+    await page.keyboard.press("Enter");
+    await page.locator("main button[data-pressed]").filter({ hasText: "Asks first…" }).waitFor();
+  });
+
   await t.test("each GPU is a cell, and arrow keys move between cells", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);

@@ -12,6 +12,25 @@ globalThis.lockstepCopy = (text) => {
   return copied;
 };
 
+// The buttons that the palette can press, by name: those of the header that change the view, those of the page that ask before they do
+// anything (their text ends with "…"), and the one that zooms out. A name that two buttons have says nothing, so it is left out.
+const buttons = () => {
+  const named = new Map();
+  for (const button of document.querySelectorAll("header button:not([title]), main button:enabled")) {
+    const text = button.innerText.trim();
+    const isSafe = button.closest("header") || text.endsWith("…") || button.dataset.testid === "unzoom";
+    if (!isSafe || !button.checkVisibility?.()) continue;
+    const name = button.getAttribute("aria-label") ?? text;
+    named.set(name, named.has(name) ? undefined : button);
+  }
+  return named;
+};
+globalThis.lockstepActions = () => {
+  const named = buttons();
+  return [...named.keys()].filter((name) => named.get(name));
+};
+globalThis.lockstepAct = (name) => buttons().get(name)?.click();
+
 // Translates a text; src/language.rs sets the translations.
 globalThis.lockstepText = (english) => globalThis.lockstepTexts?.[english] ?? english;
 

@@ -1,4 +1,4 @@
-//! The command palette: opens any page, run, node or rule from a few letters.
+//! The command palette: opens any page, run, node or rule from a few letters, and presses buttons of the current page.
 
 mod entries;
 mod fuzzy;
@@ -8,6 +8,7 @@ use leptos::html::Dialog;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::json::{Unreadable, list, read_field};
 use crate::language::tr;
@@ -17,6 +18,16 @@ use crate::session::UserSession;
 use crate::ui::{Density, dynamic_view, text};
 use entries::{Entry, EntryAction, all, found};
 
+#[wasm_bindgen]
+extern "C" {
+    /// The names of the buttons that can be pressed now. See start.js.
+    #[wasm_bindgen(js_name = lockstepActions)]
+    fn actions() -> js_sys::Array;
+    /// Presses the button with this name, if it still exists.
+    #[wasm_bindgen(js_name = lockstepAct)]
+    fn act(name: &str);
+}
+
 /// A handle that opens and closes the palette. Cheap to copy.
 #[derive(Clone, Copy)]
 pub(super) struct Palette {
@@ -25,6 +36,8 @@ pub(super) struct Palette {
     chosen: RwSignal<usize>,
     /// Names of the rules, requested when the palette first opens.
     rules: RwSignal<Option<Vec<String>>>,
+    /// Names of the page's actions, as of when the palette opened.
+    actions: RwSignal<Vec<String>>,
     density: RwSignal<Density>,
 }
 
@@ -36,6 +49,7 @@ impl Palette {
             typed: RwSignal::new(String::new()),
             chosen: RwSignal::new(0),
             rules: RwSignal::new(None),
+            actions: RwSignal::new(vec![]),
             density,
         }
     }
@@ -44,6 +58,9 @@ impl Palette {
     pub(super) fn open(self, session: UserSession) {
         self.typed.set(String::new());
         self.chosen.set(0);
+        let names = actions();
+        self.actions
+            .set(names.iter().filter_map(|name| name.as_string()).collect());
         if let Some(dialog) = self.place.get_untracked() {
             // Fails only if the dialog is already open.
             let _already_open = dialog.show_modal();
@@ -83,15 +100,17 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
         let runs: Vec<String> = live.runs.rows().into_iter().map(|row| row.key).collect();
         let nodes: Vec<String> = live.nodes.rows().into_iter().map(|row| row.key).collect();
         let rules = palette.rules.get().unwrap_or_default();
+        let actions = palette.actions.get();
         let other = palette.density.get().other();
         palette
             .typed
-            .with(|typed| found(&all(&runs, &nodes, &rules, other), typed))
+            .with(|typed| found(&all(&runs, &nodes, &rules, &actions, other), typed))
     });
     let go = move |entry: &Entry| {
         palette.close();
         match &entry.action {
             EntryAction::Open(href) => route.go(href),
+            EntryAction::Act => act(&entry.name),
             EntryAction::Set(density) => {
                 density.remember();
                 palette.density.set(*density);

@@ -21,12 +21,20 @@ pub(super) struct Entry {
 pub(super) enum EntryAction {
     /// Opens a page.
     Open(String),
+    /// Presses the button of the page that has the entry's name.
+    Act,
     /// Changes the height of rows.
     Set(Density),
 }
 
-/// Returns all entries: pages, then runs (newest first), nodes, rules, and the `other` density.
-pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String], other: Density) -> Vec<Entry> {
+/// Returns all entries: pages, then runs (newest first), nodes, rules, actions of the page, and the `other` density.
+pub(super) fn all(
+    runs: &[String],
+    nodes: &[String],
+    rules: &[String],
+    actions: &[String],
+    other: Density,
+) -> Vec<Entry> {
     let entry = |kind, name: &str, href| Entry {
         kind,
         name: name.to_owned(),
@@ -44,6 +52,11 @@ pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String], other: De
     let rules = rules
         .iter()
         .map(|rule| entry(marked("rule"), rule, format!("/rules?q={rule}")));
+    let actions = actions.iter().map(|name| Entry {
+        kind: marked("action"),
+        name: name.clone(),
+        action: EntryAction::Act,
+    });
     let density = Entry {
         kind: marked("density"),
         name: tr(other.name()).to_owned(),
@@ -53,6 +66,7 @@ pub(super) fn all(runs: &[String], nodes: &[String], rules: &[String], other: De
         .chain(runs)
         .chain(nodes)
         .chain(rules)
+        .chain(actions)
         .chain([density])
         .collect()
 }
@@ -86,6 +100,7 @@ mod tests {
             &texts(&["llama-70b", "vit-l"]),
             &texts(&["node-07"]),
             &texts(&["StragglerRank"]),
+            &texts(&["Prune…"]),
             Density::Comfortable,
         );
         let first = |typed: &str| found(&entries, typed).first().map(|entry| entry.action.clone());
@@ -94,8 +109,10 @@ mod tests {
         assert_eq!(first("node 07"), opens("/?sel=node-07"));
         assert_eq!(first("rule stra"), opens("/rules?q=StragglerRank"));
         assert_eq!(first("over"), opens("/"));
+        assert_eq!(first("prune"), Some(EntryAction::Act));
+        assert_eq!(first("action"), Some(EntryAction::Act));
         assert_eq!(first("comf"), Some(EntryAction::Set(Density::Comfortable)));
         assert_eq!(first("density"), Some(EntryAction::Set(Density::Comfortable)));
-        assert_eq!(found(&entries, "").len(), PAGES.len() + 5);
+        assert_eq!(found(&entries, "").len(), PAGES.len() + 6);
     }
 }
