@@ -34,6 +34,39 @@ test("the table of runs and the comparison", async (t) => {
   for (const run of [own, other]) await waitFor(`${run} makes steps`, TRAINING_MS, () => reached(lockstep, run, 1, 5));
   const browser = await startBrowser(t);
 
+  await t.test("j and k go from row to row; t and the brackets choose the period of a run", async (t) => {
+    const page = await openPage(t, browser);
+    await openAt(page, lockstep, "/runs");
+    const rows = page.getByTestId("run-row");
+    await rows.nth(RUNS - 1).waitFor();
+    const [first, second] = await rows.evaluateAll((all) => all.map(({ dataset }) => dataset.run));
+    for (const [key, run] of [["j", first], ["j", second], ["k", first], ["k", first]]) {
+      await page.keyboard.press(key);
+      assert.equal(await page.evaluate(() => document.activeElement.closest("tr")?.dataset.run), run, `after ${key}`);
+    }
+    await page.keyboard.press("Enter");
+    await page.waitForURL((url) => url.pathname === `/runs/${first}`);
+
+    const { started_ms } = (await runs()).find(({ id }) => id === own);
+    const period = (begin) => `?from=${begin}&to=${begin + 2}`;
+    const begin = Math.ceil(started_ms / 1_000) + 4;
+    await waitFor("the run is old enough", SHOWN_MS, () => Date.now() / 1_000 > begin + 6);
+    await openAt(page, lockstep, `/runs/${own}${period(begin)}`);
+    await page.getByTestId("unzoom").waitFor();
+    for (const [key, search] of [["[", period(begin - 2)], ["]", period(begin)], ["]", period(begin + 2)]]) {
+      await page.keyboard.press(key);
+      await page.waitForURL((url) => url.search === search);
+    }
+    await page.keyboard.press("t");
+    await page.locator("#run-span:focus").waitFor();
+    assert.equal(await page.getByTestId("span").inputValue(), "10m", "the letter chooses no option");
+    await page.keyboard.press("Control+k");
+    await page.keyboard.type("zoom out");
+    await page.getByTestId("palette").getByRole("option", { name: "Zoom out" }).waitFor();
+    await page.keyboard.press("Enter");
+    await page.waitForURL((url) => url.search === "");
+  });
+
   await t.test("all runs are in one table; the address holds filter, order and groups", async (t) => {
     const page = await openPage(t, browser);
     await logIn(page, lockstep);

@@ -58,9 +58,9 @@ impl Palette {
     pub(super) fn open(self, session: UserSession) {
         self.typed.set(String::new());
         self.chosen.set(0);
-        let names = actions();
+        let buttons = actions();
         self.actions
-            .set(names.iter().filter_map(|name| name.as_string()).collect());
+            .set(buttons.iter().filter_map(|name| name.as_string()).collect());
         if let Some(dialog) = self.place.get_untracked() {
             // Fails only if the dialog is already open.
             let _already_open = dialog.show_modal();

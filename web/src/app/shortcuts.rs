@@ -3,25 +3,28 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use leptos::ev::{self, KeyboardEvent};
+use leptos::ev;
 use leptos::prelude::*;
-use wasm_bindgen::JsCast;
 
 use super::keys::{Command, Keys, PAGES, Press};
 use super::palette::Palette;
-use crate::language::tr;
+use crate::language::{marked, tr};
 use crate::live::Live;
 use crate::route::Route;
 use crate::session::UserSession;
-use crate::ui::{Dialog, Modal, focus, keep, recall};
+use crate::ui::{Dialog, Modal, focus, is_typed_text, single_keys_are_on, turn_single_keys};
 
-/// The key in the browser's storage for whether single keys are commands.
-const KEY: &str = "lockstep-keys";
-const OFF: &str = "off";
-/// Selector of the elements in which single keys are text.
-const FIELDS: &str = "input, textarea, select, [contenteditable], dialog[open]";
 /// Selector of the page's own filter.
 const FILTER: &str = "main input[type=search]";
+/// The single keys of the list, and what they do. Pages handle those after `p` themselves.
+const SINGLE: [(&str, &str); 6] = [
+    ("?", marked("Show this list")),
+    ("/", marked("Filter this page")),
+    ("p", marked("Pause or continue")),
+    ("t", marked("Choose the period of a run")),
+    ("[ ]", marked("Earlier or later period of a run")),
+    ("j k", marked("Next or previous run")),
+];
 
 /// Handles keys until the current owner is cleaned up. Contains the dialog that lists the keys.
 #[component]
@@ -31,7 +34,7 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
         expect_context::<Route>(),
         expect_context::<UserSession>(),
     );
-    let enabled = RwSignal::new(recall(KEY).as_deref() != Some(OFF));
+    let enabled = RwSignal::new(single_keys_are_on());
     let help = Dialog::new();
     let keys = Rc::new(RefCell::new(Keys::default()));
     let pressed = window_event_listener(ev::keydown, move |event| {
@@ -39,7 +42,7 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
             key: &event.key(),
             control: event.ctrl_key() || event.meta_key(),
             alt: event.alt_key(),
-            typing: is_text(&event),
+            typing: is_typed_text(&event),
         };
         let command = keys
             .borrow_mut()
@@ -59,7 +62,7 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
     on_cleanup(move || pressed.remove());
     let switch = move |event| {
         let on = event_target_checked(&event);
-        keep(KEY, if on { "on" } else { OFF });
+        turn_single_keys(on);
         enabled.set(on);
     };
     view! {
@@ -68,9 +71,7 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
                 <tbody>
                     <tr><td><kbd>"Ctrl K"</kbd>", "<kbd>"⌘ K"</kbd></td><td>{tr("Find a page, run, node or rule")}</td></tr>
                     {PAGES.map(|(key, _, name)| view! { <tr><td><kbd>"g"</kbd> " " <kbd>{key}</kbd></td><td>{tr(name)}</td></tr> }).collect_view()}
-                    <tr><td><kbd>"/"</kbd></td><td>{tr("Filter this page")}</td></tr>
-                    <tr><td><kbd>"p"</kbd></td><td>{tr("Pause or continue")}</td></tr>
-                    <tr><td><kbd>"?"</kbd></td><td>{tr("Show this list")}</td></tr>
+                    {SINGLE.map(|(key, name)| view! { <tr><td><kbd>{key}</kbd></td><td>{tr(name)}</td></tr> }).collect_view()}
                 </tbody>
             </table>
             <label class="flex gap-2 items-center mt-2">
@@ -79,12 +80,4 @@ pub(super) fn Shortcuts(palette: Palette) -> impl IntoView {
             </label>
         </Modal>
     }
-}
-
-/// Returns true if the key goes to a field or a dialog.
-fn is_text(event: &KeyboardEvent) -> bool {
-    let target = event
-        .target()
-        .and_then(|target| target.dyn_into::<web_sys::Element>().ok());
-    target.is_some_and(|element| element.closest(FIELDS).is_ok_and(|field| field.is_some()))
 }

@@ -6,6 +6,7 @@ mod choices;
 mod compared;
 mod filter;
 mod health;
+mod row_keys;
 mod table;
 
 use leptos::prelude::*;

@@ -41,6 +41,48 @@ pub(super) const SPANS: [(Span, &str, &str); 5] = [
     (Span::Whole, "run", marked("whole run")),
 ];
 
+/// Where the step to an earlier or a later period leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To the period between these times.
+    Period {
+        /// Its start.
+        start_ms: TimestampMs,
+        /// Its end.
+        end_ms: TimestampMs,
+    },
+    /// To the chosen period, which is the newest.
+    Newest,
+    /// Nowhere: the run was not active then.
+    Nowhere,
+}
+
+impl Step {
+    /// Returns the step from a window to the period of the same length before or after it.
+    pub(super) fn from(window: Window, is_later: bool, run: &RunSummary, now_ms: TimestampMs) -> Self {
+        let (start_ms, end_ms) = match window {
+            Window::Past { start_ms, end_ms } => (start_ms, end_ms),
+            Window::Last { range_ms } => (now_ms - range_ms, now_ms),
+        };
+        let length_ms = end_ms - start_ms;
+        let begin_ms = run.started_ms.unwrap_or(run.submitted_ms);
+        let newest_ms = run.ended_ms.unwrap_or(now_ms);
+        match is_later {
+            false if start_ms <= begin_ms => Self::Nowhere,
+            false => Self::Period {
+                start_ms: start_ms - length_ms,
+                end_ms: start_ms,
+            },
+            true if end_ms >= newest_ms => Self::Nowhere,
+            true if end_ms + length_ms >= newest_ms => Self::Newest,
+            true => Self::Period {
+                start_ms: end_ms,
+                end_ms: end_ms + length_ms,
+            },
+        }
+    }
+}
+
 /// Returns the period between two times in seconds, as an address has them; `None` if they name no period.
 pub(super) fn period(from: Option<&str>, to: Option<&str>) -> Option<Window> {
     let time_ms = |text: &str| text.parse::<u32>().ok().map(|time_s| i64::from(time_s) * 1_000);
@@ -151,6 +193,34 @@ mod tests {
                 range_ms: 7 * 24 * HOUR_MS
             }
         );
+    }
+
+    #[test]
+    fn a_step_keeps_the_length_and_stays_within_the_run() {
+        let past = |start_s: i64, end_s: i64| Window::Past {
+            start_ms: start_s * 1_000,
+            end_ms: end_s * 1_000,
+        };
+        let to = |start_s: i64, end_s: i64| Step::Period {
+            start_ms: start_s * 1_000,
+            end_ms: end_s * 1_000,
+        };
+        let last = Window::Last { range_ms: 20_000 };
+        // The run starts at 10 s; now it is 100 s. `None`: the run is active.
+        for (window, is_later, ended_ms, expected) in [
+            (last, false, None, to(60, 80)),
+            (last, true, None, Step::Nowhere),
+            (past(60, 80), true, None, Step::Newest),
+            (past(40, 60), true, None, to(60, 80)),
+            (past(20, 40), false, None, to(0, 20)),
+            (past(0, 20), false, None, Step::Nowhere),
+            (past(70, 92), true, Some(90_000), Step::Nowhere),
+            (past(70, 92), false, Some(90_000), to(48, 70)),
+            (past(48, 70), true, Some(90_000), Step::Newest),
+        ] {
+            let step = Step::from(window, is_later, &run(ended_ms), 100_000);
+            assert_eq!(step, expected, "{window:?} {is_later} {ended_ms:?}");
+        }
     }
 
     #[test]

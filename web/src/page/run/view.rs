@@ -7,12 +7,12 @@ use super::axis::RunHistory;
 use super::checkpoint_list::CheckpointList;
 use super::marks::{all_marks, as_text};
 use super::run_signal::RunSignal;
-use super::span::{SPANS, Span, period};
+use super::span::{SPANS, Span, Step, period};
 use crate::chart::{Marks, Window, on_zoom, period_changed};
 use crate::language::{tr, tr_with};
 use crate::live::Live;
 use crate::route::Route;
-use crate::ui::{When, clock, effect, fixed, text};
+use crate::ui::{When, clock, effect, fixed, focus, on_page_key, text};
 
 /// The parameters of the address: the choice of the period, and the start and the end of the period on which the reader zoomed in.
 const SPAN: &str = "span";
@@ -29,6 +29,8 @@ pub(super) struct View {
     pub(super) window: Memo<Window>,
     /// The starts of attempts; unless they are hidden, also diagnoses and checkpoints.
     pub(super) marks: Memo<Marks>,
+    run: RunSignal,
+    now_ms: RwSignal<TimestampMs>,
     route: Route,
     marked: Memo<Option<String>>,
     span: Memo<Option<String>>,
@@ -66,6 +68,8 @@ impl View {
         let view = Self {
             window,
             marks,
+            run,
+            now_ms,
             route,
             marked,
             span,
@@ -86,6 +90,22 @@ impl View {
         self.route.set_param(TO, to.as_deref());
     }
 
+    /// Shows the period before or after the current one, with the same length.
+    fn step(self, is_later: bool) {
+        let (window, now_ms) = (self.window.get_untracked(), self.now_ms.get_untracked());
+        let step = self.run.with_untracked(|run| {
+            let run = run.as_ref()?;
+            Some(Step::from(window, is_later, &run.summary, now_ms))
+        });
+        match step {
+            Some(Step::Period { start_ms, end_ms }) => {
+                self.zoom(Some((start_ms as f64 / 1_000.0, end_ms as f64 / 1_000.0)));
+            }
+            Some(Step::Newest) => self.zoom(None),
+            Some(Step::Nowhere) | None => {}
+        }
+    }
+
     /// Returns the start and the end of the period on which the reader zoomed in; tracked.
     fn zoomed(self) -> Option<[TimestampMs; 2]> {
         match zoomed(self.from, self.to)? {
@@ -95,7 +115,7 @@ impl View {
     }
 }
 
-/// The choice of the period, and the period on which the reader zoomed in.
+/// The choice of the period, and the period on which the reader zoomed in. Handles the keys `t`, `[` and `]`.
 #[component]
 pub(super) fn ChooseSpan(view: View) -> impl IntoView {
     let option = |(span, name, words): (Span, &'static str, &'static str)| {
@@ -109,6 +129,14 @@ pub(super) fn ChooseSpan(view: View) -> impl IntoView {
         view.route.set_param(SPAN, name);
         view.zoom(None);
     };
+    on_page_key(move |key| match key {
+        "t" => focus("#run-span"),
+        "[" | "]" => {
+            view.step(key == "]");
+            true
+        }
+        _ => false,
+    });
     let zoomed = text(move || {
         let Some(ends) = view.zoomed() else {
             return String::new();
@@ -123,7 +151,7 @@ pub(super) fn ChooseSpan(view: View) -> impl IntoView {
                 <button class="btn btn-sm" on:click=move |_| view.zoom(None) data-testid="unzoom">{tr("Zoom out")}</button>
             </When>
             <label class="flex gap-2 items-center">{tr("Show")}
-                <select class="select select-sm w-auto" on:change=choose data-testid="span">{options}</select>
+                <select class="select select-sm w-auto" id="run-span" on:change=choose data-testid="span">{options}</select>
             </label>
         </div>
     }

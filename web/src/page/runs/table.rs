@@ -8,6 +8,7 @@ use super::all::AllRuns;
 use super::arrange::{Column, Grouping, RunGroup, arranged, duration_ms, label_text};
 use super::choices::Choices;
 use super::health::Health;
+use super::row_keys::handle_row_keys;
 use crate::language::{tr, tr_with};
 use crate::live::{Live, Row, each};
 use crate::ui::{Ago, StateBadge, When, dynamic_view, empty_view, text};
@@ -22,6 +23,7 @@ const COLUMNS: &str = "13";
 pub(super) fn Table(all: AllRuns, choices: Choices) -> impl IntoView {
     let live = expect_context::<Live>();
     let health = Health::of();
+    handle_row_keys();
     let shows_all = RwSignal::new(false);
     let groups = Memo::new(move |_| {
         let runs: Vec<RunSummary> = all.list.rows().iter().map(|row| row.get()).collect();
