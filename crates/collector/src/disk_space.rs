@@ -44,15 +44,7 @@ fn transition(before: Option<Blocked>, space: &DiskSpace, at_ms: TimestampMs) ->
         }
         _ => return None,
     };
-    Some(Event {
-        at_ms,
-        severity,
-        kind: kind.into(),
-        node: None,
-        gpu: None,
-        run: None,
-        message,
-    })
+    Some(Event::new(at_ms, severity, kind, message))
 }
 
 /// Describes the state in a sentence, for people and for `/-/ready`.

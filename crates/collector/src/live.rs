@@ -299,13 +299,8 @@ fn transition(node: &NodeName, up: bool, at_ms: TimestampMs) -> Event {
         ("agent_lost", Severity::Critical, message)
     };
     Event {
-        at_ms,
-        severity,
-        kind: kind.into(),
         node: Some(node.to_string()),
-        gpu: None,
-        run: None,
-        message,
+        ..Event::new(at_ms, severity, kind, message)
     }
 }
 

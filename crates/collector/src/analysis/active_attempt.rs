@@ -179,13 +179,9 @@ impl ActiveAttempt {
             .filter(is_reported)
             .filter(|finding| !was_reported(finding));
         new.map(|finding| Event {
-            at_ms: now_ms,
-            severity: finding.severity,
-            kind: "finding".to_owned(),
             node: finding.culprit.only_node().map(str::to_owned),
-            gpu: None,
             run: Some(run.to_string()),
-            message: finding.sentence(),
+            ..Event::new(now_ms, finding.severity, "finding", finding.sentence())
         })
         .collect()
     }

@@ -275,13 +275,8 @@ mod tests {
 
     fn event(at_ms: TimestampMs, kind: &str, message: &str) -> Event {
         Event {
-            at_ms,
-            severity: Severity::Info,
-            kind: kind.to_owned(),
-            node: None,
-            gpu: None,
             run: Some("r-1".to_owned()),
-            message: message.to_owned(),
+            ..Event::new(at_ms, Severity::Info, kind, message.to_owned())
         }
     }
 

@@ -162,13 +162,8 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
         return Vec::new();
     }
     let line = |severity, kind: &str, message| LogLine {
-        at_ms: now_ms,
-        severity,
-        kind: kind.to_owned(),
-        node: None,
-        gpu: None,
         run: Some(after.id.to_string()),
-        message,
+        ..LogLine::new(now_ms, severity, kind, message)
     };
     let mut lines = Vec::new();
     for (node, storage) in &after.storage.nodes {

@@ -84,14 +84,10 @@ pub(super) fn news(before: &Machine, after: &Machine, now_ms: TimestampMs) -> Ve
             }
             None => (Severity::Info, "the loss is good again".to_owned()),
         };
+        let message = format!("attempt {} of run {}: {message}", attempt.no, after.id);
         Some(LogLine {
-            at_ms: now_ms,
-            severity,
-            kind: "divergence".to_owned(),
-            node: None,
-            gpu: None,
             run: Some(after.id.to_string()),
-            message: format!("attempt {} of run {}: {message}", attempt.no, after.id),
+            ..LogLine::new(now_ms, severity, "divergence", message)
         })
     };
     after.attempts.iter().filter_map(of_attempt).collect()

@@ -346,13 +346,8 @@ impl Runs {
             let message = format!("run {run} is stalled; {}", stack_summary(answers));
             drop(turn);
             let event = Event {
-                at_ms: clock::now_ms(),
-                severity: Severity::Warning,
-                kind: "rank_stacks".to_owned(),
-                node: None,
-                gpu: None,
                 run: Some(run.to_string()),
-                message,
+                ..Event::new(clock::now_ms(), Severity::Warning, "rank_stacks", message)
             };
             runs.parts.events.append(event).await;
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::event::{Event as LogLine, Severity};
 use domain::ident::{AttemptNo, RunId};
-use domain::run::knob::{InPlaceChange, InPlaceState, Pending, STEPS_MIN, Verdict};
+use domain::run::knob::{InPlaceState, Pending, STEPS_MIN, Verdict};
 use domain::run::state::{Attempt, CannotChange, Event, KnobRequest, Machine, StopPoint};
 use domain::time::TimestampMs;
 use query::Value;
@@ -120,17 +120,12 @@ impl Runs {
         };
         let event = self.change_event(&machine, request).await;
         self.take(run, event).await?;
-        self.parts
-            .events
-            .append(LogLine {
-                run: Some(run.to_string()),
-                ..line(
-                    Severity::Warning,
-                    clock::now_ms(),
-                    format!("the change of {id} of run {run} is reverted automatically: {why}"),
-                )
-            })
-            .await;
+        let message = format!("the change of {id} of run {run} is reverted automatically: {why}");
+        let line = LogLine {
+            run: Some(run.to_string()),
+            ..line(Severity::Warning, clock::now_ms(), message)
+        };
+        self.parts.events.append(line).await;
         Ok(())
     }
 
@@ -283,14 +278,9 @@ fn news_in_place(of: &str, before: Option<&Attempt>, after: &Attempt, now_ms: Ti
             };
             lines.push(line(severity, now_ms, format!("{of}, {words}: {}", is.words())));
         }
-        let judged = |live: &InPlaceChange| live.change.verdict.clone();
-        let verdicts = (was.and_then(judged), judged(is));
-        lines.extend(judgement(
-            of,
-            &words,
-            (verdicts.0.as_ref(), verdicts.1.as_ref()),
-            now_ms,
-        ));
+        let judged = was.and_then(|was| was.change.verdict.as_ref());
+        let verdicts = (judged, is.change.verdict.as_ref());
+        lines.extend(judgement(of, &words, verdicts, now_ms));
     }
     lines
 }
@@ -308,13 +298,5 @@ fn judgement(
 }
 
 fn line(severity: Severity, at_ms: TimestampMs, message: String) -> LogLine {
-    LogLine {
-        at_ms,
-        severity,
-        kind: "knob".to_owned(),
-        node: None,
-        gpu: None,
-        run: None,
-        message,
-    }
+    LogLine::new(at_ms, severity, "knob", message)
 }

@@ -45,18 +45,12 @@ impl Runs {
             RunState::Lost | RunState::Restarting => Severity::Warning,
             _ => Severity::Info,
         };
-        self.parts
-            .events
-            .append(LogLine {
-                at_ms: clock::now_ms(),
-                severity,
-                kind: "run_state".to_owned(),
-                node: None,
-                gpu: None,
-                run: Some(after.id.to_string()),
-                message: format!("run {} is {}{why}", after.id, after.state.as_str()),
-            })
-            .await;
+        let message = format!("run {} is {}{why}", after.id, after.state.as_str());
+        let line = LogLine {
+            run: Some(after.id.to_string()),
+            ..LogLine::new(clock::now_ms(), severity, "run_state", message)
+        };
+        self.parts.events.append(line).await;
     }
 }
 

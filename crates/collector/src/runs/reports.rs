@@ -231,18 +231,13 @@ impl Runs {
                 && line.count == 1
         });
         if let Some(line) = first {
-            self.parts
-                .events
-                .append(LogLine {
-                    at_ms: clock::now_ms(),
-                    severity: Severity::Warning,
-                    kind: "report_not_read".to_owned(),
-                    node: Some(new.node.to_string()),
-                    gpu: None,
-                    run: Some(new.run.to_string()),
-                    message: line.sentence(),
-                })
-                .await;
+            let (now_ms, message) = (clock::now_ms(), line.sentence());
+            let line = LogLine {
+                node: Some(new.node.to_string()),
+                run: Some(new.run.to_string()),
+                ..LogLine::new(now_ms, Severity::Warning, "report_not_read", message)
+            };
+            self.parts.events.append(line).await;
         }
         Ok(())
     }

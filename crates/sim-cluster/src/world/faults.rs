@@ -99,14 +99,11 @@ impl World {
         if let Some(state) = self.gpus[node].get_mut(gpu as usize) {
             state.memory_errors += 1;
         }
+        let message = format!("GPU {gpu} reports Xid 95: uncontained memory error; reset the GPU");
         outputs[node].events.push(Event {
-            at_ms: now_ms,
-            severity: Severity::Critical,
-            kind: "xid".to_owned(),
-            node: None,
             gpu: Some(gpu),
             run: Some(attempt.run.clone()),
-            message: format!("GPU {gpu} reports Xid 95: uncontained memory error; reset the GPU"),
+            ..Event::new(now_ms, Severity::Critical, "xid", message)
         });
         raise(
             rank,

@@ -201,18 +201,13 @@ impl Runs {
             node, run, attempt, ..
         } = held;
         tracing::warn!(%node, %run, %attempt, "an attempt that a node holds {what}");
-        self.parts
-            .events
-            .append(LogLine {
-                at_ms: clock::now_ms(),
-                severity,
-                kind: "unknown_attempt".to_owned(),
-                node: Some(node.to_string()),
-                gpu: None,
-                run: Some(run.to_string()),
-                message: format!("attempt {attempt} of run {run} on node {node} {what}"),
-            })
-            .await;
+        let message = format!("attempt {attempt} of run {run} on node {node} {what}");
+        let line = LogLine {
+            node: Some(node.to_string()),
+            run: Some(run.to_string()),
+            ..LogLine::new(clock::now_ms(), severity, "unknown_attempt", message)
+        };
+        self.parts.events.append(line).await;
     }
 }
 
