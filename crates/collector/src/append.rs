@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use domain::series::{Labels, STALE};
 use domain::time::TimestampMs;
-use query::Value;
 use store::SeriesStore;
 use store::series::{Append, AppendError, Appended, Block, SeriesLimit};
 
@@ -67,12 +66,10 @@ impl Publisher {
     /// within [`EARLIER_KEPT`].
     pub(crate) async fn continuing(what: &'static str, evaluator: &Evaluator, query: &str) -> Self {
         let mut publisher = Self::new(what);
-        match evaluator.instant(query, clock::now_ms()).await {
-            Ok(output) => {
-                if let Value::Vector(samples) = output.value {
-                    let series = samples.into_iter().map(|(labels, ..)| labels).collect();
-                    publisher.earlier = Some((Instant::now(), series));
-                }
+        match evaluator.samples(query, clock::now_ms()).await {
+            Ok(samples) => {
+                let series = samples.into_iter().map(|(labels, ..)| labels).collect();
+                publisher.earlier = Some((Instant::now(), series));
             }
             Err(error) => tracing::warn!(%error, "{what} from before the start cannot be read"),
         }
@@ -226,9 +223,6 @@ mod tests {
     }
 
     async fn count(evaluator: &Evaluator, at_ms: TimestampMs) -> usize {
-        match evaluator.instant("run_stalled", at_ms).await.unwrap().value {
-            Value::Vector(samples) => samples.len(),
-            other => panic!("a vector: {other:?}"),
-        }
+        evaluator.samples("run_stalled", at_ms).await.unwrap().len()
     }
 }

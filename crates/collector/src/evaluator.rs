@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use domain::series::{Budget, BudgetExceeded, SelectError, Selection};
 use domain::time::TimestampMs;
-use query::{EvalError, Output, Params, ParseError, Query};
+use query::{EvalError, Output, Params, ParseError, Query, Value, VectorSample};
 use store::SeriesStore;
 use store::series::Prefetched;
 use tokio::runtime::Handle;
@@ -187,6 +187,18 @@ impl Evaluator {
     /// See [`QueryError`].
     pub async fn instant(&self, text: &str, at_ms: TimestampMs) -> Result<Output, QueryError> {
         self.evaluate(query::parse(text)?, Params::instant(at_ms)).await
+    }
+
+    /// Returns the samples of a query for an instant vector; none if its value has another type.
+    pub(crate) async fn samples(
+        &self,
+        text: &str,
+        at_ms: TimestampMs,
+    ) -> Result<Vec<VectorSample>, QueryError> {
+        Ok(match self.instant(text, at_ms).await?.value {
+            Value::Vector(samples) => samples,
+            _ => Vec::new(),
+        })
     }
 
     /// Returns the values of a query every `step_ms` from start to end, both inclusive.

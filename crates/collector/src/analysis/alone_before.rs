@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use domain::ident::RunId;
-use query::Value;
+use query::VectorSample;
 
 use crate::clock;
 use crate::evaluator::Evaluator;
@@ -14,21 +14,16 @@ const LONGEST: &str = "max by (run) (diagnosis_alone_longest_seconds) or max by 
 
 /// Returns the longest time of each run in seconds. Call it before series of this process are written.
 pub(super) async fn longest_alone(evaluator: &Evaluator) -> HashMap<RunId, f64> {
-    let mut longest = HashMap::new();
-    match evaluator.instant(LONGEST, clock::now_ms()).await {
-        Ok(output) => {
-            if let Value::Vector(samples) = output.value {
-                longest.extend(samples.into_iter().filter_map(|(labels, _, seconds)| {
-                    let run = RunId::new(labels.get("run")?).ok()?;
-                    seconds.is_finite().then_some((run, seconds))
-                }));
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, "how long ranks worked alone before the start cannot be read");
-        }
-    }
-    longest
+    let samples = evaluator.samples(LONGEST, clock::now_ms()).await;
+    let samples = samples.unwrap_or_else(|error| {
+        tracing::warn!(%error, "how long ranks worked alone before the start cannot be read");
+        Vec::new()
+    });
+    let of_run = |(labels, _, seconds): VectorSample| {
+        let run = RunId::new(labels.get("run")?).ok()?;
+        seconds.is_finite().then_some((run, seconds))
+    };
+    samples.into_iter().filter_map(of_run).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use domain::run::inspect::{TraceLength, What};
 use domain::run::knob::{ChangeId, Verdict};
 use domain::run::state::{KnobRequest, Machine};
 use domain::time::TimestampMs;
-use query::Value;
 
 use super::error::RunError;
 use super::inspect::{InspectError, OfRank};
@@ -139,13 +138,11 @@ impl Runs {
         self.number(&query, fired_ms - 60_000).await
     }
 
-    async fn number(&self, query: &str, at_ms: TimestampMs) -> Option<f64> {
-        let answer = self.parts.evaluator.instant(query, at_ms).await.ok()?;
-        let Value::Vector(samples) = answer.value else {
-            return None;
-        };
-        let value = samples.first().map(|(_, _, value)| *value)?;
-        value.is_finite().then_some(value)
+    /// Returns the first value of a query, if it is finite.
+    pub(super) async fn number(&self, query: &str, at_ms: TimestampMs) -> Option<f64> {
+        let samples = self.parts.evaluator.samples(query, at_ms).await.ok()?;
+        let (_, _, value) = samples.first()?;
+        value.is_finite().then_some(*value)
     }
 
     /// Counts the nodes that could replace a node of the run.

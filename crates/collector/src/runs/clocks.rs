@@ -3,7 +3,6 @@
 
 use domain::ident::NodeName;
 use domain::run::state::NodeReport;
-use query::Value;
 
 use super::Runs;
 use crate::clock;
@@ -28,17 +27,13 @@ impl Runs {
     /// a round trip. `None` if the agent has not measured it, or if the clock is so far off that its samples have another time.
     async fn measured_ahead_ns(&self, node: &NodeName) -> Option<i64> {
         let query = format!("lockstep_agent_clock_offset_seconds{{node=\"{node}\"}}");
-        let answer = self.parts.evaluator.instant(&query, clock::now_ms()).await.ok()?;
-        let Value::Vector(samples) = answer.value else {
-            return None;
-        };
-        let (_, _, seconds) = samples.first()?;
+        let seconds = self.number(&query, clock::now_ms()).await?;
         #[expect(
             clippy::cast_possible_truncation,
             reason = "no clock is off by three centuries, and the cast stops there"
         )]
         let ahead_ns = (seconds * 1e9) as i64;
-        seconds.is_finite().then_some(ahead_ns)
+        Some(ahead_ns)
     }
 
     /// Returns the same from the agent's last hello.

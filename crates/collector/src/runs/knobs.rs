@@ -7,7 +7,6 @@ use domain::ident::{AttemptNo, RunId};
 use domain::run::knob::{InPlaceState, Pending, STEPS_MIN, Verdict};
 use domain::run::state::{Attempt, CannotChange, Event, KnobRequest, Machine, StopPoint};
 use domain::time::TimestampMs;
-use query::Value;
 
 use super::Runs;
 use super::error::RunError;
@@ -177,14 +176,8 @@ impl Runs {
         );
         let mut bounds = [0; 2];
         for (bound, of) in bounds.iter_mut().zip(["min", "max"]) {
-            let answer = self
-                .parts
-                .evaluator
-                .instant(&format!("{of}({of_ranks})"), now_ms)
-                .await?;
-            let Value::Vector(samples) = answer.value else {
-                return Ok(None);
-            };
+            let query = format!("{of}({of_ranks})");
+            let samples = self.parts.evaluator.samples(&query, now_ms).await?;
             let Some((_, _, value)) = samples.first() else {
                 return Ok(None);
             };

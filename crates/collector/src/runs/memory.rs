@@ -17,7 +17,6 @@ use domain::run::recipe::Recipe;
 use domain::run::spec::Spec;
 use domain::run::state::{Attempt, AttemptKnobs, Machine};
 use domain::time::TimestampMs;
-use query::Value;
 
 use super::Runs;
 use super::error::RunError;
@@ -156,11 +155,9 @@ impl Runs {
 
     /// Returns the positive values of a query with one series per rank.
     async fn by_rank(&self, query: &str, at_ms: TimestampMs) -> Result<Vec<RankPeak>, String> {
-        let output = self.parts.evaluator.instant(query, at_ms).await;
-        let Value::Vector(samples) = output.map_err(|error| error.to_string())?.value else {
-            return Ok(Vec::new());
-        };
-        let peaks = samples.into_iter().filter_map(|(labels, _, value)| {
+        let samples = self.parts.evaluator.samples(query, at_ms).await;
+        let samples = samples.map_err(|error| error.to_string())?.into_iter();
+        let peaks = samples.filter_map(|(labels, _, value)| {
             Some(RankPeak {
                 rank: Rank(labels.get("rank")?.parse().ok()?),
                 node: labels.get("node").unwrap_or_default().to_owned(),

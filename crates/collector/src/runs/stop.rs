@@ -3,7 +3,6 @@
 use domain::api::runs::{RunView, StopAfter};
 use domain::ident::RunId;
 use domain::run::state::{Machine, StopPoint, agreed_step};
-use query::Value;
 
 use super::Runs;
 use super::error::RunError;
@@ -58,10 +57,7 @@ impl Runs {
         let of_run = format!("train_step_seconds{{run=\"{}\"}}", machine.id);
         let query =
             format!("min(quantile_over_time(0.5, {of_run}[2m])) or min(last_over_time({of_run}[1h]))");
-        let answer = self.parts.evaluator.instant(&query, clock::now_ms()).await.ok()?;
-        let Value::Vector(samples) = answer.value else {
-            return None;
-        };
+        let samples = self.parts.evaluator.samples(&query, clock::now_ms()).await.ok()?;
         samples.first().map(|(_, _, value)| *value)
     }
 }

@@ -239,10 +239,8 @@ impl Runs {
         let window_ms = span.window_ms();
         for (metric, kind) in MEMORY {
             let query = format!("max(max_over_time({metric}{{run=\"{run}\"}}[{window_ms}ms]))");
-            let found = match self.parts.evaluator.instant(&query, span.to_ms).await.ok()?.value {
-                Value::Vector(samples) => samples.first().map(|(_, _, value)| *value),
-                _ => None,
-            };
+            let samples = self.parts.evaluator.samples(&query, span.to_ms).await.ok()?;
+            let found = samples.first().map(|(_, _, value)| *value);
             if let Some(bytes) = found.filter(|bytes| bytes.is_finite()) {
                 return Some(Memory { kind, bytes });
             }

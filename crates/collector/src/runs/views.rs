@@ -6,7 +6,7 @@ use std::sync::Arc;
 use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView};
 use domain::ident::{NodeName, RunId};
 use domain::run::state::Machine;
-use query::Value;
+use query::VectorSample;
 
 use super::error::RunError;
 use super::stop::set_steps_lost;
@@ -138,20 +138,13 @@ impl Runs {
         let window_ms = (at_ms - run.current().started_ms).clamp(1, STEPS_WINDOW_MS);
         // A run id contains no character that would end the string.
         let query = format!("last_over_time(train_step{{run=\"{}\"}}[{window_ms}ms])", run.id);
-        let Ok(output) = self.parts.evaluator.instant(&query, at_ms).await else {
-            return BTreeMap::new();
-        };
-        let Value::Vector(samples) = output.value else {
-            return BTreeMap::new();
-        };
+        let samples = self.parts.evaluator.samples(&query, at_ms).await;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a saturating cast of a count"
         )]
-        let step = |(labels, _, value): (domain::series::Labels, i64, f64)| {
-            Some((labels.get("rank")?.parse().ok()?, value as u64))
-        };
-        samples.into_iter().filter_map(step).collect()
+        let step = |(labels, _, value): VectorSample| Some((labels.get("rank")?.parse().ok()?, value as u64));
+        samples.unwrap_or_default().into_iter().filter_map(step).collect()
     }
 }
