@@ -74,3 +74,14 @@ pub enum StartError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
+
+impl StartError {
+    /// Returns the error for something that cannot be loaded.
+    pub(crate) fn load(
+        what: &'static str,
+        error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        let source = error.into();
+        Self::Load { what, source }
+    }
+}

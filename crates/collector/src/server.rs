@@ -163,17 +163,11 @@ async fn assemble(config: Config) -> Result<(App, Background, Option<Secret>), S
             source: Box::new(source),
         })?;
     let (tokens, created) = Tokens::open(&config, store.state.clone(), clock::now_ms()).await?;
-    let nodes = store.state.nodes().await.map_err(|error| StartError::Load {
-        what: "nodes",
-        source: Box::new(error),
-    })?;
+    let nodes = store.state.nodes().await;
+    let nodes = nodes.map_err(|error| StartError::load("nodes", error))?;
     let (metrics, changes) = (Arc::new(SelfMetrics::default()), Changes::default());
-    let incidents = Incidents::load(store.state.clone(), changes.clone())
-        .await
-        .map_err(|error| StartError::Load {
-            what: "user actions on alerts",
-            source: Box::new(error),
-        })?;
+    let incidents = Incidents::load(store.state.clone(), changes.clone()).await;
+    let incidents = incidents.map_err(|error| StartError::load("user actions on alerts", error))?;
     let alerts = Alerts::load(&config, metrics.registry(), incidents.clone());
     let alerts = alerts.map_err(|error| StartError::Setting(error.to_string()))?;
     let (series, state) = (store.series.clone(), store.state.clone());
@@ -304,10 +298,7 @@ async fn spawn_tasks(app: &App, background: Background) -> Result<(), StartError
         app.engine.evaluator.clone(),
     ));
     let hangs = analysis::hangs_before(state).await;
-    let hangs = hangs.map_err(|error| StartError::Load {
-        what: "diagnoses",
-        source: error.into(),
-    })?;
+    let hangs = hangs.map_err(|error| StartError::load("diagnoses", error))?;
     let parts = AnalysisParts {
         hangs,
         evaluator: app.engine.evaluator.clone(),

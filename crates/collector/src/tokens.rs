@@ -100,10 +100,7 @@ impl Tokens {
             Some(given) => (given.clone(), false),
             None => admin_file::read_or_create(&config.data_dir().join("admin.token"))?,
         };
-        let load = |source: StateError| StartError::Load {
-            what: "tokens",
-            source: Box::new(source),
-        };
+        let load = |error: StateError| StartError::load("tokens", error);
         let tokens = Self {
             state,
             known: RwLock::default(),

@@ -168,10 +168,7 @@ impl Alerts {
     /// # Errors
     /// Returns an error if the store cannot be read.
     pub async fn start(&self, engine: &Arc<Engine>) -> Result<(), StartError> {
-        let failed = |error: StateError| StartError::Load {
-            what: "alerts",
-            source: error.into(),
-        };
+        let failed = |error: StateError| StartError::load("alerts", error);
         let active = engine.state.active_alerts().await.map_err(failed)?;
         let true_ms = clock::now_ms() + RETURN_MS;
         let groups = self.groups();

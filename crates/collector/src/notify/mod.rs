@@ -50,10 +50,7 @@ pub(crate) fn start(
     external_url: String,
     tasks: &Tasks,
 ) -> Result<(), StartError> {
-    let client = webhook::client().map_err(|error| StartError::Load {
-        what: "the HTTP client",
-        source: error.into(),
-    })?;
+    let client = webhook::client().map_err(|error| StartError::load("the HTTP client", error))?;
     let sender = Sender {
         notifier,
         state,

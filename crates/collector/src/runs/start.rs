@@ -29,16 +29,15 @@ impl Runs {
     /// # Errors
     /// Returns an error if the store cannot be read.
     pub async fn start(self: &Arc<Self>, config: &Config) -> Result<(), StartError> {
-        let failed = |what, source| StartError::Load { what, source };
         let taken_up = self.unknown.load(&self.parts.state, clock::now_ms()).await;
-        taken_up.map_err(|error| failed("attempts that nodes hold", error.into()))?;
+        taken_up.map_err(|error| StartError::load("attempts that nodes hold", error))?;
         let unfinished = self.parts.state.unfinished_runs().await;
-        let unfinished = unfinished.map_err(|error| failed("runs", error.into()))?;
+        let unfinished = unfinished.map_err(|error| StartError::load("runs", error))?;
         let read = self.read_kept().await;
-        read.map_err(|error| failed("reports that were not read", error.into()))?;
+        read.map_err(|error| StartError::load("reports that were not read", error))?;
         for run in unfinished {
             let taken = self.take(&run.id, Event::CollectorStarted).await;
-            unless_unreadable(taken).map_err(|error| failed("runs", error.into()))?;
+            unless_unreadable(taken).map_err(|error| StartError::load("runs", error))?;
         }
         match self.newest(ENDED_SHOWN).await {
             Ok(runs) => runs.iter().for_each(|run| self.parts.state_series.set_run(run)),
