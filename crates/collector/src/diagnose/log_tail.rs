@@ -57,11 +57,12 @@ fn source(view: &RunView, labels: &Labels, stream: &str) -> Option<LogSource> {
 }
 
 async fn last_lines(engine: &Engine, run: &RunId, source: &LogSource) -> Vec<String> {
-    let Ok(length) = engine.runs.log(run, source, 0, 0).await.map(|piece| piece.length) else {
+    let logs = &engine.runs.logs;
+    let Ok(length) = logs.read(run, source, 0, 0).await.map(|piece| piece.length) else {
         return Vec::new();
     };
     let offset = length.saturating_sub(BYTES_MAX);
-    let Ok(piece) = engine.runs.log(run, source, offset, BYTES_MAX).await else {
+    let Ok(piece) = logs.read(run, source, offset, BYTES_MAX).await else {
         return Vec::new();
     };
     tail(&piece.text, offset > 0)

@@ -93,7 +93,7 @@ async fn logs(
         stream,
     };
     let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
-    Ok(Json(runs.log(&run_id(&id)?, &source, offset, limit).await?))
+    Ok(Json(runs.logs.read(&run_id(&id)?, &source, offset, limit).await?))
 }
 
 #[derive(JsonSchema, Deserialize)]

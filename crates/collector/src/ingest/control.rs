@@ -324,7 +324,8 @@ impl Conversation<'_> {
         let source = log_source(AttemptNo(chunk.attempt), node, chunk.rank, &chunk.stream);
         let written = ingest
             .runs
-            .write_log(run, &source, (chunk.offset, chunk.kept_from), &chunk.bytes)
+            .logs
+            .write(run, &source, (chunk.offset, chunk.kept_from), &chunk.bytes)
             .await;
         let length = match written {
             Ok(length) => length,

@@ -1,17 +1,17 @@
-//! Read access to runs: views, lists, logs.
+//! Read access to runs: views and lists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use domain::api::runs::{LogPiece, LogSource, RunSummary, RunView};
+use domain::api::runs::{RunSummary, RunView};
 use domain::ident::{NodeName, RunId};
 use domain::run::state::Machine;
 use query::VectorSample;
 
+use super::Runs;
 use super::error::RunError;
 use super::stop::set_steps_lost;
 use super::stored::{read, unless_unreadable};
-use super::{LogError, Runs};
 use crate::clock;
 
 /// How far back the last step of a rank is searched. Steps that take longer are not shown.
@@ -101,35 +101,6 @@ impl Runs {
         let machine = self.machine(run).await?;
         let nodes = machine.current().nodes.iter();
         Ok(nodes.map(|task| task.node.clone()).collect())
-    }
-
-    /// Writes a log chunk and returns the length of the log afterwards. The caller has checked that the run exists and that the node has a
-    /// part in the attempt.
-    ///
-    /// # Errors
-    /// Returns an error if the log's name is invalid or the disk fails.
-    pub async fn write_log(
-        &self,
-        run: &RunId,
-        source: &LogSource,
-        (offset, kept_from): (u64, u64),
-        bytes: &[u8],
-    ) -> Result<u64, LogError> {
-        self.logs.write(run, source, (offset, kept_from), bytes).await
-    }
-
-    /// Reads a part of a log.
-    ///
-    /// # Errors
-    /// Returns an error if the log's name is invalid or it cannot be read.
-    pub async fn log(
-        &self,
-        run: &RunId,
-        source: &LogSource,
-        offset: u64,
-        limit: u64,
-    ) -> Result<LogPiece, LogError> {
-        self.logs.read(run, source, offset, limit).await
     }
 
     /// Returns the last step of each rank of the current attempt.

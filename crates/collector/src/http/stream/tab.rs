@@ -210,7 +210,8 @@ impl Tab {
         let end = self
             .sources
             .runs
-            .log(&run, &source, 0, 0)
+            .logs
+            .read(&run, &source, 0, 0)
             .await
             .map_err(|error| error.to_string())?;
         Ok(Kind::Log {
@@ -271,7 +272,7 @@ impl Tab {
             if watched != run {
                 continue;
             }
-            match runs.log(run, source, *offset, LOG_BYTES_MAX).await {
+            match runs.logs.read(run, source, *offset, LOG_BYTES_MAX).await {
                 Ok(piece) if piece.next_offset > *offset || only.is_some() => {
                     *offset = piece.next_offset;
                     // The rest is sent with the next tick, so that one long log does not delay everything else in the tab.
