@@ -101,8 +101,8 @@ async fn stacks(runs: &Runs, run: &RunId, ranks: &RankSet) -> Vec<StackAnswer> {
 }
 
 async fn answers(runs: &Runs, run: &RunId, ranks: &RankSet, what: What) -> Vec<OfRank> {
-    match runs.ask_some_ranks(run, ranks, what).await {
-        Ok(answers) => answers,
+    match runs.ask_ranks_at_once(run, Some(ranks), what).await {
+        Ok((_, answers)) => answers,
         Err(error) => {
             tracing::warn!(%run, %error, "the ranks of a run cannot be inspected for a diagnosis");
             Vec::new()

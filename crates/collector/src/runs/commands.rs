@@ -49,7 +49,10 @@ impl Runs {
             .cloned()
             .collect();
         self.stop_leftovers(node, &known).await?;
-        self.record_holdings_known(node).await?;
+        // All attempts that the node holds are now known or recorded.
+        if self.unknown.has_answered(node) {
+            self.parts.state.settle_restores(clock::now_ms()).await?;
+        }
         self.send_pending(Some(node)).await
     }
 

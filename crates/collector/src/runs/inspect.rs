@@ -120,27 +120,17 @@ impl Runs {
         self.ask_ranks_at_once(run, ranks.as_ref(), what).await
     }
 
-    /// Inspects some of the living ranks of the current attempt, without waiting for a turn: answers to the analysers are small, and the
-    /// analysers inspect few runs at the same time.
-    ///
-    /// # Errors
-    /// Returns an error if the run has no such ranks now.
-    pub(crate) async fn ask_some_ranks(
-        &self,
-        run: &RunId,
-        ranks: &RankSet,
-        what: What,
-    ) -> Result<Vec<OfRank>, InspectError> {
-        let (_, answers) = self.ask_ranks_at_once(run, Some(ranks), what).await?;
-        Ok(answers)
-    }
-
     async fn asking_turn(&self) -> Result<SemaphorePermit<'_>, InspectError> {
         let turn = tokio::time::timeout(TURN_WITHIN, self.asking.acquire()).await;
         turn.ok().and_then(Result::ok).ok_or(InspectError::Busy)
     }
 
-    async fn ask_ranks_at_once(
+    /// Inspects some of the living ranks of the current attempt, without waiting for a turn: answers to the analysers are small, and the
+    /// analysers inspect few runs at the same time.
+    ///
+    /// # Errors
+    /// Returns an error if the run has no such ranks now.
+    pub(crate) async fn ask_ranks_at_once(
         &self,
         run: &RunId,
         wanted: Option<&RankSet>,

@@ -28,12 +28,6 @@ impl Runs {
         self.unknown.of_run(run).iter().map(view).collect()
     }
 
-    /// Returns true if a node holds this attempt as an unknown one.
-    #[must_use]
-    pub fn holds_unknown(&self, node: &NodeName, attempt: &AttemptId) -> bool {
-        self.unknown.is_held(node, attempt)
-    }
-
     /// Rejects another attempt of a run while a node holds an unknown one: both would write the same checkpoints. After a user has
     /// requested the stop, a disconnected node, which may be gone for good, does not count: it gets the stop when it reconnects.
     pub(in crate::runs) fn check_none_held(&self, run: &RunId) -> Result<(), RunError> {
@@ -117,17 +111,6 @@ impl Runs {
             self.agents.send(node, &id(stopped), LEFTOVER_STOP, &stop);
         }
         Ok(unknown.iter().map(id).collect())
-    }
-
-    /// Records that all attempts that a node holds are now known or recorded.
-    pub(in crate::runs) async fn record_holdings_known(
-        self: &Arc<Self>,
-        node: &NodeName,
-    ) -> Result<(), RunError> {
-        if self.unknown.has_answered(node) {
-            self.parts.state.settle_restores(clock::now_ms()).await?;
-        }
-        Ok(())
     }
 
     /// Ends the wait for nodes that stay away for long after a restore.
