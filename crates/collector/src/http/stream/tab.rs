@@ -10,7 +10,6 @@ use domain::ident::RunId;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, SinkExt, StreamExt};
-use query::Params;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -94,20 +93,11 @@ struct Tab {
     encoding: FrameEncoding,
     outbox: Outbox,
     watches: Watches,
-    answers: FuturesUnordered<BoxFuture<'static, Answered>>,
+    answers: FuturesUnordered<BoxFuture<'static, (Due, Answer)>>,
     lists: TabLists,
     /// Runs whose watched logs contain more than was sent.
     unread_logs: BTreeSet<RunId>,
     heard: Instant,
-}
-
-/// A finished evaluation, and the watch that it was for.
-struct Answered {
-    id: u32,
-    serial: u64,
-    when: Params,
-    reset: bool,
-    answer: Answer,
 }
 
 impl Tab {
@@ -137,7 +127,7 @@ impl Tab {
                 },
                 change = self.changes.recv() => self.note(change).await,
                 run = self.logs.recv() => self.note_log(run).await,
-                Some(answered) = self.answers.next() => self.answer(answered),
+                Some((due, answer)) = self.answers.next() => self.answer(&due, answer),
                 _ = ticks.tick() => self.tick().await,
                 _ = pings.tick() => self.ping(),
                 _ = checks.tick() => if credential.is_valid(&self.sources.tokens) { Ok(()) } else {
@@ -332,27 +322,10 @@ impl Tab {
     fn evaluate_due(&mut self) -> Result<(), CloseReason> {
         let now_ms = clock::now_ms();
         for due in self.watches.due(now_ms) {
-            let Due {
-                id,
-                serial,
-                text,
-                when,
-                extremes,
-                reset,
-            } = due;
-            let evaluator = &self.sources.evaluator;
-            let evaluation = self.coalesced.evaluate(evaluator, &text, when, extremes);
-            self.answers.push(
-                evaluation
-                    .map(move |answer| Answered {
-                        id,
-                        serial,
-                        when,
-                        reset,
-                        answer,
-                    })
-                    .boxed(),
-            );
+            let (coalesced, evaluator) = (&self.coalesced, &self.sources.evaluator);
+            let evaluation = coalesced.evaluate(evaluator, &due.text, due.when, due.extremes);
+            self.answers
+                .push(evaluation.map(move |answer| (due, answer)).boxed());
         }
         for (id, message) in self.watches.failures_to_repeat(now_ms) {
             self.push(&Push::Failed { id, message })?;
@@ -360,14 +333,14 @@ impl Tab {
         Ok(())
     }
 
-    fn answer(&mut self, answered: Answered) -> Result<(), CloseReason> {
-        let Answered {
+    fn answer(&mut self, due: &Due, answer: Answer) -> Result<(), CloseReason> {
+        let Due {
             id,
             serial,
             when,
             reset,
-            answer,
-        } = answered;
+            ..
+        } = *due;
         let Some(watch) = self.watches.same(id, serial) else {
             return Ok(());
         };

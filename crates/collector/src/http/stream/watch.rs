@@ -280,19 +280,12 @@ impl QueryWatch {
             return Err("the step, the range or its end is out of range".to_owned());
         }
         Ok(Self {
-            text,
             range_ms: Some(range_ms),
             step_ms,
             // A step of a second has one sample.
             extremes: extremes && step_ms > STEP_MS_MIN,
-            has_extremes: false,
             end_ms,
-            evaluated_ms: None,
-            sent_ms: None,
-            refreshed_ms: 0,
-            failure: None,
-            busy: false,
-            encoder: Encoder::default(),
+            ..Self::instant(text)
         })
     }
 
