@@ -31,7 +31,6 @@ use super::table::needs;
 use super::{ApiError, ApiResult};
 use crate::app::App;
 use crate::http::remote_write;
-use answer::success;
 
 /// The parameters of endpoints that support GET and POST.
 const INSTANT: &[&str] = &["query", "time", "timeout", "limit", "lookback_delta", "stats"];

@@ -11,6 +11,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use domain::api::prometheus::Answer;
 use domain::series::Budget;
+use domain::time::TimestampMs;
 use query::format::{self, Points};
 use query::{MatrixSeries, Value, VectorSample};
 use serde::Serialize;
@@ -26,16 +27,21 @@ pub(super) const ANSWER_SAMPLES_MAX: usize = 10_000_000;
 const TRUNCATED: &str = "results truncated due to limit";
 
 /// An answer with one small value.
-pub(super) fn success<T: Serialize>(data: T, warnings: Vec<String>) -> Response {
+pub(super) fn success<T: Serialize>(data: T) -> Response {
     let answer = Answer {
         status: "success".into(),
         data: Some(data),
         error_type: None,
         error: None,
-        warnings,
+        warnings: Vec::new(),
         infos: Vec::new(),
     };
     Json(answer).into_response()
+}
+
+/// A time in an answer.
+pub(super) fn rfc3339(time_ms: TimestampMs) -> String {
+    jiff::Timestamp::from_millisecond(time_ms).map_or_else(|_| String::new(), |time| time.to_string())
 }
 
 /// An answer with a list of any length. `held` is released when the last part is being sent.

@@ -86,7 +86,7 @@ pub(super) async fn metadata(State(evaluator): State<Evaluator>, params: Params)
         (name, entry)
     };
     let entries: Map<_, _> = found.into_iter().map(entry).collect();
-    Ok(success(Value::Object(entries), Vec::new()))
+    Ok(success(Value::Object(entries)))
 }
 
 fn all_metadata(store: &SeriesStore) -> BTreeMap<String, Metadata> {

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, header};
-use axum::response::Response;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -64,11 +64,7 @@ fn respond_within(mut parts: Parts, held: impl Send + 'static, taken_within: Dur
         };
         streamed(first, rest, taken_within)
     };
-    let mut response = Response::new(body);
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// Returns an empty page with room for a last part that exceeds the page. Otherwise the page would be copied when it grows.

@@ -52,14 +52,14 @@ pub(super) async fn exemplars(params: Params) -> ApiResult<Response> {
         ));
     }
     parse(&params)?;
-    Ok(success([(); 0], Vec::new()))
+    Ok(success([(); 0]))
 }
 
 /// Formats an expression.
 pub(super) async fn format(params: Params) -> ApiResult<Response> {
     let text = params.get("query").unwrap_or_default();
     let pretty = query::pretty(text).map_err(|error| unparsed("query", &error))?;
-    Ok(success(pretty, Vec::new()))
+    Ok(success(pretty))
 }
 
 fn parse(params: &Params) -> ApiResult<query::Query> {

@@ -8,10 +8,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use domain::api::alerts::{AlertState, AlertView, RuleKind, RuleView};
 use domain::series::matcher::CompiledMatcher;
-use domain::time::TimestampMs;
 use serde_json::{Value, json};
 
-use super::success;
+use super::answer::{rfc3339, success};
 use crate::diagnose::Alerts;
 use crate::diagnose::Engine;
 use crate::diagnose::GroupView;
@@ -28,12 +27,12 @@ pub(super) async fn rules(
         .iter()
         .filter_map(|group| filter.group_json(group))
         .collect();
-    Ok(success(json!({ "groups": groups }), Vec::new()))
+    Ok(success(json!({ "groups": groups })))
 }
 
 pub(super) async fn alerts(State(alerts): State<Alerts>) -> Response {
     let alerts: Vec<Value> = alerts.active().iter().map(alert_json).collect();
-    success(json!({ "alerts": alerts }), Vec::new())
+    success(json!({ "alerts": alerts }))
 }
 
 /// Reads the rule files again.
@@ -199,10 +198,6 @@ fn alert_json(alert: &AlertView) -> Value {
         "activeAt": rfc3339(alert.active_ms),
         "value": alert.value,
     })
-}
-
-fn rfc3339(time_ms: TimestampMs) -> String {
-    jiff::Timestamp::from_millisecond(time_ms).map_or_else(|_| String::new(), |time| time.to_string())
 }
 
 #[cfg(test)]

@@ -9,12 +9,11 @@ use axum::extract::State;
 use axum::response::Response;
 use domain::api::store::StoreStats;
 use domain::series::{METRIC_NAME, Matcher, SelectError};
-use domain::time::{DisplayDuration, TimeRange, TimestampMs};
-use serde::Serialize;
+use domain::time::{DisplayDuration, TimeRange};
 use serde_json::{Value, json};
 use store::SeriesStore;
 
-use super::answer::{ANSWER_SAMPLES_MAX, success};
+use super::answer::{ANSWER_SAMPLES_MAX, rfc3339, success};
 use crate::app::StartedAt;
 use crate::clock;
 use crate::config::Config;
@@ -34,7 +33,7 @@ const PAIRS_MAX: usize = 1_000_000;
 /// answer has its own application name.
 pub(super) async fn build_info() -> Response {
     let version = env!("CARGO_PKG_VERSION");
-    data_response(json!({
+    success(json!({
         "version": version, "application": "lockstep", "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": "",
     }))
 }
@@ -44,7 +43,7 @@ pub(super) async fn runtime_info(
     State(started): State<StartedAt>,
 ) -> Response {
     let started = rfc3339(started.0);
-    data_response(json!({
+    success(json!({
         "startTime": started,
         "CWD": "",
         "serverTime": rfc3339(clock::now_ms()),
@@ -63,7 +62,7 @@ pub(super) async fn runtime_info(
 /// Returns the limits of queries and of the store, under Prometheus' names.
 pub(super) async fn flags(State(config): State<Arc<Config>>) -> Response {
     let kept = &config.store;
-    data_response(BTreeMap::from([
+    success(BTreeMap::from([
         (
             "query.lookback-delta",
             DisplayDuration(query::LOOKBACK_DEFAULT_MS).to_string(),
@@ -102,7 +101,7 @@ pub(super) async fn config(State(config): State<Arc<Config>>) -> Response {
         DisplayDuration(kept.out_of_order_ms),
         DisplayDuration(kept.retention_ms)
     );
-    data_response(json!({ "yaml": yaml }))
+    success(json!({ "yaml": yaml }))
 }
 
 /// Returns which names and values have the most series.
@@ -116,15 +115,7 @@ pub(super) async fn tsdb(
     let counted = evaluator.list(|store| Ok(vec![Cardinality::of(store)?]));
     let (mut counted, _held) = counted.await?;
     let cardinality = counted.pop().unwrap_or_default();
-    Ok(data_response(cardinality.tables(&totals, rows)))
-}
-
-fn data_response<T: Serialize>(data: T) -> Response {
-    success(data, Vec::new())
-}
-
-fn rfc3339(time_ms: TimestampMs) -> String {
-    jiff::Timestamp::from_millisecond(time_ms).map_or_else(|_| String::new(), |time| time.to_string())
+    Ok(success(cardinality.tables(&totals, rows)))
 }
 
 /// Number of series by name and value.
