@@ -46,21 +46,21 @@ pub(super) fn routes() -> ApiRouter<App> {
         .api_route(
             "/api/runs/{id}/wait-counters",
             post_with(
-                wait_counters,
+                |runs, id, asked| ask(runs, id, asked, What::WaitCounters),
                 body_is_optional(needs(Role::Operator, "PyTorch's wait counters of the ranks")),
             ),
         )
         .api_route(
             "/api/runs/{id}/flight",
             post_with(
-                flight,
+                |runs, id, asked| ask(runs, id, asked, What::Flight),
                 body_is_optional(needs(Role::Operator, "Flight Recorder entries of the ranks")),
             ),
         )
         .api_route(
             "/api/runs/{id}/flight-digest",
             post_with(
-                flight_digest,
+                |runs, id, asked| ask(runs, id, asked, What::FlightDigest),
                 needs(
                     Role::Operator,
                     "Positions of the ranks in the operations of their process groups",
@@ -110,33 +110,14 @@ async fn stacks(
     }))
 }
 
-async fn wait_counters(
+async fn ask(
     State(runs): State<Arc<Runs>>,
     Path(id): Path<String>,
     asked: Option<Json<AskRanks>>,
+    what: What,
 ) -> ApiResult<Json<RanksView>> {
     let rank = asked.and_then(|Json(asked)| asked.rank);
-    let answers = runs.ask_ranks(&run_id(&id)?, rank, What::WaitCounters).await?;
-    Ok(Json(values(answers)))
-}
-
-async fn flight(
-    State(runs): State<Arc<Runs>>,
-    Path(id): Path<String>,
-    asked: Option<Json<AskRanks>>,
-) -> ApiResult<Json<RanksView>> {
-    let rank = asked.and_then(|Json(asked)| asked.rank);
-    let answers = runs.ask_ranks(&run_id(&id)?, rank, What::Flight).await?;
-    Ok(Json(values(answers)))
-}
-
-async fn flight_digest(
-    State(runs): State<Arc<Runs>>,
-    Path(id): Path<String>,
-    asked: Option<Json<AskRanks>>,
-) -> ApiResult<Json<RanksView>> {
-    let rank = asked.and_then(|Json(asked)| asked.rank);
-    let answers = runs.ask_ranks(&run_id(&id)?, rank, What::FlightDigest).await?;
+    let answers = runs.ask_ranks(&run_id(&id)?, rank, what).await?;
     Ok(Json(values(answers)))
 }
 
