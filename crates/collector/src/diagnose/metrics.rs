@@ -31,6 +31,7 @@ impl RuleMetrics {
     pub(super) fn new(registry: &Registry) -> Self {
         let count = |name, help| register(registry, IntCounterVec::new(Opts::new(name, help), &[GROUP]));
         let level = |name, help| register(registry, GaugeVec::new(Opts::new(name, help), &[GROUP]));
+        let of_all = |name, help| register(registry, Gauge::new(name, help));
         let seconds = histogram_opts!(
             "lockstep_rule_evaluation_duration_seconds",
             "Time to evaluate one rule.",
@@ -74,19 +75,13 @@ impl RuleMetrics {
                 "lockstep_rule_group_last_evaluation_samples",
                 "Samples written by the group's last evaluation.",
             ),
-            reload_worked: register(
-                registry,
-                Gauge::new(
-                    "lockstep_rules_last_reload_successful",
-                    "Whether the last reload of the rule files was successful.",
-                ),
+            reload_worked: of_all(
+                "lockstep_rules_last_reload_successful",
+                "Whether the last reload of the rule files was successful.",
             ),
-            reloaded_at: register(
-                registry,
-                Gauge::new(
-                    "lockstep_rules_last_reload_success_timestamp_seconds",
-                    "Time of the last successful reload of the rule files.",
-                ),
+            reloaded_at: of_all(
+                "lockstep_rules_last_reload_success_timestamp_seconds",
+                "Time of the last successful reload of the rule files.",
             ),
         }
     }

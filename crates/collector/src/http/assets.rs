@@ -3,7 +3,7 @@
 //! Any other path that is not under `/api` is a page of the dashboard: the answer is `index.html`, and the program in it reads the address.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
@@ -68,32 +68,20 @@ fn answer(name: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
     let fresh = headers
         .get(header::IF_NONE_MATCH)
         .is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let body = if fresh {
-        Body::empty()
+    let (status, body) = if fresh {
+        (StatusCode::NOT_MODIFIED, Body::empty())
     } else {
-        Body::from(file.data)
+        (StatusCode::OK, Body::from(file.data))
     };
-    let mut response = Response::new(body);
-    *response.status_mut() = if fresh {
-        StatusCode::NOT_MODIFIED
-    } else {
-        StatusCode::OK
-    };
-    let set = response.headers_mut();
-    set.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static(mime(ending).unwrap_or("application/octet-stream")),
-    );
-    set.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
-    set.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    set.insert(
-        header::ETAG,
-        HeaderValue::from_str(&tag).expect("hex in quotes fits a header"),
-    );
-    if let Some(encoding) = encoding {
-        set.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding));
-    }
-    response
+    let kind = mime(ending).unwrap_or("application/octet-stream");
+    let set = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, caching),
+        (header::VARY, "accept-encoding"),
+        (header::ETAG, tag.as_str()),
+    ];
+    let encoding = encoding.map(|encoding| [(header::CONTENT_ENCODING, encoding)]);
+    (status, set, encoding, body).into_response()
 }
 
 /// Returns the smallest encoding of a file that the client accepts.
@@ -150,6 +138,8 @@ fn mime(ending: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use domain::api::bundle::{ChartValues, DiagnosisBundle};
 use domain::api::diagnoses::EvidenceChart;
@@ -61,10 +61,7 @@ async fn bundle(State(app): State<App>, Path(id): Path<String>) -> ApiResult<Res
         findings,
         diagnosis,
     };
-    let mut response = Json(bundle).into_response();
-    let name = HeaderValue::from_str(&name).expect("an id has only letters, digits and a dash");
-    response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
-    Ok(response)
+    Ok(([(header::CONTENT_DISPOSITION, name)], Json(bundle)).into_response())
 }
 
 /// Returns the values of a chart. A query that fails leaves its reason in the file: the rest of it is still useful.

@@ -28,12 +28,7 @@ pub(super) fn families(samples: &[VectorSample]) -> Vec<proto::MetricFamily> {
 
 /// Returns a family with one gauge without labels.
 pub(super) fn gauge(name: &str, help: &str, value: f64) -> proto::MetricFamily {
-    family(
-        name,
-        help,
-        Kind::Gauge,
-        vec![sample(Kind::Gauge, &Labels::empty(), value)],
-    )
+    gauges(name, help, &[(Labels::empty(), value)])
 }
 
 /// Returns a family of gauges that differ in their labels.

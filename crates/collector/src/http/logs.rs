@@ -69,14 +69,15 @@ async fn logs(
         (None, None) => found.nodes.first().map(|node| node.node.clone()),
     };
     let stream = query.stream.unwrap_or_else(|| "stdout".to_owned());
+    let is_placed = node.is_some();
+    let source = LogSource {
+        attempt,
+        node: node.unwrap_or_default(),
+        rank,
+        stream,
+    };
     // Before a run is placed it has no nodes, and its logs are empty.
-    let Some(node) = node else {
-        let source = LogSource {
-            attempt,
-            node: String::new(),
-            rank,
-            stream,
-        };
+    if !is_placed {
         return Ok(Json(LogPiece {
             source,
             offset: 0,
@@ -85,13 +86,7 @@ async fn logs(
             text: String::new(),
             missing: 0,
         }));
-    };
-    let source = LogSource {
-        attempt,
-        node,
-        rank,
-        stream,
-    };
+    }
     let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
     Ok(Json(runs.logs.read(&run_id(&id)?, &source, offset, limit).await?))
 }

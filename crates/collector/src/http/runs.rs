@@ -158,17 +158,13 @@ async fn stop(
         )));
     }
     let request = request.map(|Json(request)| request).unwrap_or_default();
-    let (default_ms, after) = match request.after {
-        None => (GRACE_MS_DEFAULT, None),
-        Some(after) => {
-            let point = runs.stop_point(&run_id(&id)?, after).await?;
-            let default_ms = if after == StopAfter::Step {
-                GRACE_MS_AFTER_STEP
-            } else {
-                GRACE_MS_DEFAULT
-            };
-            (default_ms, Some(point))
-        }
+    let after = match request.after {
+        None => None,
+        Some(after) => Some(runs.stop_point(&run_id(&id)?, after).await?),
+    };
+    let default_ms = match request.after {
+        Some(StopAfter::Step) => GRACE_MS_AFTER_STEP,
+        Some(StopAfter::Checkpoint) | None => GRACE_MS_DEFAULT,
     };
     events.audit(&caller.id, "run_stop", &id).await?;
     let event = Event::StopRequested {

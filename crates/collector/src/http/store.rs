@@ -16,7 +16,7 @@ use aide::axum::routing::{get_with, post_with};
 use aide::transform::TransformOperation;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use domain::api::session::Role;
@@ -226,10 +226,17 @@ async fn backup(
     events.audit(&caller.id, "store_backup", "").await?;
     let snapshot = store.snapshot(env!("CARGO_PKG_VERSION"), clock::now_ms()).await;
     let snapshot = snapshot.map_err(|error| not_backed_up(&error))?;
-    let (bytes, name) = (
-        snapshot.archive_bytes(),
-        format!("lockstep-{}.tar", snapshot.head().created_ms),
-    );
+    let name = format!("lockstep-{}.tar", snapshot.head().created_ms);
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-tar".to_owned()),
+        (header::CONTENT_LENGTH, snapshot.archive_bytes().to_string()),
+        // Samples are already compressed, and clients need the length to show their progress.
+        (header::CONTENT_ENCODING, "identity".to_owned()),
+        (
+            header::CONTENT_DISPOSITION,
+            format!("attachment; filename=\"{name}\""),
+        ),
+    ];
     let (pieces, waiting) = mpsc::channel(PIECES_MAX);
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces::new(pieces);
@@ -241,21 +248,8 @@ async fn backup(
             out.fail(error);
         }
     });
-    let mut response = Body::from_stream(ReceiverStream::new(waiting)).into_response();
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/x-tar"),
-    );
-    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
-    // Samples are already compressed, and clients need the length to show their progress.
-    headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("identity"));
-    let disposition = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
-    headers.insert(
-        header::CONTENT_DISPOSITION,
-        disposition.expect("digits and letters"),
-    );
-    Ok(response)
+    let body = Body::from_stream(ReceiverStream::new(waiting));
+    Ok((headers, body).into_response())
 }
 
 fn not_backed_up(error: &BackupError) -> ApiError {
