@@ -173,10 +173,7 @@ fn check_url(text: &str) -> ApiResult<Url> {
 fn invalid(field: &str, message: String) -> ApiError {
     ApiError::invalid(
         "the webhook cannot be created",
-        vec![FieldError {
-            field: field.into(),
-            message,
-        }],
+        vec![FieldError::new(field, message)],
     )
 }
 

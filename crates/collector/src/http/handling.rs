@@ -157,7 +157,5 @@ fn checked_note(note: String) -> ApiResult<String> {
 }
 
 fn invalid_note(message: &str) -> ApiError {
-    let field = "note".to_owned();
-    let message = message.to_owned();
-    ApiError::invalid("the note cannot be saved", vec![FieldError { field, message }])
+    ApiError::invalid("the note cannot be saved", vec![FieldError::new("note", message)])
 }

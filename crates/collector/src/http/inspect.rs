@@ -142,11 +142,8 @@ async fn trace(
         ),
     };
     if let Some(message) = trace_length.problem() {
-        let field = field.to_owned();
-        return Err(ApiError::invalid(
-            "the trace cannot be recorded",
-            vec![FieldError { field, message }],
-        ));
+        let errors = vec![FieldError::new(field, message)];
+        return Err(ApiError::invalid("the trace cannot be recorded", errors));
     }
     events.audit(&caller.id, "run_trace", &id).await?;
     let answers = runs

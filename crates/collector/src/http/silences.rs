@@ -116,10 +116,8 @@ pub(super) fn silence_of(asked: CreateSilence, caller: &Caller) -> ApiResult<Sil
         (Some(ends_ms), None) => ends_ms,
         (None, Some(for_s)) => starts_ms + i64::from(for_s) * 1_000,
         _ => {
-            return Err(invalid(vec![FieldError {
-                field: "ends_ms".to_owned(),
-                message: "give the end of the silence, with either `ends_ms` or `for_s`".to_owned(),
-            }]));
+            let message = "give the end of the silence, with either `ends_ms` or `for_s`";
+            return Err(invalid(vec![FieldError::new("ends_ms", message)]));
         }
     };
     let silence = Silence {
@@ -160,10 +158,10 @@ impl From<SilenceError> for ApiError {
     fn from(error: SilenceError) -> Self {
         match error {
             SilenceError::State(error) => error.into(),
-            SilenceError::Regex(error) => invalid(vec![FieldError {
-                field: "matchers".to_owned(),
-                message: format!("{error}: {}", error.source),
-            }]),
+            SilenceError::Regex(error) => {
+                let message = format!("{error}: {}", error.source);
+                invalid(vec![FieldError::new("matchers", message)])
+            }
         }
     }
 }

@@ -97,10 +97,7 @@ impl Silence {
     pub fn problems(&self, now_ms: TimestampMs) -> Vec<FieldError> {
         let mut problems = Vec::new();
         let mut wrong = |field: &str, message: String| {
-            problems.push(FieldError {
-                field: field.to_owned(),
-                message,
-            });
+            problems.push(FieldError::new(field, message));
         };
         if self.matchers.is_empty() || self.matchers.len() > MATCHERS_MAX {
             wrong("matchers", format!("give 1 to {MATCHERS_MAX} matchers"));

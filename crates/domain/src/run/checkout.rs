@@ -31,13 +31,8 @@ impl Checkout {
             ("git.repository", check_repository(&self.repository)),
             ("git.revision", check_revision(&self.revision)),
         ];
-        let problem = |(field, result): (&str, Result<(), String>)| {
-            let field = field.to_owned();
-            Some(FieldError {
-                field,
-                message: result.err()?,
-            })
-        };
+        let problem =
+            |(field, result): (&str, Result<(), String>)| Some(FieldError::new(field, result.err()?));
         fields.into_iter().filter_map(problem).collect()
     }
 }

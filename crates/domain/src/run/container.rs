@@ -158,10 +158,8 @@ impl ContainerOptions {
     pub fn problems(&self) -> Vec<FieldError> {
         let mut problems = Vec::new();
         let mut add = |field: &str, result: Result<(), String>| {
-            problems.extend(result.err().map(|message| FieldError {
-                field: format!("container.{field}"),
-                message,
-            }));
+            let error = |message| FieldError::new(format!("container.{field}"), message);
+            problems.extend(result.err().map(error));
         };
         add("image", check::image(&self.image));
         let none = Vec::new();

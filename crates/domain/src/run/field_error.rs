@@ -11,3 +11,12 @@ pub struct FieldError {
     /// What is wrong, and what would be correct.
     pub message: String,
 }
+
+impl FieldError {
+    /// Returns the error of a field.
+    #[must_use]
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        let (field, message) = (field.into(), message.into());
+        Self { field, message }
+    }
+}

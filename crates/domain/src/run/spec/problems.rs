@@ -310,10 +310,7 @@ struct Problems(Vec<FieldError>);
 
 impl Problems {
     fn add(&mut self, field: &str, message: impl Into<String>) {
-        self.0.push(FieldError {
-            field: field.to_owned(),
-            message: message.into(),
-        });
+        self.0.push(FieldError::new(field, message));
     }
 
     fn check_text(&mut self, field: &str, text: &str) {
