@@ -34,14 +34,15 @@ pub(super) struct Row {
 /// The samples of a request, grouped by their times.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
     /// The row of the previous series: most often the next one belongs to it too.
     current: usize,
     by_times: HashMap<Vec<TimestampMs>, usize>,
     samples: usize,
-    repeats: Repeats,
-    oldest: Option<(TimestampMs, SeriesId)>,
-    newest: Option<(TimestampMs, SeriesId)>,
+    pub(super) repeats: Repeats,
+    /// The earliest time and its series, and the latest time and its series.
+    pub(super) oldest: Option<(TimestampMs, SeriesId)>,
+    pub(super) newest: Option<(TimestampMs, SeriesId)>,
 }
 
 /// Samples of a request at a time for which the request already has a value: the same value, or another.
@@ -67,16 +68,6 @@ pub(super) enum TooMuch {
         "the series of a request may have at most {BLOCKS_MAX} different sets of times; send fewer series at once"
     )]
     Blocks,
-}
-
-/// The result of [`Rows`].
-#[derive(Debug, Default)]
-pub(super) struct Sorted {
-    pub(super) rows: Vec<Row>,
-    pub(super) repeats: Repeats,
-    /// The earliest time and its series, and the latest time and its series.
-    pub(super) oldest: Option<(TimestampMs, SeriesId)>,
-    pub(super) newest: Option<(TimestampMs, SeriesId)>,
 }
 
 impl Rows {
@@ -160,16 +151,6 @@ impl Rows {
         self.by_times.insert(times_ms.to_vec(), self.rows.len() - 1);
         Ok(self.rows.len() - 1)
     }
-
-    /// Returns the rows.
-    pub(super) fn finish(self) -> Sorted {
-        Sorted {
-            rows: self.rows,
-            repeats: self.repeats,
-            oldest: self.oldest,
-            newest: self.newest,
-        }
-    }
 }
 
 impl Row {
@@ -229,14 +210,14 @@ mod tests {
 
     type Series<'a> = (u32, &'a [(i64, f64)]);
 
-    fn rows(series: &[Series<'_>]) -> Sorted {
+    fn rows(series: &[Series<'_>]) -> Rows {
         let mut rows = Rows::default();
         for (id, points) in series {
             let (times_ms, values) = points.iter().copied().unzip();
             rows.push(SeriesId(*id), &mut Points { times_ms, values })
                 .unwrap();
         }
-        rows.finish()
+        rows
     }
 
     fn row(series: &[u32], times_ms: &[i64], values: &[f64]) -> Row {

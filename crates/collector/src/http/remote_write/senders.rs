@@ -13,7 +13,7 @@ use store::series::{APPEND_SAMPLES_MAX, AppendError, Block, Metadata, SeriesId};
 
 use super::known_series::KnownSeries;
 use super::refused::{Refusal, Refused};
-use super::rows::{Repeats, Row, Sorted};
+use super::rows::{Repeats, Row, Rows};
 use super::sent_series::SentSeries;
 use super::shapes::Shapes;
 use super::translate::{Resolve, Translated, Unusable, Version, translate};
@@ -207,18 +207,19 @@ impl Sender {
 
 fn ready(translated: Translated, shapes: &mut Shapes, store: &SeriesStore) -> Result<Ready, AppendError> {
     let Translated {
-        sorted,
+        rows,
         metadata,
         refused,
         exemplars,
         histograms,
     } = translated;
-    let Sorted {
+    let Rows {
         rows,
         mut repeats,
         oldest,
         newest,
-    } = sorted;
+        ..
+    } = rows;
     let mut blocks = Vec::with_capacity(rows.len());
     for row in rows.into_iter().flat_map(Row::into_appendable) {
         repeats += shapes.blocks(row, store, &mut blocks)?;

@@ -137,7 +137,7 @@ impl Receiver {
             .map(|(labels, id)| (*id, labels.to_string()))
             .collect();
         let mut points = Vec::new();
-        for row in &translated.sorted.rows {
+        for row in &translated.rows.rows {
             assert_eq!(row.values.len(), row.series.len() * row.times_ms.len());
             assert!(row.times_ms.is_sorted_by(|a, b| a < b));
             for (id, values) in row.series.iter().zip(row.values.chunks(row.times_ms.len())) {

@@ -16,7 +16,7 @@ use super::known_series::KnownSeries;
 use super::message::{self, MetricMetadata, OtherFields, Part, Points};
 use super::protobuf::Malformed;
 use super::refused::{Refusal, Refused};
-use super::rows::{Rows, Sorted, TooMuch};
+use super::rows::{Rows, TooMuch};
 use super::{metadata, version2};
 
 /// Which of the two messages a body contains.
@@ -36,7 +36,7 @@ pub(super) trait Resolve {
 /// A request, translated for the store.
 #[derive(Debug, Default)]
 pub(super) struct Translated {
-    pub(super) sorted: Sorted,
+    pub(super) rows: Rows,
     /// TYPE and HELP by name.
     pub(super) metadata: BTreeMap<String, Metadata>,
     pub(super) refused: Refused,
@@ -71,7 +71,6 @@ pub(super) fn translate(
         memory,
         resolver,
         points: Points::default(),
-        rows: Rows::default(),
         out: Translated::default(),
     };
     match version {
@@ -87,7 +86,6 @@ pub(super) fn translate(
         }
         Version::Two => version2::walk(request, &mut translator)?,
     }
-    translator.out.sorted = translator.rows.finish();
     Ok(translator.out)
 }
 
@@ -100,7 +98,6 @@ pub(super) struct Translator<'a, R> {
     memory: &'a mut KnownSeries,
     resolver: &'a mut R,
     pub(super) points: Points,
-    rows: Rows,
     pub(super) out: Translated,
 }
 
@@ -112,7 +109,7 @@ impl<R: Resolve> Translator<'_, R> {
             if !other.labels {
                 self.count(other);
                 let id = self.memory.follow(index);
-                return Ok(self.rows.push(id, &mut self.points)?);
+                return Ok(self.out.rows.push(id, &mut self.points)?);
             }
         }
         self.unexpected(series)
@@ -132,7 +129,7 @@ impl<R: Resolve> Translator<'_, R> {
     pub(super) fn labelled(&mut self, labels: &[u8]) -> Result<(), Unusable> {
         if let Some(index) = self.memory.find(labels) {
             let id = self.memory.follow(index);
-            return Ok(self.rows.push(id, &mut self.points)?);
+            return Ok(self.out.rows.push(id, &mut self.points)?);
         }
         let Some(id) = self.resolve(labels)? else {
             return Ok(());
@@ -140,7 +137,7 @@ impl<R: Resolve> Translator<'_, R> {
         if let Some(index) = self.memory.add(labels, id) {
             self.memory.follow(index);
         }
-        Ok(self.rows.push(id, &mut self.points)?)
+        Ok(self.out.rows.push(id, &mut self.points)?)
     }
 
     /// Adds the samples read last if `labels` are those of the expected series.
@@ -149,7 +146,7 @@ impl<R: Resolve> Translator<'_, R> {
         match self.memory.expected(labels) {
             Some((index, length)) if length == labels.len() => {
                 let id = self.memory.follow(index);
-                self.rows.push(id, &mut self.points)?;
+                self.out.rows.push(id, &mut self.points)?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -159,7 +156,7 @@ impl<R: Resolve> Translator<'_, R> {
     /// Handles a series with labels after its samples. No sender writes this, but it is valid.
     fn labels_after_samples(&mut self, series: &[u8]) -> Result<(), Unusable> {
         if let Some(id) = self.resolve(series)? {
-            self.rows.push(id, &mut self.points)?;
+            self.out.rows.push(id, &mut self.points)?;
         }
         Ok(())
     }
