@@ -17,7 +17,7 @@ use domain::series::Labels;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::Mutex;
 
-use crate::series::{BatchContent, ChunkContent, batch_content, chunk_content, wal_files};
+use crate::series::{ChunkContent, batch_samples, chunk_content, wal_files};
 use crate::{OpenError, Store, backup, sqlite};
 
 /// The maximum number of chunks in memory at once: some megabytes.
@@ -381,12 +381,12 @@ impl<'a> Check<'a> {
             let Some((id, _)) = rows.last() else { break };
             last = *id;
             let looked = tokio::task::spawn_blocking(move || {
-                let look = |(id, data): (i64, Vec<u8>)| (id, batch_content(&data));
+                let look = |(id, data): (i64, Vec<u8>)| (id, batch_samples(&data));
                 rows.into_iter().map(look).collect::<Vec<_>>()
             });
             for (id, found) in looked.await.map_err(std::io::Error::other)? {
                 match found {
-                    Ok(BatchContent { samples }) => {
+                    Ok(samples) => {
                         self.report.batches += 1;
                         self.report.batch_samples += samples;
                     }

@@ -35,12 +35,6 @@ impl fmt::Display for ChunkContent {
     }
 }
 
-/// The content of a write-ahead batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BatchContent {
-    pub(crate) samples: u64,
-}
-
 /// Decodes a whole chunk.
 pub(crate) fn chunk_content(data: &[u8]) -> Result<ChunkContent, String> {
     let stored = chunk::Stored::decode(data).map_err(|error| error.to_string())?;
@@ -57,13 +51,11 @@ pub(crate) fn chunk_content(data: &[u8]) -> Result<ChunkContent, String> {
     })
 }
 
-/// Decodes a whole batch.
-pub(crate) fn batch_content(data: &[u8]) -> Result<BatchContent, String> {
+/// Decodes a whole write-ahead batch, and returns the number of its samples.
+pub(crate) fn batch_samples(data: &[u8]) -> Result<u64, String> {
     let entries = wal::decode(data).map_err(|error| error.to_string())?;
     let frames = entries.iter().flat_map(|entry| &entry.frames);
-    Ok(BatchContent {
-        samples: frames.map(|frame| frame.samples() as u64).sum(),
-    })
+    Ok(frames.map(|frame| frame.samples() as u64).sum())
 }
 
 /// Returns the write-ahead files of a folder, oldest first.

@@ -87,7 +87,7 @@ use tokio::task::JoinHandle;
 use crate::OpenError;
 use crate::sqlite::Database;
 
-pub(crate) use blob_content::{BatchContent, ChunkContent, batch_content, chunk_content, wal_files};
+pub(crate) use blob_content::{ChunkContent, batch_samples, chunk_content, wal_files};
 pub use join::joined;
 pub use request::{DeleteError, Deleted};
 pub use select::Prefetched;
