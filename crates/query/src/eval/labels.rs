@@ -26,10 +26,7 @@ impl Evaluator<'_> {
         let [vector, rest @ ..] = args else {
             return Err(EvalError::execution("label_replace() needs a vector"));
         };
-        let texts = rest
-            .iter()
-            .map(|arg| self.text(arg, grid))
-            .collect::<Result<Vec<_>>>()?;
+        let texts = self.texts(rest, grid)?;
         let [destination, replacement, source, pattern] = &texts[..] else {
             return Err(EvalError::execution("label_replace() needs four strings"));
         };
@@ -73,10 +70,7 @@ impl Evaluator<'_> {
         let [vector, rest @ ..] = args else {
             return Err(EvalError::execution("label_join() needs a vector"));
         };
-        let texts = rest
-            .iter()
-            .map(|arg| self.text(arg, grid))
-            .collect::<Result<Vec<_>>>()?;
+        let texts = self.texts(rest, grid)?;
         let [destination, separator, sources @ ..] = &texts[..] else {
             return Err(EvalError::execution(
                 "label_join() needs a destination and a separator",
@@ -148,10 +142,7 @@ impl Evaluator<'_> {
         let [vector, names @ ..] = args else {
             return Err(EvalError::execution("sort_by_label() needs a vector"));
         };
-        let names = names
-            .iter()
-            .map(|arg| self.text(arg, grid))
-            .collect::<Result<Vec<_>>>()?;
+        let names = self.texts(names, grid)?;
         let mut columns = self.sortable(vector, grid)?;
         columns.sort_by(|a, b| {
             let values =

@@ -181,6 +181,10 @@ impl Evaluator<'_> {
         }
     }
 
+    fn texts(&self, args: &[Expr], grid: Grid) -> Result<Vec<String>> {
+        args.iter().map(|arg| self.text(arg, grid)).collect()
+    }
+
     fn negate(&self, inner: &Expr, grid: Grid) -> Result<Columns> {
         Ok(match self.eval(inner, grid)? {
             Columns::Scalar(values) => Columns::Scalar(values.into_iter().map(|value| -value).collect()),
