@@ -159,9 +159,7 @@ impl Evaluator<'_> {
         keeps_name: bool,
         function: impl Fn(&Window, usize) -> Option<f64>,
     ) -> Result<Vec<Column>> {
-        self.take_cells_from_budget(ranges.series.len(), grid)?;
-        let mut columns = Vec::with_capacity(ranges.series.len());
-        for series in &ranges.series {
+        self.over_series(&ranges, grid, keeps_name, |series| {
             let mut values = Vec::with_capacity(grid.count);
             for step in 0..grid.count {
                 self.budget.check_cancelled()?;
@@ -173,15 +171,8 @@ impl Evaluator<'_> {
                 };
                 values.push(value.unwrap_or(ABSENT));
             }
-            let drop_name = series.drop_name || !keeps_name;
-            columns.push(Column {
-                labels: series.labels.clone(),
-                drop_name,
-                values,
-            });
-        }
-        columns.retain(|column| !column.is_empty());
-        Ok(columns)
+            Ok(values)
+        })
     }
 }
 
