@@ -3,7 +3,7 @@
 use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
 
 use super::column::{Column, Columns, mapped};
-use super::range::Ranges;
+use super::range::{Ranges, Window};
 use super::rate::{self, Extrapolation};
 use super::{Evaluator, Result, calendar, extreme, math, over_time, sums};
 use crate::error::EvalError;
@@ -104,60 +104,53 @@ impl Evaluator<'_> {
     // === range functions ===
 
     fn range_call(&self, function: Function, args: &[Expr], grid: Grid) -> Result<Option<Vec<Column>>> {
-        if let Some(statistic) = over_time::statistic(function) {
-            let ranges = self.ranges(arg(args, 0)?, grid, Some(function))?;
-            let keeps_name = over_time::keeps_name(function);
-            if let Some(is_better) = extreme::comparison(function) {
-                return self
-                    .over_series(&ranges, grid, keeps_name, |series| {
-                        Ok(extreme::over(&ranges, series, is_better, statistic))
-                    })
-                    .map(Some);
-            }
-            if let Some(finish) = sums::finish(function) {
-                return self
-                    .over_series(&ranges, grid, keeps_name, |series| {
-                        let check_cancelled = || Ok(self.budget.check_cancelled()?);
-                        sums::over(&ranges, series, finish, statistic, check_cancelled)
-                    })
-                    .map(Some);
-            }
-            return self
-                .over_windows(ranges, grid, keeps_name, |window, _| Some(statistic(window)))
-                .map(Some);
-        }
         let over = |at: usize| self.ranges(arg(args, at)?, grid, Some(function));
-        let simple = match function {
-            Function::Rate => return self.extrapolated(over(0)?, grid, true, true).map(Some),
-            Function::Increase => return self.extrapolated(over(0)?, grid, true, false).map(Some),
-            Function::Delta => return self.extrapolated(over(0)?, grid, false, false).map(Some),
-            Function::Irate => rate::irate,
-            Function::Idelta => rate::idelta,
-            Function::Changes => rate::changes,
-            Function::Resets => rate::resets,
-            Function::Deriv => rate::deriv,
+        if let Some(statistic) = over_time::statistic(function) {
+            let ranges = over(0)?;
+            let keeps_name = over_time::keeps_name(function);
+            let columns = if let Some(is_better) = extreme::comparison(function) {
+                self.over_series(&ranges, grid, keeps_name, |series| {
+                    Ok(extreme::over(&ranges, series, is_better, statistic))
+                })
+            } else if let Some(finish) = sums::finish(function) {
+                self.over_series(&ranges, grid, keeps_name, |series| {
+                    let check_cancelled = || Ok(self.budget.check_cancelled()?);
+                    sums::over(&ranges, series, finish, statistic, check_cancelled)
+                })
+            } else {
+                self.over_windows(ranges, grid, keeps_name, |window, _| Some(statistic(window)))
+            };
+            return columns.map(Some);
+        }
+        let simple = |of: fn(&Window) -> Option<f64>| -> Result<Vec<Column>> {
+            self.over_windows(over(0)?, grid, false, |window, _| of(window))
+        };
+        let columns = match function {
+            Function::Rate => self.extrapolated(over(0)?, grid, true, true),
+            Function::Increase => self.extrapolated(over(0)?, grid, true, false),
+            Function::Delta => self.extrapolated(over(0)?, grid, false, false),
+            Function::Irate => simple(rate::irate),
+            Function::Idelta => simple(rate::idelta),
+            Function::Changes => simple(rate::changes),
+            Function::Resets => simple(rate::resets),
+            Function::Deriv => simple(rate::deriv),
             Function::PredictLinear => {
                 let ahead = self.scalar(arg(args, 1)?, grid)?;
-                return self
-                    .over_windows(over(0)?, grid, false, |window, step| {
-                        rate::predict_linear(window, grid.time(step), ahead[step])
-                    })
-                    .map(Some);
+                self.over_windows(over(0)?, grid, false, |window, step| {
+                    rate::predict_linear(window, grid.time(step), ahead[step])
+                })
             }
             Function::QuantileOverTime => {
                 let quantiles = self.scalar(arg(args, 0)?, grid)?;
                 self.warn_of_quantiles(&quantiles);
-                return self
-                    .over_windows(over(1)?, grid, false, |window, step| {
-                        Some(over_time::quantile_of(window, quantiles[step]))
-                    })
-                    .map(Some);
+                self.over_windows(over(1)?, grid, false, |window, step| {
+                    Some(over_time::quantile_of(window, quantiles[step]))
+                })
             }
-            Function::DoubleExponentialSmoothing => return self.smoothed(args, grid, function).map(Some),
+            Function::DoubleExponentialSmoothing => self.smoothed(args, grid, function),
             _ => return Ok(None),
         };
-        self.over_windows(over(0)?, grid, false, |window, _| simple(window))
-            .map(Some)
+        columns.map(Some)
     }
 
     fn extrapolated(
