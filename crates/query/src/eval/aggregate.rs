@@ -37,8 +37,8 @@ impl Evaluator<'_> {
         Ok(match aggregate.op {
             AggregateOp::Sum => aggregated::<Total>(&columns, groups, grid),
             AggregateOp::Avg => aggregated::<Mean>(&columns, groups, grid),
-            AggregateOp::Min => aggregated::<Least>(&columns, groups, grid),
-            AggregateOp::Max => aggregated::<Greatest>(&columns, groups, grid),
+            AggregateOp::Min => aggregated::<Extreme<false>>(&columns, groups, grid),
+            AggregateOp::Max => aggregated::<Extreme<true>>(&columns, groups, grid),
             AggregateOp::Count => aggregated::<Count>(&columns, groups, grid),
             AggregateOp::Group => aggregated::<One>(&columns, groups, grid),
             AggregateOp::Stdvar => aggregated::<Variance>(&columns, groups, grid),
@@ -188,11 +188,9 @@ fn aggregated<F: Fold>(columns: &[Column], groups: Vec<Group>, grid: Grid) -> Ve
 
 #[derive(Clone, Default)]
 struct Total(Sum);
-/// NaN at first, and replaced by any value.
+/// The greatest or the least value. NaN at first, and replaced by any value.
 #[derive(Clone)]
-struct Least(f64);
-#[derive(Clone)]
-struct Greatest(f64);
+struct Extreme<const IS_GREATEST: bool>(f64);
 #[derive(Clone, Default)]
 struct Count(f64);
 #[derive(Clone, Default)]
@@ -228,35 +226,21 @@ impl Fold for Variance {
     }
 }
 
-impl Default for Least {
+impl<const IS_GREATEST: bool> Default for Extreme<IS_GREATEST> {
     fn default() -> Self {
         Self(f64::NAN)
     }
 }
 
-impl Fold for Least {
+impl<const IS_GREATEST: bool> Fold for Extreme<IS_GREATEST> {
     /// NaN is replaced by any number.
     fn add(&mut self, value: f64) {
-        if value < self.0 || self.0.is_nan() {
-            self.0 = value;
-        }
-    }
-
-    fn finish(self) -> f64 {
-        self.0
-    }
-}
-
-impl Default for Greatest {
-    fn default() -> Self {
-        Self(f64::NAN)
-    }
-}
-
-impl Fold for Greatest {
-    /// NaN is replaced by any number.
-    fn add(&mut self, value: f64) {
-        if value > self.0 || self.0.is_nan() {
+        let is_better = if IS_GREATEST {
+            value > self.0
+        } else {
+            value < self.0
+        };
+        if is_better || self.0.is_nan() {
             self.0 = value;
         }
     }
