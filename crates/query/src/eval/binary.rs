@@ -54,12 +54,7 @@ fn with_scalar(
     let filters = binary.op.is_comparison() && !binary.returns_bool;
     for column in &mut columns {
         column.drop_name |= !filters;
-        let present = column
-            .values
-            .iter_mut()
-            .zip(scalars)
-            .filter(|(value, _)| !is_absent(**value));
-        for (value, scalar) in present {
+        for (value, scalar) in column.present_with(scalars) {
             let result = op(*value, *scalar);
             *value = match (filters, result != 0.0) {
                 (false, _) => result,

@@ -1,6 +1,6 @@
 //! Function calls: evaluates the arguments and applies the function.
 
-use domain::series::{ABSENT, Labels, METRIC_NAME, is_absent};
+use domain::series::{ABSENT, METRIC_NAME, is_absent};
 
 use super::column::{Column, Columns, mapped};
 use super::range::{Ranges, Window};
@@ -36,13 +36,7 @@ impl Evaluator<'_> {
         Ok(Columns::Vector(match function {
             Function::Absent => self.absent(first()?, grid)?,
             Function::AbsentOverTime => self.absent_over_time(first()?, grid)?,
-            Function::Vector => {
-                vec![Column {
-                    labels: Labels::empty(),
-                    drop_name: false,
-                    values: self.scalar(first()?, grid)?,
-                }]
-            }
+            Function::Vector => vec![Column::unlabelled(self.scalar(first()?, grid)?)],
             Function::Timestamp => self.timestamp(first()?, grid)?,
             Function::Round => self.round(args, grid)?,
             Function::Clamp | Function::ClampMin | Function::ClampMax => self.clamp(function, args, grid)?,
@@ -215,11 +209,7 @@ impl Evaluator<'_> {
     fn calendar(&self, part: fn(f64) -> f64, args: &[Expr], grid: Grid) -> Result<Columns> {
         let columns = match args.first() {
             Some(arg) => self.vector(arg, grid)?,
-            None => vec![Column {
-                labels: Labels::empty(),
-                drop_name: false,
-                values: seconds(grid),
-            }],
+            None => vec![Column::unlabelled(seconds(grid))],
         };
         Ok(Columns::Vector(mapped(columns, part)))
     }
@@ -232,12 +222,9 @@ impl Evaluator<'_> {
         let mut columns = self.vector(arg, grid)?;
         for column in &mut columns {
             column.drop_name = true;
-            let present = column
-                .values
-                .iter_mut()
-                .zip(&times)
-                .filter(|(value, _)| !is_absent(**value));
-            present.for_each(|(value, time)| *value = *time);
+            column
+                .present_with(&times)
+                .for_each(|(value, time)| *value = *time);
         }
         Ok(columns)
     }

@@ -30,6 +30,24 @@ pub(super) struct Column {
 }
 
 impl Column {
+    /// Returns a column without labels.
+    pub(super) fn unlabelled(values: Vec<f64>) -> Self {
+        Self {
+            labels: Labels::empty(),
+            drop_name: false,
+            values,
+        }
+    }
+
+    /// Returns the values that are present, each with the other value at its step.
+    pub(super) fn present_with<'a>(
+        &'a mut self,
+        others: &'a [f64],
+    ) -> impl Iterator<Item = (&'a mut f64, &'a f64)> {
+        let pairs = self.values.iter_mut().zip(others);
+        pairs.filter(|(value, _)| !is_absent(**value))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.values.iter().all(|value| is_absent(*value))
     }
@@ -111,11 +129,7 @@ mod tests {
     use super::*;
 
     fn column(values: &[f64]) -> Column {
-        Column {
-            labels: Labels::empty(),
-            drop_name: false,
-            values: values.to_vec(),
-        }
+        Column::unlabelled(values.to_vec())
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use domain::series::{ABSENT, Labels, is_absent};
+use domain::series::{ABSENT, Labels};
 
 use super::column::Column;
 use super::{Evaluator, Result};
@@ -29,12 +29,8 @@ impl Evaluator<'_> {
         for column in &mut columns {
             self.budget.check_cancelled()?;
             let place = place(&column.labels);
-            let present = column
-                .values
-                .iter_mut()
-                .zip(&ratios)
-                .filter(|(value, _)| !is_absent(**value));
-            present
+            column
+                .present_with(&ratios)
                 .filter(|(_, ratio)| !is_picked(place, **ratio))
                 .for_each(|(value, _)| *value = ABSENT);
         }

@@ -122,11 +122,7 @@ impl Evaluator<'_> {
 
     fn range_value(&self, expr: &Expr, grid: Grid) -> Result<Value> {
         let columns = match self.eval(expr, grid)? {
-            Columns::Scalar(values) => vec![Column {
-                labels: Labels::empty(),
-                drop_name: false,
-                values,
-            }],
+            Columns::Scalar(values) => vec![Column::unlabelled(values)],
             Columns::Vector(columns) => columns,
             Columns::Text(_) => return Err(EvalError::execution("a string has no values over time")),
         };
