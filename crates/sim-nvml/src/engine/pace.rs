@@ -30,7 +30,7 @@ pub(crate) enum DragKind {
 }
 
 /// Seconds of the job, counted in four ways.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Flow {
     /// In the job's own time.
     pub progress: f64,
@@ -96,8 +96,7 @@ impl Pace {
             Flow {
                 progress: t,
                 active: t,
-                waiting: 0.0,
-                held: 0.0,
+                ..Flow::default()
             },
             |stretch| stretch.until_start.after(stretch.rate, t - stretch.start),
         )
@@ -119,17 +118,7 @@ fn rate<'a>(drags: impl Iterator<Item = &'a Drag>) -> (Flow, bool) {
     let (mut slowest, mut is_here) = (1.0, false);
     for drag in drags {
         match drag.kind {
-            DragKind::Pause => {
-                return (
-                    Flow {
-                        progress: 0.0,
-                        active: 0.0,
-                        waiting: 0.0,
-                        held: 0.0,
-                    },
-                    true,
-                );
-            }
+            DragKind::Pause => return (Flow::default(), true),
             DragKind::Slow { pace, here } if pace < slowest => (slowest, is_here) = (pace, here),
             DragKind::Slow { pace, here } => is_here |= here && pace <= slowest && pace < 1.0,
         }
