@@ -73,19 +73,17 @@ impl Gpu {
 fn errors(storm: Fault, memory: MemoryKind, t: f64) -> Errors {
     let worst = storm.uncorrectable_at();
     let passed = storm.window.passed(t);
-    match memory {
-        MemoryKind::Dram => Errors {
-            corrected: (DRAM_RATE * passed) as u64,
-            uncorrected: u64::from(t >= worst),
-        },
-        MemoryKind::Sram if t < worst => Errors {
-            corrected: (SRAM_RATE * passed) as u64,
-            uncorrected: 0,
-        },
-        MemoryKind::Sram => Errors {
-            corrected: (SRAM_RATE * passed) as u64,
-            uncorrected: 1 + ((t.min(storm.window.end) - worst) / SRAM_NEXT_S) as u64,
-        },
+    let (rate, uncorrected) = match memory {
+        MemoryKind::Dram => (DRAM_RATE, u64::from(t >= worst)),
+        MemoryKind::Sram if t < worst => (SRAM_RATE, 0),
+        MemoryKind::Sram => {
+            let since_s = t.min(storm.window.end) - worst;
+            (SRAM_RATE, 1 + (since_s / SRAM_NEXT_S) as u64)
+        }
+    };
+    Errors {
+        corrected: (rate * passed) as u64,
+        uncorrected,
     }
 }
 
