@@ -56,13 +56,10 @@ fn memory_health(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
         23 => Value::Unsigned64(dram(Span::Aggregate).uncorrected),
         // Caches, registers, textures: since Ampere all of them are in SRAM, which has no fields.
         7..=28 => Value::Unsigned64(0),
-        142 => Value::Unsigned(0),
+        142 | 145 | 227 => Value::Unsigned(0),
         143 => Value::Unsigned(gpu.rows_remapped(t)),
         144 => Value::Unsigned(u32::from(gpu.is_remap_pending(t))),
-        145 => Value::Unsigned(0),
-        226 => Value::Unsigned(gpu.recovery_action(t)),
-        227 => Value::Unsigned(0),
-        230 => Value::Unsigned(gpu.recovery_action(t)),
+        226 | 230 => Value::Unsigned(gpu.recovery_action(t)),
         // Pages were retired up to Volta. Since then rows are remapped.
         _ => return Err(Status::NotSupported),
     })
@@ -72,13 +69,17 @@ fn memory_health(gpu: &Gpu, id: u32, t: f64) -> Result<Value, Status> {
 
 /// Returns the bytes of one link or all links, in KiB.
 fn traffic(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
-    let data = if scope == ALL_LINKS {
-        gpu.links_bytes(t)?
-    } else {
-        gpu.link_bytes(scope, t)?
-    };
+    let data = bytes_of(gpu, scope, t)?;
     let bytes = if id >= 140 { Gpu::with_overhead(data) } else { data };
     Ok(Value::Unsigned64((bytes / 1024.0) as u64))
+}
+
+fn bytes_of(gpu: &Gpu, link: u32, t: f64) -> Result<f64, Status> {
+    if link == ALL_LINKS {
+        gpu.links_bytes(t)
+    } else {
+        gpu.link_bytes(link, t)
+    }
 }
 
 fn links(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
@@ -91,9 +92,8 @@ fn links(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Status> {
         90 => Value::Unsigned(nvlink.megabytes_per_second),
         84..=89 => speed(gpu, id - 84, t)?,
         132..=137 => speed(gpu, id - 132 + 6, t)?,
-        91 => Value::Unsigned(nvlink.links),
+        91 | 147 => Value::Unsigned(nvlink.links),
         146 => gpu.nvlink_with(scope).map(|_| Value::Unsigned(scope))?,
-        147 => Value::Unsigned(nvlink.links),
         161..=163 if gpu.profile.is_blackwell() => return Err(Status::NotSupported),
         161 => errors(gpu, scope, LinkError::Replay, t)?,
         162 => errors(gpu, scope, LinkError::Recovery, t)?,
@@ -150,13 +150,7 @@ fn blackwell_links(gpu: &Gpu, id: u32, scope: u32, t: f64) -> Result<Value, Stat
     if !gpu.profile.is_blackwell() {
         return Err(Status::NotSupported);
     }
-    let bytes = || {
-        if scope == ALL_LINKS {
-            gpu.links_bytes(t)
-        } else {
-            gpu.link_bytes(scope, t)
-        }
-    };
+    let bytes = || bytes_of(gpu, scope, t);
     Ok(match id {
         201 | 203 => Value::Unsigned64((bytes()? / PACKET) as u64),
         202 | 204 => Value::Unsigned64(bytes()? as u64),
