@@ -90,10 +90,8 @@ impl Segment {
 
     /// Returns a frame of staleness markers for the series of ended runs.
     fn end_markers(&mut self, output: &NodeOutput) -> Option<Frame> {
-        let mut series: Vec<u32> = Vec::new();
-        for run in &output.over {
-            series.extend(self.of_runs.get(run).into_iter().flatten());
-        }
+        let runs = output.over.iter().filter_map(|run| self.of_runs.get(run));
+        let mut series: Vec<u32> = runs.flatten().copied().collect();
         series.sort_unstable();
         series.dedup();
         (!series.is_empty()).then(|| Frame {
