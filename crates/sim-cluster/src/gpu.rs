@@ -8,7 +8,7 @@ use crate::reading::{Reading, Readings};
 /// The number of GPUs of each node.
 pub(crate) const GPUS: u32 = 8;
 const NAME: &str = "NVIDIA H100 80GB HBM3";
-const DRIVER: &str = "570.124.06";
+pub(crate) const DRIVER: &str = "570.124.06";
 const MEMORY_BYTES: u64 = 85_520_809_984;
 const POWER_LIMIT_W: f64 = 700.0;
 const POWER_BRAKED_W: f64 = 350.0;
@@ -60,10 +60,6 @@ pub(crate) fn inventory(node: u32) -> Vec<Gpu> {
             ..Gpu::default()
         })
         .collect()
-}
-
-pub(crate) fn driver() -> &'static str {
-    DRIVER
 }
 
 fn uuid(node: u32, index: u32) -> String {

@@ -95,7 +95,7 @@ fn hello(name: &str, index: u32, cluster: &Cluster) -> Hello {
         os: "simulated".to_owned(),
         cpus: CPUS,
         memory_bytes: 2_000_000_000_000,
-        driver_version: of_gpus(gpu::driver()),
+        driver_version: of_gpus(gpu::DRIVER),
         cuda_version: of_gpus("12.8"),
         simulated: Some(cluster.simulated.clone()),
         gpus: if cluster.has_gpus {

@@ -248,7 +248,7 @@ fn prepared(node: NodeIndex, gpus: u32) -> Prepared {
         torch_version: "2.10.0".to_owned(),
         gpus,
         nproc_default: GPUS,
-        driver: of_gpus(gpu::driver()),
+        driver: of_gpus(gpu::DRIVER),
         cuda: of_gpus("12.8"),
         nccl: of_gpus("2.27.3"),
         ..Prepared::default()
