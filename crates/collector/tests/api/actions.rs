@@ -2,11 +2,11 @@
 
 use domain::run::checkpoint::Origin;
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport};
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::checkpoints::{paths, report, run_with};
-use crate::harness::{Server, answer, until};
+use crate::harness::{Server, until};
 use crate::remote_write::{push, series};
 use crate::rules::started;
 use crate::runs::{Control, credential, credential_of, start_ranks, submit};
@@ -49,7 +49,7 @@ async fn listed(server: &Server, path: &str) -> Vec<String> {
 }
 
 async fn act(server: &Server, path: &str, body: Value) -> (StatusCode, Value) {
-    answer(server.request(Method::POST, &format!("{path}/act")).json(&body)).await
+    server.post(&format!("{path}/act"), body).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

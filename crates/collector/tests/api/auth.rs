@@ -301,24 +301,14 @@ async fn a_join_token_expires() {
         "an hour by default, not {lifetime_ms} ms"
     );
 
-    let (_, short) = answer(
-        server
-            .request(Method::POST, "/api/tokens/join")
-            .json(&json!({ "expires_s": 1 })),
-    )
-    .await;
+    let (_, short) = server.post("/api/tokens/join", json!({ "expires_s": 1 })).await;
     let short = short["token"].as_str().unwrap().to_owned();
     until("the token to expire", async || {
         let outcome = code(Agent::connect(&server, &short, "n1").await);
         (outcome == tonic::Code::Unauthenticated).then_some(())
     })
     .await;
-    let (status, _) = answer(
-        server
-            .request(Method::POST, "/api/tokens/join")
-            .json(&json!({ "expires_s": 0 })),
-    )
-    .await;
+    let (status, _) = server.post("/api/tokens/join", json!({ "expires_s": 0 })).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 

@@ -7,12 +7,12 @@ use domain::run::checkpoint::{
     Checkpoint, CheckpointOnNode, CheckpointReport, Origin, PruneOrder, RemovalOrder,
 };
 use domain::run::state::{NodeCommand, NodeReport, RunState, Task};
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use store::state::runs::RunAction;
 use store::{Store, StoreConfig};
 
-use crate::harness::{Server, answer, until};
+use crate::harness::{Server, until};
 use crate::runs::{Control, credential, run_is, submit_failing};
 
 pub(crate) fn report(steps: &[u64], origin: Option<Origin>) -> NodeReport {
@@ -49,8 +49,8 @@ pub(crate) async fn run_with(server: &Server, agent: &mut Control, report: NodeR
 }
 
 async fn pin(server: &Server, run: &str, path: &str, pinned: bool) {
-    let request = server.request(Method::POST, &format!("/api/runs/{run}/checkpoints/pin"));
-    let (status, said) = answer(request.json(&json!({ "path": path, "pinned": pinned }))).await;
+    let pin = format!("/api/runs/{run}/checkpoints/pin");
+    let (status, said) = server.post(&pin, json!({ "path": path, "pinned": pinned })).await;
     assert_eq!(status, StatusCode::OK, "{said}");
 }
 
@@ -69,7 +69,7 @@ async fn prune(server: &Server, run: &str, dry_run: bool) -> Value {
 
 async fn ask_prune(server: &Server, run: &str, request: Value) -> (StatusCode, Value) {
     let path = format!("/api/runs/{run}/checkpoints/prune");
-    answer(server.request(Method::POST, &path).json(&request)).await
+    server.post(&path, request).await
 }
 
 /// Returns the paths on the lines of a list, sorted.
@@ -360,8 +360,8 @@ async fn a_checkpoint_from_which_another_run_resumed_is_kept_until_that_run_ends
     let other = run_with(&server, &mut agent, proven()).await;
     let dry = prune(&server, &other, true).await;
     assert_eq!(kind_of(&dry["removed"], "/c/step-1"), "older_than_last", "{dry}");
-    let resume = server.request(Method::POST, &format!("/api/runs/{one}/resume"));
-    let (status, said) = answer(resume.json(&json!({ "checkpoint": "/c/step-1" }))).await;
+    let resume = format!("/api/runs/{one}/resume");
+    let (status, said) = server.post(&resume, json!({ "checkpoint": "/c/step-1" })).await;
     assert_eq!(status, StatusCode::OK, "{said}");
     let dry = prune(&server, &other, true).await;
     assert_eq!(

@@ -136,28 +136,30 @@ async fn an_unknown_diagnosis_is_not_found() {
     }
 }
 
-async fn post(server: &Server, path: &str, body: Value) -> (StatusCode, Value) {
-    answer(server.request(Method::POST, path).json(&body)).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn people_take_a_diagnosis_on_and_write_on_it() {
     let server = started(RULES).await;
     let id = fire(&server).await["id"].as_str().unwrap().to_owned();
     let path = format!("/api/diagnoses/{id}");
-    let (status, shown) = post(&server, &format!("{path}/acknowledge"), json!({"note": "mine"})).await;
+    let (status, shown) = server
+        .post(&format!("{path}/acknowledge"), json!({"note": "mine"}))
+        .await;
     assert_eq!(status, StatusCode::OK, "{shown}");
     assert_eq!(shown["diagnosis"]["handling"]["acknowledged"]["note"], "mine");
-    let (status, _) = post(&server, &format!("{path}/note"), json!({"note": " "})).await;
+    let (status, _) = server.post(&format!("{path}/note"), json!({"note": " "})).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    post(&server, &format!("{path}/note"), json!({"note": "new fan"})).await;
+    server
+        .post(&format!("{path}/note"), json!({"note": "new fan"}))
+        .await;
     let body = json!({"not_a_problem": true, "note": "a test"});
-    post(&server, &format!("{path}/note"), body).await;
+    server.post(&format!("{path}/note"), body).await;
 
     let handling = &listed(&server, "", 1).await[0]["handling"];
     assert_eq!(handling["not_a_problem"]["note"], "a test", "{handling}");
     assert_eq!(handling["notes"], 1);
-    post(&server, &format!("{path}/acknowledge"), json!({"release": true})).await;
+    server
+        .post(&format!("{path}/acknowledge"), json!({"release": true}))
+        .await;
     end(&server).await;
     let ended = listed(&server, "?state=resolved", 1).await.remove(0);
     assert_eq!(ended["handling"]["acknowledged"], Value::Null, "{ended}");
@@ -178,7 +180,7 @@ async fn people_take_a_diagnosis_on_and_write_on_it() {
 async fn absent_receiver(server: &Server) {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", gone.local_addr().unwrap());
-    let (status, body) = post(server, "/api/webhooks", json!({ "url": url })).await;
+    let (status, body) = server.post("/api/webhooks", json!({ "url": url })).await;
     assert_eq!(status, StatusCode::CREATED, "{body}");
 }
 
@@ -194,7 +196,7 @@ async fn a_silenced_alert_is_shown_and_not_sent_until_its_silence_ends() {
     let silence = json!({
         "matchers": [{"name": "node", "value": "n.*", "isRegex": true}], "for_s": 3600, "comment": "new fans",
     });
-    let (status, made) = post(&server, "/api/silences", silence).await;
+    let (status, made) = server.post("/api/silences", silence).await;
     assert_eq!(status, StatusCode::CREATED, "{made}");
     let firing = fire(&server).await;
     assert_eq!(firing["handling"]["silenced_until_ms"], made["ends_ms"]);
@@ -225,9 +227,9 @@ async fn silencing_a_diagnosis_cancels_notifications_that_no_receiver_got() {
     })
     .await;
     let path = format!("/api/diagnoses/{}/silence", firing["id"].as_str().unwrap());
-    let (status, _) = post(&server, &path, json!({"comment": "no end"})).await;
+    let (status, _) = server.post(&path, json!({"comment": "no end"})).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let (status, made) = post(&server, &path, json!({"for_s": 60, "comment": "known"})).await;
+    let (status, made) = server.post(&path, json!({"for_s": 60, "comment": "known"})).await;
     assert_eq!(status, StatusCode::CREATED, "{made}");
     let names: Vec<_> = made["matchers"]
         .as_array()
@@ -256,7 +258,7 @@ async fn a_silence_with_a_bad_expression_is_refused() {
     let silence = json!({
         "matchers": [{"name": "node", "value": "(", "is_regex": true}], "for_s": 60, "comment": "x",
     });
-    let (status, body) = post(&server, "/api/silences", silence).await;
+    let (status, body) = server.post("/api/silences", silence).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
     assert_eq!(body["errors"][0]["field"], "matchers");
 }

@@ -120,6 +120,10 @@ impl Server {
         answer(self.request(Method::GET, path)).await
     }
 
+    pub(crate) async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
+        answer(self.request(Method::POST, path).json(&body)).await
+    }
+
     pub(crate) async fn token(&self, role: Role, expires_s: Option<u64>) -> NewToken {
         let wanted = CreateToken {
             role,

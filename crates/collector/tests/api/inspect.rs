@@ -50,12 +50,7 @@ fn rank(rank: u32, text: Option<&str>, problem: &str) -> String {
 }
 
 async fn ask(server: &Server, run: &str, what: &str, body: Value) -> (StatusCode, Value) {
-    answer(
-        server
-            .request(Method::POST, &format!("/api/runs/{run}/{what}"))
-            .json(&body),
-    )
-    .await
+    server.post(&format!("/api/runs/{run}/{what}"), body).await
 }
 
 #[tokio::test]

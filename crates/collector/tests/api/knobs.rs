@@ -3,15 +3,14 @@
 use domain::ident::Rank;
 use domain::run::knob::KnobAnswer;
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport};
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Server, answer, until};
+use crate::harness::{Agent, Server, until};
 use crate::runs::{Control, credential, credential_of, start_ranks, submit};
 
 async fn post(server: &Server, run: &str, what: &str, body: Value) -> (StatusCode, Value) {
-    let request = server.request(Method::POST, &format!("/api/runs/{run}/{what}"));
-    answer(request.json(&body)).await
+    server.post(&format!("/api/runs/{run}/{what}"), body).await
 }
 
 fn attempts(view: &Value) -> Vec<(String, Value)> {

@@ -9,12 +9,9 @@ use crate::harness::{Server, answer, is_problem};
 async fn bodies_are_bounded() {
     let server = Server::start().await;
     let note = "x".repeat(2 << 20);
-    let (status, body) = answer(
-        server
-            .request(Method::POST, "/api/tokens")
-            .json(&json!({ "role": "viewer", "note": note })),
-    )
-    .await;
+    let (status, body) = server
+        .post("/api/tokens", json!({ "role": "viewer", "note": note }))
+        .await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert!(is_problem(&body, status), "{body}");
 

@@ -4,10 +4,10 @@ use std::io::Cursor;
 
 use domain::api::runs::RunView;
 use domain::run::state::{EndCause, NodeCommand, NodeEnd, NodeReport, RunState};
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::{Server, answer, until};
+use crate::harness::{Server, until};
 use crate::runs::{Control, credential, run_is, start_ranks, submit};
 use crate::store::backup;
 
@@ -30,10 +30,6 @@ fn ended(code: i32) -> NodeReport {
     })
 }
 
-async fn post(server: &Server, path: &str, body: Value) -> (StatusCode, Value) {
-    answer(server.request(Method::POST, path).json(&body)).await
-}
-
 async fn unknown(server: &Server) -> Value {
     server.get("/api/unknown-attempts").await.1
 }
@@ -53,12 +49,9 @@ async fn second_attempt_after_backup(server: &Server, credential: &str) -> (Stri
     let archive = backup(server).await;
     agent.say(&run, 10, ended(1)).await;
     run_is(server, &run, RunState::Failed).await;
-    let (status, _) = post(
-        server,
-        &format!("/api/runs/{run}/resume"),
-        json!({"from_start": true}),
-    )
-    .await;
+    let (status, _) = server
+        .post(&format!("/api/runs/{run}/resume"), json!({"from_start": true}))
+        .await;
     assert_eq!(status, StatusCode::OK);
     agent.attempt = 2;
     start_ranks(server, &mut agent, &run).await;
@@ -93,12 +86,9 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     );
     let (_, nodes) = server.get("/api/nodes").await;
     assert_eq!(nodes[0]["unknown_attempts"][0]["run"], run.as_str(), "{nodes}");
-    let (status, problem) = post(
-        &server,
-        &format!("/api/runs/{run}/resume"),
-        json!({"from_start": true}),
-    )
-    .await;
+    let (status, problem) = server
+        .post(&format!("/api/runs/{run}/resume"), json!({"from_start": true}))
+        .await;
     assert_eq!(status, StatusCode::CONFLICT, "{problem}");
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("node n1 holds attempt 2 of run"), "{detail}");
@@ -136,12 +126,9 @@ async fn an_attempt_that_began_after_the_backup_is_left_alone_until_it_ends() {
     };
     assert!(events.as_array().unwrap().iter().any(told), "{events}");
 
-    let (status, view) = post(
-        &server,
-        &format!("/api/runs/{run}/resume"),
-        json!({"from_start": true}),
-    )
-    .await;
+    let (status, view) = server
+        .post(&format!("/api/runs/{run}/resume"), json!({"from_start": true}))
+        .await;
     assert_eq!(status, StatusCode::OK, "{view}");
     let view: RunView = serde_json::from_value(view).unwrap();
     assert!(view.summary.attempt.0 > 2, "a number that was never used");
@@ -163,9 +150,9 @@ async fn a_user_stops_the_attempts_of_an_unknown_run() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 
     let stop = "/api/unknown-attempts/stop";
-    let (status, problem) = post(&server, stop, json!({"run": "other-1"})).await;
+    let (status, problem) = server.post(stop, json!({"run": "other-1"})).await;
     assert_eq!(status, StatusCode::NOT_FOUND, "{problem}");
-    let (status, stopping) = post(&server, stop, json!({"run": run, "grace_ms": 7_000})).await;
+    let (status, stopping) = server.post(stop, json!({"run": run, "grace_ms": 7_000})).await;
     assert_eq!((status, &stopping[0]["stopping"]), (StatusCode::OK, &json!(true)));
     let (command, asked) = agent.command().await;
     assert_eq!((command.run.as_str(), command.attempt), (run.as_str(), 1));
@@ -217,7 +204,7 @@ async fn a_restored_run_waits_until_its_nodes_have_reported_their_attempts() {
     // A known node that accepts runs.
     drop(Control::connect(&server, &credential, &[]).await);
     let request = json!({"recipe": "ddp", "nodes": 2});
-    let (_, run) = post(&server, "/api/runs", request).await;
+    let (_, run) = server.post("/api/runs", request).await;
     let run = run["id"].as_str().unwrap().to_owned();
     let archive = backup(&server).await;
     let server = restore(server, archive).await;

@@ -198,8 +198,9 @@ pub(crate) async fn start_ranks(server: &Server, agent: &mut Control, run: &str)
 }
 
 async fn stop(server: &Server, run: &str, after: &str) -> (StatusCode, serde_json::Value) {
-    let request = server.request(Method::POST, &format!("/api/runs/{run}/stop"));
-    answer(request.json(&json!({ "after": after }))).await
+    server
+        .post(&format!("/api/runs/{run}/stop"), json!({ "after": after }))
+        .await
 }
 
 pub(crate) async fn run_is(server: &Server, run: &str, state: RunState) -> RunView {
@@ -300,7 +301,7 @@ async fn a_run_goes_from_the_form_to_its_end() {
 async fn a_run_has_an_owner_and_labels_and_nodes_get_no_labels() {
     let server = Server::start().await;
     let wanted = json!({"role": "operator", "note": " vision team "});
-    let (_, token) = answer(server.request(Method::POST, "/api/tokens").json(&wanted)).await;
+    let (_, token) = server.post("/api/tokens", wanted).await;
     let submit_as = async |token: &str, labels: serde_json::Value| {
         let request = server.anonymous(Method::POST, "/api/runs").bearer_auth(token);
         answer(request.json(&json!({"recipe": "ddp", "labels": labels}))).await
@@ -503,10 +504,9 @@ async fn attempts_of_ended_runs_are_stopped_and_unknown_ones_are_left_alone() {
 #[tokio::test]
 async fn errors_of_a_spec_are_reported_per_field() {
     let server = Server::start().await;
-    let request = server
-        .request(Method::POST, "/api/runs")
-        .json(&json!({"recipe": "nope", "nodes": 0}));
-    let (status, problem) = answer(request).await;
+    let (status, problem) = server
+        .post("/api/runs", json!({"recipe": "nope", "nodes": 0}))
+        .await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     let fields: Vec<&str> = problem["errors"]
         .as_array()
@@ -537,8 +537,7 @@ pub(crate) async fn submit_failing(server: &Server, agent: &mut Control) -> Stri
 }
 
 async fn resume(server: &Server, run: &str, wish: serde_json::Value) -> (StatusCode, serde_json::Value) {
-    let request = server.request(Method::POST, &format!("/api/runs/{run}/resume"));
-    answer(request.json(&wish)).await
+    server.post(&format!("/api/runs/{run}/resume"), wish).await
 }
 
 #[tokio::test]

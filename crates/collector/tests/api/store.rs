@@ -481,7 +481,7 @@ async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     assert_eq!(before[0].1, "1", "queries go on");
     // Writing state may fail, with an error, but must never stop the collector.
     let wish = serde_json::json!({ "role": "viewer", "note": "full" });
-    let (status, _) = answer(server.request(Method::POST, "/api/tokens").json(&wish)).await;
+    let (status, _) = server.post("/api/tokens", wish).await;
     assert!(
         status == StatusCode::CREATED || status == StatusCode::INTERNAL_SERVER_ERROR,
         "{status}"

@@ -10,16 +10,16 @@ use axum::extract::State;
 use axum::routing::post;
 use collector::notify::webhook::sign;
 use domain::api::alerts::{AlertState, AlertView};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use store::state::alerts::AlertChanges;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use super::harness::{DEADLINE, Server, answer, until};
+use super::harness::{DEADLINE, Server, until};
 
 async fn create(server: &Server, body: Value) -> (u16, Value) {
-    let (status, body) = answer(server.request(Method::POST, "/api/webhooks").json(&body)).await;
+    let (status, body) = server.post("/api/webhooks", body).await;
     (status.as_u16(), body)
 }
 
