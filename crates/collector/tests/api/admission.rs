@@ -165,7 +165,7 @@ async fn an_agent_with_the_name_of_a_connected_one_is_refused() {
         instance: "clone".into(),
         ..Agent::hello("n1")
     };
-    let join = server.token(domain::api::session::Role::Join, None).await.token;
+    let join = server.join_token().await;
     for token in [&credential, &join] {
         let refused = control(&server, token, hello.clone(), false).await;
         assert_eq!(refused.map_err(|status| status.code()), Err(Code::AlreadyExists));

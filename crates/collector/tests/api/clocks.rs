@@ -13,8 +13,7 @@ const AHEAD_MS: i64 = 400;
 
 /// Connects both streams of an agent that has reported how far its clock is ahead.
 pub(crate) async fn join(server: &Server, node: &str, ahead_ms: i64) -> Control {
-    let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
-    let mut agent = Agent::connect(server, token["token"].as_str().unwrap(), node)
+    let mut agent = Agent::connect(server, &server.join_token().await, node)
         .await
         .unwrap();
     let name = vec!["__name__", "lockstep_agent_clock_offset_seconds"];

@@ -140,6 +140,10 @@ impl Server {
         response.json().await.unwrap()
     }
 
+    pub(crate) async fn join_token(&self) -> String {
+        self.token(Role::Join, None).await.token
+    }
+
     /// Repeats a query until it has a result: samples become visible at most shortly after their acknowledgement.
     pub(crate) async fn query(&self, text: &str, at_ms: i64) -> Vec<(Value, String)> {
         let time = format!("{}", at_ms as f64 / 1_000.0);

@@ -8,7 +8,6 @@ use domain::ident::RunId;
 use domain::run::state::{Machine, NodeCommand, RunState};
 use domain::run::stored::V1;
 use prost::Message as _;
-use reqwest::Method;
 use store::state::runs::{RunAction, RunRecord};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,7 +19,7 @@ use wire::proto::{
 use wire::recording::{self, Recorded, Sender, Stream};
 use wire::telemetry::{Endpoint, Receiving, Sending};
 
-use crate::harness::{DEADLINE, Server, answer, config, until};
+use crate::harness::{DEADLINE, Server, config, until};
 use crate::runs::run_is;
 
 /// Samples are as old as the recording. They must neither be rejected as too late nor expire in the store.
@@ -223,9 +222,8 @@ struct Replayer {
 impl Replayer {
     /// Both hellos are the recorded ones.
     async fn connect(server: &Server, messages: &[Recorded]) -> Self {
-        let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
         let endpoint = Endpoint::new(&server.running.url(), None).unwrap();
-        let (mut sending, mut receiving) = endpoint.open(token["token"].as_str().unwrap()).await.unwrap();
+        let (mut sending, mut receiving) = endpoint.open(&server.join_token().await).await.unwrap();
         let hello = |stream| {
             let is_it = |message: &&Recorded| message.stream == stream && message.sender == Sender::Agent;
             messages.iter().find(is_it).unwrap().bytes.as_slice()

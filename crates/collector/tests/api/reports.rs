@@ -4,11 +4,10 @@ use domain::api::runs::{RunView, UnreadReason};
 use domain::ident::{AttemptNo, NodeName, Rank, RunId};
 use domain::run::checkpoint::{Checkpoint, CheckpointOnNode, CheckpointReport};
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport, RankExit, RunState};
-use reqwest::Method;
 use store::state::unread::NewUnread;
 use wire::proto::{ControlUp, LogChunk, control_down, control_up};
 
-use crate::harness::{Agent, Server, answer, until};
+use crate::harness::{Agent, Server, until};
 use crate::runs::{Control, credential, credential_of, run_is, start_ranks, submit};
 
 async fn view(server: &Server, run: &str) -> RunView {
@@ -378,8 +377,7 @@ async fn append(agent: &mut Control, run: &str, bytes: &[u8]) -> u64 {
 #[tokio::test]
 async fn series_are_limited_for_a_node_and_not_for_each_of_its_segments() {
     let server = Server::start().await;
-    let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
-    let agent = Agent::connect(&server, token["token"].as_str().unwrap(), "n1")
+    let agent = Agent::connect(&server, &server.join_token().await, "n1")
         .await
         .unwrap();
     let credential = agent.ack.credential.clone();

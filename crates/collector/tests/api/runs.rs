@@ -153,8 +153,7 @@ pub(crate) async fn credential(server: &Server) -> String {
 }
 
 pub(crate) async fn credential_of(server: &Server, node: &str) -> String {
-    let (_, token) = answer(server.request(Method::POST, "/api/tokens/join")).await;
-    Agent::connect(server, token["token"].as_str().unwrap(), node)
+    Agent::connect(server, &server.join_token().await, node)
         .await
         .unwrap()
         .ack

@@ -12,10 +12,6 @@ use crate::harness::{ADMIN, Agent, Server, code, until};
 
 const POWER: &str = "gpu_power_watts";
 
-async fn join_token(server: &Server) -> String {
-    server.token(Role::Join, Some(60)).await.token
-}
-
 fn now_ms() -> i64 {
     collector::clock::now_ms()
 }
@@ -23,7 +19,7 @@ fn now_ms() -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn samples_are_durable_when_they_are_acknowledged() {
     let server = Server::start().await;
-    let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
+    let mut agent = Agent::connect(&server, &server.join_token().await, "n1")
         .await
         .unwrap();
     assert!(agent.ack.credential.starts_with("lsn_") && agent.ack.protocol == wire::version::PROTOCOL_MAX);
@@ -55,7 +51,7 @@ async fn samples_are_durable_when_they_are_acknowledged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledgement_contains_the_collectors_time() {
     let server = Server::start().await;
-    let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
+    let mut agent = Agent::connect(&server, &server.join_token().await, "n1")
         .await
         .unwrap();
     agent.define("live", 0, &[(POWER, "0")]).await;
@@ -72,7 +68,7 @@ async fn an_acknowledgement_contains_the_collectors_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_uses_its_credential_after_a_restart() {
     let server = Server::start().await;
-    let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
+    let mut agent = Agent::connect(&server, &server.join_token().await, "n1")
         .await
         .unwrap();
     let credential = agent.ack.credential.clone();
@@ -136,7 +132,7 @@ async fn a_node_keeps_the_rack_that_its_agent_named_last() {
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_does_not_delay_live_samples_and_both_keep_their_order() {
     let server = Server::start().await;
-    let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
+    let mut agent = Agent::connect(&server, &server.join_token().await, "n1")
         .await
         .unwrap();
     let start_ms = now_ms() - 600_000;
@@ -176,7 +172,7 @@ async fn backfill_of_many_agents_at_once_is_accepted() {
     const AGENTS: usize = 48;
     const TICKS: i64 = 12_000;
     let server = Server::start().await;
-    let token = join_token(&server).await;
+    let token = server.join_token().await;
     let start_ms = now_ms() - 60_000;
     let catch_up = async |agent: usize| {
         let (mut agent, _) = Agent::connect_patiently(&server, &token, &format!("n{agent}")).await;
@@ -202,7 +198,7 @@ async fn backfill_of_many_agents_at_once_is_accepted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_batches_are_refused_in_their_turn() {
     let server = Server::start().await;
-    let mut agent = Agent::connect(&server, &join_token(&server).await, "n1")
+    let mut agent = Agent::connect(&server, &server.join_token().await, "n1")
         .await
         .unwrap();
     agent.define("live", 0, &[(POWER, "0"), ("1bad", "0")]).await;
@@ -255,7 +251,7 @@ async fn malformed_batches_are_refused_in_their_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_nodes_credential_does_not_speak_for_another() {
     let server = Server::start().await;
-    let agent = Agent::connect(&server, &join_token(&server).await, "n1")
+    let agent = Agent::connect(&server, &server.join_token().await, "n1")
         .await
         .unwrap();
     let credential = agent.ack.credential.clone();
@@ -286,7 +282,7 @@ async fn a_refused_agent_gets_the_reason() {
         code(Agent::connect(&server, &viewer, "n1").await),
         Code::PermissionDenied
     );
-    let join = join_token(&server).await;
+    let join = server.join_token().await;
     assert_eq!(
         code(Agent::connect(&server, &join, "../etc").await),
         Code::InvalidArgument
