@@ -2,15 +2,15 @@
 
 use collector::runs::AgentProcess;
 use domain::ident::NodeName;
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::json;
 use wire::proto::control_down::Message;
 
 use crate::clocks::join;
-use crate::harness::{DEADLINE, answer};
+use crate::harness::DEADLINE;
 use crate::remote_write::{push, series};
 use crate::rules::{feed, started, until};
-use crate::runs::Control;
+use crate::runs::{Control, submit_with};
 
 #[tokio::test]
 async fn a_critical_alert_requests_the_burst_of_its_node_only() {
@@ -113,17 +113,14 @@ groups:
     .await;
     let mut one = join(&server, "n1", 0).await;
     let mut two = join(&server, "n2", 0).await;
-    let request = server.request(Method::POST, "/api/runs").json(&json!({
-        "recipe": "ddp", "nodes": 2, "nproc_per_node": 1
-    }));
-    let (status, run) = answer(request).await;
-    assert_eq!(status, StatusCode::CREATED, "{run}");
+    let spec = json!({"recipe": "ddp", "nodes": 2, "nproc_per_node": 1});
+    let run = submit_with(&server, spec).await;
     // Both nodes belong to the run now.
     one.command().await;
     two.command().await;
     let mut other = join(&server, "n3", 0).await;
 
-    let labels = [("__name__", "stuck"), ("run", run["id"].as_str().unwrap())];
+    let labels = [("__name__", "stuck"), ("run", run.as_str())];
     let elsewhere = [("__name__", "stuck"), ("run", "nobody-s")];
     let now_ms = collector::clock::now_ms();
     let stuck = [

@@ -2,11 +2,10 @@
 
 use domain::ident::Rank;
 use domain::run::state::{NodeCommand, NodeEnd, NodeReport, Prepared, RankExit, RunState};
-use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::harness::{Agent, Server, answer};
-use crate::runs::{Control, run_is};
+use crate::harness::{Agent, Server};
+use crate::runs::{Control, run_is, submit_with};
 
 /// How far the clock of `n1` is ahead, in milliseconds.
 const AHEAD_MS: i64 = 400;
@@ -40,12 +39,8 @@ async fn the_rank_that_failed_first_is_named_despite_wrong_clocks() {
     let server = Server::start().await;
     let mut fast = join(&server, "n1", AHEAD_MS).await;
     let mut right = join(&server, "n2", 0).await;
-    let request = server.request(Method::POST, "/api/runs").json(&json!({
-        "recipe": "ddp", "nodes": 2, "nproc_per_node": 1
-    }));
-    let (status, run) = answer(request).await;
-    assert_eq!(status, StatusCode::CREATED, "{run}");
-    let run = run["id"].as_str().unwrap();
+    let spec = json!({"recipe": "ddp", "nodes": 2, "nproc_per_node": 1});
+    let run = &submit_with(&server, spec).await;
     for agent in [&mut fast, &mut right] {
         accept(agent, run, 1).await;
         let prepared = Prepared {

@@ -8,8 +8,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use wire::proto::{Answer, ControlUp, control_down, control_up};
 
-use crate::harness::{Server, answer, is_problem, until};
-use crate::runs::{Control, credential, start_ranks, submit};
+use crate::harness::{Server, is_problem, until};
+use crate::runs::{Control, credential, start_ranks, submit, submit_with};
 
 const STACK: &str = "Thread 0x1 (most recent call first):\n  File \"/home/a/train.py\", line 57 in step\n";
 
@@ -135,10 +135,7 @@ async fn ranks_are_inspected_by_their_agent_and_each_has_an_answer_or_a_reason()
 async fn a_trace_is_fetched_piece_by_piece_from_the_node_that_has_it() {
     let server = Server::start().await;
     let credential = credential(&server).await;
-    let submitted = server
-        .request(Method::POST, "/api/runs")
-        .json(&json!({"recipe": "ddp", "kineto": true}));
-    let run = answer(submitted).await.1["id"].as_str().unwrap().to_owned();
+    let run = submit_with(&server, json!({"recipe": "ddp", "kineto": true})).await;
     let mut agent = Control::connect(&server, &credential, &[]).await;
     start_ranks(&server, &mut agent, &run).await;
     let recording = async {

@@ -8,7 +8,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, until};
-use crate::runs::{Control, credential, run_is, start_ranks, submit};
+use crate::runs::{Control, credential, run_is, start_ranks, submit, submit_with};
 use crate::store::backup;
 
 /// Stops the collector and starts it again on the content of the backup.
@@ -203,9 +203,7 @@ async fn a_restored_run_waits_until_its_nodes_have_reported_their_attempts() {
     let credential = credential(&server).await;
     // A known node that accepts runs.
     drop(Control::connect(&server, &credential, &[]).await);
-    let request = json!({"recipe": "ddp", "nodes": 2});
-    let (_, run) = server.post("/api/runs", request).await;
-    let run = run["id"].as_str().unwrap().to_owned();
+    let run = submit_with(&server, json!({"recipe": "ddp", "nodes": 2})).await;
     let archive = backup(&server).await;
     let server = restore(server, archive).await;
     let waits_for = async |what: &str| {

@@ -161,10 +161,11 @@ pub(crate) async fn credential_of(server: &Server, node: &str) -> String {
 }
 
 pub(crate) async fn submit(server: &Server) -> String {
-    let request = server
-        .request(Method::POST, "/api/runs")
-        .json(&json!({"recipe": "ddp"}));
-    let (status, run) = answer(request).await;
+    submit_with(server, json!({"recipe": "ddp"})).await
+}
+
+pub(crate) async fn submit_with(server: &Server, spec: serde_json::Value) -> String {
+    let (status, run) = server.post("/api/runs", spec).await;
     assert_eq!(status, StatusCode::CREATED, "{run}");
     run["id"].as_str().unwrap().to_owned()
 }
@@ -590,11 +591,7 @@ async fn only_a_run_that_has_ended_can_be_resumed() {
 async fn a_node_that_failed_a_run_is_left_out_and_without_others_the_run_ends() {
     let server = Server::start().await;
     let credential = credential(&server).await;
-    let request = server
-        .request(Method::POST, "/api/runs")
-        .json(&json!({"recipe": "ddp", "max_restarts": 3}));
-    let (_, run) = answer(request).await;
-    let run = run["id"].as_str().unwrap().to_owned();
+    let run = submit_with(&server, json!({"recipe": "ddp", "max_restarts": 3})).await;
     let mut agent = Control::connect(&server, &credential, &[]).await;
     let (prepare, _) = agent.command().await;
     agent
