@@ -8,12 +8,11 @@ use proptest::prelude::*;
 use serde_json::json;
 use sqlx::Connection;
 use store::state::StateError;
-use store::state::alerts::AlertChanges;
 use store::state::deliveries::{ALERTS_PER_MESSAGE_MAX, Delivery, GroupDelivery};
 use store::{StateStore, Store};
 use tempfile::TempDir;
 
-use crate::harness::open;
+use crate::harness::{apply, open};
 
 const WEBHOOK: &str = "w";
 
@@ -41,14 +40,6 @@ fn resolved(rule: &str, fingerprint: &str, active_ms: i64) -> AlertView {
         resolved_ms: Some(active_ms + 1),
         ..firing(rule, fingerprint, active_ms)
     }
-}
-
-async fn apply(state: &StateStore, upserts: &[AlertView], now_ms: i64) {
-    let changes = AlertChanges {
-        upserts,
-        ..AlertChanges::default()
-    };
-    state.apply_alerts(changes, now_ms).await.unwrap();
 }
 
 async fn begin(state: &StateStore, now_ms: i64) -> Option<GroupDelivery> {

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use domain::api::alerts::AlertView;
 use domain::series::{
     Budget, Labels, MatchOp, Matcher, SelectError, Selection, SeriesSet, SeriesSource, is_absent,
 };
 use store::series::{Append, Block, SeriesId};
-use store::{SeriesStore, Store, StoreConfig};
+use store::state::alerts::AlertChanges;
+use store::{SeriesStore, StateStore, Store, StoreConfig};
 
 /// A time in 2026.
 pub(crate) const NOW_MS: i64 = 1_790_000_000_000;
@@ -33,6 +35,14 @@ pub(crate) fn without_roll_ups(retention_ms: i64, folder: &Path) -> StoreConfig 
 
 pub(crate) async fn open(folder: &Path) -> Store {
     Store::open(config(folder)).await.unwrap()
+}
+
+pub(crate) async fn apply(state: &StateStore, upserts: &[AlertView], now_ms: i64) {
+    let changes = AlertChanges {
+        upserts,
+        ..AlertChanges::default()
+    };
+    state.apply_alerts(changes, now_ms).await.unwrap();
 }
 
 pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {

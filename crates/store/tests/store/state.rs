@@ -11,6 +11,7 @@ use domain::run::state::RunState;
 use domain::series::Labels;
 use domain::topology::Inventory;
 use serde_json::json;
+use store::Store;
 use store::state::StateError;
 use store::state::alerts::AlertChanges;
 use store::state::audit::AuditEntry;
@@ -18,10 +19,9 @@ use store::state::events::EventFilter;
 use store::state::nodes::NodeRecord;
 use store::state::runs::{RunAction, RunRecord, RunUpdate};
 use store::state::tokens::NewToken;
-use store::{StateStore, Store};
 use tempfile::TempDir;
 
-use crate::harness::open;
+use crate::harness::{apply, open};
 
 async fn state() -> (TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
@@ -236,14 +236,6 @@ fn alert(fingerprint: &str, state: AlertState, active_ms: i64) -> AlertView {
         "annotations": Labels::empty(), "value": "NaN", "active_ms": active_ms,
     });
     serde_json::from_value(view).unwrap()
-}
-
-async fn apply(state: &StateStore, upserts: &[AlertView], now_ms: i64) {
-    let changes = AlertChanges {
-        upserts,
-        ..AlertChanges::default()
-    };
-    state.apply_alerts(changes, now_ms).await.unwrap();
 }
 
 #[tokio::test]
