@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::api::store::{Blocked, DiskSpace};
 use domain::series::matcher::CompiledMatcher;
-use domain::series::{
-    Budget, Labels, METRIC_NAME, MatchOp, SelectError, Selection, Series, SeriesSet, SeriesSource,
-};
+use domain::series::{Budget, Labels, METRIC_NAME, SelectError, Selection, Series, SeriesSet, SeriesSource};
 use domain::time::TimestampMs;
 use store::series::Prefetched;
 
@@ -117,11 +115,7 @@ pub(crate) struct WithOwnSeries {
 
 impl SeriesSource for WithOwnSeries {
     fn select(&self, selection: &Selection, budget: &Budget) -> Result<SeriesSet, SelectError> {
-        let named = selection
-            .matchers
-            .iter()
-            .find(|matcher| matcher.name == METRIC_NAME && matcher.op == MatchOp::Equal);
-        match named.map(|matcher| matcher.value.as_str()) {
+        match selection.metric() {
             Some(name @ (BLOCKED | FREE | FLOOR)) => self.own.select(name, selection),
             _ => self.stored.select(selection, budget),
         }

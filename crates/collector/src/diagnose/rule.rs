@@ -9,7 +9,7 @@ use domain::rule::alert::Active;
 use domain::rule::definition::{EVIDENCE_PREFIX, Texts};
 use domain::rule::instance::AlertTemplates;
 use domain::rule::{Group, Rule, alert_series};
-use domain::series::{Labels, METRIC_NAME, MatchOp};
+use domain::series::Labels;
 use domain::time::TimestampMs;
 use query::{Params, ParseError, Query};
 use store::state::alerts::RuleKey;
@@ -166,13 +166,9 @@ fn as_labels(texts: &Texts) -> Labels {
 
 fn names_read(query: &Query) -> Option<Vec<String>> {
     let selections = query.selections(&Params::instant(0));
-    let names = selections.iter().map(|selection| {
-        let named = selection
-            .matchers
-            .iter()
-            .find(|matcher| matcher.name == METRIC_NAME && matcher.op == MatchOp::Equal);
-        named.map(|matcher| matcher.value.clone())
-    });
+    let names = selections
+        .iter()
+        .map(|selection| selection.metric().map(str::to_owned));
     names.collect()
 }
 

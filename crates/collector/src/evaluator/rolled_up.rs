@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use domain::series::{METRIC_NAME, MatchOp, Selection};
+use domain::series::Selection;
 use domain::time::DisplayDuration;
 use query::Params;
 
@@ -132,12 +132,8 @@ fn window_ms(selection: &Selection, params: &Params) -> Option<i64> {
 
 /// Returns the metric, or the matchers if there is no metric.
 fn name(selection: &Selection) -> String {
-    let named = selection
-        .matchers
-        .iter()
-        .find(|matcher| matcher.name == METRIC_NAME && matcher.op == MatchOp::Equal);
-    match named {
-        Some(matcher) => matcher.value.clone(),
+    match selection.metric() {
+        Some(metric) => metric.to_owned(),
         None => {
             let matchers: Vec<String> = selection.matchers.iter().map(ToString::to_string).collect();
             format!("{{{}}}", matchers.join(","))

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::series::{Labels, Matcher};
+use crate::series::{Labels, METRIC_NAME, MatchOp, Matcher};
 use crate::time::{TimeRange, TimestampMs};
 
 /// The series and times that one selector of a query reads. `start_ms..=end_ms` already includes range, lookback, offset and `@`.
@@ -31,6 +31,14 @@ impl Selection {
     #[must_use]
     pub fn range(&self) -> TimeRange {
         TimeRange::new(self.start_ms, self.end_ms)
+    }
+
+    /// Returns the name of the metric if a matcher with `=` gives it.
+    #[must_use]
+    pub fn metric(&self) -> Option<&str> {
+        let gives_it = |matcher: &&Matcher| matcher.name == METRIC_NAME && matcher.op == MatchOp::Equal;
+        let given = self.matchers.iter().find(gives_it);
+        given.map(|matcher| matcher.value.as_str())
     }
 }
 
