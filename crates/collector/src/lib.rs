@@ -25,6 +25,7 @@ mod analysis;
 mod append;
 mod disk_space;
 mod event_log;
+mod identity_hash;
 mod spec_draft;
 mod state_series;
 mod tasks;

@@ -9,10 +9,12 @@
 //! are hashed. A hash is never trusted: the bytes are compared.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
 use store::series::SeriesId;
+
+use crate::identity_hash::IdentityHash;
 
 /// The index that means: no series.
 const NONE: u32 = u32::MAX;
@@ -24,7 +26,7 @@ const OVERHEAD_BYTES: usize = size_of::<Entry>() + 32;
 pub(super) struct KnownSeries {
     bytes: Vec<u8>,
     known: Vec<Entry>,
-    by_hash: HashMap<u64, u32, BuildHasherDefault<IdentityHasher>>,
+    by_hash: HashMap<u64, u32, IdentityHash>,
     hasher: RandomState,
     bytes_max: usize,
     /// True if a series did not fit.
@@ -147,24 +149,6 @@ impl KnownSeries {
     #[inline]
     fn labels_of(&self, known: &Entry) -> &[u8] {
         &self.bytes[known.start as usize..][..known.length as usize]
-    }
-}
-
-/// A hasher that returns a value that is already a hash.
-#[derive(Debug, Default)]
-struct IdentityHasher(u64);
-
-impl Hasher for IdentityHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the keys are u64");
     }
 }
 

@@ -8,13 +8,15 @@
 //! series do not count: runs start and end, and their series with them.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::ident::NodeName;
 use domain::series::Labels;
 use domain::time::TimestampMs;
 use foldhash::fast::RandomState;
+
+use crate::identity_hash::IdentityHash;
 
 /// Bound of the series of one node at a time. 16 GPUs with every metric, links and processes need about 3,000.
 pub(crate) const SERIES_MAX: usize = 20_000;
@@ -31,8 +33,8 @@ pub(crate) struct NodeSeries {
 
 #[derive(Debug, Default)]
 struct OfNode {
-    recent: HashSet<u64, Hashed>,
-    earlier: HashSet<u64, Hashed>,
+    recent: HashSet<u64, IdentityHash>,
+    earlier: HashSet<u64, IdentityHash>,
     recent_since_ms: TimestampMs,
 }
 
@@ -79,28 +81,6 @@ impl OfNode {
             return true;
         }
         false
-    }
-}
-
-/// A hasher that returns a value that is already a hash.
-#[derive(Debug, Default)]
-struct Identity(u64);
-
-type Hashed = BuildHasherDefault<Identity>;
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 
