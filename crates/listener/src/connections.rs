@@ -220,23 +220,19 @@ impl Connection {
         // A connection that was just evicted ends all the same.
         if state.forget(self.0.id).is_some() {
             self.0.authenticated.store(true, Ordering::Release);
-            self.set_readable(UNLIMITED);
+            self.limit_reading(UNLIMITED);
         }
     }
 
     /// Limits how many bytes are read from now on from an authenticated connection, over all its requests. Reading more fails.
     pub fn limit_reading(&self, bytes: u64) {
-        self.set_readable(bytes);
+        self.0.readable.store(bytes, Ordering::Release);
+        self.0.reader.wake();
     }
 
     /// Removes the limit for reading.
     pub fn read_without_limit(&self) {
-        self.set_readable(UNLIMITED);
-    }
-
-    fn set_readable(&self, bytes: u64) {
-        self.0.readable.store(bytes, Ordering::Release);
-        self.0.reader.wake();
+        self.limit_reading(UNLIMITED);
     }
 
     /// Returns true if a limit for reading is used up.
@@ -250,7 +246,7 @@ impl Connection {
         if self.is_authenticated() {
             return;
         }
-        self.set_readable(UNAUTHENTICATED_BYTES_MAX);
+        self.limit_reading(UNAUTHENTICATED_BYTES_MAX);
         let deadline = self.0.opened.elapsed() + UNAUTHENTICATED_WITHIN;
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         self.0.deadline_ms.store(deadline_ms, Ordering::Release);
