@@ -272,9 +272,7 @@ impl Reader<'_> {
             _ => self.ingest.metrics.refused.with_label_values(&["event"]).inc(),
         }
     }
-}
 
-impl Reader<'_> {
     /// Returns the run of an event, unless the run belongs to other nodes. An unknown run is kept: it may be a job that only this node
     /// sees.
     async fn own_run(&self, run: Option<&str>) -> Option<String> {
