@@ -202,14 +202,7 @@ impl Runs {
                 let (id, _) = before
                     .last_change()
                     .ok_or_else(|| ActionError::Changed(run.clone()))?;
-                let request = KnobRequest::Revert {
-                    attempt: Some(id.attempt),
-                    live: (id.live > 0).then_some(id.live),
-                    reason: None,
-                    from_start: false,
-                    restart: false,
-                };
-                self.change(&before, request).await
+                self.change(&before, KnobRequest::revert(id, None)).await
             }
             (ActionKind::ApplyKnob, Some(knob), Some(value)) => {
                 let request = KnobRequest::Apply {

@@ -110,13 +110,7 @@ impl Runs {
         let Some((id, why)) = machine.change_to_revert() else {
             return Ok(());
         };
-        let request = KnobRequest::Revert {
-            attempt: Some(id.attempt),
-            live: (id.live > 0).then_some(id.live),
-            reason: Some(why.clone()),
-            from_start: false,
-            restart: false,
-        };
+        let request = KnobRequest::revert(id, Some(why.clone()));
         let event = self.change_event(&machine, request).await;
         self.take(run, event).await?;
         let message = format!("the change of {id} of run {run} is reverted automatically: {why}");

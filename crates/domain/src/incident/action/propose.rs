@@ -121,13 +121,7 @@ impl ActionContext<'_> {
             no => live.into_iter().find(|live| live.no == no)?.asked_ms,
         };
         let is_recent = changed_ms <= self.fired_ms && self.fired_ms - changed_ms <= CHANGED_BEFORE_MS;
-        let request = KnobRequest::Revert {
-            attempt: Some(id.attempt),
-            live: (id.live > 0).then_some(id.live),
-            reason: None,
-            from_start: false,
-            restart: false,
-        };
+        let request = KnobRequest::revert(id, None);
         if !is_recent || !matches!(self.run.change_for(&request), Ok(Some(_))) {
             return None;
         }

@@ -65,6 +65,20 @@ pub enum KnobRequest {
     },
 }
 
+impl KnobRequest {
+    /// Returns the request to revert a change. `reason` is given if no person requested it.
+    #[must_use]
+    pub fn revert(id: ChangeId, reason: Option<String>) -> Self {
+        Self::Revert {
+            attempt: Some(id.attempt),
+            live: (id.live > 0).then_some(id.live),
+            reason,
+            from_start: false,
+            restart: false,
+        }
+    }
+}
+
 /// Why a request to change knobs is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CannotChange {
@@ -220,13 +234,7 @@ impl Machine {
     #[must_use]
     pub fn revertible_changes(&self) -> Vec<ChangeId> {
         let can = |(id, _): &(ChangeId, &Change)| {
-            let request = KnobRequest::Revert {
-                attempt: Some(id.attempt),
-                live: (id.live > 0).then_some(id.live),
-                reason: None,
-                from_start: false,
-                restart: false,
-            };
+            let request = KnobRequest::revert(*id, None);
             matches!(self.change_for(&request), Ok(Some(_)))
         };
         self.standing().filter(can).map(|(id, _)| id).collect()

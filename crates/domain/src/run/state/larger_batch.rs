@@ -125,13 +125,7 @@ impl Machine {
             verdict.decision = decision;
             verdict.summary.clone_from(&why);
         }
-        let request = KnobRequest::Revert {
-            attempt: Some(no),
-            live: None,
-            reason: Some(why),
-            from_start: false,
-            restart: false,
-        };
+        let request = KnobRequest::revert(ChangeId::of(no), Some(why));
         if let Ok(Some(pending)) = self.change_for(&request) {
             self.pending = Some(Box::new(pending));
         }

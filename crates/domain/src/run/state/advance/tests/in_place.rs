@@ -66,13 +66,7 @@ fn ranks_take_it_over_without_another_attempt_and_back() {
     assert_eq!(story.machine.last_change().unwrap().0, id);
 
     // The same request sent twice reverts only once.
-    let back = changed(KnobRequest::Revert {
-        attempt: Some(AttemptNo(1)),
-        live: Some(1),
-        reason: None,
-        from_start: false,
-        restart: false,
-    });
+    let back = changed(KnobRequest::revert(id, None));
     assert_eq!(
         story.event(&back),
         [
@@ -253,13 +247,7 @@ fn apply_with_care(story: &mut Story) {
 
 /// The collector's request when the verdict is against a change.
 fn by_itself(id: ChangeId, reason: String) -> Event {
-    changed(KnobRequest::Revert {
-        attempt: Some(id.attempt),
-        live: (id.live > 0).then_some(id.live),
-        reason: Some(reason),
-        from_start: false,
-        restart: false,
-    })
+    changed(KnobRequest::revert(id, Some(reason)))
 }
 
 #[test]

@@ -172,22 +172,12 @@ fn the_last_change_is_reverted_first_and_each_once() {
         go_over(&mut story);
     }
     assert_eq!(knobs(&story), ["lr_scale=0.25", "num_workers=2"]);
-    let wrong = story.machine.change_for(&KnobRequest::Revert {
-        attempt: Some(AttemptNo(2)),
-        live: None,
-        reason: None,
-        from_start: false,
-        restart: false,
-    });
+    let wrong = story
+        .machine
+        .change_for(&KnobRequest::revert(ChangeId::of(AttemptNo(2)), None));
     assert!(matches!(wrong, Err(CannotChange::Now(why)) if why.contains("attempt 4")));
-    let first = Some(AttemptNo(1));
-    let none = story.machine.change_for(&KnobRequest::Revert {
-        attempt: first,
-        live: None,
-        reason: None,
-        from_start: false,
-        restart: false,
-    });
+    let first = ChangeId::of(AttemptNo(1));
+    let none = story.machine.change_for(&KnobRequest::revert(first, None));
     assert!(matches!(none, Err(CannotChange::Now(why)) if why.contains("attempt 1 made no change")));
     for expected in [
         vec!["lr_scale=0.5", "num_workers=2"],
@@ -345,13 +335,7 @@ fn a_verdict_against_a_change_is_a_reason_to_take_it_back_once() {
             expected.then(|| (ChangeId::of(AttemptNo(2)), "numbers".to_owned()))
         );
         let Some((id, reason)) = due else { continue };
-        story.event(&changed(KnobRequest::Revert {
-            attempt: Some(id.attempt),
-            live: None,
-            reason: Some(reason),
-            from_start: false,
-            restart: false,
-        }));
+        story.event(&changed(KnobRequest::revert(id, Some(reason))));
         assert_eq!(story.machine.change_to_revert(), None, "it is under way");
         go_over(&mut story);
         assert_eq!(story.machine.current().cause, "knob reverted by itself");

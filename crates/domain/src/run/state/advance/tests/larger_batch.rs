@@ -58,13 +58,7 @@ fn a_larger_batch_is_tried_once_and_only_on_request() {
     let mut story = trying();
     story.event(&judged(AttemptNo(3), Decision::Rejected));
     let (id, _) = story.machine.change_to_revert().unwrap();
-    story.event(&changed(KnobRequest::Revert {
-        attempt: Some(id.attempt),
-        live: None,
-        reason: Some("no more samples".into()),
-        from_start: false,
-        restart: false,
-    }));
+    story.event(&changed(KnobRequest::revert(id, Some("no more samples".into()))));
     go_over(&mut story);
     assert_eq!(knobs(&story), ["activation_checkpointing=block"]);
     assert_eq!(story.machine.larger_batch_due(), None, "not again");
