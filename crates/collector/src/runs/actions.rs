@@ -1,6 +1,6 @@
 //! The actions for a diagnosis of a run, and how they are carried out: through the same events as a request of a user.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use domain::api::checkpoints::{PruneCheckpoints, PruneLine, ResumeRun};
@@ -205,14 +205,7 @@ impl Runs {
                 self.change(&before, KnobRequest::revert(id, None)).await
             }
             (ActionKind::ApplyKnob, Some(knob), Some(value)) => {
-                let request = KnobRequest::Apply {
-                    set: BTreeMap::from([(knob.clone(), value.clone())]),
-                    auto_revert: Some(true),
-                    from_start: false,
-                    restart: false,
-                    try_larger_batch: None,
-                    follows: None,
-                };
+                let request = KnobRequest::set(knob, value.clone(), None);
                 self.change(&before, request).await
             }
             (ActionKind::ApplyKnob, _, _) => Err(ActionError::Changed(run.clone())),

@@ -1,7 +1,5 @@
 //! Computes which actions are possible now.
 
-use std::collections::BTreeMap;
-
 use super::cost::{self, ranks_words};
 use super::preview::UNDO_EXCLUSION;
 use super::value::{self, Loading};
@@ -248,14 +246,7 @@ impl ActionContext<'_> {
     fn knob(&self, name: &'static str) -> Option<Action> {
         let now = current(&self.run.spec, &self.run.current().knobs.values, name);
         let proposed = value::proposed(name, now.as_deref(), self.measurements)?;
-        let request = KnobRequest::Apply {
-            set: BTreeMap::from([(name.to_owned(), proposed.value.clone())]),
-            auto_revert: Some(true),
-            from_start: false,
-            restart: false,
-            try_larger_batch: None,
-            follows: None,
-        };
+        let request = KnobRequest::set(name, proposed.value.clone(), None);
         let Ok(Some(pending)) = self.run.change_for(&request) else {
             return None;
         };

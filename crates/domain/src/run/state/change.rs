@@ -66,6 +66,19 @@ pub enum KnobRequest {
 }
 
 impl KnobRequest {
+    /// Returns the request to set one knob. The change is reverted automatically if the verdict is against it.
+    #[must_use]
+    pub fn set(knob: &str, value: String, follows: Option<AttemptNo>) -> Self {
+        Self::Apply {
+            set: BTreeMap::from([(knob.to_owned(), value)]),
+            auto_revert: Some(true),
+            from_start: false,
+            restart: false,
+            try_larger_batch: None,
+            follows,
+        }
+    }
+
     /// Returns the request to revert a change. `reason` is given if no person requested it.
     #[must_use]
     pub fn revert(id: ChangeId, reason: Option<String>) -> Self {

@@ -7,8 +7,6 @@
 //! ```
 //! Only on request: the global batch doubles too, and with it what the model learns in one step.
 
-use std::collections::BTreeMap;
-
 use crate::ident::AttemptNo;
 use crate::run::knob::{Change, ChangeId, Decision, KNOBS, Verdict, current, place};
 use crate::run::state::change::{CannotChange, KnobRequest, refused};
@@ -75,14 +73,7 @@ impl Machine {
         if verdict.is_none_or(|verdict| verdict.after.samples_per_second.is_none()) {
             return Err("no samples per second are known, and the verdict needs them".into());
         }
-        let request = KnobRequest::Apply {
-            set: BTreeMap::from([(batch_size().to_owned(), batch.saturating_mul(2).to_string())]),
-            auto_revert: Some(true),
-            from_start: false,
-            restart: false,
-            try_larger_batch: None,
-            follows: Some(attempt),
-        };
+        let request = KnobRequest::set(batch_size(), batch.saturating_mul(2).to_string(), Some(attempt));
         match self.change_for(&request) {
             Ok(Some(_)) => Ok(request),
             Ok(None) => Err("it already has that value".into()),
