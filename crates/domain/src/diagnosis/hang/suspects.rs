@@ -70,8 +70,12 @@ fn in_condition(view: &View<'_>, inactivity: &Inactivity, condition: ProcessCond
         .collect()
 }
 
-/// Returns true if others moved for long after the rank had ended. It may have had less to do than they, so that they do not wait for it.
+/// Returns true if others trained for long after the rank had ended. It may have had less to do than they, so that they do not wait for it.
+/// Before the first steps, ranks move without the others: they import torch, and load files until they meet.
 fn ended_earlier(view: &View<'_>, inactivity: &Inactivity, place: usize) -> bool {
+    if view.median_step_s.is_none() {
+        return false;
+    }
     let ended_ms = view.rank_statuses[place].ended_ms;
     let until_ms = view.members.complete_until_ms(place);
     ended_ms.zip(until_ms).is_some_and(|(ended_ms, until_ms)| {
