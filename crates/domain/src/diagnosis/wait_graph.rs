@@ -33,7 +33,8 @@ pub(super) enum WaitGraphResult {
         cause: Cause,
         unfinished: Unfinished,
     },
-    /// As far as known, all ranks have enqueued the operation, and it does not end.
+    /// No rank is known to be behind. As far as known, all ranks have enqueued the operation, or each waits for a message of another one, or
+    /// they wait for a rank without information.
     AllEnqueued {
         /// Ranks whose kernel has not started, if this is known of all ranks.
         not_started: Vec<Rank>,
@@ -397,7 +398,15 @@ fn named_by_graph(waits: &[Wait<'_>], may_wait: impl Fn(Rank) -> bool) -> WaitGr
         .max_by_key(|wait| wait.waiters.len());
     let unfinished = largest.map(unfinished).unwrap_or_default();
     if sinks.is_empty() {
-        return find_cycle(waits, &missing, &of_rank, unfinished);
+        let silent = silent_ends(&missing, &of_rank);
+        if silent.is_empty() {
+            return find_cycle(waits, &missing, &of_rank, unfinished);
+        }
+        return WaitGraphResult::AllEnqueued {
+            not_started: Vec::new(),
+            silent,
+            unfinished,
+        };
     }
     let in_transfer =
         |rank: &Rank| may_wait(*rank) && waits_of(rank).iter().any(|wait| wait.is_point_to_point);
@@ -421,6 +430,15 @@ fn named_by_graph(waits: &[Wait<'_>], may_wait: impl Fn(Rank) -> bool) -> WaitGr
         cause,
         unfinished,
     }
+}
+
+/// Returns the ranks without information for which missing ranks wait, if these wait for no other rank. Then the ranks do not wait in a cycle:
+/// the cause is behind a rank of which nothing is known.
+fn silent_ends(missing: &BTreeSet<Rank>, of_rank: &BTreeMap<Rank, Vec<&Wait<'_>>>) -> Vec<Rank> {
+    let waits = missing.iter().filter_map(|rank| of_rank.get(rank));
+    let ends = waits.filter(|waits| waits.iter().all(|wait| wait.missing.is_empty()));
+    let silent: BTreeSet<Rank> = ends.flatten().flat_map(|wait| &wait.silent).copied().collect();
+    silent.into_iter().collect()
 }
 
 /// Each rank waits for another: for a message that is not sent, or in groups that were entered in different orders.
@@ -627,9 +645,39 @@ mod tests {
             answer(rank, vec![world])
         };
         let found = read(&[receives(0, 1), receives(1, 2), receives(2, 0)], |_| true);
-        let WaitGraphResult::AllEnqueued { silent, .. } = found else {
-            panic!("a finding without a culprit: {found:?}")
+        assert!(
+            matches!(&found, WaitGraphResult::AllEnqueued { silent, .. } if silent.is_empty()),
+            "a finding without a culprit: {found:?}"
+        );
+    }
+
+    #[test]
+    fn ranks_that_wait_for_a_rank_without_information_are_no_cycle() {
+        let waits = |rank: u32, name: &str, members: [u32; 2]| {
+            let own = GroupDigest {
+                members: rank_set(members),
+                ..group(name, "nccl", Some(7), true)
+            };
+            let behind = GroupDigest {
+                members: rank_set([0, 1, 2, 3]),
+                ..group("0", "nccl", Some(40), false)
+            };
+            answer(rank, vec![own, behind])
         };
-        assert!(silent.is_empty());
+        // Rank 3 does not answer. Ranks 1 and 2 wait for it in a group each, and rank 0 waits for 1 and 2.
+        let first = GroupDigest {
+            members: rank_set([0, 1, 2, 3]),
+            ..group("0", "nccl", Some(41), true)
+        };
+        let answers = [
+            answer(0, vec![first]),
+            waits(1, "1", [1, 3]),
+            waits(2, "2", [2, 3]),
+        ];
+        let found = read(&answers, |_| true);
+        assert!(
+            matches!(&found, WaitGraphResult::AllEnqueued { silent, .. } if *silent == [Rank(3)]),
+            "what rank 3 does is not known: {found:?}"
+        );
     }
 }
