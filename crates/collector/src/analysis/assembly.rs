@@ -102,7 +102,6 @@ pub(super) fn assemble(
                     at_ms,
                     cpus: None,
                     steal_seconds_total: None,
-                    network_errors_total: None,
                 });
                 own.at_ms = own.at_ms.max(at_ms);
                 match field {

@@ -109,8 +109,6 @@ pub enum Cause {
     Desynchronised,
     /// Ranks entered two process groups in different orders.
     GroupOrder,
-    /// All ranks have enqueued the operation, and the network's counters show errors.
-    Network,
     /// All ranks have enqueued the operation, and the kernel of this rank has not started.
     KernelNotStarted,
     /// The rank computes: its stack changes.
@@ -216,11 +214,6 @@ pub enum Source {
         /// Name of the node.
         node: NodeLabel,
     },
-    /// Network interfaces of a node.
-    Nic {
-        /// Name of the node.
-        node: NodeLabel,
-    },
     /// The agent of a node, or the loss of its connection.
     Agent {
         /// Name of the node.
@@ -275,8 +268,6 @@ pub enum Evidence {
     MajorFaults,
     /// Samples in a micro-batch.
     MicroBatch,
-    /// Network errors and retransmissions per second.
-    NetworkErrors,
     /// 1 if the kernel of the operation has started on the GPU.
     KernelStarted,
     /// Loss of the rank itself, before any average over ranks.

@@ -234,8 +234,6 @@ pub struct NodeResources {
     pub cpus: Option<f64>,
     /// `node_cpu_seconds_total{mode="steal"}`.
     pub steal_seconds_total: Option<f64>,
-    /// Sum of the errors of network interfaces, TCP retransmissions and errors of RDMA ports, as far as known.
-    pub network_errors_total: Option<f64>,
 }
 
 // === values of series ===

@@ -40,7 +40,6 @@ struct Reading {
 struct NodeUsage {
     cpus: Option<f64>,
     steal: Rate,
-    network_errors: Rate,
 }
 
 /// Increase of a counter per second, smoothed.
@@ -106,7 +105,6 @@ impl Usage {
         let usage = &mut self.nodes[node];
         usage.cpus = read.cpus.or(usage.cpus);
         usage.steal.take(read.at_ms, read.steal_seconds_total);
-        usage.network_errors.take(read.at_ms, read.network_errors_total);
     }
 
     pub(super) fn gpu(&self, place: usize) -> Option<&GpuCondition> {
@@ -143,10 +141,5 @@ impl Usage {
     pub(super) fn steal(&self, node: usize) -> Option<f64> {
         let node = &self.nodes[node];
         Some(node.steal.per_second? / node.cpus?.max(1.0))
-    }
-
-    /// Returns the network errors of a node per second.
-    pub(super) fn network_errors(&self, node: usize) -> Option<f64> {
-        self.nodes[node].network_errors.per_second
     }
 }

@@ -266,7 +266,6 @@ impl Source {
             Self::Peers { ranks } => ranks.words(),
             Self::Kernel { node } => format!("kernel of {node}"),
             Self::Driver { node } => format!("GPU driver of {node}"),
-            Self::Nic { node } => format!("network interfaces of {node}"),
             Self::Agent { node } => format!("agent of {node}"),
         }
     }
@@ -297,7 +296,6 @@ impl Evidence {
             Self::PcieWidthRatio => "PCIe lanes as a share of the maximum",
             Self::MajorFaults => "major page faults per second",
             Self::MicroBatch => "samples in a micro-batch",
-            Self::NetworkErrors => "network errors per second",
             Self::KernelStarted => "kernel of the operation has started",
             Self::OwnLoss => "own loss",
             Self::InputMean => "mean of its inputs",
@@ -349,7 +347,6 @@ impl Cause {
             Self::MessageMissing => "it waits for a message that no rank sends",
             Self::Desynchronised => "ranks do operations of different kinds, sizes or types",
             Self::GroupOrder => "ranks entered two process groups in different orders",
-            Self::Network => "all ranks have entered the collective, and the network has errors",
             Self::KernelNotStarted => "the kernel of the collective has not started on its GPU",
             Self::Working => "it works on something else, as its stack shows",
             Self::Saving => "it saves a checkpoint",
@@ -475,7 +472,7 @@ mod tests {
             assert_eq!(now.is_described_by(&sentence), expected, "{sentence}");
         }
         let unknown = |cause| finding(FindingKind::Hang, Culprit::Unknown, None, cause);
-        assert!(unknown(Cause::Unknown).is_described_by(&unknown(Cause::Network).sentence()));
+        assert!(unknown(Cause::Unknown).is_described_by(&unknown(Cause::Desynchronised).sentence()));
     }
 
     fn witness(

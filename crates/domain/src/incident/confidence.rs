@@ -98,7 +98,6 @@ impl Confidence {
             Source::Peers { .. } => WitnessKind::Peers,
             Source::Kernel { .. } => WitnessKind::Kernel,
             Source::Driver { .. } => WitnessKind::Driver,
-            Source::Nic { .. } => WitnessKind::Nic,
             Source::Agent { .. } => WitnessKind::Agent,
         });
         Self {

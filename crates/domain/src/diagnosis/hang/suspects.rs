@@ -2,8 +2,8 @@
 
 use super::inactivity::{Inactivity, View};
 use super::report::{Suspects, finding_without_culprit};
-use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding, WITNESSED_RANKS_MAX, witness};
-use crate::diagnosis::finding::{Cause, Evidence, Source};
+use crate::diagnosis::draft_finding::{DraftCulprit, DraftFinding};
+use crate::diagnosis::finding::Cause;
 use crate::diagnosis::input::{Phase, ProcessCondition};
 use crate::diagnosis::members::seconds;
 use crate::diagnosis::wait_graph::Unfinished;
@@ -13,8 +13,6 @@ use crate::ident::Rank;
 const FIRST_WITHOUT_CULPRIT_S: f64 = 120.0;
 /// For this long, a process in the kernel may write files between steps.
 const SCRIPT_FILES_S: f64 = 30.0;
-/// Minimum number of network errors per second for a network fault.
-const NETWORK_ERRORS_MIN: f64 = 1.0;
 
 /// Returns the ranks whose processes have ended, are stopped or wait in the kernel. `named` are the culprits of this hang that are already
 /// known. No rank has moved since, so that a rank that was stopped or ended later is none of them: a debugger may have stopped it.
@@ -201,11 +199,6 @@ pub(super) fn all_enqueued(
     if view.median_step_s.is_none() && inactivity.seconds < FIRST_WITHOUT_CULPRIT_S {
         return Err(None);
     }
-    if silent.is_empty()
-        && let Some(found) = by_network(view, inactivity, unfinished)
-    {
-        return Err(Some(Box::new(found)));
-    }
     let culprit = DraftCulprit::Unknown;
     Err(Some(Box::new(finding_without_culprit(
         view,
@@ -214,29 +207,4 @@ pub(super) fn all_enqueued(
         Cause::Unknown,
         Some(unfinished),
     ))))
-}
-
-/// Returns the finding about the nodes whose counters show network errors while all ranks wait in one operation.
-fn by_network(view: &View<'_>, inactivity: &Inactivity, unfinished: &Unfinished) -> Option<DraftFinding> {
-    let errors = |node: usize| {
-        view.usage
-            .network_errors(node)
-            .filter(|rate| *rate >= NETWORK_ERRORS_MIN)
-    };
-    let bad: Vec<(usize, f64)> = (0..view.members.node_count())
-        .filter_map(|node| errors(node).map(|rate| (node, rate)))
-        .collect();
-    let most = bad.iter().max_by(|a, b| a.1.total_cmp(&b.1))?.0;
-    let culprit = if bad.len() < view.members.node_count() {
-        DraftCulprit::Node(most)
-    } else {
-        DraftCulprit::Unknown
-    };
-    let mut found = finding_without_culprit(view, inactivity, culprit, Cause::Network, Some(unfinished));
-    let nics = bad.into_iter().take(WITNESSED_RANKS_MAX).map(|(node, rate)| {
-        let node = view.members.node_name(node).to_string();
-        witness(Source::Nic { node }, Evidence::NetworkErrors, rate)
-    });
-    found.witnesses.splice(0..0, nics);
-    Some(found)
 }

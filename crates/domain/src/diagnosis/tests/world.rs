@@ -389,7 +389,6 @@ impl<'a> World<'a> {
                 at_ms: at_ms(now_s),
                 cpus: Some(8.0),
                 steal_seconds_total: Some(value("steal").unwrap_or(0.0) * 8.0 * now_s),
-                network_errors_total: Some(value("errors").unwrap_or(0.0) * now_s),
             }));
         }
     }
