@@ -18,8 +18,6 @@ const TIMES: f64 = 3.0;
 const RUN_DELAY_MIN: f64 = 0.05;
 const STEAL_MIN: f64 = 0.05;
 const MAJOR_FAULTS_MIN: f64 = 20.0;
-/// A clock is low if it is below this share of the clock of the peers.
-const CLOCK_SHARE: f64 = 0.93;
 
 /// Data that can corroborate a cause.
 pub(super) struct Context<'a> {
@@ -51,7 +49,6 @@ pub(super) fn corroborated(
     let by_gpu = || {
         compared
             .throttled()
-            .or_else(|| compared.low_clock())
             .or_else(|| compared.other_processes())
             .or_else(|| compared.narrow_link())
     };
@@ -102,12 +99,6 @@ impl Compared<'_> {
         let reasons = self.context.usage.gpu(self.place)?.throttle_reasons.join(", ");
         let witness = self.driver(Evidence::Throttled, own, peers).detail(reasons);
         Some((Cause::Throttled, witness))
-    }
-
-    fn low_clock(&self) -> Option<(Cause, Witness)> {
-        let (own, peers) = self.gpu_value(|gpu| gpu.clock_ratio)?;
-        let witness = self.driver(Evidence::ClockRatio, own, peers).in_ratio();
-        (own < CLOCK_SHARE * peers).then_some((Cause::LowClock, witness))
     }
 
     fn other_processes(&self) -> Option<(Cause, Witness)> {

@@ -117,8 +117,6 @@ pub enum Cause {
     Saving,
     /// The GPU of the rank throttles.
     Throttled,
-    /// The clock of the rank's GPU is lower than that of the others.
-    LowClock,
     /// The process of the rank waits for a processor.
     RunDelay,
     /// The processes of the rank and of its peers wait for processors. Which of them is late is chance.
@@ -254,8 +252,6 @@ pub enum Evidence {
     LostPerMinute,
     /// Share of time in which the GPU throttled, or 1 while it throttles.
     Throttled,
-    /// Clock of the GPU as a share of its maximum.
-    ClockRatio,
     /// Share of time in which the process waited for a processor.
     RunDelay,
     /// Share of the node's processor time that the hypervisor took.

@@ -192,7 +192,6 @@ impl Witness {
             Evidence::LastEnqueued => format!(", its peers wait in{value}"),
             Evidence::DifferentStacks => format!(" of{value} samples"),
             Evidence::PhaseSeconds
-            | Evidence::ClockRatio
             | Evidence::RunDelay
             | Evidence::Steal
             | Evidence::OtherProcesses
@@ -289,7 +288,6 @@ impl Evidence {
             Self::OwnUsualSeconds => "its usual time per step",
             Self::LostPerMinute => "time lost per minute",
             Self::Throttled => "GPU throttles",
-            Self::ClockRatio => "GPU clock as a share of its maximum",
             Self::RunDelay => "share of time it waits for a CPU",
             Self::Steal => "share of CPU time taken by the hypervisor",
             Self::OtherProcesses => "other processes on the GPU",
@@ -351,7 +349,6 @@ impl Cause {
             Self::Working => "it works on something else, as its stack shows",
             Self::Saving => "it saves a checkpoint",
             Self::Throttled => "its GPU throttles",
-            Self::LowClock => "its GPU runs at a lower clock than the others",
             Self::RunDelay => "its process waits for a free CPU",
             Self::BusyProcessors => "its process waits for a free CPU, and so do those of its peers",
             Self::Steal => "the hypervisor takes CPU time from its node",
@@ -542,9 +539,9 @@ mod tests {
                 "GPU driver of a: GPU throttles: yes",
             ),
             (
-                witness(driver(), Evidence::ClockRatio, (0.625, ratio), Some(1.0)),
+                witness(driver(), Evidence::PcieWidthRatio, (0.625, ratio), Some(1.0)),
                 "",
-                "GPU driver of a: GPU clock as a share of its maximum 62.5 %, its peers 100 %",
+                "GPU driver of a: PCIe lanes as a share of the maximum 62.5 %, its peers 100 %",
             ),
             (
                 witness(kernel(), Evidence::ProcessState, (1.0, ""), None),
