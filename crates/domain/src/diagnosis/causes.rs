@@ -46,12 +46,7 @@ pub(super) fn corroborated(
         place,
     };
     let computes = matches!(phase, FORWARD | BACKWARD | OPTIMIZER);
-    let by_gpu = || {
-        compared
-            .throttled()
-            .or_else(|| compared.other_processes())
-            .or_else(|| compared.narrow_link())
-    };
+    let by_gpu = || compared.throttled().or_else(|| compared.narrow_link());
     let gpu = computes.then(by_gpu).flatten();
     gpu.or_else(|| compared.run_delay())
         .or_else(|| compared.steal())
@@ -99,13 +94,6 @@ impl Compared<'_> {
         let reasons = self.context.usage.gpu(self.place)?.throttle_reasons.join(", ");
         let witness = self.driver(Evidence::Throttled, own, peers).detail(reasons);
         Some((Cause::Throttled, witness))
-    }
-
-    fn other_processes(&self) -> Option<(Cause, Witness)> {
-        let (own, peers) = self.gpu_value(|gpu| gpu.other_processes.map(f64::from))?;
-        let is_alone = own > 0.0 && (peers.is_nan() || peers == 0.0);
-        let witness = self.driver(Evidence::OtherProcesses, own, peers);
-        is_alone.then_some((Cause::OtherProcess, witness))
     }
 
     fn narrow_link(&self) -> Option<(Cause, Witness)> {

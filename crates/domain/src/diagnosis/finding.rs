@@ -123,8 +123,6 @@ pub enum Cause {
     BusyProcessors,
     /// The hypervisor takes processor time from the node.
     Steal,
-    /// Another process uses the rank's GPU.
-    OtherProcess,
     /// The GPU of the rank has fewer PCIe lanes than the slot allows.
     PcieWidth,
     /// Memory of the rank is read back from disk.
@@ -256,8 +254,6 @@ pub enum Evidence {
     RunDelay,
     /// Share of the node's processor time that the hypervisor took.
     Steal,
-    /// Number of other processes on the GPU.
-    OtherProcesses,
     /// PCIe lanes as a share of the maximum.
     PcieWidthRatio,
     /// Major page faults per second.

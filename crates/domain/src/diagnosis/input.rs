@@ -215,8 +215,6 @@ pub struct GpuCondition {
     pub throttle_reasons: Vec<String>,
     /// Share of time in which the GPU computes.
     pub utilization_ratio: Option<f64>,
-    /// Number of compute processes on the GPU that do not belong to the run.
-    pub other_processes: Option<u32>,
     /// PCIe lanes as a share of the maximum that GPU and slot support together.
     pub pcie_width_ratio: Option<f64>,
 }

@@ -51,9 +51,7 @@ fn depth(found: &DraftFinding, members: &Members) -> Depth {
     }
     match (&found.culprit, &found.cause) {
         (DraftCulprit::Unknown | DraftCulprit::Sides(_), _) => Depth::Symptom,
-        (_, Cause::Throttled | Cause::OtherProcess | Cause::PcieWidth | Cause::KernelNotStarted) => {
-            Depth::Gpu
-        }
+        (_, Cause::Throttled | Cause::PcieWidth | Cause::KernelNotStarted) => Depth::Gpu,
         (_, Cause::Data) => Depth::Data,
         _ => Depth::Rank,
     }

@@ -194,7 +194,6 @@ impl Witness {
             Evidence::PhaseSeconds
             | Evidence::RunDelay
             | Evidence::Steal
-            | Evidence::OtherProcesses
             | Evidence::PcieWidthRatio
             | Evidence::MajorFaults
             | Evidence::MicroBatch => format!(", its peers{value}"),
@@ -290,7 +289,6 @@ impl Evidence {
             Self::Throttled => "GPU throttles",
             Self::RunDelay => "share of time it waits for a CPU",
             Self::Steal => "share of CPU time taken by the hypervisor",
-            Self::OtherProcesses => "other processes on the GPU",
             Self::PcieWidthRatio => "PCIe lanes as a share of the maximum",
             Self::MajorFaults => "major page faults per second",
             Self::MicroBatch => "samples in a micro-batch",
@@ -352,7 +350,6 @@ impl Cause {
             Self::RunDelay => "its process waits for a free CPU",
             Self::BusyProcessors => "its process waits for a free CPU, and so do those of its peers",
             Self::Steal => "the hypervisor takes CPU time from its node",
-            Self::OtherProcess => "another process uses its GPU",
             Self::PcieWidth => "its GPU has fewer PCIe lanes than it could have",
             Self::MajorFaults => "its memory is read back from disk",
             Self::LargerBatch => "its batches are larger",

@@ -344,7 +344,7 @@ impl<'a> World<'a> {
     // === Resources ===
 
     fn resources(&mut self, now_s: f64) {
-        let of_gpu = ["throttle", "gpu-busy", "others", "pcie"];
+        let of_gpu = ["throttle", "gpu-busy", "pcie"];
         let mut values = self.case.values.iter();
         let has_gpus =
             self.case.backend == "nccl" || values.any(|(name, ..)| of_gpu.contains(&name.as_str()));
@@ -362,7 +362,6 @@ impl<'a> World<'a> {
             let gpu = GpuCondition {
                 throttle_reasons: self.word("throttle", rank).into_iter().collect(),
                 utilization_ratio: self.value("gpu-busy", rank),
-                other_processes: Some(self.value("others", rank).unwrap_or(0.0) as u32),
                 pcie_width_ratio: Some(self.value("pcie", rank).unwrap_or(1.0)),
             };
             self.analysis.take(Measurement::Resources(Resources {
