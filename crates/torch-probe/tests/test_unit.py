@@ -657,16 +657,31 @@ def test_an_exception_of_a_signal_handler_reaches_the_script(tmp_path):
         "def plain(*_): raise Preempted\n"
         "class Script:\n"
         "    def method(self, *_): raise Preempted\n"
+        "class Called:\n"
+        "    def __call__(self, *_): raise Preempted\n"
         "def interrupted():\n"
         "    signal.raise_signal(signal.SIGUSR1)\n"
         "    for _ in range(1000): pass\n"
-        "for handler in (plain, Script().method, functools.partial(plain, 1)):\n"
+        "for handler in (plain, Script().method, functools.partial(plain, 1), Called()):\n"
         "    signal.signal(signal.SIGUSR1, handler)\n"
         "    try: lockstep_probe.probe.call(interrupted)\n"
         "    except Preempted: print('reached', lockstep_probe.probe.faults)\n"
     )
     done = python(code, INJECT, environ={**WORKER, **rank_environment(tmp_path / "socket")})
-    assert done.stdout == "reached 0\n" * 3, done.stderr
+    assert done.stdout == "reached 0\n" * 4, done.stderr
+
+
+def test_an_exception_inside_the_probe_stays_inside_whatever_the_signal_handlers_are(tmp_path):
+    code = (
+        "import lockstep_probe, signal\n"
+        "class Odd:\n"
+        "    def __getattr__(self, name): raise ValueError(name)\n"
+        "    def __call__(self, *_): pass\n"
+        "signal.signal(signal.SIGUSR1, Odd())\n"
+        "print(lockstep_probe.probe.call(lambda: 1 // 0), lockstep_probe.probe.faults)\n"
+    )
+    done = python(code, INJECT, environ={**WORKER, **rank_environment(tmp_path / "socket")})
+    assert done.stdout == "None 1\n", done.stderr
 
 
 def test_an_exception_inside_the_probe_stays_inside(tmp_path):

@@ -70,12 +70,17 @@ def shorten_message(message):
 
 def is_of_signal_handler(error):
     """Returns True if a signal handler of the script raised the error. A handler runs wherever the main thread is, also in the probe."""
-    codes = {code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    try:
+        codes = [code_of(signal.getsignal(number)) for number in signal.valid_signals()]
+        return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__) for code in codes)
+    except Exception:  # a handler of a class whose attributes cannot be read
+        return False
 
 
 def code_of(handler):
     handler = getattr(handler, "func", handler)  # functools.partial
+    if callable(handler) and not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
+        handler = type(handler).__call__  # of an object that can be called
     return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 

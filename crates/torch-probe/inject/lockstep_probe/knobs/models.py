@@ -12,6 +12,7 @@ import copyreg
 import functools
 import weakref
 
+from ..errors import is_of_signal_handler
 from .knob import KnobError
 
 FULLY_SHARD = (
@@ -34,6 +35,8 @@ class Models:
         try:
             return function(*args) if self._panel.on else None
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             self._panel.probe.fault(error)
             return None
 
@@ -73,6 +76,8 @@ class Models:
         return known is not None and known() is module
 
     def _remember(self, model):
+        # A script that makes a model in each step leaves dead references behind.
+        self._known = {key: known for key, known in self._known.items() if known() is not None}
         self._known.update((id(part), weakref.ref(part)) for part in model.modules())
 
     def _watch_ddp(self, module):
