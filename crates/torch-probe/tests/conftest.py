@@ -178,6 +178,13 @@ def ranks(tmp_path_factory):
     return run
 
 
+def notes_of(record):
+    """Returns the notes of a record, without the one that each rank has under Gloo with torch before 2.8."""
+    from lockstep_probe.server import NO_RECORDER
+
+    return [note for note in record.get("notes") or [] if note != NO_RECORDER]
+
+
 def endings(processes):
     """Returns the exit status of each process; None for those that still run after the time limit. Those print their stacks and are ended.
     """

@@ -6,7 +6,7 @@ import types
 
 import pytest
 import recipes
-from conftest import SCRIPTS
+from conftest import SCRIPTS, notes_of
 
 from lockstep_probe import compiler, memory
 
@@ -28,7 +28,7 @@ def test_what_breaks_hooks_runs_as_without_the_probe(ranks, tmp_path, kind, step
     [bye] = watched.of("bye")
     assert bye["step"] == steps and {record["pid"] for record in watched.records} == {bye["pid"]}
     unseen = UNSEEN.get(kind)
-    assert [unseen in note for note in bye.get("notes", [])] == ([] if unseen is None else [True]), bye.get("notes")
+    assert [unseen in note for note in notes_of(bye)] == ([] if unseen is None else [True]), notes_of(bye)
 
 
 def without_times(output):

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from conftest import PACKAGE, RANKS, Listener
+from conftest import PACKAGE, RANKS, Listener, notes_of
 from knob_models import Deep
 from knob_models import train as train_model
 from knobbed import script, train
@@ -67,7 +67,7 @@ def test_a_launched_example_is_changed_from_its_first_import_on(torchrun):
         assert {name: state for name, (state, _) in answers.items()} == dict.fromkeys(knobs, "applied"), answers
         assert "8 of 8 blocks" in answers["activation_checkpointing"][1]
         assert [record["step"] for record in finished.of("step", rank) if record.get("saved_tensor_bytes")] == [2, 3, 4]
-        assert [note for record in finished.of("bye", rank) for note in record.get("notes") or []] == []
+        assert [note for record in finished.of("bye", rank) for note in notes_of(record)] == []
     said = [float(loss) for loss in re.findall(r" loss (\S+)", finished.output)]
     assert len(said) == 5 and said[-1] < said[0]
     assert max(finished.sizes) <= 8192

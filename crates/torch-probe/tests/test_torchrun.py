@@ -10,7 +10,7 @@ import time
 
 import pytest
 import recipes
-from conftest import INJECT, PACKAGE, RANKS, RECIPE, SCRIPTS, TIMEOUT_S, Listener, rank_environment
+from conftest import INJECT, PACKAGE, RANKS, RECIPE, SCRIPTS, TIMEOUT_S, Listener, notes_of, rank_environment
 
 PARTS = ("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 
@@ -30,7 +30,7 @@ def assert_sound(finished, steps, count=RANKS):
             assert sum(later.get(part, 0.0) for part in PARTS) <= later["step_s"]
         bye = finished.of("bye", rank)
         assert [record["step"] for record in bye] == [steps]
-        assert "notes" not in bye[0], bye[0]["notes"]
+        assert notes_of(bye[0]) == []
     assert {record["run"] for record in finished.records} == {"run-1"}
     assert {record["attempt"] for record in finished.records} == {3}
 
