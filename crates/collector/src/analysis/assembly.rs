@@ -132,7 +132,6 @@ pub(super) fn assemble(
                     .map(|(reason, _)| reason.clone())
                     .collect(),
                 pcie_width_ratio: memory.pcie.get(gpu).and_then(|lanes| lanes.ratio()),
-                ..GpuCondition::default()
             })
         };
         let measurements = [

@@ -213,8 +213,6 @@ pub struct Resources {
 pub struct GpuCondition {
     /// Reasons for throttling now, as in `gpu_throttle`, without those of an idle GPU; empty if the GPU does not throttle.
     pub throttle_reasons: Vec<String>,
-    /// Share of time in which the GPU computes.
-    pub utilization_ratio: Option<f64>,
     /// PCIe lanes as a share of the maximum that GPU and slot support together.
     pub pcie_width_ratio: Option<f64>,
 }

@@ -20,8 +20,6 @@ const BUSY_SHARE_MIN: f64 = 0.5;
 const LOCK_WAIT_SHARE_MAX: f64 = 0.03;
 /// A wait for data may take this many times the longest one before.
 const LOADING_TIMES: f64 = 3.0;
-/// Use of a GPU above which it works.
-const GPU_BUSY_MIN: f64 = 0.1;
 
 /// Requests for stacks during one suspicion, and the answers.
 #[derive(Debug, Clone, Default)]
@@ -142,11 +140,8 @@ impl Stacks {
         if samples.iter().any(|frames| is_shutting_down(frames)) {
             return SuspectActivity::Ends;
         }
-        let is_gpu_busy = view.usage.gpu(place).and_then(|gpu| gpu.utilization_ratio);
-        if different_stacks(samples) > 1
-            || samples.iter().any(|frames| is_compiling(frames))
-            || is_gpu_busy.is_some_and(|busy| busy > GPU_BUSY_MIN)
-        {
+        // Whether its GPU is busy says nothing: a kernel of NCCL that waits for other ranks occupies the GPU.
+        if different_stacks(samples) > 1 || samples.iter().any(|frames| is_compiling(frames)) {
             return SuspectActivity::Work(AloneActivity::Working);
         }
         if holds_lock && work.is_none_or(|share| share > BUSY_SHARE_MIN) {

@@ -344,7 +344,7 @@ impl<'a> World<'a> {
     // === Resources ===
 
     fn resources(&mut self, now_s: f64) {
-        let of_gpu = ["throttle", "gpu-busy", "pcie"];
+        let of_gpu = ["throttle", "pcie"];
         let mut values = self.case.values.iter();
         let has_gpus =
             self.case.backend == "nccl" || values.any(|(name, ..)| of_gpu.contains(&name.as_str()));
@@ -361,7 +361,6 @@ impl<'a> World<'a> {
             self.cpu[rank as usize] += share.unwrap_or(if is_halted { 0.0 } else { 0.8 });
             let gpu = GpuCondition {
                 throttle_reasons: self.word("throttle", rank).into_iter().collect(),
-                utilization_ratio: self.value("gpu-busy", rank),
                 pcie_width_ratio: Some(self.value("pcie", rank).unwrap_or(1.0)),
             };
             self.analysis.take(Measurement::Resources(Resources {
