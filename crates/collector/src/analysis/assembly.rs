@@ -125,7 +125,7 @@ pub(super) fn assemble(
         }
         let gpu = || {
             let gpu = memory.gpus.get(&(run.clone(), rank))?;
-            let reasons = memory.throttle.get(gpu)?.iter();
+            let reasons = memory.throttle.get(gpu).into_iter().flatten();
             Some(GpuCondition {
                 throttle_reasons: reasons
                     .filter(|(_, is)| **is)
@@ -438,5 +438,20 @@ mod tests {
         assert_eq!(reasons, Some(vec!["hw_thermal_slowdown".to_owned()]));
         let lanes = resources.gpu.as_ref().and_then(|gpu| gpu.pcie_width_ratio);
         assert_eq!(lanes, Some(0.25));
+    }
+
+    #[test]
+    fn a_gpu_whose_driver_gives_no_throttle_reasons_is_reported_too() {
+        let assignment: &[(&str, &str)] = &[("gpu", "G1"), ("run", "r"), ("rank", "0")];
+        let rank: &[(&str, &str)] = &[("run", "r"), ("rank", "0")];
+        let frames = [
+            frame(&[1_000], &[("gpu_assignment_info", assignment, &[1.0])]),
+            frame(&[1_000], &[("train_cpu_seconds_total", rank, &[5.0])]),
+        ];
+        let measurements = assembled(&mut NodeMemory::default(), &frames);
+        let [Measurement::Resources(resources)] = measurements.as_slice() else {
+            panic!("one reading of resources: {measurements:?}");
+        };
+        assert_eq!(resources.gpu, Some(GpuCondition::default()));
     }
 }

@@ -211,7 +211,8 @@ pub struct Resources {
 /// Condition of a rank's GPU.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuCondition {
-    /// Reasons for throttling now, as in `gpu_throttle`, without those of an idle GPU; empty if the GPU does not throttle.
+    /// Reasons for throttling now, as in `gpu_throttle`, without those of an idle GPU; empty if the GPU does not throttle, or if its driver does not
+    /// say so.
     pub throttle_reasons: Vec<String>,
     /// PCIe lanes as a share of the maximum that GPU and slot support together.
     pub pcie_width_ratio: Option<f64>,
