@@ -18,10 +18,11 @@ const AGAIN_MS: u32 = 300_000;
 /// Maximum number of runs and nodes that are named.
 const NAMED_MAX: usize = 6;
 
-/// The GPUs. Not those that were not measured ten minutes ago, and not those of a node that is down.
+/// The GPUs. Not those that were not measured ten minutes ago, and not those of a node that was down since: what its GPUs did then may not be
+/// known yet.
 const HELD: &str = "(gpu_processes > 0 and on (node, gpu) gpu_memory_used_bytes / gpu_memory_total_bytes > 0.05 \
     and on (node, gpu) max_over_time(gpu_utilization_ratio[10m]) < 0.01 \
-    and on (node, gpu) gpu_utilization_ratio offset 10m unless on (node) node_up == 0)";
+    and on (node, gpu) gpu_utilization_ratio offset 10m and on (node) min_over_time(node_up[10m]) == 1)";
 
 /// The number of these GPUs of a run, or on a node without a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,7 +62,7 @@ pub(super) fn HeldIdle() -> impl IntoView {
         let held = held.get();
         let link = |one: &Held| {
             let owner = one.run.as_deref().and_then(owner_of);
-            view! { <a class="link inline-flex items-center min-h-(--row)" href=href(one)>{words(one, owner)}</a> }.into_any()
+            view! { <a class="link inline-flex items-center min-h-(--row) break-all" href=href(one)>{words(one, owner)}</a> }.into_any()
         };
         let mut named: Vec<AnyView> = held.iter().take(NAMED_MAX).map(link).collect();
         named.push(if held.len() > NAMED_MAX {
@@ -148,6 +149,14 @@ mod tests {
             assert_eq!(words(&one, owner.map(str::to_owned)), text);
             assert_eq!(href(&one), link);
         }
+    }
+
+    #[test]
+    fn gpus_of_a_node_that_was_down_meanwhile_are_not_listed() {
+        assert!(
+            HELD.ends_with(" and on (node) min_over_time(node_up[10m]) == 1)"),
+            "{HELD}"
+        );
     }
 
     #[test]
