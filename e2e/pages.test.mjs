@@ -172,6 +172,8 @@ test("pages", async (t) => {
     await find("action", "Asks first…");
     assert.deepEqual(await palette.getByRole("option").allInnerTexts().then((all) => all.filter((text) => /Twice|At once|Log out/.test(text))), []);
     await page.keyboard.type(" asks");
+    await palette.getByRole("combobox").evaluate((input) => input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", isComposing: true, bubbles: true })));
+    assert.equal(await palette.isVisible(), true, "the Enter of an input method presses nothing");
     await page.keyboard.press("Enter");
     await page.locator("main button[data-pressed]").filter({ hasText: "Asks first…" }).waitFor();
   });

@@ -122,7 +122,8 @@ pub(super) fn PaletteDialog(palette: Palette) -> impl IntoView {
         match event.key().as_str() {
             "ArrowDown" => palette.chosen.update(|chosen| *chosen = (*chosen + 1).min(last)),
             "ArrowUp" => palette.chosen.update(|chosen| *chosen = chosen.saturating_sub(1)),
-            "Enter" => {
+            // Enter may also accept what an input method composes, such as Chinese characters.
+            "Enter" if !event.is_composing() => {
                 let chosen = palette.chosen.get_untracked();
                 if let Some(entry) = matches.with_untracked(|all| all.get(chosen).cloned()) {
                     go(&entry);
