@@ -168,6 +168,10 @@ test("pages", async (t) => {
         return button;
       };
       ["Twice…", "Twice…", "At once", "Asks first…"].forEach(add);
+      // A part of the page may have a header of its own, whose buttons may do anything.
+      const header = document.createElement("header");
+      header.append(add("At once too"));
+      document.querySelector("main").append(header);
     });
     await find("action", "Asks first…");
     assert.deepEqual(await palette.getByRole("option").allInnerTexts().then((all) => all.filter((text) => /Twice|At once|Log out/.test(text))), []);

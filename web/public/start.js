@@ -18,7 +18,7 @@ const buttons = () => {
   const named = new Map();
   for (const button of document.querySelectorAll("header button:not([title]), main button:enabled")) {
     const text = button.innerText.trim();
-    const isSafe = button.closest("header") || text.endsWith("…") || button.dataset.testid === "unzoom";
+    const isSafe = !button.closest("main") || text.endsWith("…") || button.dataset.testid === "unzoom";
     if (!isSafe || !button.checkVisibility?.()) continue;
     const name = button.getAttribute("aria-label") ?? text;
     named.set(name, named.has(name) ? undefined : button);
