@@ -12,7 +12,7 @@ pub use draft::{
     CheckedSpec, MemoryForecast, MemoryPart, NodePreview, PlacementPreview, SettingView, SpecDraft,
     SpecProblem,
 };
-pub use logs::{LogMatch, LogMatches, LogPiece, LogSource};
+pub use logs::{LogLine, LogLines, LogMatch, LogMatches, LogPiece, LogSource};
 pub use memory::{MemoryComparison, PlannedPart, RunMemory, SavedTensors};
 
 pub use crate::run::checkpoint::ResumedFrom;

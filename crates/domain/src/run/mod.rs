@@ -12,6 +12,7 @@ pub mod goodput;
 pub mod inspect;
 pub mod knob;
 mod launch;
+pub mod log_level;
 pub mod log_text;
 pub mod mesh;
 pub mod provenance;
