@@ -1,7 +1,8 @@
-//! `/api/runs/{id}/logs`: a part of one log; `/api/runs/{id}/logs/search`: matching lines of all logs.
+//! `/api/runs/{id}/logs`: a part of one log; `/api/runs/{id}/logs/lines`: lines of all logs in one list; `/api/runs/{id}/logs/search`:
+//! matching lines, log by log.
 //!
 //! A part is the text as it was written, including escape sequences. Clients remove them with [`log_text`](domain::run::log_text) before
-//! they show the text. Lines found by a search contain none.
+//! they show the text. Lines contain none.
 
 use std::sync::Arc;
 
@@ -9,9 +10,12 @@ use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use domain::api::runs::{LogMatches, LogPiece, LogSource};
+use domain::api::runs::{LogLines, LogMatches, LogPiece, LogSource};
 use domain::api::session::Role;
 use domain::ident::{AttemptNo, Rank};
+use domain::run::log_level::LogLevel;
+use domain::run::ranks::RankSet;
+use domain::time::TimestampMs;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -19,14 +23,23 @@ use super::runs::run_id;
 use super::table::needs;
 use super::{ApiError, ApiResult};
 use crate::app::App;
-use crate::runs::Runs;
-use crate::runs::{LogError, PIECE_BYTES_MAX, Search, SearchError};
+use crate::runs::{
+    Cursor, CursorError, LinePosition, LineQuery, LogError, PIECE_BYTES_MAX, Runs, Search, SearchError,
+    log_pattern,
+};
 
 pub(super) fn routes() -> ApiRouter<App> {
     ApiRouter::new()
         .api_route(
             "/api/runs/{id}/logs",
             get_with(logs, needs(Role::Viewer, "A part of one log")),
+        )
+        .api_route(
+            "/api/runs/{id}/logs/lines",
+            get_with(
+                lines,
+                needs(Role::Viewer, "Lines of all logs of an attempt in one list"),
+            ),
         )
         .api_route(
             "/api/runs/{id}/logs/search",
@@ -92,6 +105,70 @@ async fn logs(
 }
 
 #[derive(JsonSchema, Deserialize)]
+struct LinesQuery {
+    attempt: Option<u32>,
+    ranks: Option<String>,
+    stream: Option<String>,
+    q: Option<String>,
+    #[serde(default)]
+    regex: bool,
+    #[serde(default)]
+    ignore_case: bool,
+    level: Option<LogLevel>,
+    after: Option<String>,
+    before: Option<String>,
+    at_ms: Option<TimestampMs>,
+    limit: Option<usize>,
+}
+
+/// Without a position, the last lines are returned. Without an attempt, the current one is used.
+async fn lines(
+    State(runs): State<Arc<Runs>>,
+    Path(id): Path<String>,
+    Query(query): Query<LinesQuery>,
+) -> ApiResult<Json<LogLines>> {
+    let run = run_id(&id)?;
+    let view = runs.stored_view(&run).await?;
+    let attempt = AttemptNo(query.attempt.unwrap_or(view.summary.attempt.0));
+    let Some(found) = view.attempts.iter().find(|view| view.attempt == attempt) else {
+        return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}")));
+    };
+    let mut wanted = LineQuery::new(attempt, found.ended_ms.is_some(), query.limit);
+    wanted.position = line_position(&query)?;
+    if let Some(writers) = query.ranks.filter(|ranks| !ranks.trim().is_empty()) {
+        let (ranks, launchers) = log_writers(&writers).map_err(ApiError::bad_request)?;
+        (wanted.ranks, wanted.launchers) = (Some(ranks), launchers);
+    }
+    if let Some(text) = query.q.filter(|text| !text.is_empty()) {
+        wanted.pattern = Some(log_pattern(&text, query.regex, query.ignore_case)?);
+    }
+    wanted.stream = query.stream;
+    wanted.level = query.level;
+    Ok(Json(runs.logs.lines(&run, wanted).await?))
+}
+
+fn line_position(query: &LinesQuery) -> ApiResult<LinePosition> {
+    let cursor = |text: &str| text.parse::<Cursor>();
+    match (&query.after, &query.before, query.at_ms) {
+        (None, None, None) => Ok(LinePosition::End),
+        (Some(after), None, None) => Ok(LinePosition::After(cursor(after)?)),
+        (None, Some(before), None) => Ok(LinePosition::Before(cursor(before)?)),
+        (None, None, Some(at_ms)) => Ok(LinePosition::After(Cursor::at_ms(at_ms))),
+        _ => Err(ApiError::bad_request(
+            "give only one of `after`, `before` and `at_ms`",
+        )),
+    }
+}
+
+/// Reads a list such as `0-3,7,launcher`. Returns the ranks, and true if it has the launchers.
+fn log_writers(text: &str) -> Result<(RankSet, bool), String> {
+    let parts = text.split(',').map(str::trim);
+    let (launchers, ranks): (Vec<&str>, Vec<&str>) = parts.partition(|part| *part == "launcher");
+    let ranks = RankSet::try_from(ranks.join(","))?;
+    Ok((ranks, !launchers.is_empty()))
+}
+
+#[derive(JsonSchema, Deserialize)]
 struct SearchQuery {
     q: String,
     #[serde(default)]
@@ -121,6 +198,12 @@ async fn search(
 
 impl From<SearchError> for ApiError {
     fn from(error: SearchError) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+impl From<CursorError> for ApiError {
+    fn from(error: CursorError) -> Self {
         Self::bad_request(error.to_string())
     }
 }

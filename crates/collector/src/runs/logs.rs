@@ -1,4 +1,5 @@
-//! Logs of runs: written at offsets as agents send them, read in parts, searched, and kept as long as the run's series.
+//! Logs of runs: written at offsets as agents send them, read in parts, searched, listed in the order of time, and kept as long as the
+//! run's series.
 //!
 //! ```text
 //! DATA/logs/RUN/ATTEMPT/NODE/rank-3.stdout/…   launcher.stderr/…   segments, see [`file`]
@@ -6,9 +7,13 @@
 //! Every part of the path is checked: run and node are names without slashes, and the collector makes the rest.
 
 mod file;
+mod lines;
 mod retention;
 mod search;
+mod times;
 
+pub use lines::{Cursor, CursorError, LinePosition, LineQuery};
+pub(crate) use search::pattern;
 pub use search::{Search, SearchError};
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,6 +26,7 @@ use domain::ident::{AttemptNo, NodeName, Rank, RunId};
 use tokio::sync::Semaphore;
 
 use self::file::{Found, LogFile};
+use crate::clock;
 
 /// Bound of the compressed logs of one run on disk, in bytes: some gigabytes of text. Beyond it, the longest log loses its middle.
 const RUN_BYTES_MAX: u64 = 256 << 20;
@@ -32,6 +38,8 @@ const OPEN_MAX: usize = 1_024;
 const NODE_LOGS_MAX: usize = 1_024;
 /// Number of searches at the same time. Each uses one core for seconds. Further searches wait.
 const SEARCHES_MAX: usize = 2;
+/// Number of lists of lines that are made at the same time. Most take milliseconds; those that search take seconds of one core.
+const LISTS_MAX: usize = 4;
 /// Maximum size of one read, in bytes.
 pub const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// How often a read is tried if its segment is packed or removed meanwhile. In practice one repetition is enough.
@@ -64,6 +72,8 @@ pub struct Logs {
     open: Mutex<HashMap<RunId, Arc<Room>>>,
     /// Searches in progress.
     searches: Semaphore,
+    /// Lists of lines that are being made.
+    lists: Semaphore,
 }
 
 /// The logs of a run, once opened. Locked while a chunk is written: two connections of one node, an old and a new one, must not append the
@@ -73,6 +83,8 @@ type Room = tokio::sync::Mutex<Option<OpenRun>>;
 #[derive(Debug)]
 struct OpenRun {
     used: u64,
+    /// When the last bytes arrived, since the logs were opened. Each write gets a later time.
+    last_us: u64,
     logs: BTreeMap<PathBuf, LogFile>,
 }
 
@@ -83,6 +95,7 @@ impl Logs {
             run_bytes_max: RUN_BYTES_MAX,
             open: Mutex::default(),
             searches: Semaphore::new(SEARCHES_MAX),
+            lists: Semaphore::new(LISTS_MAX),
         }
     }
 
@@ -176,7 +189,11 @@ impl OpenRun {
             logs.insert(path.clone(), LogFile::open(&path)?);
         }
         let used = logs.values().map(LogFile::disk).sum();
-        Ok(Self { used, logs })
+        Ok(Self {
+            used,
+            last_us: 0,
+            logs,
+        })
     }
 
     /// Returns true if the log exists or another one may be created. The limit holds for the log's folder: one node in one attempt.
@@ -215,7 +232,10 @@ impl OpenRun {
             (length, &bytes[usize::try_from(length - offset).unwrap_or(0)..])
         };
         let before = log.disk();
-        log.append(at, fresh)?;
+        // The clock may have been set back.
+        let time_us = now_us().max(self.last_us + 1).max(log.last_us()? + 1);
+        self.last_us = time_us;
+        log.append(at, fresh, time_us)?;
         self.used = self.used - before + log.disk();
         self.make_room(path, bytes_max)?;
         Ok(end)
@@ -246,6 +266,10 @@ impl OpenRun {
         }
         Ok(())
     }
+}
+
+fn now_us() -> u64 {
+    u64::try_from(clock::now_us()).unwrap_or(0)
 }
 
 fn read_piece(path: &Path, source: LogSource, offset: u64, limit: u64) -> io::Result<LogPiece> {

@@ -73,8 +73,11 @@ pub use error::RunError;
 pub use goodput::GoodputError;
 pub use inspect::{InspectError, OfRank, grouped};
 pub use knobs::KnobError;
+pub(crate) use logs::pattern as log_pattern;
 pub(crate) use logs::source as log_source;
-pub use logs::{LogError, Logs, PIECE_BYTES_MAX, Search, SearchError};
+pub use logs::{
+    Cursor, CursorError, LinePosition, LineQuery, LogError, Logs, PIECE_BYTES_MAX, Search, SearchError,
+};
 pub(crate) use reports::{Incoming, Receipt, Refused};
 pub use resume::ResumeError;
 pub use verdicts::CompareError;

@@ -5,13 +5,17 @@
 //!   00000000000000000000-1048576.zst    full, packed; its length is in its name
 //!   00000000000007340032-1048576.zst    the segments before it were dropped: the run's logs were too large
 //!   00000000000008388608                being written
+//!   00000000000008388608.times          when its parts arrived, see [`times`]; every segment has one
 //! ```
 //! A log that is too large loses its middle: its head shows how the run was started, its end why it ended. The names show where bytes are
 //! missing, so this survives a restart, and readers see it in the text.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use super::times::{self, Mark};
 
 /// A segment of this size is closed and packed: small enough to be read quickly from its middle, large enough to compress well.
 pub(super) const SEGMENT_BYTES: u64 = 1 << 20;
@@ -35,6 +39,10 @@ struct Segment {
     /// Size on disk, in bytes.
     disk: u64,
     packed: bool,
+    /// Size of its marks on disk, in bytes.
+    times: u64,
+    /// The last mark, once it is known.
+    marked: Option<Mark>,
 }
 
 /// The content at an offset.
@@ -50,7 +58,7 @@ impl LogFile {
     /// Opens a log. A log that does not exist yet has no segments.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         adopt_single_file(folder)?;
-        let mut segments = Vec::new();
+        let (mut segments, mut times_bytes) = (Vec::new(), HashMap::new());
         let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             entries => Some(entries?),
@@ -58,11 +66,17 @@ impl LogFile {
         for entry in entries.into_iter().flatten() {
             let entry = entry?;
             let name = entry.file_name();
-            let Some(mut segment) = name.to_str().and_then(Segment::from_name) else {
+            let Some(name) = name.to_str() else { continue };
+            let (start, segment) = (times::segment_of(name), Segment::from_name(name));
+            if start.is_none() && segment.is_none() {
                 continue;
-            };
+            }
             // Packed and removed, or dropped, since the folder was listed.
             let Ok(meta) = entry.metadata() else { continue };
+            if let Some(start) = start {
+                times_bytes.insert(start, meta.len());
+            }
+            let Some(mut segment) = segment else { continue };
             segment.disk = meta.len();
             if !segment.packed {
                 segment.length = meta.len();
@@ -72,6 +86,9 @@ impl LogFile {
         // If both forms exist, the packed one is complete: it got its name last.
         segments.sort_by_key(|segment| (segment.start, !segment.packed));
         segments.dedup_by_key(|segment| segment.start);
+        for segment in &mut segments {
+            segment.times = times_bytes.get(&segment.start).copied().unwrap_or(0);
+        }
         Ok(Self {
             folder: folder.to_owned(),
             segments,
@@ -85,11 +102,23 @@ impl LogFile {
 
     /// Returns the size on disk, in bytes.
     pub(super) fn disk(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.disk).sum()
+        self.segments
+            .iter()
+            .map(|segment| segment.disk + segment.times)
+            .sum()
     }
 
-    /// Appends at an offset that is not before the end. If the offset is after the end, a gap of missing bytes remains.
-    pub(super) fn append(&mut self, offset: u64, mut bytes: &[u8]) -> io::Result<()> {
+    /// Returns when the last bytes arrived; 0 if that is not known.
+    pub(super) fn last_us(&mut self) -> io::Result<u64> {
+        match self.segments.last_mut() {
+            Some(last) => Ok(last.last_mark(&self.folder)?.time_us),
+            None => Ok(0),
+        }
+    }
+
+    /// Appends at an offset that is not before the end. If the offset is after the end, a gap of missing bytes remains. The bytes arrived
+    /// at `time_us`.
+    pub(super) fn append(&mut self, offset: u64, mut bytes: &[u8], time_us: u64) -> io::Result<()> {
         let fits = |last: &Segment| !last.packed && last.end() == offset && last.length < SEGMENT_BYTES;
         if !self.segments.last().is_some_and(fits) {
             self.begin(offset)?;
@@ -99,6 +128,10 @@ impl LogFile {
                 .unwrap_or(0)
                 .min(bytes.len());
             let (now, rest) = bytes.split_at(room);
+            // Before the bytes: a reader never sees them with the time of earlier bytes.
+            if !now.is_empty() {
+                last.mark(&self.folder, time_us)?;
+            }
             let path = self.folder.join(last.name());
             let mut file = OpenOptions::new().create(true).append(true).open(path)?;
             file.write_all(now)?;
@@ -118,6 +151,7 @@ impl LogFile {
     pub(super) fn cut_end(&mut self, end: u64) -> io::Result<()> {
         if let Some(last) = self.segments.pop() {
             fs::remove_file(self.folder.join(last.name()))?;
+            times::remove(&self.folder, last.start)?;
         }
         self.begin(end)
     }
@@ -139,7 +173,8 @@ impl LogFile {
         }
         let segment = self.segments.remove(at);
         fs::remove_file(self.folder.join(segment.name()))?;
-        Ok(segment.disk)
+        times::remove(&self.folder, segment.start)?;
+        Ok(segment.disk + segment.times)
     }
 
     /// Returns the number of segments between the head and the end.
@@ -161,6 +196,84 @@ impl LogFile {
         segment
             .read(&self.folder, skip, length.min(limit))
             .map(Found::Bytes)
+    }
+
+    /// Returns true if a line of the first segment may have no time, because an earlier version stored it.
+    pub(super) fn is_untimed(&self) -> io::Result<bool> {
+        let Some(first) = self.segments.first().filter(|first| first.length > 0) else {
+            return Ok(false);
+        };
+        let mark = self.first_mark(0)?;
+        Ok(mark.is_none_or(|mark| mark.offset > first.start))
+    }
+
+    /// Returns the index of the segment that contains the offset, or of the last one before it.
+    pub(super) fn segment_at(&self, offset: u64) -> usize {
+        let begun = self.segments.partition_point(|segment| segment.start <= offset);
+        begun.saturating_sub(1)
+    }
+
+    /// Returns the index of the last segment with a mark whose first bytes had arrived at `time_us`, or 0.
+    pub(super) fn segment_until(&self, time_us: u64) -> io::Result<usize> {
+        let (mut low, mut high) = (0, self.segments.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let marked = self.last_marked(middle)?;
+            if marked.is_none_or(|(_, first)| first.time_us <= time_us) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let marked = self.last_marked(low.saturating_sub(1))?;
+        Ok(marked.map_or(0, |(segment, _)| segment))
+    }
+
+    /// Returns the last segment up to this one that has marks, and its first mark.
+    fn last_marked(&self, segment: usize) -> io::Result<Option<(usize, Mark)>> {
+        for at in (0..=segment).rev() {
+            if let Some(first) = self.first_mark(at)? {
+                return Ok(Some((at, first)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the start of a segment.
+    pub(super) fn start_of(&self, segment: usize) -> Option<u64> {
+        self.segments.get(segment).map(|segment| segment.start)
+    }
+
+    /// Returns the marks of a segment.
+    pub(super) fn marks(&self, segment: usize) -> io::Result<Vec<Mark>> {
+        match self.start_of(segment) {
+            Some(start) => times::read(&times::path(&self.folder, start), start),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn first_mark(&self, segment: usize) -> io::Result<Option<Mark>> {
+        match self.start_of(segment) {
+            Some(start) => times::read_first(&times::path(&self.folder, start), start),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the first mark of the segments after this one.
+    pub(super) fn first_mark_after(&self, segment: usize) -> io::Result<Option<Mark>> {
+        for at in segment + 1..self.segments.len() {
+            if let Some(first) = self.first_mark(at)? {
+                return Ok(Some(first));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns where the missing bytes begin that end at this offset.
+    pub(super) fn gap_before(&self, offset: u64) -> Option<u64> {
+        let at = self.segments.iter().position(|segment| segment.start == offset)?;
+        let before = at.checked_sub(1).map_or(0, |before| self.segments[before].end());
+        (before < offset).then_some(before)
     }
 
     /// Reads across the borders of segments until there are `limit` bytes, the end, or a gap.
@@ -188,6 +301,8 @@ impl LogFile {
             length: 0,
             disk: 0,
             packed: false,
+            times: 0,
+            marked: None,
         };
         File::create(self.folder.join(segment.name()))?;
         self.segments.push(segment);
@@ -209,6 +324,8 @@ impl Segment {
             length: length.unwrap_or(0),
             disk: 0,
             packed: length.is_some(),
+            times: 0,
+            marked: None,
         })
     }
 
@@ -222,6 +339,28 @@ impl Segment {
 
     fn end(&self) -> u64 {
         self.start + self.length
+    }
+
+    /// Records when the bytes after the end arrived.
+    fn mark(&mut self, folder: &Path, time_us: u64) -> io::Result<()> {
+        let before = self.last_mark(folder)?;
+        let mark = Mark {
+            offset: self.end(),
+            time_us: time_us.max(before.time_us),
+        };
+        self.times += times::append(&times::path(folder, self.start), mark, before)?;
+        self.marked = Some(mark);
+        Ok(())
+    }
+
+    fn last_mark(&mut self, folder: &Path) -> io::Result<Mark> {
+        if let Some(mark) = self.marked {
+            return Ok(mark);
+        }
+        let path = times::path(folder, self.start);
+        let (mark, size) = times::repair(&path, self.start, self.end())?;
+        (self.marked, self.times) = (Some(mark), size);
+        Ok(mark)
     }
 
     /// Packs the segment. The packed file gets its name when it is complete, and only then the other file is removed: at a crash, one of
@@ -294,7 +433,7 @@ mod tests {
         let mut at = 0;
         while at < length {
             let piece = bytes(at, (length - at).min(100_000));
-            log.append(at, &piece).expect("appends");
+            log.append(at, &piece, at).expect("appends");
             at += piece.len() as u64;
         }
         assert!(log.disk() < length / 2, "{}", log.disk());
@@ -315,12 +454,12 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("rank-0.stdout");
         let mut log = LogFile::open(&path).expect("opens");
-        log.append(0, &bytes(0, 4 * SEGMENT_BYTES)).expect("appends");
+        log.append(0, &bytes(0, 4 * SEGMENT_BYTES), 1).expect("appends");
         assert_eq!(log.droppable(), 2);
         assert!(log.drop_one(false).expect("drops") > 0);
         assert!(log.drop_one(false).expect("drops") > 0);
         assert_eq!(log.drop_one(false).expect("answers"), 0);
-        log.append(5 * SEGMENT_BYTES, b"").expect("notes");
+        log.append(5 * SEGMENT_BYTES, b"", 2).expect("notes");
         let again = LogFile::open(&path).expect("opens");
         assert_eq!(again.end(), 5 * SEGMENT_BYTES);
         let missing = |until| Found::Missing { until };
@@ -342,7 +481,7 @@ mod tests {
         let path = place.path().join("rank-0.stdout");
         fs::write(&path, "old ").expect("writes");
         let mut log = LogFile::open(&path).expect("opens");
-        log.append(4, b"new").expect("appends");
+        log.append(4, b"new", 1).expect("appends");
         let found = LogFile::open(&path)
             .expect("opens")
             .read_on(0, 100)

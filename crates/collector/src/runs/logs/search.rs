@@ -72,25 +72,8 @@ impl Search {
         ignore_case: bool,
         limit: Option<usize>,
     ) -> Result<Self, SearchError> {
-        if text.is_empty() {
-            return Err(SearchError::Empty);
-        }
-        if text.len() > PATTERN_BYTES_MAX {
-            return Err(SearchError::Long);
-        }
-        let text = if is_regex {
-            Cow::Borrowed(text)
-        } else {
-            Cow::Owned(regex::escape(text))
-        };
-        let pattern = RegexBuilder::new(&text)
-            .case_insensitive(ignore_case)
-            .size_limit(PATTERN_SIZE_MAX)
-            .dfa_size_limit(PATTERN_CACHE_MAX)
-            .build()
-            .map_err(|error| SearchError::Pattern(error.to_string()))?;
         Ok(Self {
-            pattern,
+            pattern: pattern(text, is_regex, ignore_case)?,
             attempt: None,
             rank: None,
             stream: None,
@@ -103,6 +86,30 @@ impl Search {
             && self.rank.is_none_or(|rank| Some(rank) == source.rank)
             && self.stream.as_ref().is_none_or(|stream| *stream == source.stream)
     }
+}
+
+/// Compiles a pattern, as [`Search::new`] does.
+///
+/// # Errors
+/// Returns an error if the pattern is invalid or too large.
+pub(crate) fn pattern(text: &str, is_regex: bool, ignore_case: bool) -> Result<Regex, SearchError> {
+    if text.is_empty() {
+        return Err(SearchError::Empty);
+    }
+    if text.len() > PATTERN_BYTES_MAX {
+        return Err(SearchError::Long);
+    }
+    let text = if is_regex {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(regex::escape(text))
+    };
+    RegexBuilder::new(&text)
+        .case_insensitive(ignore_case)
+        .size_limit(PATTERN_SIZE_MAX)
+        .dfa_size_limit(PATTERN_CACHE_MAX)
+        .build()
+        .map_err(|error| SearchError::Pattern(error.to_string()))
 }
 
 impl Logs {
@@ -237,8 +244,7 @@ impl LogSearch<'_> {
 impl Search {
     /// Returns the line as it is shown, if it matches. Most lines contain no control characters and are searched without a copy.
     fn line(&self, bytes: &[u8]) -> Option<String> {
-        let steers = |b: &u8| (*b < 0x20 && *b != b'\t') || *b == 0xc2;
-        if !bytes.iter().any(steers) {
+        if !steers(bytes) {
             let at = self.pattern.find(bytes)?.start();
             return Some(around(&String::from_utf8_lossy(bytes), at));
         }
@@ -248,9 +254,14 @@ impl Search {
     }
 }
 
+/// Returns true if the line may contain control characters or escape sequences.
+pub(super) fn steers(line: &[u8]) -> bool {
+    line.iter().any(|b| (*b < 0x20 && *b != b'\t') || *b == 0xc2)
+}
+
 /// Returns the shown part of a long line: some text before the match, and the text after it. `at` is in bytes; it is only approximate if
 /// invalid bytes were replaced.
-fn around(line: &str, at: usize) -> String {
+pub(super) fn around(line: &str, at: usize) -> String {
     if line.len() <= LINE_CHARS_MAX {
         return line.to_owned();
     }
