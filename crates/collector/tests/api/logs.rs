@@ -1,6 +1,7 @@
 //! Logs for agents and readers: chunks over the control stream, read and searched over HTTP.
 
-use domain::api::runs::{LogMatches, LogPiece};
+use domain::api::runs::{LogLines, LogMatches, LogPiece};
+use domain::run::log_level::LogLevel;
 use reqwest::{Method, StatusCode};
 use wire::proto::{LogChunk, control_down, control_up};
 
@@ -39,6 +40,13 @@ async fn write(
 async fn search(server: &Server, run: &str, query: &[(&str, &str)]) -> (StatusCode, serde_json::Value) {
     let request = server.request(Method::GET, &format!("/api/runs/{run}/logs/search"));
     answer(request.query(query)).await
+}
+
+async fn list(server: &Server, run: &str, query: &[(&str, &str)]) -> LogLines {
+    let request = server.request(Method::GET, &format!("/api/runs/{run}/logs/lines"));
+    let (status, body) = answer(request.query(query)).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    serde_json::from_value(body).unwrap()
 }
 
 fn lines(found: &LogMatches) -> Vec<(Option<u32>, &str)> {
@@ -132,4 +140,102 @@ async fn missing_bytes_are_marked_in_the_log_after_a_restart_too() {
     assert_eq!((gap.missing, gap.next_offset), (1_000, 1_006));
     assert!(gap.text.contains("are missing here"), "{gap:?}");
     assert_eq!(piece(1_006).await.text, "end\n");
+}
+
+#[tokio::test]
+async fn lines_of_all_ranks_are_one_list_that_is_filtered_and_followed() {
+    let server = Server::start().await;
+    let credential = credential(&server).await;
+    let run = submit(&server).await;
+    let mut agent = Control::connect(&server, &credential, &[]).await;
+    // Only a node that has a part in the run may write its logs.
+    agent.command().await;
+    write(&mut agent, &run, 1, (0, 0), b"step 1 of \x1b[1mrank 1\x1b[0m\n").await;
+    write(
+        &mut agent,
+        &run,
+        -1,
+        (0, 0),
+        b"W1129 00:17:21.1 7 run.py:766] OMP_NUM_THREADS\n",
+    )
+    .await;
+    write(
+        &mut agent,
+        &run,
+        0,
+        (0, 0),
+        b"Traceback (most recent call last):\n  File x\nValueError: Bad\nstep 2",
+    )
+    .await;
+    let shown = |page: &LogLines| -> Vec<(Option<u32>, String)> {
+        let lines = page.lines.iter();
+        lines
+            .map(|line| (line.source.rank.map(|rank| rank.0), line.text.clone()))
+            .collect()
+    };
+    let line = |rank: Option<u32>, text: &str| (rank, text.to_owned());
+    let warning = line(None, "W1129 00:17:21.1 7 run.py:766] OMP_NUM_THREADS");
+    let traceback = [
+        line(Some(0), "Traceback (most recent call last):"),
+        line(Some(0), "  File x"),
+        line(Some(0), "ValueError: Bad"),
+    ];
+    let all = list(&server, &run, &[]).await;
+    let mut expected = vec![line(Some(1), "step 1 of rank 1"), warning.clone()];
+    expected.extend(traceback.clone());
+    assert_eq!(shown(&all), expected);
+    assert!(all.at_end && all.earlier.is_none() && all.attempt.0 == 1);
+    assert_eq!(all.lines[0].level, None);
+    assert_eq!(all.lines[1].level, Some(LogLevel::Warning));
+    assert_eq!(all.lines[4].level, Some(LogLevel::Error));
+    assert!(all.lines[0].time_ms > 1_700_000_000_000, "{all:?}");
+
+    assert_eq!(
+        shown(&list(&server, &run, &[("level", "error")]).await),
+        traceback
+    );
+    let found = list(&server, &run, &[("q", "bad"), ("ignore_case", "true")]).await;
+    assert_eq!(shown(&found), [traceback[2].clone()]);
+    let of = list(&server, &run, &[("ranks", "1-7,launcher")]).await;
+    assert_eq!(shown(&of), expected[..2]);
+    let last = list(&server, &run, &[("limit", "2")]).await;
+    assert_eq!(shown(&last), traceback[1..]);
+    let earlier = list(
+        &server,
+        &run,
+        &[("limit", "2"), ("before", last.earlier.as_deref().unwrap())],
+    )
+    .await;
+    assert_eq!(shown(&earlier), expected[1..3]);
+    let at = all.lines[0].time_ms.to_string();
+    assert_eq!(
+        shown(&list(&server, &run, &[("at_ms", at.as_str())]).await),
+        expected
+    );
+
+    assert!(
+        list(&server, &run, &[("after", all.later.as_str())])
+            .await
+            .lines
+            .is_empty()
+    );
+    write(&mut agent, &run, 0, (66, 0), b" ends\n").await;
+    let more = list(&server, &run, &[("after", all.later.as_str())]).await;
+    assert_eq!(shown(&more), [line(Some(0), "step 2 ends")]);
+    assert_eq!(more.lines[0].offset, 60);
+
+    for query in [
+        [("ranks", "7,1")],
+        [("level", "loud")],
+        [("after", "yesterday")],
+        [("attempt", "x")],
+    ] {
+        let request = server.request(Method::GET, &format!("/api/runs/{run}/logs/lines"));
+        let (status, body) = answer(request.query(&query)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{query:?}: {body}");
+    }
+    let (status, _) = server.get("/api/runs/none/logs/lines").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (status, _) = server.get(&format!("/api/runs/{run}/logs/lines?attempt=9")).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
 }
