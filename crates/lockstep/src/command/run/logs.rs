@@ -1,9 +1,11 @@
-//! `lockstep run logs RUN`: prints the logs of one rank or all ranks, follows them across attempts, or searches them.
+//! `lockstep run logs RUN`: prints the logs of one rank or all ranks, one by one or in one list, follows them across attempts, or searches
+//! them.
 //!
 //! The output of a script must not control the terminal that shows it. On a terminal, colours pass and all other escape sequences are
 //! removed ([`domain::run::log_text`]). A progress bar is redrawn on a terminal; in other outputs, only its last state is printed.
 
 mod grep;
+mod level;
 mod printer;
 
 use std::collections::BTreeMap;
@@ -14,6 +16,7 @@ use domain::api::runs::{AttemptView, LogPiece, RunView};
 use tokio::time::Instant;
 
 use self::grep::Pattern;
+use self::level::Level;
 use self::printer::LogPrinter;
 use super::run_path;
 use crate::client::Client;
@@ -36,8 +39,9 @@ const TAIL_BYTES_MAX: u64 = 16 << 20;
   lockstep run logs --tail 50 --stream stderr --rank 3 RUN
   lockstep run logs --grep 'out of memory' -i RUN
   lockstep run logs --grep 'loss.*(nan|inf)' --regex --attempt 2 RUN
+  lockstep run logs --level warning -f RUN       warnings and errors of all ranks by time
 
-Log lines have no timestamps, so there is no --since; --grep finds timestamps that the script prints.")]
+There is no --since. With --level, each line begins with the time at which the collector received it.")]
 pub(super) struct Logs {
     /// ID of the run.
     run: String,
@@ -59,9 +63,13 @@ pub(super) struct Logs {
     /// Which output to print. Default: stdout; with --grep, both.
     #[arg(long, value_enum)]
     stream: Option<Stream>,
-    /// Print only the last LINES lines of each log, and then what follows.
+    /// Print only the last LINES lines of each log, and then what follows. With --level: of the list, at most 2000.
     #[arg(long, value_name = "LINES", conflicts_with = "grep")]
     tail: Option<usize>,
+    /// Print the lines of at least this level, of all ranks and launchers in one list by time. Without this option, logs are printed one by
+    /// one. The level is read from the beginning of a line; many lines have none.
+    #[arg(long, value_enum)]
+    level: Option<Level>,
     #[command(flatten)]
     pattern: Pattern,
 }
@@ -86,6 +94,9 @@ type LogWriter = Option<u32>;
 
 impl Logs {
     pub(super) async fn execute(self, client: &Client) -> Result<(), Failure> {
+        if let Some(level) = self.level {
+            return level::print(&self, level, client).await;
+        }
         if self.pattern.is_given() {
             return grep::grep(&self, client).await;
         }
@@ -256,17 +267,24 @@ impl LogReader<'_> {
         path: &str,
         parameters: &[(&str, String)],
     ) -> Result<T, Failure> {
-        let began = Instant::now();
-        loop {
-            match self.client.get(path, parameters).await {
-                // Wait only if something has been read before: a wrong address must fail at once.
-                Err(Failure::Unreachable(_))
-                    if !self.offsets.is_empty() && began.elapsed() < RECONNECT_TIMEOUT =>
-                {
-                    tokio::time::sleep(PERIOD).await;
-                }
-                answer => return answer,
+        get_with_retry(self.client, path, parameters, !self.offsets.is_empty()).await
+    }
+}
+
+/// `GET path`. Waits for a collector that restarts only if something has been read before: a wrong address must fail at once.
+async fn get_with_retry<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    parameters: &[(&str, String)],
+    has_read: bool,
+) -> Result<T, Failure> {
+    let began = Instant::now();
+    loop {
+        match client.get(path, parameters).await {
+            Err(Failure::Unreachable(_)) if has_read && began.elapsed() < RECONNECT_TIMEOUT => {
+                tokio::time::sleep(PERIOD).await;
             }
+            answer => return answer,
         }
     }
 }

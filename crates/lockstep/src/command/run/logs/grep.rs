@@ -29,16 +29,24 @@ impl Pattern {
     pub(super) fn is_given(&self) -> bool {
         self.grep.is_some()
     }
+
+    /// Returns the parameters of a request for matching lines.
+    pub(super) fn parameters(&self) -> Vec<(&'static str, String)> {
+        let Some(text) = &self.grep else {
+            return vec![];
+        };
+        vec![
+            ("q", text.clone()),
+            ("regex", self.regex.to_string()),
+            ("ignore_case", self.ignore_case.to_string()),
+        ]
+    }
 }
 
 /// Prints the matching lines, each with its attempt, rank and stream in front.
 pub(super) async fn grep(logs: &Logs, client: &Client) -> Result<(), Failure> {
-    let mut parameters = vec![
-        ("q", logs.pattern.grep.clone().unwrap_or_default()),
-        ("regex", logs.pattern.regex.to_string()),
-        ("ignore_case", logs.pattern.ignore_case.to_string()),
-        ("limit", LINES_MAX.to_string()),
-    ];
+    let mut parameters = logs.pattern.parameters();
+    parameters.push(("limit", LINES_MAX.to_string()));
     parameters.extend(logs.rank.map(|rank| ("rank", rank.to_string())));
     parameters.extend(logs.attempt.map(|attempt| ("attempt", attempt.to_string())));
     parameters.extend(logs.stream.map(|stream| ("stream", stream.as_str().to_owned())));
