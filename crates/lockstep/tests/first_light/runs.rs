@@ -64,6 +64,13 @@ fn a_run_succeeds_and_each_rank_leaves_its_series() {
         String::from_utf8(log.stdout).unwrap().contains("step 60 "),
         "the log of rank 0 has its last step"
     );
+    let list = cluster.lockstep(&["run", "logs", "--level", "all", &run]);
+    let list = String::from_utf8(list.stdout).unwrap();
+    let last = list.lines().find(|line| line.contains("] step 60 "));
+    assert!(
+        last.is_some_and(|line| line.contains("Z [rank 0 ")),
+        "the list of all ranks has it too: {list}"
+    );
     cluster.wait_for("the ended run's series to be stale", || {
         cluster.query("train_step_seconds").is_empty().then_some(())
     });

@@ -54,7 +54,9 @@ pub(super) async fn print(logs: &Logs, level: Level, client: &Client) -> Result<
             say!("{}", shown(line));
         }
         if page.untimed_logs > 0 && is_first {
-            eprintln!("lines of an earlier version of the collector have no time; omit --level to print them");
+            eprintln!(
+                "lines of an earlier version of the collector have no time; omit --level to print them"
+            );
         }
         is_first = false;
         is_empty &= page.lines.is_empty();
