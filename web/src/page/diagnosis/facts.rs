@@ -2,6 +2,7 @@
 
 use domain::api::diagnoses::DiagnosisView;
 use domain::ident::{AttemptNo, Rank};
+use domain::time::TimestampMs;
 use leptos::prelude::*;
 
 use super::diagnosis_state::DiagnosisState;
@@ -9,6 +10,9 @@ use super::text::{confidence, culprit, duration, since_ms};
 use crate::language::{tr, tr_parts, tr_with};
 use crate::live::without_backticks;
 use crate::ui::{Ago, alert_badge, clock, severity_class, severity_word};
+
+/// How long before the start of a diagnosis its log begins.
+const BEFORE_MS: TimestampMs = 10_000;
 
 /// The facts, in the order in which users need them.
 #[component]
@@ -34,6 +38,10 @@ fn facts(view: &DiagnosisView) -> AnyView {
         );
         view! { " · " <a class="link" href=href data-testid="culprit-log">{words}</a> }.into_any()
     });
+    let lines = diagnosis.run.as_deref().map(|run| {
+        let href = address_of_lines(run, diagnosis.attempt, since_ms(diagnosis));
+        view! { " · " <a class="link" href=href data-testid="log-then">{tr("Log of all ranks at that time")}</a> }.into_any()
+    });
     let run = diagnosis.run.clone().map(|run| {
         let [of_run, end] = tr_parts(" of run {run}");
         view! { {of_run} <a class="link font-mono" href=format!("/runs/{run}")>{run.clone()}</a> {end} }
@@ -56,7 +64,7 @@ fn facts(view: &DiagnosisView) -> AnyView {
             <h1 class="text-xl font-bold break-words" lang="en" data-testid="what">{diagnosis.summary.clone()}</h1>
             <dl class="grid grid-cols-1 gap-x-4 gap-y-2 sm:grid-cols-[8rem_minmax(0,1fr)]">
                 <dt class="font-semibold">{tr("Culprit")}</dt>
-                <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt} {log}</dd>
+                <dd data-testid="who">{culprit(&diagnosis.who)} {run} {attempt} {log} {lines}</dd>
                 <dt class="font-semibold">{tr("Since")}</dt>
                 <dd data-testid="since">{since(view)}</dd>
                 <dt class="font-semibold">{tr("Confidence")}</dt>
@@ -75,6 +83,12 @@ fn facts(view: &DiagnosisView) -> AnyView {
 fn address_of_log(run: &str, attempt: Option<AttemptNo>, rank: Rank) -> String {
     let attempt = attempt.map_or_else(String::new, |attempt| format!("&attempt={attempt}"));
     format!("/runs/{run}?tab=log{attempt}&rank={rank}")
+}
+
+/// Returns the address of the lines of all ranks shortly before a diagnosis begins.
+fn address_of_lines(run: &str, attempt: Option<AttemptNo>, since_ms: TimestampMs) -> String {
+    let attempt = attempt.map_or_else(String::new, |attempt| format!("&attempt={attempt}"));
+    format!("/runs/{run}?tab=log{attempt}&at={}", since_ms - BEFORE_MS)
 }
 
 /// Renders the start of the diagnosis and, once it has ended, its end and duration.
@@ -101,5 +115,13 @@ mod tests {
         ] {
             assert_eq!(address_of_log("llama-1", attempt, Rank(17)), expected);
         }
+    }
+
+    #[test]
+    fn the_log_of_all_ranks_begins_before_the_diagnosis() {
+        assert_eq!(
+            address_of_lines("llama-1", Some(AttemptNo(2)), 70_000),
+            "/runs/llama-1?tab=log&attempt=2&at=60000"
+        );
     }
 }

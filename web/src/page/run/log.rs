@@ -1,8 +1,10 @@
-//! The output of the ranks: follow one rank, read a part from a position, or search all ranks.
+//! The output of the ranks: all in one list, or one rank to follow, to read from a position, or to search.
 
 mod choice;
 mod display;
 mod follow;
+mod line_list;
+mod lines;
 mod part;
 mod plain;
 mod position;
@@ -19,6 +21,7 @@ use crate::ui::{Heading, When, dynamic_view, effect, empty_view};
 use choice::{attempts, first_of, sources, title};
 use display::LogDisplay;
 use follow::Follow;
+use lines::Lines;
 use part::LogPart;
 use position::LogPosition;
 use search::Search;
@@ -56,11 +59,14 @@ pub(super) fn Log(
                 .unwrap_or_default()
         })
     });
+    // One log; `None` for the list of all.
     let shown = Memo::new(move |_| {
         let chosen = position.get();
-        let source = chosen
-            .source
-            .or_else(|| sources.with(|all| wanted_rank.with(|rank| first_of(all, rank.as_deref()))))?;
+        let of_rank = || {
+            let rank = wanted_rank.get()?;
+            sources.with(|all| first_of(all, Some(rank.as_str())))
+        };
+        let source = chosen.source.or_else(of_rank)?;
         Some((source, chosen.offset))
     });
     let choose = move |event| {
@@ -68,6 +74,9 @@ pub(super) fn Log(
             .parse()
             .ok()
             .and_then(|n: usize| sources.with_untracked(|all| all.get(n).cloned()));
+        if source.is_none() {
+            route.set_param("rank", None);
+        }
         position.set(LogPosition { source, offset: None });
     };
     let options = dynamic_view(move || {
@@ -75,8 +84,8 @@ pub(super) fn Log(
         let option = |(n, source): (usize, LogSource)| {
             view! { <option value=n.to_string() prop:selected=now.as_ref() == Some(&source)>{title(&source)}</option> }.into_any()
         };
-        let all: Vec<AnyView> = sources.get().into_iter().enumerate().map(option).collect();
-        all.into_any()
+        let each: Vec<AnyView> = sources.get().into_iter().enumerate().map(option).collect();
+        view! { <option value="" prop:selected=now.is_none()>{tr("All ranks")}</option> {each} }.into_any()
     });
     let numbers = Memo::new(move |_| attempts(run));
     let choose_attempt = move |event| {
@@ -99,25 +108,27 @@ pub(super) fn Log(
         .into_any()
     };
     let several = Memo::new(move |_| numbers.with(|all| all.len() > 1));
-    let run_id = id.clone();
+    let is_known = Memo::new(move |_| sources.with(|all| !all.is_empty()));
+    let run_id = StoredValue::new(id);
     let reading = dynamic_view(move || match shown.get() {
-        Some((source, None)) => view! { <Follow run=run_id.clone() source display /> }.into_any(),
+        Some((source, None)) => view! { <Follow run=run_id.get_value() source display /> }.into_any(),
         Some((source, Some(offset))) => {
-            view! { <LogPart run=run_id.clone() source offset position display /> }.into_any()
+            view! { <LogPart run=run_id.get_value() source offset position display /> }.into_any()
         }
+        None if is_known.get() => view! { <Lines run=run_id.get_value() attempt display /> }.into_any(),
         None => empty_view(),
     });
     view! {
         <section class="min-w-0">
-            <Heading text=tr("Log") hint=tr("Output of a rank. Scroll up to read; scroll to the end to follow again.")>
+            <Heading text=tr("Log") hint=tr("Output of the ranks. Scroll up to read; scroll to the end to follow again.")>
                 <div class="flex flex-wrap gap-2 items-center">
                     <label class="text-sm flex gap-1 items-center"><input type="checkbox" bind:checked=display.wrapped /> {tr("wrap lines")}</label>
                     {dynamic_view(move || if several.get() { of_attempt() } else { empty_view() })}
                     <select class="select select-sm w-auto max-w-full" on:change=choose aria-label=tr("Log of") data-testid="log-of">{options}</select>
                 </div>
             </Heading>
-            <Search run=id position />
-            <When on=move || shown.with(Option::is_none)><p class="opacity-70">{tr("No attempts yet.")}</p></When>
+            <When on=move || shown.with(Option::is_some)><Search run=run_id.get_value() position /></When>
+            <When on=move || !is_known.get()><p class="opacity-70">{tr("No attempts yet.")}</p></When>
             {reading}
         </section>
     }

@@ -274,9 +274,10 @@ impl Sources<'_> {
         }
     }
 
-    /// Returns the address of the log of the attempt that ran at a time.
+    /// Returns the address of the lines of all ranks at a time, in the attempt that ran then.
     fn log_at(&self, at_ms: TimestampMs) -> String {
-        of_log(self.run, attempt_at(self.attempts, at_ms), None)
+        let log = of_log(self.run, attempt_at(self.attempts, at_ms), None);
+        format!("{log}&at={at_ms}")
     }
 }
 
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(states(true)[2], (6_500, End::Moment));
         let items = items(&history, &[], false);
         let second = of(Lane::States, &items)[1];
-        assert_eq!(second.href, "/runs/r-1?tab=log&attempt=1");
+        assert_eq!(second.href, "/runs/r-1?tab=log&attempt=1&at=5000");
         assert_eq!(second.severity, Some(Severity::Warning));
         assert_eq!(
             (second.label.as_str(), second.text.as_str()),

@@ -102,14 +102,14 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
 
 /// How far a log is scrolled, in pixels.
 #[derive(Debug, Clone, Copy)]
-struct Scroll {
+pub(super) struct Scroll {
     top: i32,
     /// The height of the text below the visible part.
     below: i32,
 }
 
 impl Scroll {
-    fn of(element: &web_sys::Element) -> Self {
+    pub(super) fn of(element: &web_sys::Element) -> Self {
         let top = element.scroll_top();
         Self {
             top,
@@ -117,7 +117,17 @@ impl Scroll {
         }
     }
 
-    fn is_at_end(self) -> bool {
+    /// Returns how far the text is scrolled.
+    pub(super) fn top(self) -> i32 {
+        self.top
+    }
+
+    /// Returns the height of the text below the visible part.
+    pub(super) fn below(self) -> i32 {
+        self.below
+    }
+
+    pub(super) fn is_at_end(self) -> bool {
         self.below <= NEAR_END_PX
     }
 
@@ -129,7 +139,7 @@ impl Scroll {
 }
 
 /// Scrolls to the end. Returns how far the log is scrolled then.
-fn scroll_to_end(element: &web_sys::Element) -> i32 {
+pub(super) fn scroll_to_end(element: &web_sys::Element) -> i32 {
     element.set_scroll_top(element.scroll_height());
     element.scroll_top()
 }
