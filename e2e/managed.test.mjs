@@ -195,7 +195,7 @@ test("a managed run", async (t) => {
   });
 
   await t.test("a log is plain text, and a line found in any rank leads to its place", async (t) => {
-    const { page } = await openRun(t, browser, lockstep, { tab: "log" });
+    const { page } = await openRun(t, browser, lockstep, { tab: "log&rank=0" });
     const log = page.getByTestId("log");
     await log.getByText("step 127 loss 1.5").waitFor();
     assert.equal(await log.innerText(), "warming up\n100% done\nstep 127 loss 1.5 <b>bold</b>\n");
@@ -210,9 +210,49 @@ test("a managed run", async (t) => {
     await page.getByTestId("log-follow").click();
     await log.getByText("the first attempt's end").waitFor();
     await page.getByTestId("log-attempt").selectOption({ label: "attempt 1" });
-    assert.equal(await page.getByTestId("log-of").locator("option").first().innerText(), "rank 0 stdout (node-a)");
+    assert.equal(await page.getByTestId("log-of").locator("option").nth(1).innerText(), "rank 0 stdout (node-a)");
     await page.getByLabel("wrap lines").uncheck();
     assert.equal(await log.evaluate((element) => getComputedStyle(element).whiteSpace), "pre");
+  });
+
+  await t.test("the lines of all ranks are one list: loaded on scroll, filtered, read from a time, and followed", async (t) => {
+    const { page } = await openRun(t, browser, lockstep, { tab: "log" });
+    const log = page.getByTestId("log");
+    const numbers = async () => (await log.innerText()).match(/line \d+ of all/g)?.map((words) => Number(words.split(" ")[1])) ?? [];
+    await log.getByText("line 999 of all").waitFor();
+    assert.match(await log.innerText(), /\d\d:\d\d:\d\d node-a\/1 line 999 of all/);
+    assert.equal((await numbers())[0], 700, "one page");
+    const top = (text) => log.getByText(text, { exact: true }).evaluate((line) => line.getBoundingClientRect().top);
+    await log.evaluate((element) => (element.scrollTop = 200));
+    const before = await top("line 712 of all");
+    await waitFor("the page before is loaded", SHOWN_MS, async () => (await numbers())[0] === 400);
+    assert.ok(Math.abs((await top("line 712 of all")) - before) <= 1, "the visible lines stay in place");
+    await page.getByTestId("log-level").selectOption({ label: "Errors" });
+    await waitFor("only errors are left", SHOWN_MS, async () => (await numbers()).length === 10);
+    assert.equal(new URL(page.url()).searchParams.get("level"), "error");
+    assert.equal(await log.locator(".text-error").count(), 10);
+    await page.reload();
+    await waitFor("the filter is in the address", SHOWN_MS, async () => (await numbers()).length === 10);
+    // The time of a line leads to all lines from there.
+    await log.getByRole("link").nth(4).click();
+    await waitFor("the list begins at the line", SHOWN_MS, async () => (await numbers()).includes(500));
+    assert.equal(new URL(page.url()).searchParams.get("at"), String(BEGAN_MS + 499_000));
+    await waitFor("the lines before it are loaded too", SHOWN_MS, async () => (await numbers()).includes(498));
+    await page.getByTestId("log-follow").click();
+    await log.getByText("line 999 of all").waitFor();
+    assert.equal(new URL(page.url()).searchParams.get("at"), null);
+    await page.getByLabel("Search the logs of all ranks").fill("line 42");
+    await page.keyboard.press("Enter");
+    await waitFor("only matching lines are left", SHOWN_MS, async () => (await numbers()).join() === "42,420,421,422,423,424,425,426,427,428,429");
+    assert.deepEqual(await accessibilityFaults(page), []);
+    await page.getByLabel("Search the logs of all ranks").fill("nowhere");
+    await page.keyboard.press("Enter");
+    await page.getByTestId("log-note").getByText("No line matches.").waitFor();
+    await picture(page, "log-lines");
+    await page.getByTestId("log-of").selectOption({ label: "rank 0 stdout (node-a)" });
+    await log.getByText("step 127 loss 1.5").waitFor();
+    await page.getByTestId("log-of").selectOption({ label: "All ranks" });
+    await page.getByTestId("log-note").getByText("No line matches.").waitFor();
   });
 
   await t.test("the head shows step, throughput and owner, and the time left only at a steady pace", async (t) => {
@@ -390,6 +430,7 @@ const ended = () => view({ state: "failed", ended_ms: Date.now(), outcome: { cau
 function read(path, asked) {
   const source = { attempt: 1, node: "node-a", rank: 1, stream: "stderr" };
   if (path === "logs/search") return { matches: [{ source, offset: 4096, line: `ValueError: ${asked.get("q")}` }], truncated: false };
+  if (path === "logs/lines") return lines(asked);
   if (path === "logs") {
     const offset = Number(asked.get("offset"));
     return { source, offset, next_offset: offset + 20, length: 9000, text: `piece from byte ${offset}` };
@@ -407,6 +448,35 @@ function read(path, asked) {
     kept: [line(120, "the last complete one"), line(130, "not proven to be this run's: notes.txt")],
   };
   return { folder: FOLDER, free_bytes: 12 * GIB, problem: "node-b does not see the folder", checkpoints, retention };
+}
+
+/** A page of a list of 1,000 lines, one per second; each hundredth is an error. Cursors are the numbers of lines. */
+function lines(asked) {
+  const [limit, words] = [Number(asked.get("limit")), asked.get("q") ?? ""];
+  const text = (n) => `line ${n} of all`;
+  const all = Array.from({ length: 1_000 }, (_, n) => n).filter((n) => (!asked.has("level") || n % 100 === 99) && text(n).includes(words));
+  const at = asked.has("at_ms") ? (Number(asked.get("at_ms")) - BEGAN_MS) / 1_000 : Number(asked.get("after"));
+  const isForward = asked.has("at_ms") || asked.has("after");
+  const end = Number(asked.get("before") ?? 1_000);
+  const shown = isForward ? all.filter((n) => n >= at).slice(0, limit) : all.filter((n) => n < end).slice(-limit);
+  const [first, after] = [shown[0] ?? (isForward ? at : end), shown.length > 0 ? shown.at(-1) + 1 : isForward ? at : end];
+  const line = (n) => ({
+    source: { attempt: 2, node: "node-a", rank: n % 2, stream: "stdout" },
+    time_ms: BEGAN_MS + n * 1_000,
+    offset: n * 20,
+    ...(n % 100 === 99 && { level: "error" }),
+    text: text(n),
+  });
+  return {
+    attempt: 2,
+    lines: shown.map(line),
+    ...(all.some((n) => n < first) && { earlier: String(first) }),
+    later: String(after),
+    at_end: !all.some((n) => n >= after),
+    searched_from_ms: BEGAN_MS + first * 1_000,
+    searched_to_ms: BEGAN_MS + after * 1_000,
+    untimed_logs: 0,
+  };
 }
 
 function pruned() {

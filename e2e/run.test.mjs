@@ -81,6 +81,9 @@ test("runs", async (t) => {
   await t.test("the log of rank 0 shows its steps as they arrive", async () => {
     await tab(page, "Log");
     const log = page.getByTestId("log");
+    await log.getByText(/^step \d+ loss/).first().waitFor();
+    assert.match(await log.innerText(), /\d\d:\d\d:\d\d \S+\/0 step \d+ loss/, "the list of all ranks");
+    await page.getByTestId("log-of").selectOption({ index: 1 });
     await log.getByText(/step \d+ loss/).waitFor();
     const last = async () => Number(/step (\d+) loss[^\n]*\s*$/.exec(await log.innerText())?.[1]);
     const before = await waitFor("a step is logged", 15_000, last);
@@ -133,6 +136,8 @@ test("runs", async (t) => {
 
   await t.test("a restart of the collector is shown, and the charts continue", async () => {
     await tab(page, "Log");
+    await page.getByTestId("log-of").selectOption({ index: 1 });
+    await page.getByLabel("Search the logs of all ranks").and(page.locator("[name=q]")).waitFor();
     const log = page.getByTestId("log");
     await log.evaluate((element) => (element.dataset.marked = "yes"));
     const run = runOf(page);

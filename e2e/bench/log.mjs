@@ -15,7 +15,7 @@ const LOG = "[data-testid=log]";
 
 await measure(async (scope, { run, last, word, trace, ...lockstep }) => {
   const browser = await startBrowser(scope);
-  const page = await livePage(scope, browser, lockstep, `/runs/${run}`);
+  const page = await livePage(scope, browser, lockstep, `/runs/${run}?rank=0`);
   await page.getByTestId("tabs").waitFor();
   let shown = 0;
   const act = async (name, what) => {

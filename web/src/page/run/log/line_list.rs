@@ -232,12 +232,10 @@ impl List {
             (total, has_earlier, pages.last().is_some_and(|page| page.at_end))
         });
         self.follows.set(is_end && after.is_at_end());
-        // One request searches a bounded part of the logs.
-        let fits = after.top() + after.below() < NEAR_PX;
-        let wants_earlier = (is_back && (count == 0 || fits)) || (is_end && fits);
-        let next = if has_earlier && wants_earlier {
+        // One request searches a bounded part of the logs. And the reader may have scrolled while it was in progress.
+        let next = if has_earlier && (after.top() < NEAR_PX || (is_back && count == 0)) {
             Some(Part::Earlier)
-        } else if !is_end && (count == 0 || fits) && !is_back {
+        } else if !is_end && (after.below() < NEAR_PX || (!is_back && count == 0)) {
             Some(Part::Later)
         } else {
             None
