@@ -6,7 +6,7 @@
 //! ```
 //! Pools depend only on the records' own step numbers and times. So a late reader (after an agent was away) produces the same series.
 
-mod baseline;
+mod best_speed;
 mod flop_utilization;
 mod logged;
 mod pool;
@@ -55,6 +55,11 @@ impl Reader {
             saved: cursor,
             unsaved: None,
         }
+    }
+
+    /// Returns true if no record of the attempt has been read.
+    pub(crate) fn is_at_start(&self) -> bool {
+        self.cursor == Cursor::default()
     }
 
     /// Returns the new records.

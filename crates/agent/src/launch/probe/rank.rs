@@ -11,10 +11,11 @@
 use std::collections::BTreeMap;
 
 use domain::ident::RunId;
+use domain::metric::LossNoise;
 use domain::series::Labels;
 use domain::time::TimestampMs;
 
-use crate::launch::probe::baseline::{BestSpeed, LossNoise};
+use crate::launch::probe::best_speed::BestSpeed;
 use crate::launch::probe::flop_utilization::FlopUtilization;
 use crate::launch::probe::pool::{PoolSchedule, Span};
 use crate::launch::probe::record::{Checkpoint, Phase, Skips, Step};
@@ -50,6 +51,8 @@ pub(super) struct RankSeries {
     /// The scaler skips one step after another.
     is_skipping: bool,
     loss_noise: LossNoise,
+    /// The series begin with the first step of the attempt.
+    is_at_start: bool,
     best_speed: BestSpeed,
     /// `None` if the rank's parameters or its GPU are not known.
     utilization: Option<FlopUtilization>,
@@ -76,8 +79,11 @@ struct RankSaves {
 }
 
 impl RankSeries {
-    pub(super) fn new(run: &RunId, rank: u32) -> Self {
+    /// Creates the series. `is_at_start`: they begin with the first step of the attempt.
+    pub(super) fn new(run: &RunId, rank: u32, is_at_start: bool) -> Self {
         Self {
+            loss_noise: LossNoise::new(is_at_start),
+            is_at_start,
             family: Family::new(vec![("run", run.to_string()), ("rank", rank.to_string())]),
             loss_best: f64::INFINITY,
             ..Self::default()
@@ -164,7 +170,7 @@ impl RankSeries {
         let is_logged = step.loss_source.as_deref() == Some("logged");
         if step.loss.is_some() && is_logged != self.loss_is_logged {
             (self.loss_is_logged, self.loss_best) = (is_logged, f64::INFINITY);
-            self.loss_noise = LossNoise::default();
+            self.loss_noise = LossNoise::new(self.is_at_start);
         }
         if let Some(loss) = step.loss.filter(|loss| loss.is_finite()) {
             self.loss_best = self.loss_best.min(loss);

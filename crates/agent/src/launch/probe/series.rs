@@ -37,11 +37,15 @@ pub(crate) struct RunSeries {
     since_ms: Option<TimestampMs>,
     nccl: NcclSeries,
     logged: LoggedSeries,
+    /// The records are read from the start of the attempt.
+    is_at_start: bool,
 }
 
 impl RunSeries {
-    pub(crate) fn new(run: RunId, attempt: AttemptNo, samples: Samples) -> Self {
+    /// Creates the series. `is_at_start`: no earlier agent has read records of the attempt.
+    pub(crate) fn new(run: RunId, attempt: AttemptNo, samples: Samples, is_at_start: bool) -> Self {
         Self {
+            is_at_start,
             nccl: NcclSeries::new(&run, samples.clone()),
             logged: LoggedSeries::default(),
             run,
@@ -149,8 +153,8 @@ impl RunSeries {
     }
 
     fn rank(&mut self, rank: u32) -> &mut RankSeries {
-        let run = &self.run;
-        let new = || RankSeries::new(run, rank);
+        let (run, is_at_start) = (&self.run, self.is_at_start);
+        let new = || RankSeries::new(run, rank, is_at_start);
         self.ranks.entry(rank).or_insert_with(new)
     }
 }
@@ -183,7 +187,7 @@ mod tests {
     fn run() -> (RunSeries, Samples) {
         let samples = Samples::new();
         (
-            RunSeries::new(RunId::new("ddp-1").unwrap(), AttemptNo(1), samples.clone()),
+            RunSeries::new(RunId::new("ddp-1").unwrap(), AttemptNo(1), samples.clone(), true),
             samples,
         )
     }

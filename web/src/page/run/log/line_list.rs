@@ -330,7 +330,8 @@ fn trim(pages: &mut Vec<Page>, part: Part) -> usize {
 fn page(run: &str, lines: &[LogLine]) -> Option<Element> {
     let page = element("div", "", "")?;
     for line in lines {
-        page.append_child(&line_element(run, line)?).ok()?;
+        let line = line_element(run, line)?;
+        page.append_child(&line).ok()?;
     }
     Some(page)
 }

@@ -84,8 +84,9 @@ impl Follower {
         supervisor: Arc<Supervisor>,
         commands: mpsc::Receiver<NodeCommand>,
     ) -> Self {
-        let series = RunSeries::new(attempt.run.clone(), attempt.number, supervisor.samples.clone());
         let reader = Reader::open(&attempt.folder);
+        let (run, samples) = (attempt.run.clone(), supervisor.samples.clone());
+        let series = RunSeries::new(run, attempt.number, samples, reader.is_at_start());
         let positions = Positions::new(attempt.run.clone());
         let facts = RankFacts::open(&attempt.folder, &attempt.entries());
         let usage = RankUsage::new(&supervisor.setting.root, &attempt.run);
