@@ -41,7 +41,7 @@ pub(crate) struct Ageing {
 }
 
 /// The index columns of a chunk row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
     id: i64,
     min_ms: TimestampMs,
@@ -95,7 +95,7 @@ impl Ageing {
     }
 
     async fn rows(&self, shared: &Shared, group: i64) -> Result<Vec<Row>, sqlx::Error> {
-        sqlx::query_as(
+        let rows: Vec<(i64, i64, i64, i64, i64)> = sqlx::query_as(
             "SELECT id, min_ms, max_ms, samples, level FROM chunks
              WHERE group_id = ? AND resolution_ms = ? AND min_ms < ? ORDER BY min_ms, id",
         )
@@ -103,7 +103,15 @@ impl Ageing {
         .bind(self.from_ms)
         .bind(self.before_ms)
         .fetch_all(&shared.database.readers)
-        .await
+        .await?;
+        let row = |(id, min_ms, max_ms, samples, level): (i64, i64, i64, i64, i64)| Row {
+            id,
+            min_ms,
+            max_ms,
+            samples: samples.unsigned_abs(),
+            level,
+        };
+        Ok(rows.into_iter().map(row).collect())
     }
 
     async fn part(

@@ -95,17 +95,17 @@ pub(crate) async fn step(
 
 /// Returns the unmerged chunks of a group, and the merged ones that overlap them.
 async fn rows(shared: &Shared, group: i64, resolution_ms: i64) -> Result<Vec<Row>, sqlx::Error> {
-    let mut rows: Vec<Row> = sqlx::query_as(
+    let unmerged: Vec<(i64, i64, i64, i64)> = sqlx::query_as(
         "SELECT id, min_ms, max_ms, samples FROM chunks WHERE level = 0 AND resolution_ms = ? AND group_id = ? ORDER BY id",
     )
     .bind(resolution_ms)
     .bind(group)
     .fetch_all(&shared.database.readers)
     .await?;
-    let (min_ms, max_ms) = rows.iter().fold((i64::MAX, i64::MIN), |(min, max), row| {
-        (min.min(row.min_ms), max.max(row.max_ms))
+    let (min_ms, max_ms) = unmerged.iter().fold((i64::MAX, i64::MIN), |(min, max), row| {
+        (min.min(row.1), max.max(row.2))
     });
-    let merged: Vec<Row> = sqlx::query_as(
+    let merged: Vec<(i64, i64, i64, i64)> = sqlx::query_as(
         "SELECT id, min_ms, max_ms, samples FROM chunks
          WHERE group_id = ? AND resolution_ms = ? AND max_ms >= ? AND min_ms <= ? AND level = 1",
     )
@@ -115,7 +115,20 @@ async fn rows(shared: &Shared, group: i64, resolution_ms: i64) -> Result<Vec<Row
     .bind(max_ms)
     .fetch_all(&shared.database.readers)
     .await?;
-    rows.extend(merged.into_iter().map(|row| Row { merged: true, ..row }));
+    let row = |merged: bool| {
+        move |(id, min_ms, max_ms, samples): (i64, i64, i64, i64)| Row {
+            id,
+            min_ms,
+            max_ms,
+            samples: samples.unsigned_abs(),
+            merged,
+        }
+    };
+    let mut rows: Vec<Row> = unmerged
+        .into_iter()
+        .map(row(false))
+        .chain(merged.into_iter().map(row(true)))
+        .collect();
     rows.sort_unstable_by_key(|row| row.id);
     Ok(rows)
 }

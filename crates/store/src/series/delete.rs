@@ -195,7 +195,7 @@ async fn without_those_in(
 }
 
 /// The index columns of a chunk row.
-#[derive(Debug, Clone, Copy, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy)]
 struct Row {
     id: i64,
     min_ms: TimestampMs,
@@ -207,12 +207,22 @@ struct Row {
 
 impl Row {
     async fn all(shared: &Shared, group: i64) -> Result<Vec<Self>, sqlx::Error> {
-        sqlx::query_as(
+        let rows: Vec<(i64, i64, i64, i64, i64, i64)> = sqlx::query_as(
             "SELECT id, min_ms, max_ms, samples, level, resolution_ms FROM chunks WHERE group_id = ? ORDER BY id",
         )
         .bind(group)
         .fetch_all(&shared.database.readers)
-        .await
+        .await?;
+        let row =
+            |(id, min_ms, max_ms, samples, level, resolution_ms): (i64, i64, i64, i64, i64, i64)| Self {
+                id,
+                min_ms,
+                max_ms,
+                samples: samples.unsigned_abs(),
+                level,
+                resolution_ms,
+            };
+        Ok(rows.into_iter().map(row).collect())
     }
 
     fn touches(&self, range: TimeRange) -> bool {

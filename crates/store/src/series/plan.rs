@@ -27,13 +27,12 @@ const OVERLAP_MS_MAX: i64 = 60_000;
 const FOLD_ROWS_MAX: u64 = 16;
 
 /// The index columns of a chunk row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) id: i64,
     pub(crate) min_ms: TimestampMs,
     pub(crate) max_ms: TimestampMs,
     pub(crate) samples: u64,
-    #[sqlx(skip)]
     pub(crate) merged: bool,
 }
 

@@ -531,6 +531,22 @@ async fn a_chunk_that_cannot_be_read_delays_no_other() {
     assert_eq!(read(&store.series, &other).await[0].1.len(), 3_600);
 }
 
+/// A merge counts the samples itself. A wrong count in one row must not stop the merges of all groups.
+#[tokio::test]
+async fn a_chunk_row_with_a_negative_count_delays_no_merge() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    send_hours(&store.series, 1, 2, 1, 600).await;
+    number(
+        folder.path(),
+        "UPDATE chunks SET samples = -samples WHERE id = (SELECT min(id) FROM chunks) RETURNING samples",
+    )
+    .await;
+    store.series.compact_now(NOW_MS + HOUR).await.unwrap();
+    assert_eq!(chunks(folder.path()).await, 2);
+    assert_eq!(samples_in_chunks(folder.path()).await, 2 * 3_600);
+}
+
 // === against a map ===
 
 #[derive(Debug, Clone)]
