@@ -151,6 +151,11 @@ impl Rows {
         self.by_times.insert(times_ms.to_vec(), self.rows.len() - 1);
         Ok(self.rows.len() - 1)
     }
+
+    /// Frees what only [`Rows::push`] needs: it may be as large as the times of the request.
+    pub(super) fn finish(&mut self) {
+        self.by_times = HashMap::new();
+    }
 }
 
 impl Row {

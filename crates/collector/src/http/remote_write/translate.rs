@@ -86,6 +86,7 @@ pub(super) fn translate(
         }
         Version::Two => version2::walk(request, &mut translator)?,
     }
+    translator.out.rows.finish();
     Ok(translator.out)
 }
 
