@@ -125,8 +125,8 @@ impl Runs {
         turn.ok().and_then(Result::ok).ok_or(InspectError::Busy)
     }
 
-    /// Inspects some of the living ranks of the current attempt, without waiting for a turn: answers to the analysers are small, and the
-    /// analysers inspect few runs at the same time.
+    /// Inspects the `wanted` living ranks of the current attempt, or all, without waiting for a turn. The analysers need no turn: their
+    /// answers are small, and they inspect few runs at the same time.
     ///
     /// # Errors
     /// Returns an error if the run has no such ranks now.
