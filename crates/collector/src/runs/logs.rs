@@ -71,9 +71,9 @@ pub struct Logs {
     /// Runs that were written to recently.
     open: Mutex<HashMap<RunId, Arc<Room>>>,
     /// Searches in progress.
-    searches: Semaphore,
+    searches: Arc<Semaphore>,
     /// Lists of lines that are being made.
-    lists: Semaphore,
+    lists: Arc<Semaphore>,
 }
 
 /// The logs of a run, once opened. Locked while a chunk is written: two connections of one node, an old and a new one, must not append the
@@ -94,8 +94,8 @@ impl Logs {
             root,
             run_bytes_max: RUN_BYTES_MAX,
             open: Mutex::default(),
-            searches: Semaphore::new(SEARCHES_MAX),
-            lists: Semaphore::new(LISTS_MAX),
+            searches: Arc::new(Semaphore::new(SEARCHES_MAX)),
+            lists: Arc::new(Semaphore::new(LISTS_MAX)),
         }
     }
 

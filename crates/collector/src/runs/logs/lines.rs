@@ -187,9 +187,13 @@ impl Logs {
     /// Returns an error if the disk fails.
     pub async fn lines(&self, run: &RunId, query: LineQuery) -> Result<LogLines, LogError> {
         let root = self.root.join(run.as_str());
-        let _turn = self.lists.acquire().await;
+        let turn = Arc::clone(&self.lists).acquire_owned().await;
         let until_us = self.settled_us(run).await;
-        let read = tokio::task::spawn_blocking(move || read_lines(&root, &query, until_us));
+        let read = tokio::task::spawn_blocking(move || {
+            // Held until the work ends: a client that goes away does not end it.
+            let _turn = turn;
+            read_lines(&root, &query, until_us)
+        });
         Ok(read.await.map_err(io::Error::other)??)
     }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::api::runs::{LogMatch, LogMatches, LogSource};
@@ -119,9 +120,12 @@ impl Logs {
     /// Returns an error if the disk fails.
     pub async fn search(&self, run: &RunId, search: Search) -> Result<LogMatches, LogError> {
         let root = self.root.join(run.as_str());
-        let _turn = self.searches.acquire().await;
-        let found =
-            tokio::task::spawn_blocking(move || search_logs(&root, &search, Instant::now() + TIME_MAX));
+        let turn = Arc::clone(&self.searches).acquire_owned().await;
+        let found = tokio::task::spawn_blocking(move || {
+            // Held until the work ends: a client that goes away does not end it.
+            let _turn = turn;
+            search_logs(&root, &search, Instant::now() + TIME_MAX)
+        });
         Ok(found.await.map_err(io::Error::other)??)
     }
 }

@@ -3,7 +3,7 @@
 use domain::ident::NodeName;
 
 use super::*;
-use crate::runs::logs::{pattern, source};
+use crate::runs::logs::{LISTS_MAX, pattern, source};
 
 struct Written {
     folder: tempfile::TempDir,
@@ -298,6 +298,31 @@ async fn a_very_long_line_is_listed_in_parts_and_a_progress_bar_as_its_last_draw
             (3, Some("short"))
         );
     }
+}
+
+#[test]
+fn a_list_without_a_client_keeps_its_turn_until_its_work_ends() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let written = Written::new();
+        // The only thread is busy.
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || released.recv());
+        let list = written.logs.lines(&written.run, query(1));
+        let list = tokio::time::timeout(Duration::from_millis(1), list).await;
+        assert!(list.is_err(), "the client goes away");
+        let lists = &written.logs.lists;
+        assert_eq!(lists.available_permits(), LISTS_MAX - 1);
+        release.send(()).expect("the thread waits");
+        busy.await.expect("ends").expect("is released");
+        let all = lists.acquire_many(u32::try_from(LISTS_MAX).expect("small"));
+        let all = tokio::time::timeout(Duration::from_secs(10), all).await;
+        assert!(all.is_ok_and(|all| all.is_ok()), "the work has ended");
+    });
 }
 
 #[test]
