@@ -83,7 +83,7 @@ type Room = tokio::sync::Mutex<Option<OpenRun>>;
 #[derive(Debug)]
 struct OpenRun {
     used: u64,
-    /// When the last bytes arrived, since the logs were opened. Each write gets a later time.
+    /// When the last bytes arrived, or up to when lines were listed. Each write gets a later time.
     last_us: u64,
     logs: BTreeMap<PathBuf, LogFile>,
 }
@@ -184,16 +184,14 @@ impl Logs {
 
 impl OpenRun {
     fn scan(root: &Path) -> io::Result<Self> {
-        let mut logs = BTreeMap::new();
+        let (mut logs, mut last_us) = (BTreeMap::new(), 0);
         for (path, _) in all_logs(root) {
-            logs.insert(path.clone(), LogFile::open(&path)?);
+            let mut log = LogFile::open(&path)?;
+            last_us = log.last_us()?.max(last_us);
+            logs.insert(path, log);
         }
         let used = logs.values().map(LogFile::disk).sum();
-        Ok(Self {
-            used,
-            last_us: 0,
-            logs,
-        })
+        Ok(Self { used, last_us, logs })
     }
 
     /// Returns true if the log exists or another one may be created. The limit holds for the log's folder: one node in one attempt.
@@ -233,7 +231,7 @@ impl OpenRun {
         };
         let before = log.disk();
         // The clock may have been set back.
-        let time_us = now_us().max(self.last_us + 1).max(log.last_us()? + 1);
+        let time_us = now_us().max(self.last_us + 1);
         self.last_us = time_us;
         log.append(at, fresh, time_us)?;
         self.used = self.used - before + log.disk();

@@ -110,10 +110,13 @@ impl LogFile {
 
     /// Returns when the last bytes arrived; 0 if that is not known.
     pub(super) fn last_us(&mut self) -> io::Result<u64> {
-        match self.segments.last_mut() {
-            Some(last) => Ok(last.last_mark(&self.folder)?.time_us),
-            None => Ok(0),
+        for segment in self.segments.iter_mut().rev() {
+            let last_us = segment.last_mark(&self.folder)?.time_us;
+            if last_us > 0 {
+                return Ok(last_us);
+            }
         }
+        Ok(0)
     }
 
     /// Appends at an offset that is not before the end. If the offset is after the end, a gap of missing bytes remains. The bytes arrived

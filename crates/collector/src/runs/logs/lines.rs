@@ -204,9 +204,15 @@ impl Logs {
             return before_us;
         };
         // No write is in progress while the logs are locked.
-        let open = room.lock().await;
-        open.as_ref()
-            .map_or(before_us, |open| open.last_us.max(before_us))
+        let mut open = room.lock().await;
+        match open.as_mut() {
+            Some(open) => {
+                // The clock may be set back before the next write.
+                open.last_us = open.last_us.max(before_us);
+                open.last_us
+            }
+            None => before_us,
+        }
     }
 }
 

@@ -44,33 +44,25 @@ pub(super) fn append(path: &Path, mark: Mark, before: Mark) -> io::Result<u64> {
 /// Returns all marks of a segment. A segment of an earlier version has none.
 pub(super) fn read(path: &Path, start: u64) -> io::Result<Vec<Mark>> {
     let bytes = read_bytes(path, u64::MAX)?;
-    Ok(decode(&bytes, origin(start)).0)
+    Ok(decode(&bytes, origin(start), u64::MAX).0)
 }
 
 /// Returns the first mark of a segment.
 pub(super) fn read_first(path: &Path, start: u64) -> io::Result<Option<Mark>> {
     let bytes = read_bytes(path, MARK_BYTES_MAX)?;
-    Ok(decode(&bytes, origin(start)).0.first().copied())
+    Ok(decode(&bytes, origin(start), u64::MAX).0.first().copied())
 }
 
 /// Removes what a crash has left: half a mark, and marks of bytes that were lost. Returns the mark to which the next one is relative, and
 /// the size of the file in bytes.
 pub(super) fn repair(path: &Path, start: u64, end: u64) -> io::Result<(Mark, u64)> {
     let bytes = read_bytes(path, u64::MAX)?;
-    let (mut marks, used) = decode(&bytes, origin(start));
-    let all = marks.len();
-    marks.retain(|mark| mark.offset <= end);
-    let last = marks.last().copied().unwrap_or(origin(start));
-    if used == bytes.len() && marks.len() == all {
-        return Ok((last, used as u64));
+    let (marks, used) = decode(&bytes, origin(start), end);
+    if used < bytes.len() {
+        // The marks before are not written again: that could fail on a full disk.
+        OpenOptions::new().write(true).open(path)?.set_len(used as u64)?;
     }
-    let (mut kept, mut before) = (Vec::new(), origin(start));
-    for mark in marks {
-        encode(&mut kept, mark, before);
-        before = mark;
-    }
-    fs::write(path, &kept)?;
-    Ok((last, kept.len() as u64))
+    Ok((marks.last().copied().unwrap_or(origin(start)), used as u64))
 }
 
 /// Removes the marks of a segment.
@@ -110,10 +102,12 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Returns the complete marks, and how many bytes they have.
-fn decode(bytes: &[u8], mut before: Mark) -> (Vec<Mark>, usize) {
+/// Returns the complete marks up to an offset, and how many bytes they have.
+fn decode(bytes: &[u8], mut before: Mark, until: u64) -> (Vec<Mark>, usize) {
     let (mut marks, mut used) = (Vec::new(), 0);
-    while let Some((mark, length)) = decode_one(&bytes[used..], before) {
+    while let Some((mark, length)) = decode_one(&bytes[used..], before)
+        && mark.offset <= until
+    {
         marks.push(mark);
         before = mark;
         used += length;
@@ -128,7 +122,9 @@ fn decode_one(bytes: &[u8], before: Mark) -> Option<(Mark, usize)> {
         offset: before.offset.checked_add(offset)?,
         time_us: before.time_us.checked_add(time_us)?,
     };
-    Some((mark, first + second))
+    // A crash may leave zeros in the file. No bytes arrived in 1970, or after the last time that can be returned.
+    let is_time = mark.time_us > 0 && i64::try_from(mark.time_us).is_ok();
+    is_time.then_some((mark, first + second))
 }
 
 fn number(bytes: &[u8]) -> Option<(u64, usize)> {
@@ -190,6 +186,19 @@ mod tests {
         let (last, _) = repair(&path, start, start + 200).expect("repairs");
         assert_eq!(last, marks[1]);
         assert_eq!(read(&path, start).expect("reads"), &marks[..2]);
+    }
+
+    #[test]
+    fn zeros_and_impossible_times_are_no_marks() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = path(folder.path(), 0);
+        for bytes in [vec![0_u8; 64], [vec![0_u8], vec![0xff; 9], vec![1]].concat()] {
+            fs::write(&path, &bytes).expect("writes");
+            assert!(read(&path, 0).expect("reads").is_empty(), "{bytes:?}");
+            assert_eq!(read_first(&path, 0).expect("reads"), None);
+            assert_eq!(repair(&path, 0, 10).expect("repairs"), (origin(0), 0));
+            assert_eq!(fs::metadata(&path).expect("exists").len(), 0);
+        }
     }
 
     #[test]

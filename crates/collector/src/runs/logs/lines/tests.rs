@@ -279,6 +279,38 @@ async fn a_log_of_an_earlier_version_is_counted_and_its_new_lines_are_listed() {
 }
 
 #[tokio::test]
+async fn zeros_that_a_crash_left_as_times_do_not_hang_a_list() {
+    let written = Written::new();
+    written.write(0, "stdout", "old\n").await;
+    let folder = written.folder.path().join("r/1/n1/rank-0.stdout");
+    std::fs::write(folder.join("00000000000000000000.times"), [0; 64]).expect("writes");
+    let page = written.read(query(100)).await;
+    assert_eq!((page.lines.len(), page.untimed_logs), (0, 1));
+    assert!(page.earlier.is_none());
+}
+
+#[tokio::test]
+async fn a_reader_that_follows_gets_each_line_after_the_clock_was_set_back_and_a_restart() {
+    let written = Written::new();
+    written.write(0, "stdout", "a\n").await;
+    let ahead_us = now_us() + 86_400_000_000;
+    if let Some(open) = written.logs.room(&written.run).lock().await.as_mut() {
+        open.last_us = ahead_us;
+    }
+    written.write(0, "stdout", "b\n").await;
+    let page = written.read(query(100)).await;
+    assert_eq!(texts(&page.lines), ["a", "b"]);
+    let again = Written {
+        logs: Logs::new(written.folder.path().to_owned()),
+        ..written
+    };
+    again.write(1, "stdout", "c\n").await;
+    let mut later = query(100);
+    later.position = LinePosition::After(page.later.parse().expect("a cursor"));
+    assert_eq!(texts(&again.read(later).await.lines), ["c"]);
+}
+
+#[tokio::test]
 async fn a_very_long_line_is_listed_in_parts_and_a_progress_bar_as_its_last_drawing() {
     let written = Written::new();
     let bar: String = (0..40_000).map(|n| format!("\r{n}/40000 [####]")).collect();
@@ -310,7 +342,7 @@ fn a_list_without_a_client_keeps_its_turn_until_its_work_ends() {
     runtime.block_on(async {
         let written = Written::new();
         // The only thread is busy.
-        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (release, released) = std::sync::mpsc::sync_channel::<()>(1);
         let busy = tokio::task::spawn_blocking(move || released.recv());
         let list = written.logs.lines(&written.run, query(1));
         let list = tokio::time::timeout(Duration::from_millis(1), list).await;
