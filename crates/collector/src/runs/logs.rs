@@ -349,33 +349,39 @@ fn whole_characters(bytes: &[u8]) -> usize {
 
 /// Returns the logs of a run that are on disk, ordered by attempt, node and rank: `(path, source)`.
 fn all_logs(root: &Path) -> Vec<(PathBuf, LogSource)> {
-    let names = |folder: &Path| -> Vec<(PathBuf, String)> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let named = entries.filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.to_owned())));
-        named.collect()
-    };
+    let attempts = names(root).into_iter();
+    let mut attempts: Vec<u32> = attempts.filter_map(|(_, name)| name.parse().ok()).collect();
+    attempts.sort_unstable();
+    let logs = attempts.into_iter().map(AttemptNo);
+    logs.flat_map(|attempt| logs_of(root, attempt)).collect()
+}
+
+/// Returns the logs of one attempt, as [`all_logs`] does.
+fn logs_of(root: &Path, attempt: AttemptNo) -> Vec<(PathBuf, LogSource)> {
     let mut all = Vec::new();
-    for (attempt_folder, attempt) in names(root) {
-        let Ok(attempt) = attempt.parse().map(AttemptNo) else {
-            continue;
-        };
-        for (node_folder, node) in names(&attempt_folder) {
-            for (path, name) in names(&node_folder) {
-                if let Some((rank, stream)) = parse_log_name(&name) {
-                    let (node, stream) = (node.clone(), stream.to_owned());
-                    let source = LogSource {
-                        attempt,
-                        node,
-                        rank,
-                        stream,
-                    };
-                    all.push((path, source));
-                }
+    for (node_folder, node) in names(&root.join(attempt.to_string())) {
+        for (path, name) in names(&node_folder) {
+            if let Some((rank, stream)) = parse_log_name(&name) {
+                let (node, stream) = (node.clone(), stream.to_owned());
+                let source = LogSource {
+                    attempt,
+                    node,
+                    rank,
+                    stream,
+                };
+                all.push((path, source));
             }
         }
     }
     all.sort_by(|(_, a), (_, b)| a.cmp(b));
     all
+}
+
+/// Returns the paths and names in a folder; none if it does not exist.
+fn names(folder: &Path) -> Vec<(PathBuf, String)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.to_owned())));
+    named.collect()
 }
 
 /// Parses names such as `rank-3.stdout` and `launcher.stderr`.

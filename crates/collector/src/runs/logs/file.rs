@@ -262,6 +262,22 @@ impl LogFile {
         }
     }
 
+    /// Returns where the bytes that arrived at this time begin. Their last mark is in this segment.
+    pub(super) fn start_of_write(&self, segment: usize, time_us: u64) -> io::Result<Option<u64>> {
+        let mut start = None;
+        for at in (0..=segment).rev() {
+            let marks = self.marks(at)?;
+            let earlier = marks.partition_point(|mark| mark.time_us < time_us);
+            let first = marks.get(earlier).filter(|mark| mark.time_us == time_us);
+            start = first.map(|mark| mark.offset).or(start);
+            // The write may have begun in the segment before.
+            if earlier > 0 || first.is_none() {
+                break;
+            }
+        }
+        Ok(start)
+    }
+
     /// Returns the first mark of the segments after this one.
     pub(super) fn first_mark_after(&self, segment: usize) -> io::Result<Option<Mark>> {
         for at in segment + 1..self.segments.len() {

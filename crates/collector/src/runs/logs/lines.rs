@@ -30,7 +30,7 @@ use regex::bytes::Regex;
 
 use self::reader::{LogReader, Reached};
 use super::file::LogFile;
-use super::{LogError, Logs, READS_MAX, all_logs, now_us};
+use super::{LogError, Logs, READS_MAX, logs_of, now_us};
 
 /// Number of returned lines: the default and the maximum.
 const LINES_DEFAULT: usize = 200;
@@ -161,9 +161,7 @@ impl LineQuery {
             (Some(ranks), Some(rank)) => ranks.contains(rank),
             (Some(_), None) => self.launchers,
         };
-        is_writer
-            && source.attempt == self.attempt
-            && self.stream.as_ref().is_none_or(|stream| *stream == source.stream)
+        is_writer && self.stream.as_ref().is_none_or(|stream| *stream == source.stream)
     }
 
     /// Returns where the line matches, in bytes; `None` if it does not match.
@@ -230,7 +228,7 @@ fn read_lines(root: &Path, query: &LineQuery, until_us: u64) -> io::Result<LogLi
 fn try_read_lines(root: &Path, query: &LineQuery, until_us: u64) -> io::Result<LogLines> {
     let mut logs = Vec::new();
     let mut untimed_logs = 0;
-    for (path, source) in all_logs(root) {
+    for (path, source) in logs_of(root, query.attempt) {
         if query.covers(&source) {
             let file = LogFile::open(&path)?;
             untimed_logs += u32::from(file.is_untimed()?);
@@ -296,6 +294,7 @@ fn read_back(logs: &[TimedLog], to: Cursor, search: &mut LineSearch<'_>) -> io::
         search.limit = limit - kept.len();
         let start = Cursor::before_us(start_us);
         read_period(logs, (start, from), search)?;
+        search.check_time();
         for line in std::mem::take(&mut search.lines).into_iter().rev() {
             kept.push_front(line);
         }

@@ -78,8 +78,10 @@ impl<'a> LogReader<'a> {
         let is_own = until > 0 && marks[until - 1].time_us == from.time_us;
         let after_offset = after.map_or(file.end(), |mark| mark.offset);
         let (start, next_us, is_line_start) = if is_own && from.offset < after_offset {
-            // Within the write of this position.
-            (from.offset, from.time_us, true)
+            // Within the write of this position. The position before a line may be before the write, and a wrong one far before it.
+            let begin = file.start_of_write(segment, from.time_us)?.unwrap_or(from.offset);
+            let begin = file.gap_before(begin).unwrap_or(begin);
+            (from.offset.max(begin), from.time_us, from.offset >= begin)
         } else {
             let Some(after) = after else { return Ok(None) };
             let start = file.gap_before(after.offset).unwrap_or(after.offset);
@@ -105,6 +107,11 @@ impl<'a> LogReader<'a> {
     /// Returns a time before which no line ends.
     pub(super) fn next_us(&self) -> u64 {
         self.next_us
+    }
+
+    #[cfg(test)]
+    pub(super) fn read_to(&self) -> u64 {
+        self.read_to
     }
 
     /// Reads the lines that end at `limit_us` or before it.

@@ -146,6 +146,33 @@ async fn pages_in_both_directions_have_each_line_once() {
 }
 
 #[tokio::test]
+async fn a_position_far_before_its_write_is_not_searched_from_there() {
+    let written = Written::new();
+    for text in ["a\nb\n", "c", "c ends\n", "d\n"] {
+        written.write(0, "stdout", text).await;
+    }
+    let all = written.read(query(100)).await;
+    assert_eq!(texts(&all.lines), ["a", "b", "cc ends", "d"]);
+    let file = LogFile::open(&written.folder.path().join("r/1/n1/rank-0.stdout")).expect("opens");
+    let marks = file.marks(0).expect("reads");
+    let from = Cursor {
+        time_us: marks[3].time_us,
+        offset: 0,
+    };
+    let timed = TimedLog {
+        file,
+        source: log(0, "stdout"),
+    };
+    let reader = LogReader::seek(&timed, from).expect("reads").expect("lines");
+    assert_eq!(reader.read_to(), marks[3].offset);
+    // The position before a line that began in an earlier write.
+    let last = written.read(query(2)).await;
+    let mut on = query(100);
+    on.position = LinePosition::After(last.earlier.expect("lines before").parse().expect("a cursor"));
+    assert_eq!(texts(&written.read(on).await.lines), ["cc ends", "d"]);
+}
+
+#[tokio::test]
 async fn long_logs_are_read_across_their_segments() {
     let written = Written::new();
     let mut expected = Vec::new();
