@@ -15,6 +15,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use super::READS_MAX;
 use super::times::{self, Mark};
 
 /// A segment of this size is closed and packed: small enough to be read quickly from its middle, large enough to compress well.
@@ -58,6 +59,17 @@ impl LogFile {
     /// Opens a log. A log that does not exist yet has no segments.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         adopt_single_file(folder)?;
+        for _ in 1..READS_MAX {
+            match Self::list(folder) {
+                // A segment was packed or dropped since the folder was listed. Without it, its bytes would seem to be missing.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                log => return log,
+            }
+        }
+        Self::list(folder)
+    }
+
+    fn list(folder: &Path) -> io::Result<Self> {
         let (mut segments, mut times_bytes) = (Vec::new(), HashMap::new());
         let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -71,8 +83,11 @@ impl LogFile {
             if start.is_none() && segment.is_none() {
                 continue;
             }
-            // Packed and removed, or dropped, since the folder was listed.
-            let Ok(meta) = entry.metadata() else { continue };
+            let meta = match entry.metadata() {
+                // The marks of a dropped segment.
+                Err(_) if segment.is_none() => continue,
+                meta => meta?,
+            };
             if let Some(start) = start {
                 times_bytes.insert(start, meta.len());
             }
@@ -492,6 +507,30 @@ mod tests {
         );
         let to_the_gap = again.read_on(SEGMENT_BYTES - 2, 9).expect("reads");
         assert_eq!(to_the_gap, Found::Bytes(bytes(SEGMENT_BYTES - 2, 2)));
+    }
+
+    #[test]
+    fn a_log_that_is_opened_while_its_segments_are_packed_never_seems_shorter() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = place.path().join("rank-0.stdout");
+        let pieces = 3 * SEGMENT_BYTES / (64 << 10);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut log = LogFile::open(&path).expect("opens");
+                let piece = [b'x'; 64 << 10];
+                for n in 0..pieces {
+                    log.append(log.end(), &piece, n + 1).expect("appends");
+                }
+            });
+            let mut end = 0;
+            while !writer.is_finished() {
+                let now = LogFile::open(&path).expect("opens").end();
+                assert!(now >= end, "{now} after {end}");
+                end = now;
+            }
+        });
+        let end = LogFile::open(&path).expect("opens").end();
+        assert_eq!(end, 3 * SEGMENT_BYTES);
     }
 
     #[test]
