@@ -48,7 +48,7 @@ pub(super) struct Logs {
     /// Print new output until the run ends, including later attempts after a restart.
     #[arg(short, long, conflicts_with = "grep")]
     follow: bool,
-    /// Print only this rank. Default: rank 0; with --grep, all ranks.
+    /// Print only this rank. Default: rank 0; with --grep or --level, all ranks.
     #[arg(long, conflicts_with_all = ["launcher", "all_ranks"])]
     rank: Option<u32>,
     /// Print all ranks, each line with its rank in front.
@@ -60,7 +60,7 @@ pub(super) struct Logs {
     /// Number of the attempt. Default: the last attempt; with --grep, all attempts.
     #[arg(long)]
     attempt: Option<u32>,
-    /// Which output to print. Default: stdout; with --grep, both.
+    /// Which output to print. Default: stdout; with --grep or --level, both.
     #[arg(long, value_enum)]
     stream: Option<Stream>,
     /// Print only the last LINES lines of each log, and then what follows. With --level: of the list, at most 2000.

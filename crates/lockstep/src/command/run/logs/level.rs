@@ -49,7 +49,10 @@ pub(super) async fn print(logs: &Logs, level: Level, client: &Client) -> Result<
         let mut parameters = parameters(logs, level);
         parameters.push(("attempt", attempt.to_string()));
         parameters.extend(position.take());
-        let page: LogLines = get_with_retry(client, &path, &parameters, !is_empty).await?;
+        let mut page: LogLines = get_with_retry(client, &path, &parameters, !is_empty).await?;
+        if is_first && logs.tail.is_some() {
+            read_earlier(client, &path, (parameters.as_slice(), lines_max(logs)), &mut page).await?;
+        }
         for line in &page.lines {
             say!("{}", shown(line));
         }
@@ -93,10 +96,41 @@ pub(super) async fn print(logs: &Logs, level: Level, client: &Client) -> Result<
     Ok(())
 }
 
+/// Reads backwards until the page has as many lines as requested: one request searches only a part of the logs.
+async fn read_earlier(
+    client: &Client,
+    path: &str,
+    (parameters, lines_max): (&[(&str, String)], usize),
+    page: &mut LogLines,
+) -> Result<(), Failure> {
+    while page.lines.len() < lines_max
+        && let Some(earlier) = page.earlier.take()
+    {
+        let mut before = parameters.to_vec();
+        before.push(("before", earlier));
+        let part: LogLines = client.get(path, &before).await?;
+        put_before(page, part, lines_max);
+    }
+    Ok(())
+}
+
+/// Puts earlier lines before those of the page, and keeps the last ones.
+fn put_before(page: &mut LogLines, part: LogLines, lines_max: usize) {
+    let kept = lines_max.saturating_sub(page.lines.len());
+    let skipped = part.lines.len().saturating_sub(kept);
+    let mut lines: Vec<LogLine> = part.lines.into_iter().skip(skipped).collect();
+    lines.append(&mut page.lines);
+    page.lines = lines;
+    page.earlier = part.earlier;
+}
+
+fn lines_max(logs: &Logs) -> usize {
+    logs.tail.map_or(LINES_MAX, |lines| lines.clamp(1, LINES_MAX))
+}
+
 fn parameters(logs: &Logs, level: Level) -> Vec<(&'static str, String)> {
-    let limit = logs.tail.map_or(LINES_MAX, |lines| lines.clamp(1, LINES_MAX));
     let mut parameters = logs.pattern.parameters();
-    parameters.push(("limit", limit.to_string()));
+    parameters.push(("limit", lines_max(logs).to_string()));
     parameters.extend(level.parameter().map(|level| ("level", level.to_owned())));
     parameters.extend(logs.stream.map(|stream| ("stream", stream.as_str().to_owned())));
     if logs.launcher {
@@ -121,9 +155,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn each_line_begins_with_its_time_rank_and_node() {
-        let mut line = LogLine {
+    fn line(text: &str) -> LogLine {
+        LogLine {
             source: LogSource {
                 attempt: AttemptNo(1),
                 node: "n1".to_owned(),
@@ -133,8 +166,35 @@ mod tests {
             time_ms: 1_764_375_441_500,
             offset: 0,
             level: None,
-            text: "a".to_owned(),
-        };
+            text: text.to_owned(),
+        }
+    }
+
+    fn page(lines: &[&str], earlier: Option<&str>) -> LogLines {
+        LogLines {
+            attempt: AttemptNo(1),
+            lines: lines.iter().map(|text| line(text)).collect(),
+            earlier: earlier.map(str::to_owned),
+            later: "9.9".to_owned(),
+            at_end: true,
+            searched_from_ms: 0,
+            searched_to_ms: 0,
+            untimed_logs: 0,
+        }
+    }
+
+    #[test]
+    fn the_last_lines_are_collected_from_several_answers() {
+        let mut shown = page(&["d"], Some("2.1"));
+        put_before(&mut shown, page(&[], Some("1.1")), 3);
+        assert_eq!(shown, page(&["d"], Some("1.1")));
+        put_before(&mut shown, page(&["a", "b", "c"], None), 3);
+        assert_eq!(shown, page(&["b", "c", "d"], None));
+    }
+
+    #[test]
+    fn each_line_begins_with_its_time_rank_and_node() {
+        let mut line = line("a");
         assert_eq!(shown(&line), "2025-11-29T00:17:21.5Z [rank 3 n1] a");
         line.source.rank = None;
         assert_eq!(shown(&line), "2025-11-29T00:17:21.5Z [launcher n1] a");
