@@ -23,7 +23,7 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
     let tail = RwSignal::new(Tail::default());
     let problem = RwSignal::new(None::<String>);
     let pre = NodeRef::<Pre>::new();
-    let follows = StoredValue::new(true);
+    let is_following = StoredValue::new(true);
     // How far the log was scrolled when its end was last shown.
     let end_top = StoredValue::new(0);
     // Number of lines when the user scrolled up; `None` while the end is shown.
@@ -46,7 +46,7 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
         if let Some(element) = pre.get_untracked() {
             let scroll = Scroll::of(&element);
             let at_end = scroll.is_at_end();
-            follows.set_value(at_end);
+            is_following.set_value(at_end);
             if at_end {
                 end_top.set_value(scroll.top);
             }
@@ -62,7 +62,7 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
     let to_end = move |_| {
         if let Some(element) = pre.get_untracked() {
             // New lines may arrive before the event of this scroll.
-            follows.set_value(true);
+            is_following.set_value(true);
             end_top.set_value(scroll_to_end(&element));
         }
     };
@@ -72,7 +72,7 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
     });
     effect(move || {
         tail.track();
-        let Some(element) = pre.get().filter(|_| follows.get_value()) else {
+        let Some(element) = pre.get().filter(|_| is_following.get_value()) else {
             return;
         };
         if Scroll::of(&element).has_left(end_top.get_value()) {
