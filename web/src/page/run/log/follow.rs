@@ -48,7 +48,7 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
             let at_end = scroll.is_at_end();
             is_following.set_value(at_end);
             if at_end {
-                end_top.set_value(scroll.top);
+                end_top.set_value(scroll.above);
             }
             if at_end != left_at.with_untracked(Option::is_none) {
                 left_at.set((!at_end).then(|| tail.with_untracked(Tail::lines)));
@@ -103,23 +103,23 @@ pub(super) fn Follow(run: String, source: LogSource, display: LogDisplay) -> imp
 /// How far a log is scrolled, in pixels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scroll {
-    top: i32,
+    above: i32,
     /// The height of the text below the visible part.
     below: i32,
 }
 
 impl Scroll {
     pub(super) fn of(element: &web_sys::Element) -> Self {
-        let top = element.scroll_top();
+        let above = element.scroll_top();
         Self {
-            top,
-            below: element.scroll_height() - top - element.client_height(),
+            above,
+            below: element.scroll_height() - above - element.client_height(),
         }
     }
 
     /// Returns how far the text is scrolled.
-    pub(super) fn top(self) -> i32 {
-        self.top
+    pub(super) fn above(self) -> i32 {
+        self.above
     }
 
     /// Returns the height of the text below the visible part.
@@ -134,7 +134,7 @@ impl Scroll {
     /// Returns true if the user has scrolled up since the end was shown at `end_top`. New lines do not change the position, and a text that
     /// became shorter ends in the visible part.
     fn has_left(self, end_top: i32) -> bool {
-        self.top < end_top && !self.is_at_end()
+        self.above < end_top && !self.is_at_end()
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
     /// Regression guard: a busy page gets new lines before the event of a scroll, and the log jumped back to its end.
     #[test]
     fn a_scroll_up_counts_before_its_event_arrives() {
-        for (top, below, expected) in [
+        for (above, below, expected) in [
             (500, 0, false),
             // New lines have arrived.
             (500, 300, false),
@@ -161,7 +161,7 @@ mod tests {
             // The text became shorter.
             (200, 0, false),
         ] {
-            let scroll = Scroll { top, below };
+            let scroll = Scroll { above, below };
             assert_eq!(scroll.has_left(500), expected, "{scroll:?}");
         }
     }

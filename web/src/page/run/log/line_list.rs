@@ -54,7 +54,7 @@ struct List {
     pages: StoredValue<Vec<Page>>,
     is_busy: RwSignal<bool>,
     /// The end is shown, and new lines are appended.
-    follows: RwSignal<bool>,
+    is_following: RwSignal<bool>,
     note: RwSignal<String>,
     problem: RwSignal<Option<String>>,
 }
@@ -80,7 +80,7 @@ pub(super) fn LineList(
         at: StoredValue::new(at),
         pages: StoredValue::new(vec![]),
         is_busy: RwSignal::new(false),
-        follows: RwSignal::new(true),
+        is_following: RwSignal::new(true),
         note: RwSignal::new(String::new()),
         problem: RwSignal::new(None),
     };
@@ -107,7 +107,7 @@ pub(super) fn LineList(
         <pre node_ref=list.frame class=class tabindex="0" role="log" aria-live="off" aria-label=tr("Log") data-testid="log" on:scroll=move |_| list.scrolled()></pre>
         <p class="text-sm flex flex-wrap gap-2 items-center mt-1">
             <span aria-live="polite" data-testid="log-note">{text(move || list.note.get())}</span>
-            <When on=move || !list.follows.get()>
+            <When on=move || !list.is_following.get()>
                 <button class="btn btn-sm" on:click=to_end data-testid="log-follow">{tr("Follow live")}</button>
             </When>
         </p>
@@ -119,7 +119,7 @@ impl List {
     fn poll(self) {
         if self.pages.with_value(Vec::is_empty) {
             self.load(Part::First);
-        } else if self.follows.get_untracked() {
+        } else if self.is_following.get_untracked() {
             self.load(Part::Later);
         }
     }
@@ -140,8 +140,8 @@ impl List {
         let is_end = self
             .pages
             .with_value(|pages| pages.last().is_none_or(|page| page.at_end));
-        self.follows.set(is_end && scroll.is_at_end());
-        if scroll.top() < NEAR_PX {
+        self.is_following.set(is_end && scroll.is_at_end());
+        if scroll.above() < NEAR_PX {
             self.load(Part::Earlier);
         }
         if scroll.below() < NEAR_PX && !is_end {
@@ -192,10 +192,10 @@ impl List {
         let is_back = part == Part::Earlier || (part == Part::First && self.at.with_value(Option::is_none));
         let before = Scroll::of(&frame);
         let height = frame.scroll_height();
-        let follows = match part {
+        let is_following = match part {
             Part::First => is_back,
             Part::Earlier => false,
-            Part::Later => self.follows.get_untracked() && before.is_at_end(),
+            Part::Later => self.is_following.get_untracked() && before.is_at_end(),
         };
         let untimed = answer.untimed_logs > 0;
         let reached_ms = if is_back {
@@ -220,10 +220,10 @@ impl List {
         if part == Part::Earlier {
             self.trim(&frame, part);
         }
-        if follows {
+        if is_following {
             scroll_to_end(&frame);
         } else if above != 0 {
-            frame.set_scroll_top(before.top() + above);
+            frame.set_scroll_top(before.above() + above);
         }
         let after = Scroll::of(&frame);
         let (total, has_earlier, is_end) = self.pages.with_value(|pages| {
@@ -231,9 +231,9 @@ impl List {
             let has_earlier = pages.first().is_some_and(|page| page.earlier.is_some());
             (total, has_earlier, pages.last().is_some_and(|page| page.at_end))
         });
-        self.follows.set(is_end && after.is_at_end());
+        self.is_following.set(is_end && after.is_at_end());
         // One request searches a bounded part of the logs. And the reader may have scrolled while it was in progress.
-        let next = if has_earlier && (after.top() < NEAR_PX || (is_back && count == 0)) {
+        let next = if has_earlier && (after.above() < NEAR_PX || (is_back && count == 0)) {
             Some(Part::Earlier)
         } else if !is_end && (after.below() < NEAR_PX || (!is_back && count == 0)) {
             Some(Part::Later)
