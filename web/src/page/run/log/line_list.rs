@@ -118,7 +118,8 @@ impl List {
     /// Requests the first page, or new lines at the end.
     fn poll(self) {
         if self.pages.with_value(Vec::is_empty) {
-            self.load(Part::First);
+            // The element may be that of the list before, with its lines.
+            self.restart();
         } else if self.is_following.get_untracked() {
             self.load(Part::Later);
         }
