@@ -93,7 +93,7 @@ export async function startBrowser(test) {
 }
 
 /** Chromium's messages without a response; expected in tests that stop the collector. */
-export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_SOCKET_NOT_CONNECTED|WebSocket connection to/;
+export const NOBODY_ANSWERS = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_SOCKET_NOT_CONNECTED|WebSocket connection to|WebSocket is already in CLOSING/;
 
 /**
  * A page whose errors fail the test at its end: an exception, a failed request for a file, a refused script, a request that is not in the
