@@ -10,7 +10,7 @@ use aide::axum::ApiRouter;
 use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use domain::api::runs::{LogLines, LogMatches, LogPiece, LogSource};
+use domain::api::runs::{AttemptView, LogLines, LogMatches, LogPiece, LogSource, RunView};
 use domain::api::session::Role;
 use domain::ident::{AttemptNo, Rank};
 use domain::run::log_level::LogLevel;
@@ -63,12 +63,9 @@ async fn logs(
     Path(id): Path<String>,
     Query(query): Query<LogsQuery>,
 ) -> ApiResult<Json<LogPiece>> {
-    let run = runs.stored_view(&run_id(&id)?).await?;
-    let attempt = AttemptNo(query.attempt.unwrap_or(run.summary.attempt.0));
-    let found = run.attempts.iter().find(|view| view.attempt == attempt);
-    let Some(found) = found else {
-        return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}")));
-    };
+    let run = run_id(&id)?;
+    let view = runs.stored_view(&run).await?;
+    let found = attempt_of(&view, query.attempt)?;
     let rank = query.rank.map(Rank);
     let has_rank =
         |rank: Rank| move |node: &&domain::api::runs::NodeTaskView| node.ranks.iter().any(|r| r.rank == rank);
@@ -84,7 +81,7 @@ async fn logs(
     let stream = query.stream.unwrap_or_else(|| "stdout".to_owned());
     let is_placed = node.is_some();
     let source = LogSource {
-        attempt,
+        attempt: found.attempt,
         node: node.unwrap_or_default(),
         rank,
         stream,
@@ -101,7 +98,7 @@ async fn logs(
         }));
     }
     let (offset, limit) = (query.offset.unwrap_or(0), query.limit.unwrap_or(PIECE_BYTES_MAX));
-    Ok(Json(runs.logs.read(&run_id(&id)?, &source, offset, limit).await?))
+    Ok(Json(runs.logs.read(&run, &source, offset, limit).await?))
 }
 
 #[derive(JsonSchema, Deserialize)]
@@ -129,11 +126,8 @@ async fn lines(
 ) -> ApiResult<Json<LogLines>> {
     let run = run_id(&id)?;
     let view = runs.stored_view(&run).await?;
-    let attempt = AttemptNo(query.attempt.unwrap_or(view.summary.attempt.0));
-    let Some(found) = view.attempts.iter().find(|view| view.attempt == attempt) else {
-        return Err(ApiError::not_found(format!("run {id} has no attempt {attempt}")));
-    };
-    let mut wanted = LineQuery::new(attempt, found.ended_ms.is_some(), query.limit);
+    let found = attempt_of(&view, query.attempt)?;
+    let mut wanted = LineQuery::new(found.attempt, found.ended_ms.is_some(), query.limit);
     wanted.position = line_position(&query)?;
     if let Some(writers) = query.ranks.filter(|ranks| !ranks.trim().is_empty()) {
         let (ranks, launchers) = log_writers(&writers).map_err(ApiError::bad_request)?;
@@ -145,6 +139,13 @@ async fn lines(
     wanted.stream = query.stream;
     wanted.level = query.level;
     Ok(Json(runs.logs.lines(&run, wanted).await?))
+}
+
+/// Returns the attempt with this number, or the current one.
+fn attempt_of(run: &RunView, number: Option<u32>) -> ApiResult<&AttemptView> {
+    let attempt = number.map_or(run.summary.attempt, AttemptNo);
+    let found = run.attempts.iter().find(|view| view.attempt == attempt);
+    found.ok_or_else(|| ApiError::not_found(format!("run {} has no attempt {attempt}", run.summary.id)))
 }
 
 fn line_position(query: &LinesQuery) -> ApiResult<LinePosition> {

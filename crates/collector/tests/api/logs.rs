@@ -58,14 +58,19 @@ fn lines(found: &LogMatches) -> Vec<(Option<u32>, &str)> {
         .collect()
 }
 
+/// Submits a run, and connects the agent of its node. Only a node that has a part in the run may write its logs.
+async fn begin(server: &Server) -> (String, Control) {
+    let credential = credential(server).await;
+    let run = submit(server).await;
+    let mut agent = Control::connect(server, &credential, &[]).await;
+    agent.command().await;
+    (run, agent)
+}
+
 #[tokio::test]
 async fn all_ranks_are_searched_and_no_escape_sequence_is_returned() {
     let server = Server::start().await;
-    let credential = credential(&server).await;
-    let run = submit(&server).await;
-    let mut agent = Control::connect(&server, &credential, &[]).await;
-    // Only a node that has a part in the run may write its logs.
-    agent.command().await;
+    let (run, mut agent) = begin(&server).await;
     write(
         &mut agent,
         &run,
@@ -112,11 +117,7 @@ async fn all_ranks_are_searched_and_no_escape_sequence_is_returned() {
 #[tokio::test]
 async fn missing_bytes_are_marked_in_the_log_after_a_restart_too() {
     let server = Server::start().await;
-    let credential = credential(&server).await;
-    let run = submit(&server).await;
-    let mut agent = Control::connect(&server, &credential, &[]).await;
-    // Only a node that has a part in the run may write its logs.
-    agent.command().await;
+    let (run, mut agent) = begin(&server).await;
     assert_eq!(write(&mut agent, &run, 0, (0, 0), b"begin\n").await, 6);
     assert_eq!(
         write(&mut agent, &run, 0, (1_006, 0), b"end\n").await,
@@ -145,11 +146,7 @@ async fn missing_bytes_are_marked_in_the_log_after_a_restart_too() {
 #[tokio::test]
 async fn lines_of_all_ranks_are_one_list_that_is_filtered_and_followed() {
     let server = Server::start().await;
-    let credential = credential(&server).await;
-    let run = submit(&server).await;
-    let mut agent = Control::connect(&server, &credential, &[]).await;
-    // Only a node that has a part in the run may write its logs.
-    agent.command().await;
+    let (run, mut agent) = begin(&server).await;
     write(&mut agent, &run, 1, (0, 0), b"step 1 of \x1b[1mrank 1\x1b[0m\n").await;
     write(
         &mut agent,

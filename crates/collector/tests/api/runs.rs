@@ -536,8 +536,8 @@ pub(crate) async fn submit_failing(server: &Server, agent: &mut Control) -> Stri
     run
 }
 
-async fn resume(server: &Server, run: &str, wish: serde_json::Value) -> (StatusCode, serde_json::Value) {
-    server.post(&format!("/api/runs/{run}/resume"), wish).await
+async fn resume(server: &Server, run: &str, request: serde_json::Value) -> (StatusCode, serde_json::Value) {
+    server.post(&format!("/api/runs/{run}/resume"), request).await
 }
 
 #[tokio::test]
@@ -545,7 +545,7 @@ async fn only_a_run_that_has_ended_can_be_resumed() {
     let server = Server::start().await;
     let credential = credential(&server).await;
     let (run, mut agent) = failed_run(&server, &credential).await;
-    for (wish, status, said) in [
+    for (request, status, said) in [
         (json!({}), StatusCode::CONFLICT, "no complete checkpoint of run"),
         (
             json!({"checkpoint": "step-7"}),
@@ -558,7 +558,7 @@ async fn only_a_run_that_has_ended_can_be_resumed() {
             "not both",
         ),
     ] {
-        let (got, problem) = resume(&server, &run, wish).await;
+        let (got, problem) = resume(&server, &run, request).await;
         assert_eq!(got, status, "{problem}");
         assert!(problem["detail"].as_str().unwrap().contains(said), "{problem}");
     }

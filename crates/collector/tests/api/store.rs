@@ -480,8 +480,8 @@ async fn fill_and_empty(disk: &SmallDisk, floor: u64, leave: u64) {
     let before = server.query(POWER, start_ms).await;
     assert_eq!(before[0].1, "1", "queries go on");
     // Writing state may fail, with an error, but must never stop the collector.
-    let wish = serde_json::json!({ "role": "viewer", "note": "full" });
-    let (status, _) = server.post("/api/tokens", wish).await;
+    let request = serde_json::json!({ "role": "viewer", "note": "full" });
+    let (status, _) = server.post("/api/tokens", request).await;
     assert!(
         status == StatusCode::CREATED || status == StatusCode::INTERNAL_SERVER_ERROR,
         "{status}"

@@ -274,8 +274,8 @@ async fn a_receiver_that_took_an_alert_before_a_crash_learns_its_end() {
 async fn a_secret_that_could_be_guessed_is_refused() {
     let server = Server::start().await;
     for secret in ["whsec_", "whsec_c2hvcnQ=", "hunter2hunter2hunter2hunter2"] {
-        let wish = json!({ "url": "http://127.0.0.1:1/", "secret": secret });
-        let (status, body) = create(&server, wish).await;
+        let request = json!({ "url": "http://127.0.0.1:1/", "secret": secret });
+        let (status, body) = create(&server, request).await;
         assert_eq!(
             (status, &body["errors"][0]["field"]),
             (422, &json!("secret")),

@@ -46,7 +46,7 @@ impl Toolchain {
 
 /// Finds or creates a toolchain. `LOCKSTEP_WASM_TOOLCHAIN=debian` ignores the installed one; tests use this.
 pub(crate) fn ensure(layout: &Layout) -> Result<Toolchain> {
-    let debian_wanted = env::var_os("LOCKSTEP_WASM_TOOLCHAIN").is_some_and(|wish| wish == "debian");
+    let debian_wanted = env::var_os("LOCKSTEP_WASM_TOOLCHAIN").is_some_and(|value| value == "debian");
     if !debian_wanted && target_is_installed() {
         return Ok(Toolchain::Installed);
     }

@@ -1,4 +1,4 @@
-//! One line: the GPUs whose memory processes hold, although nothing was computed for ten minutes, by run and owner. Nobody else can use them.
+//! One line: GPUs whose memory processes hold although nothing was computed for ten minutes, by run and owner. No one else can use them.
 
 use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;

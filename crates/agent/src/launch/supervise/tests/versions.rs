@@ -44,8 +44,8 @@ async fn a_living_shim_of_the_first_version_is_adopted_stopped_and_believed() {
         agent.value("train_step", rank).await;
     }
     agent.command(4, NodeCommand::Stop { grace_ms: 1_500 }).unwrap();
-    let wish = std::fs::read_to_string(folder.file(files::STOP)).unwrap();
-    assert_eq!(wish, "1500", "a shim of that version reads nothing else");
+    let order = std::fs::read_to_string(folder.file(files::STOP)).unwrap();
+    assert_eq!(order, "1500", "a shim of that version reads nothing else");
     let mut reports = std::fs::read_to_string(folder.file(files::SHIM_REPORTS)).unwrap();
     reports.push_str(LAST_WORDS_V1);
     std::fs::write(folder.file(files::SHIM_REPORTS), reports).unwrap();
